@@ -17,7 +17,7 @@ std::int64_t memory_of_rank(const Communicator& world) {
   double bytes =
       static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)) / world.node().size();
   if (current_device() == Device::cuda) bytes = static_cast<double>(gpu_info().value().memory_bytes);
-  world.all_reduce(&bytes, &bytes, 1, DType::f64, ReduceOp::min, Stream::inline_(), {.tag = "calibration"});
+  world.all_reduce(&bytes, &bytes, 1, DType::f64, ReduceOp::min, Stream::inline_(), {.tag = "calibration"}).wait();
   return static_cast<std::int64_t>(bytes);
 }
 

@@ -43,7 +43,7 @@ class ElasticTraining {
     left_ = shrink_after(loss);
     std::vector<std::int64_t> those_left(static_cast<std::size_t>(left_.size()));
     const std::int64_t mine = ranks_.rank();
-    left_.all_gather(&mine, those_left.data(), 1, DType::i64, Stream::inline_(), {.tag = "who is left"});
+    left_.all_gather(&mine, those_left.data(), 1, DType::i64, Stream::inline_(), {.tag = "who is left"}).wait();
     if (line_.replicate_state) memory_.save(left_, line_.save);  // also by those that leave
     const std::vector<std::int64_t> go_on = those_who_go_on(those_left, loss);
     std::vector<int> others;
@@ -87,7 +87,7 @@ class ElasticTraining {
 
   void decide_where_to_begin() {
     std::int64_t resumes = ranks_.rank() == 0 && can_go_on(line_) ? 1 : 0;
-    ranks_.broadcast(&resumes, &resumes, 1, DType::i64, 0, Stream::inline_(), {.tag = "whether to resume"});
+    ranks_.broadcast(&resumes, &resumes, 1, DType::i64, 0, Stream::inline_(), {.tag = "whether to resume"}).wait();
     if (resumes != 0) line_ = resumed(line_);
   }
 

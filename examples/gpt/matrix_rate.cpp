@@ -30,7 +30,7 @@ double matrix_rate(const Communicator& world, DType dtype) {
   const Tensor a = random_matrix(n, dtype);
   const Tensor c({n, n}, dtype);
   double best = 0;
-  world.barrier(Stream::inline_());
+  world.barrier(Stream::inline_()).wait();
   for (int round = 0; round < 6; ++round) {
     const Work product =
         computation().enqueue([&] { kernels::gemm(a, kernels::Transpose::no, a, kernels::Transpose::yes, c); });

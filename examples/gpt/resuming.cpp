@@ -48,7 +48,7 @@ CommandLine resumed(CommandLine line) {
 CommandLine with_resume_decided(const CommandLine& line, const Communicator& world) {
   if (line.resume != Resume::if_any) return line;
   std::int64_t exists = world.rank() == 0 && has_checkpoint(line.save) ? 1 : 0;
-  world.broadcast(&exists, &exists, 1, DType::i64, 0, Stream::inline_(), {.tag = "whether to resume"});
+  world.broadcast(&exists, &exists, 1, DType::i64, 0, Stream::inline_(), {.tag = "whether to resume"}).wait();
   if (exists != 0) return resumed(line);
   CommandLine begins = line;
   begins.resume = Resume::no;

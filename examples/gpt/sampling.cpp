@@ -39,7 +39,8 @@ std::vector<std::int32_t> sample_tokens(Trainer& trainer, std::vector<std::int32
     const Tensor row = trainer.next_logits({tokens.end() - seen, tokens.end()});
     std::int32_t chosen = 0;
     if (stages.rank() == head) chosen = choose(row.view(0, {std::min(end, model.vocabulary)}), i, options);
-    if (stages.size() > 1) stages.broadcast(&chosen, &chosen, 1, DType::i32, head, Stream::inline_(), {.tag = "sampling"});
+    if (stages.size() > 1)
+      stages.broadcast(&chosen, &chosen, 1, DType::i32, head, Stream::inline_(), {.tag = "sampling"}).wait();
     tokens.push_back(chosen);
   }
   return tokens;

@@ -62,7 +62,7 @@ void StopRequest::take_signals() {
 int StopRequest::agree(const Communicator& ranks) {
   std::int64_t signal = shared->asked;
   if (ranks.size() > 1) {
-    ranks.all_reduce(&signal, &signal, 1, DType::i64, ReduceOp::max, Stream::inline_(), {.tag = "whether to stop"});
+    ranks.all_reduce(&signal, &signal, 1, DType::i64, ReduceOp::max, Stream::inline_(), {.tag = "whether to stop"}).wait();
   }
   if (signal != 0) shared->agreed = static_cast<int>(signal);
   return static_cast<int>(signal);

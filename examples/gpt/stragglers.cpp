@@ -95,8 +95,10 @@ std::optional<SlowRank> Stragglers::step(double seconds, double exposed) {
   const auto ranks = static_cast<std::size_t>(mesh_.world().size());
   const std::size_t each = mine.size();
   std::vector<double> all(ranks * each);
-  mesh_.world().all_gather(mine.data(), all.data(), static_cast<std::int64_t>(each), DType::f64, Stream::inline_(),
-                           {.tag = "slow ranks"});
+  mesh_.world()
+      .all_gather(mine.data(), all.data(), static_cast<std::int64_t>(each), DType::f64, Stream::inline_(),
+                  {.tag = "slow ranks"})
+      .wait();
   std::vector<RankSteps> steps(ranks);
   std::vector<int> stages;
   for (std::size_t rank = 0; rank < ranks; ++rank) {

@@ -164,7 +164,7 @@ Tensor Trainer::next_logits(const std::vector<std::int32_t>& tokens) {
     for (std::int64_t c = 0; c < own.size(); ++c) row.set(model_->first_column() + c, own.at(c));
   }
   for (const Axis axis : {Axis::tensor, Axis::ulysses, Axis::ring}) {
-    mesh_.over(axis).all_reduce(row, ReduceOp::sum, Stream::inline_(), {.tag = "sampling"});
+    mesh_.over(axis).all_reduce(row, ReduceOp::sum, Stream::inline_(), {.tag = "sampling"}).wait();
   }
   return row;
 }
@@ -206,7 +206,7 @@ double Trainer::sum_over_tokens(double value) const {
   for (const Axes axes : {token_axes, Axes(Axis::pipeline)}) {
     const Communicator& group = mesh_.over(axes);
     if (group.size() == 1) continue;
-    group.all_reduce(&value, &value, 1, DType::f64, ReduceOp::sum, Stream::inline_(), {.tag = "loss"});
+    group.all_reduce(&value, &value, 1, DType::f64, ReduceOp::sum, Stream::inline_(), {.tag = "loss"}).wait();
   }
   return value;
 }

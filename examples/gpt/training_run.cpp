@@ -24,9 +24,9 @@ namespace gpt {
 using namespace stretto;
 
 void rank0_first(const Communicator& world, const std::function<void()>& look) {
-  if (world.rank() != 0) world.barrier(Stream::inline_());
+  if (world.rank() != 0) world.barrier(Stream::inline_()).wait();
   look();
-  if (world.rank() == 0) world.barrier(Stream::inline_());
+  if (world.rank() == 0) world.barrier(Stream::inline_()).wait();
 }
 
 namespace {

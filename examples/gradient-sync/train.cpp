@@ -47,7 +47,7 @@ void train(const stretto::Communicator& world) {
     for (int layer = 0; layer < layers; ++layer) {
       for (int i = 0; i < width; ++i) weights[layer][i] -= 0.2F * gradients[layers - 1 - layer][i];
     }
-    world.all_reduce(&loss, &loss, 1, stretto::DType::f64, stretto::ReduceOp::avg, stretto::Stream::inline_());
+    world.all_reduce(&loss, &loss, 1, stretto::DType::f64, stretto::ReduceOp::avg, stretto::Stream::inline_()).wait();
     if (step == 0) first_loss = loss;
   }
   if (world.rank() == 0) std::printf("%d ranks: loss %.1f -> %.1f\n", world.size(), first_loss, loss);

@@ -52,7 +52,7 @@ void train(const Communicator& world) {
     sharded.end_microbatch();
     sharded.finish_sums();
     optimizer.step(3e-3, 1);
-    world.all_reduce(&loss, &loss, 1, DType::f64, ReduceOp::avg, Stream::inline_());
+    world.all_reduce(&loss, &loss, 1, DType::f64, ReduceOp::avg, Stream::inline_()).wait();
     if (step == 0) first = loss;
   }
   if (world.rank() == 0) std::printf("%d ranks: loss %.3f -> %.3f\n", world.size(), first, loss);

@@ -84,67 +84,67 @@ class STRETTO_API Communicator {
 
   // output[i] = the reduction of input[i] over all ranks. In place: output == input. Every rank gets the same bits,
   // except that the payload bits of a NaN may differ.
-  Work all_reduce(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op, const Stream& stream,
-                  const OperationOptions& options = {}) const;
+  [[nodiscard]] Work all_reduce(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op,
+                                const Stream& stream, const OperationOptions& options = {}) const;
   // input: size() shares of count elements each. output on rank r: the reduction of share r over all inputs. In place:
   // output == input + rank() * count.
-  Work reduce_scatter(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op, const Stream& stream,
-                      const OperationOptions& options = {}) const;
+  [[nodiscard]] Work reduce_scatter(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op,
+                                    const Stream& stream, const OperationOptions& options = {}) const;
   // output: size() * count elements: the inputs of all ranks in rank order. In place: input == output + rank() * count.
-  Work all_gather(const void* input, void* output, std::int64_t count, DType dtype, const Stream& stream,
-                  const OperationOptions& options = {}) const;
+  [[nodiscard]] Work all_gather(const void* input, void* output, std::int64_t count, DType dtype, const Stream& stream,
+                                const OperationOptions& options = {}) const;
   // Copies the root's input into every rank's output. The input of other ranks is ignored. In place, at the root: output
   // == input.
-  Work broadcast(const void* input, void* output, std::int64_t count, DType dtype, int root, const Stream& stream,
-                 const OperationOptions& options = {}) const;
+  [[nodiscard]] Work broadcast(const void* input, void* output, std::int64_t count, DType dtype, int root,
+                               const Stream& stream, const OperationOptions& options = {}) const;
   // Like all_reduce, but only the root's output is written. In place, at the root: output == input.
-  Work reduce(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op, int root, const Stream& stream,
-              const OperationOptions& options = {}) const;
+  [[nodiscard]] Work reduce(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op, int root,
+                            const Stream& stream, const OperationOptions& options = {}) const;
   // The barrier is done when every rank has begun it. On a GPU stream, the calling thread blocks until the stream has
   // reached the barrier and the barrier is done. A call on a GPU stream blocks in the same way whenever its buffers are
   // in host memory.
-  Work barrier(const Stream& stream, const OperationOptions& options = {}) const;
+  [[nodiscard]] Work barrier(const Stream& stream, const OperationOptions& options = {}) const;
   // Messages from one rank to another arrive in the order in which they were sent. A send or recv blocks its stream
   // until the peer has made the matching call; a send of a small message may finish earlier.
-  Work send(const void* data, std::int64_t count, DType dtype, int peer, const Stream& stream,
-            const OperationOptions& options = {}) const;
-  Work recv(void* data, std::int64_t count, DType dtype, int peer, const Stream& stream,
-            const OperationOptions& options = {}) const;
+  [[nodiscard]] Work send(const void* data, std::int64_t count, DType dtype, int peer, const Stream& stream,
+                          const OperationOptions& options = {}) const;
+  [[nodiscard]] Work recv(void* data, std::int64_t count, DType dtype, int peer, const Stream& stream,
+                          const OperationOptions& options = {}) const;
 
   // Like the functions above, but with uneven shares: rank r's share has counts[r] elements, shares lie in rank order,
   // and all ranks must pass the same counts. reduce_scatter_v writes counts[rank()] elements; all_gather_v reads
   // counts[rank()] elements. In place: as above, at the offset of this rank's share.
-  Work reduce_scatter_v(const void* input, void* output, const std::vector<std::int64_t>& counts, DType dtype, ReduceOp op,
-                        const Stream& stream, const OperationOptions& options = {}) const;
-  Work all_gather_v(const void* input, void* output, const std::vector<std::int64_t>& counts, DType dtype,
-                    const Stream& stream, const OperationOptions& options = {}) const;
+  [[nodiscard]] Work reduce_scatter_v(const void* input, void* output, const std::vector<std::int64_t>& counts, DType dtype,
+                                      ReduceOp op, const Stream& stream, const OperationOptions& options = {}) const;
+  [[nodiscard]] Work all_gather_v(const void* input, void* output, const std::vector<std::int64_t>& counts, DType dtype,
+                                  const Stream& stream, const OperationOptions& options = {}) const;
   // input: size() blocks of count elements, block r for rank r. output: the blocks from all ranks, in rank order. There
   // is no in-place form.
-  Work all_to_all(const void* input, void* output, std::int64_t count, DType dtype, const Stream& stream,
-                  const OperationOptions& options = {}) const;
+  [[nodiscard]] Work all_to_all(const void* input, void* output, std::int64_t count, DType dtype, const Stream& stream,
+                                const OperationOptions& options = {}) const;
   // Like all_to_all, but the block for rank r has send_counts[r] elements, and the block from rank r has
   // receive_counts[r] elements. Rank a's send_counts[b] must equal rank b's receive_counts[a].
-  Work all_to_all_v(const void* input, const std::vector<std::int64_t>& send_counts, void* output,
-                    const std::vector<std::int64_t>& receive_counts, DType dtype, const Stream& stream,
-                    const OperationOptions& options = {}) const;
+  [[nodiscard]] Work all_to_all_v(const void* input, const std::vector<std::int64_t>& send_counts, void* output,
+                                  const std::vector<std::int64_t>& receive_counts, DType dtype, const Stream& stream,
+                                  const OperationOptions& options = {}) const;
   // The root's output receives every rank's input of count elements, in rank order. In place, at the root: input ==
   // output + rank() * count.
-  Work gather(const void* input, void* output, std::int64_t count, DType dtype, int root, const Stream& stream,
-              const OperationOptions& options = {}) const;
-  Work gather_v(const void* input, void* output, const std::vector<std::int64_t>& counts, DType dtype, int root,
-                const Stream& stream, const OperationOptions& options = {}) const;
+  [[nodiscard]] Work gather(const void* input, void* output, std::int64_t count, DType dtype, int root, const Stream& stream,
+                            const OperationOptions& options = {}) const;
+  [[nodiscard]] Work gather_v(const void* input, void* output, const std::vector<std::int64_t>& counts, DType dtype,
+                              int root, const Stream& stream, const OperationOptions& options = {}) const;
   // The root's input has size() shares of count elements, in rank order. Each rank's output receives its share. In
   // place, at the root: output == input + rank() * count.
-  Work scatter(const void* input, void* output, std::int64_t count, DType dtype, int root, const Stream& stream,
-               const OperationOptions& options = {}) const;
-  Work scatter_v(const void* input, void* output, const std::vector<std::int64_t>& counts, DType dtype, int root,
-                 const Stream& stream, const OperationOptions& options = {}) const;
+  [[nodiscard]] Work scatter(const void* input, void* output, std::int64_t count, DType dtype, int root,
+                             const Stream& stream, const OperationOptions& options = {}) const;
+  [[nodiscard]] Work scatter_v(const void* input, void* output, const std::vector<std::int64_t>& counts, DType dtype,
+                               int root, const Stream& stream, const OperationOptions& options = {}) const;
   // Sends to rank `to` and receives from rank `from` at the same time. The two may be the same rank.
-  Work send_recv(const void* input, std::int64_t send_count, int to, void* output, std::int64_t receive_count, int from,
-                 DType dtype, const Stream& stream, const OperationOptions& options = {}) const;
+  [[nodiscard]] Work send_recv(const void* input, std::int64_t send_count, int to, void* output, std::int64_t receive_count,
+                               int from, DType dtype, const Stream& stream, const OperationOptions& options = {}) const;
 
   // Starts any of the operations above.
-  Work start(const Call& call, const Stream& stream, const OperationOptions& options = {}) const;
+  [[nodiscard]] Work start(const Call& call, const Stream& stream, const OperationOptions& options = {}) const;
   // Checks and plans the call now, so that each Operation::start() costs only the communication. The buffers must stay
   // valid until the last Work is done; after a failure, see "Errors" above.
   Operation prepare(const Call& call, const OperationOptions& options = {}) const;
@@ -165,8 +165,10 @@ class STRETTO_API Communicator {
   Estimate estimate(const Call& call, const OperationOptions& options = {}) const;
 
   // The two collectives above on a whole tensor, in place. The stream keeps the tensor alive until the Work is done.
-  Work all_reduce(const Tensor& tensor, ReduceOp op, const Stream& stream, const OperationOptions& options = {}) const;
-  Work broadcast(const Tensor& tensor, int root, const Stream& stream, const OperationOptions& options = {}) const;
+  [[nodiscard]] Work all_reduce(const Tensor& tensor, ReduceOp op, const Stream& stream,
+                                const OperationOptions& options = {}) const;
+  [[nodiscard]] Work broadcast(const Tensor& tensor, int root, const Stream& stream,
+                               const OperationOptions& options = {}) const;
 
   // Collective over all members, like MPI_Comm_split. Members with the same color form a new group, ordered by key, then
   // by rank. A member with a negative color gets an empty Communicator. The name appears in the ledger. One rank must
@@ -251,7 +253,7 @@ class STRETTO_API Communicator {
 class STRETTO_API Operation {
  public:
   Operation() = default;
-  Work start(const Stream& stream) const;
+  [[nodiscard]] Work start(const Stream& stream) const;
   // The chosen method and its plan. The choice may depend on whether buffers are in symmetric memory. method() and
   // plan() then return the choice for this rank's buffers, whereas each start chooses again from the buffers of all
   // ranks.
@@ -279,7 +281,7 @@ class STRETTO_API OperationGroup {
   ~OperationGroup();
   OperationGroup(const OperationGroup&) = delete;
   OperationGroup& operator=(const OperationGroup&) = delete;
-  Work end();  // must be called in the thread that made the group
+  [[nodiscard]] Work end();  // must be called in the thread that made the group
 
  private:
   bool open_ = true;

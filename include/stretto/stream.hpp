@@ -26,9 +26,10 @@ struct WorkTimes {
 STRETTO_API double now_seconds();
 
 // One task of a stream. The stream keeps the task and everything that the task captured, such as tensors, until the task is
-// done. A Work may be dropped: this neither waits for its task nor ends it. The stream still has to be waited for before
-// anybody reads the results, and before memory is freed that the program gave to a call as a pointer: who forgets that reads
-// old values, or lets the stream's thread and other ranks access freed memory, which ends in a crash inside the library.
+// done. To drop a Work neither waits for its task nor ends it. The stream still has to be waited for before anybody reads
+// the results, and before memory is freed that the program gave to a call as a pointer: who forgets that reads old values,
+// or lets the stream's thread and other ranks access freed memory, which ends in a crash inside the library. Calls of
+// communicators are therefore [[nodiscard]]: assign the Work to std::ignore where the stream or the group is waited for.
 class STRETTO_API Work {
  public:
   Work() = default;       // a Work that is done and did not fail

@@ -64,7 +64,7 @@ class Attention {
 
 // Returns the time of the slowest rank.
 double slowest(const Communicator& world, double value) {
-  world.all_reduce(&value, &value, 1, DType::f64, ReduceOp::max, Stream::inline_());
+  world.all_reduce(&value, &value, 1, DType::f64, ReduceOp::max, Stream::inline_()).wait();
   return value;
 }
 
@@ -78,7 +78,7 @@ nlohmann::ordered_json times(const Communicator& world, const Options& options) 
   for (int round = 0; round <= options.rounds; ++round) {
     for (const std::string& name : order) {
       Attention& side = sides.at(name);
-      world.barrier(Stream::inline_());
+      world.barrier(Stream::inline_()).wait();
       const double from = now_seconds();
       side.forward();
       const double between = now_seconds();

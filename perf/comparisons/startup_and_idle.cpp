@@ -42,12 +42,12 @@ double segment_bytes() {
 }
 
 double mean_over_ranks(const Communicator& world, double value) {
-  world.all_reduce(&value, &value, 1, DType::f64, ReduceOp::avg, Stream::inline_(), {.method = Algorithm::ring});
+  world.all_reduce(&value, &value, 1, DType::f64, ReduceOp::avg, Stream::inline_(), {.method = Algorithm::ring}).wait();
   return value;
 }
 
 void start(const Communicator& world) {
-  world.barrier(Stream::inline_());
+  world.barrier(Stream::inline_()).wait();
   if (world.rank() == 0) std::printf("%.6f\n", now_seconds());
 }
 
@@ -63,7 +63,7 @@ void memory(const Communicator& world) {
   std::vector<char> output(input.size());
   mean_over_ranks(world, 0);
   tell();
-  world.all_to_all(input.data(), output.data(), share, DType::u8, Stream::inline_(), {.method = Algorithm::direct});
+  world.all_to_all(input.data(), output.data(), share, DType::u8, Stream::inline_(), {.method = Algorithm::direct}).wait();
   tell();
 }
 

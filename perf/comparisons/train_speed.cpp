@@ -56,7 +56,7 @@ double peak_matrix_rate(const Communicator& world, const gpt::ModelShape& model,
     const Tensor x = perf::random({rows, in}, dtype);
     const Tensor weight = perf::random({out, in}, dtype, 0.02);
     const Tensor y({rows, out}, dtype);
-    world.barrier(Stream::inline_());
+    world.barrier(Stream::inline_()).wait();
     for (int round = 0; round < 8; ++round) {
       const double from = device_now();
       for (int call = 0; call < calls; ++call) kernels::gemm(x, kernels::Transpose::no, weight, kernels::Transpose::yes, y);
@@ -174,7 +174,7 @@ int measure(int argc, char** argv) {
       const double from = device_now();
       if (saver && step >= warmup) {
         std::int64_t idle = saver->is_idle() ? 1 : 0;
-        world.all_reduce(&idle, &idle, 1, DType::i64, ReduceOp::min, Stream::inline_());
+        world.all_reduce(&idle, &idle, 1, DType::i64, ReduceOp::min, Stream::inline_()).wait();
         if (idle != 0) {
           saver->save(step);
           ++checkpoints;

@@ -17,7 +17,7 @@ double gradient_norm(const ShardedParameters& parameters) {
   for (const double each : kernels::sums_of_squares(gradients)) squares += each;
   const Communicator& world = parameters.mesh().world();
   if (world.size() > 1) {
-    world.all_reduce(&squares, &squares, 1, DType::f64, ReduceOp::sum, Stream::inline_(), {.tag = "gradient norm"});
+    world.all_reduce(&squares, &squares, 1, DType::f64, ReduceOp::sum, Stream::inline_(), {.tag = "gradient norm"}).wait();
   }
   return std::sqrt(squares);
 }

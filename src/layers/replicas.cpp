@@ -67,8 +67,10 @@ void check_replicas(ShardedParameters& parameters) {
   for (const auto& parameter : all) mine.push_back(checksum(parameter->value));
   const Communicator& world = parameters.mesh().world();
   std::vector<std::uint64_t> gathered(mine.size() * static_cast<std::size_t>(world.size()));
-  world.all_gather(mine.data(), gathered.data(), static_cast<std::int64_t>(mine.size()), DType::u64, Stream::inline_(),
-                   {.tag = "checksums of replicas"});
+  world
+      .all_gather(mine.data(), gathered.data(), static_cast<std::int64_t>(mine.size()), DType::u64, Stream::inline_(),
+                  {.tag = "checksums of replicas"})
+      .wait();
   std::vector<std::string> found;
   for (std::size_t i = 0; i < all.size(); ++i) {
     const auto checksum_of = [&](int rank) { return gathered[static_cast<std::size_t>(rank) * all.size() + i]; };

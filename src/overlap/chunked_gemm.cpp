@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "core/fail.hpp"
 #include "device/gpu.hpp"
@@ -256,7 +257,7 @@ void gemm_all_reduce(const Tensor& x, const Tensor& weight, Transpose transpose,
   if (!summing.last || group.size() == 1) return;
   // On the host, operations of one communicator run in order anyway; a GPU's streams do not.
   computation().wait(summing.earlier);
-  group.all_reduce(summing.last, ReduceOp::sum, computation(), {.tag = options.tag});
+  std::ignore = group.all_reduce(summing.last, ReduceOp::sum, computation(), {.tag = options.tag});
 }
 
 Work start_gemm_all_reduce(const Tensor& x, const Tensor& weight, Transpose transpose, const Tensor& y,

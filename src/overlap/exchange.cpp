@@ -1,5 +1,7 @@
 #include "overlap/exchange.hpp"
 
+#include <tuple>
+
 namespace stretto {
 
 Work exchange(const Communicator& group, const Tensor& out, int to, const Tensor& in, int from, const Stream& stream,
@@ -12,7 +14,7 @@ Work exchange(const Communicator& group, const Tensor& out, int to, const Tensor
     if (collective == Collective::send) call.input = tensor.raw();
     if (collective == Collective::recv) call.output = tensor.raw();
     call.keep_alive = tensor;
-    group.start(call, stream, {.tag = tag});
+    std::ignore = group.start(call, stream, {.tag = tag});
   };
   put(Collective::send, out, to);
   put(Collective::recv, in, from);

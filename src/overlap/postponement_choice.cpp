@@ -26,8 +26,10 @@ bool PostponementChoice::end_step(UnitTraffic& traffic) {
     sending.insert(sending.end(), {times.sum, times.gather});
   }
   const auto agree = [&](std::vector<double>& numbers, ReduceOp op, std::vector<double>& least) {
-    world_.all_reduce(numbers.data(), numbers.data(), static_cast<std::int64_t>(numbers.size()), DType::f64, op,
-                      Stream::inline_(), {.tag = "times of units"});
+    world_
+        .all_reduce(numbers.data(), numbers.data(), static_cast<std::int64_t>(numbers.size()), DType::f64, op,
+                    Stream::inline_(), {.tag = "times of units"})
+        .wait();
     if (least.empty()) least = numbers;
     for (std::size_t i = 0; i < least.size(); ++i) least[i] = std::min(least[i], numbers[i]);
   };

@@ -20,13 +20,13 @@ void set_mode(Rehearsal rehearsal) {
 }
 
 double slowest(const Communicator& world, double seconds) {
-  world.all_reduce(&seconds, &seconds, 1, DType::f64, ReduceOp::max, Stream::inline_(), {.tag = "rehearsal"});
+  world.all_reduce(&seconds, &seconds, 1, DType::f64, ReduceOp::max, Stream::inline_(), {.tag = "rehearsal"}).wait();
   return seconds;
 }
 
 double seconds_per_step(const Communicator& world, Rehearsal rehearsal, const std::function<void()>& step,
                         const OverlapMeasurement& how) {
-  world.barrier(Stream::inline_());
+  world.barrier(Stream::inline_()).wait();
   double seconds = 0;
   {
     const RehearsalScope scope(rehearsal);

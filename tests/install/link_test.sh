@@ -90,6 +90,19 @@ says 'sum:' "$work/maps"
 says 'product: libdnnl' "$work/maps"
 
 # With an older C++ the first error says what is needed.
+# A call whose Work is dropped.
+cat >"$work/dropped.cpp" <<'EOF'
+#include <stretto/stretto.hpp>
+void sum(const stretto::Communicator& world, float* x, const stretto::Stream& stream) {
+  world.all_reduce(x, x, 1, stretto::DType::f32, stretto::ReduceOp::sum, stream)WAIT;
+}
+EOF
+for wait in '' '.wait()'; do
+  said=$("$compiler" -std=c++20 -fsyntax-only -DWAIT="$wait" "$work/dropped.cpp" $(pkg-config --cflags stretto) 2>&1)
+  [[ -z $wait ]] || [[ -z $said ]] || stop "A call that is waited for gets a warning: $said"
+  [[ -n $wait ]] || grep -q 'nodiscard' <<<"$said" || stop "The compiler does not warn of a call that nobody waits for: $said"
+done
+
 if said=$("$compiler" -std=c++17 -fsyntax-only "$work/program/main.cpp" $(pkg-config --cflags stretto) 2>&1); then
   stop "A C++17 compiler takes the headers."
 fi

@@ -410,7 +410,7 @@ class CheckpointOfQuantizedSums : public testing::Test {
       for (const ErrorFeedback::Entry& entry : sharded.errors().entries()) {
         if (entry.tensor == parameter->name) sum.copy_from(entry.values.view(0, {parameter->elements()}));
       }
-      world.all_reduce(sum, ReduceOp::sum, Stream::inline_());
+      world.all_reduce(sum, ReduceOp::sum, Stream::inline_()).wait();
       for (std::int64_t i = 0; i < sum.size(); ++i) errors[fmt::format("{}[{}]", parameter->name, i)] = sum.at(i);
     }
     return errors;

@@ -47,7 +47,7 @@ TEST(Mesh, GroupsHaveTheRanksThatDifferInTheirAxesOnly) {
         ASSERT_EQ(group.size(), static_cast<int>(members.size())) << to_string(axes);
         const std::int64_t expected = std::accumulate(members.begin(), members.end(), std::int64_t{0});
         std::int64_t sum = std::int64_t{1} << world.rank();
-        group.all_reduce(&sum, &sum, 1, DType::i64, ReduceOp::sum, Stream::inline_());
+        group.all_reduce(&sum, &sum, 1, DType::i64, ReduceOp::sum, Stream::inline_()).wait();
         EXPECT_EQ(sum, expected) << to_string(axes);
         EXPECT_EQ(members[static_cast<std::size_t>(group.rank())], std::int64_t{1} << world.rank()) << "in the job's order";
       }
@@ -84,7 +84,7 @@ TEST(Mesh, EndsOfAPipelineSumGradientsTogether) {
       }
       const Communicator& group = mesh.gradient_group(at_both_ends);
       std::int64_t sum = std::int64_t{1} << world.rank();
-      group.all_reduce(&sum, &sum, 1, DType::i64, ReduceOp::sum, Stream::inline_());
+      group.all_reduce(&sum, &sum, 1, DType::i64, ReduceOp::sum, Stream::inline_()).wait();
       EXPECT_EQ(sum, expected);
       EXPECT_EQ(sum == of_all_stages, shape.pipeline == 2) << "the control: others are left out";
       EXPECT_EQ(group.size(), shape.gradient_ranks(at_both_ends));

@@ -118,11 +118,11 @@ TEST(ReplicatedState, AllocatesNothingAfterTheSecondStep) {
       training.advance(step, 1);
       state.keep(training.sharded(), training.optimizer(), step + 1);
       state.wait();
-      world.barrier(Stream::inline_());
+      world.barrier(Stream::inline_()).wait();
       if (step == 1) after_two = memory_use(MemoryKind::buffers).bytes;
     }
     EXPECT_EQ(memory_use(MemoryKind::buffers).bytes, after_two);
-    world.barrier(Stream::inline_());
+    world.barrier(Stream::inline_()).wait();
   });
 }
 

@@ -51,7 +51,8 @@ struct Plain {
       for (std::int64_t& count : counts) count *= columns;
       return counts;
     };
-    world.all_to_all_v(input.raw(), elements(send_rows), output.raw(), elements(receive_rows), dtype, Stream::inline_());
+    world.all_to_all_v(input.raw(), elements(send_rows), output.raw(), elements(receive_rows), dtype, Stream::inline_())
+        .wait();
   }
   std::vector<std::int64_t> send_rows, receive_rows;
   Tensor input, output;

@@ -37,8 +37,10 @@ TEST(GemmReduceScatter, GivesTheBitsOfReducingLast) {
     const Tensor expected(y.shape(), each.dtype);
     std::vector<std::int64_t> counts;
     for (const std::int64_t rows : each.rows) counts.push_back(rows * each.columns);
-    world.reduce_scatter_v(partial.raw(), expected.raw(), counts, each.dtype, ReduceOp::sum, Stream::inline_(),
-                           {.method = Algorithm::direct});
+    world
+        .reduce_scatter_v(partial.raw(), expected.raw(), counts, each.dtype, ReduceOp::sum, Stream::inline_(),
+                          {.method = Algorithm::direct})
+        .wait();
     EXPECT_TRUE(same_bits(y, expected));
     // The control: the own part alone is not the sum.
     if (world.size() > 1 && y.size() > 20) {
@@ -54,7 +56,7 @@ TEST(GemmAllReduce, GivesTheBitsOfReducingLast) {
     const Tensor y = Tensor::symmetric({each.all(), each.columns}, each.dtype);
     gemm_all_reduce(x, weight, each.transpose, y, world, stream, {.chunks = chunks});
     const Tensor expected = each.product(x, weight);
-    if (world.size() > 1) world.all_reduce(expected, ReduceOp::sum, Stream::inline_());
+    if (world.size() > 1) world.all_reduce(expected, ReduceOp::sum, Stream::inline_()).wait();
     EXPECT_TRUE(same_bits(y, expected));
     y.zero();
     start_gemm_all_reduce(x, weight, each.transpose, y, world, stream, {.chunks = chunks}).wait();
@@ -120,7 +122,7 @@ TEST(ChunkedGemm, TakesResultsInTheAccumulatorType) {
     const Tensor weight = each.weight(world.rank(), true);
     const Tensor expected({each.all(), each.columns}, DType::f32);
     kernels::gemm(x, Transpose::no, weight, each.transpose, expected);
-    world.all_reduce(expected, ReduceOp::sum, Stream::inline_());
+    world.all_reduce(expected, ReduceOp::sum, Stream::inline_()).wait();
     const Stream stream("tp");
     const Tensor y(expected.shape(), DType::f32);
     gemm_all_reduce(x, weight, each.transpose, y, world, stream, {.chunks = 2});

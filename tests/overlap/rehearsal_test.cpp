@@ -48,7 +48,7 @@ TEST(Rehearsal, OfCommunicationComputesNothing) {
       kernels::add(tensor, tensor, tensor);
       kernels::scale(tensor, 5);
       EXPECT_EQ(kernels::sum_of_squares(tensor), 0);
-      world.all_reduce(tensor, ReduceOp::sum, Stream::inline_());
+      world.all_reduce(tensor, ReduceOp::sum, Stream::inline_()).wait();
     }
     EXPECT_EQ(tensor.at(7), 3);
     kernels::scale(tensor, 5);
@@ -69,11 +69,11 @@ TEST(Rehearsal, SerialWaitsForEveryOperation) {
 TEST(Rehearsal, IsOfOneThreadAlone) {
   run_threads(2, [](const Communicator& world) {
     const Tensor tensor = filled(10, 1);
-    world.barrier(Stream::inline_());
+    world.barrier(Stream::inline_()).wait();
     {
       const RehearsalScope scope(world.rank() == 0 ? Rehearsal::communication : Rehearsal::full);
       kernels::add(tensor, tensor, tensor);
-      world.barrier(Stream::inline_());
+      world.barrier(Stream::inline_()).wait();
     }
     EXPECT_EQ(tensor.at(3), world.rank() == 0 ? 1 : 2);
   });
@@ -95,13 +95,13 @@ TEST(MeasureOverlap, RunsEveryWayAsOftenAsItIsTold) {
     const OverlapTimes times = measure_overlap(world,
                                                [&] {
                                                  ++steps;
-                                                 world.all_reduce(tensor, ReduceOp::max, Stream::inline_());
+                                                 world.all_reduce(tensor, ReduceOp::max, Stream::inline_()).wait();
                                                },
                                                {.warmup = 2, .steps = 3, .rounds = 2});
     EXPECT_EQ(steps, 4 * 2 * (2 + 3));
     EXPECT_GT(times.full, 0);
     double all[2] = {times.full, times.full};
-    world.all_gather(&times.full, all, 1, DType::f64, Stream::inline_());
+    world.all_gather(&times.full, all, 1, DType::f64, Stream::inline_()).wait();
     EXPECT_EQ(all[0], all[1]) << "the same on every rank";
     EXPECT_THROW(measure_overlap(world, [] {}, {.steps = 0}), Error);
   });

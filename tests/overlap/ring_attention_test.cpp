@@ -232,7 +232,7 @@ TEST(RingAttention, IsThatOfTheWholeSequence) {
                 largest_difference(expected, mine,
                                    ring_attention(attention, taken(data, mine), world, second, true, zigzag, fault)) > 1e-3;
             double noticing = notices ? 1 : 0;
-            world.all_reduce(&noticing, &noticing, 1, DType::f64, ReduceOp::max, Stream::inline_());
+            world.all_reduce(&noticing, &noticing, 1, DType::f64, ReduceOp::max, Stream::inline_()).wait();
             EXPECT_EQ(noticing, 1) << "the control " << static_cast<int>(fault);
           }
         }

@@ -383,8 +383,8 @@ TEST(ShardedUnit, WhatDoesNotFitIsRefusedInASentence) {
     };
     using testing::HasSubstr;
     unit.gather(Stream::inline_()).wait();
-    EXPECT_THAT(sentence_of([&] { unit.gather(Stream::inline_()); }), HasSubstr("release it first"));
-    EXPECT_THAT(sentence_of([&] { unit.gather_gradients(Stream::inline_()); }), HasSubstr("stage 0"));
+    EXPECT_THAT(sentence_of([&] { unit.gather(Stream::inline_()).wait(); }), HasSubstr("release it first"));
+    EXPECT_THAT(sentence_of([&] { unit.gather_gradients(Stream::inline_()).wait(); }), HasSubstr("stage 0"));
     EXPECT_THAT(sentence_of([&] { ShardedUnit(world, world, {}, DType::f32, DType::f32, {}); }), HasSubstr("0 tensors"));
     EXPECT_THAT(with({.stage = ZeroStage::gradients, .weights = int8}), HasSubstr("always there"));
     const Communicator pair = world.split(world.rank() / 2, world.rank(), "pair");

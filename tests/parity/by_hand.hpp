@@ -129,7 +129,7 @@ inline Trace train_by_hand(const Communicator& world, Layout layout, const gpt::
     double loss = 0;
     for (const gpt::Model::Loss& each : microbatches.losses()) loss += each.loss() / mean_over;
     if (fault.in_sums) fault.in_sums(sharded);
-    world.all_reduce(&loss, &loss, 1, DType::f64, ReduceOp::sum, Stream::inline_());
+    world.all_reduce(&loss, &loss, 1, DType::f64, ReduceOp::sum, Stream::inline_()).wait();
     trace.losses.push_back(loss / layout.tensor);
     trace.norms.push_back(gradient_norm(sharded));
     const auto pieces = [&](const std::vector<Tensor>& tensors) {

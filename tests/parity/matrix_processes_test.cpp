@@ -63,7 +63,7 @@ const std::map<int, std::vector<DrawnCell>>& drawn_cells_of_processes() {
 
 GradientError summed(const Communicator& world, GradientError error) {
   std::array<double, 2> both = {error.squares, error.errors};
-  world.all_reduce(both.data(), both.data(), 2, DType::f64, ReduceOp::sum, Stream::inline_());
+  world.all_reduce(both.data(), both.data(), 2, DType::f64, ReduceOp::sum, Stream::inline_()).wait();
   return {both[0], both[1]};
 }
 
@@ -122,7 +122,7 @@ void expect_all_cells_as_one_rank(const Communicator& world) {
   }
   expect_to_see_a_wrong_group(world);
   if (testing::Test::HasFailure()) throw Error(ErrorCode::internal, "Cells differ from one rank, see above.");
-  world.barrier(Stream::inline_());
+  world.barrier(Stream::inline_()).wait();
 }
 
 void compute_what_one_rank_gives() {

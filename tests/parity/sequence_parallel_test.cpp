@@ -179,8 +179,10 @@ TEST(OwnRowsControl, FailsWithTheRowsOfAnotherRank) {
     const Fault fault{.in_stage = [&](PipelineStage& stage, const Action& action, Tensor input) {
       if (action.kind == ActionKind::forward && input) {
         const Tensor mine = input.clone();
-        world.send_recv(mine.raw(), mine.size(), neighbour, input.raw(), input.size(), neighbour, mine.dtype(),
-                        Stream::inline_());
+        world
+            .send_recv(mine.raw(), mine.size(), neighbour, input.raw(), input.size(), neighbour, mine.dtype(),
+                       Stream::inline_())
+            .wait();
       }
       return stage.compute(action, std::move(input));
     }};

@@ -13,8 +13,10 @@ using namespace stretto;
 
 void sum(const Communicator& ranks, std::int64_t count, const char* tag = "", CallSite site = CallSite::here()) {
   std::vector<float> values(static_cast<std::size_t>(count));
-  ranks.all_reduce(values.data(), values.data(), count, DType::f32, ReduceOp::sum, Stream::inline_(),
-                   {.tag = tag, .site = site});
+  ranks
+      .all_reduce(values.data(), values.data(), count, DType::f32, ReduceOp::sum, Stream::inline_(),
+                  {.tag = tag, .site = site})
+      .wait();
 }
 
 void sleep(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
@@ -33,7 +35,7 @@ void skip(const Communicator& world) {
 void other_shape(const Communicator& world) {
   sum(world, 100);
   if (world.rank() != 3) sum(world, 5000);
-  world.barrier(Stream::inline_());
+  world.barrier(Stream::inline_()).wait();
   sum(world, 100);
 }
 
@@ -63,9 +65,9 @@ void slow(const Communicator& world) {
 
 void message(const Communicator& world) {
   float value = 0;
-  world.barrier(Stream::inline_());
-  if (world.rank() == 1) world.recv(&value, 1, DType::f32, 0, Stream::inline_());  // RECEIVE
-  world.barrier(Stream::inline_());
+  world.barrier(Stream::inline_()).wait();
+  if (world.rank() == 1) world.recv(&value, 1, DType::f32, 0, Stream::inline_()).wait();  // RECEIVE
+  world.barrier(Stream::inline_()).wait();
 }
 
 // Rank 2 computes for ever.

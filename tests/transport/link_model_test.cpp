@@ -8,6 +8,7 @@
 #include <numeric>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "core/fail.hpp"
@@ -170,7 +171,7 @@ struct Message {
 };
 double seconds_for(const Communicator& world, const std::vector<Message>& messages, std::int64_t count) {
   const auto value = [](int from, std::int64_t i) { return static_cast<float>((i * 7 + from) % 1001); };
-  world.barrier(Stream::inline_());
+  world.barrier(Stream::inline_()).wait();
   std::vector<Tensor> buffers;
   const auto begin = static_cast<double>(steady_nanoseconds());
   OperationGroup together;
@@ -178,14 +179,14 @@ double seconds_for(const Communicator& world, const std::vector<Message>& messag
     if (message.from == world.rank()) {
       buffers.emplace_back(std::vector<std::int64_t>{count}, DType::f32);
       for (std::int64_t i = 0; i < count; ++i) buffers.back().set(i, value(world.rank(), i));
-      world.send(buffers.back().raw(), count, DType::f32, message.to, Stream::inline_());
+      world.send(buffers.back().raw(), count, DType::f32, message.to, Stream::inline_()).wait();
     }
     if (message.to == world.rank()) {
       buffers.push_back(Tensor::zeros({count}, DType::f32));
-      world.recv(buffers.back().raw(), count, DType::f32, message.from, Stream::inline_());
+      world.recv(buffers.back().raw(), count, DType::f32, message.from, Stream::inline_()).wait();
     }
   }
-  together.end();
+  std::ignore = together.end();
   const auto end = static_cast<double>(steady_nanoseconds());
   std::size_t next = 0;
   for (const Message& message : messages) {
@@ -197,7 +198,7 @@ double seconds_for(const Communicator& world, const std::vector<Message>& messag
   }
   std::vector<double> mine{begin, end};
   std::vector<double> all(2 * world.size());
-  world.all_gather(mine.data(), all.data(), 2, DType::f64, Stream::inline_());
+  world.all_gather(mine.data(), all.data(), 2, DType::f64, Stream::inline_()).wait();
   double first = all[0];
   double last = all[1];
   for (int rank = 0; rank < world.size(); ++rank) {
@@ -258,11 +259,11 @@ TEST_F(ModelledLinks, LanesShareThePort) {
   const Variable nodes("STRETTO_RANKS_PER_NODE", "1");
   run_threads(2, [](const Communicator& world) {
     const Tensor data = Tensor::zeros({floats}, DType::f32);
-    world.barrier(Stream::inline_());
+    world.barrier(Stream::inline_()).wait();
     const std::int64_t begin = steady_nanoseconds();
     OperationOptions options;
     options.method = method_from_text("ring*4");
-    world.all_reduce(data.raw(), data.raw(), floats, DType::f32, ReduceOp::sum, Stream::inline_(), options);
+    world.all_reduce(data.raw(), data.raw(), floats, DType::f32, ReduceOp::sum, Stream::inline_(), options).wait();
     EXPECT_GE(static_cast<double>(steady_nanoseconds() - begin) * 1e-9, one);  // the ring sends half of the data twice
   });
 }
@@ -281,19 +282,19 @@ TEST_F(ModelledLinks, CarryCollectives) {
         };
         const Tensor data({count}, DType::f32);
         for (std::int64_t i = 0; i < count; ++i) data.set(i, value(world.rank(), i));
-        world.all_reduce(data, ReduceOp::sum, Stream::inline_());
+        world.all_reduce(data, ReduceOp::sum, Stream::inline_()).wait();
         std::int64_t wrong = 0;
         for (std::int64_t i = 0; i < count; ++i) wrong += data.at(i) != sum(i);
         const Tensor shares({size * count}, DType::f32);
-        world.all_gather(data.raw(), shares.raw(), count, DType::f32, Stream::inline_());
+        world.all_gather(data.raw(), shares.raw(), count, DType::f32, Stream::inline_()).wait();
         for (std::int64_t i = 0; i < size * count; ++i) wrong += shares.at(i) != sum(i % count);
         const Tensor blocks({size * count}, DType::f32);
-        world.all_to_all(shares.raw(), blocks.raw(), count, DType::f32, Stream::inline_());
+        world.all_to_all(shares.raw(), blocks.raw(), count, DType::f32, Stream::inline_()).wait();
         for (std::int64_t i = 0; i < size * count; ++i) wrong += blocks.at(i) != sum(i % count);
-        world.broadcast(data, size - 1, Stream::inline_());
+        world.broadcast(data, size - 1, Stream::inline_()).wait();
         EXPECT_EQ(wrong, 0) << setting << ", " << count;
       }
-      world.barrier(Stream::inline_());
+      world.barrier(Stream::inline_()).wait();
     });
   }
 }
@@ -305,7 +306,7 @@ TEST_F(ModelledLinks, AreNotGoneAround) {
     const Tensor data = Tensor::zeros({16}, DType::f32);
     OperationOptions options;
     options.method = method;
-    group.all_reduce(data, ReduceOp::sum, Stream::inline_(), options);
+    group.all_reduce(data, ReduceOp::sum, Stream::inline_(), options).wait();
     return group.ledger().records(before).back().algorithm;
   };
   const auto is_refused = [&](const Communicator& group) {

@@ -50,16 +50,16 @@ TEST(Routes, UcxCarriesCollectives) {
       const auto value = [](int rank, std::int64_t i) { return static_cast<double>((i + rank) % 5); };
       const Tensor data({count}, DType::f32);
       for (std::int64_t i = 0; i < count; ++i) data.set(i, value(world.rank(), i));
-      world.all_reduce(data, ReduceOp::sum, Stream::inline_());
+      world.all_reduce(data, ReduceOp::sum, Stream::inline_()).wait();
       std::int64_t wrong = 0;
       for (std::int64_t i = 0; i < count; ++i) wrong += data.at(i) != value(0, i) + value(1, i) + value(2, i);
       EXPECT_EQ(wrong, 0) << count;
-      world.broadcast(data, 2, Stream::inline_());
+      world.broadcast(data, 2, Stream::inline_()).wait();
       const Tensor shares({3 * count}, DType::f32);
-      world.all_gather(data.raw(), shares.raw(), count, DType::f32, Stream::inline_());
+      world.all_gather(data.raw(), shares.raw(), count, DType::f32, Stream::inline_()).wait();
       for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(shares.at(rank * count), data.at(0));
     }
-    world.barrier(Stream::inline_());
+    world.barrier(Stream::inline_()).wait();
   });
 }
 
@@ -68,9 +68,9 @@ TEST(Routes, UcxTellsTheOthersOfARankThatGivesUp) {
   const std::string sentence = sentence_of([] {
     run_threads(2, [](const Communicator& world) {
       const Tensor data = Tensor::zeros({1000000}, DType::f32);
-      world.all_reduce(data, ReduceOp::sum, Stream::inline_());
+      world.all_reduce(data, ReduceOp::sum, Stream::inline_()).wait();
       if (world.rank() == 1) throw std::runtime_error("no paper left");
-      world.all_reduce(data, ReduceOp::sum, Stream::inline_());
+      world.all_reduce(data, ReduceOp::sum, Stream::inline_()).wait();
     });
   });
   EXPECT_EQ(sentence, "no paper left");

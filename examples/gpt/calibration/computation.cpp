@@ -121,7 +121,7 @@ class ComputationMeasurement {
       rates.push_back({products[i].size(), rate_of(products[i], timing_.alone(seconds[i]))});
     }
     double peak = matrix_rate(world(), dtype_) * timing_.turns();
-    world().all_reduce(&peak, &peak, 1, DType::f64, ReduceOp::min, Stream::inline_(), {.tag = "calibration"});
+    world().all_reduce(&peak, &peak, 1, DType::f64, ReduceOp::min, Stream::inline_(), {.tag = "calibration"}).wait();
     cluster_.peak_flops = peak;
   }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 #include <vector>
 
 #include "calibration/some_numbers.hpp"
@@ -56,7 +57,7 @@ class LinkMeasurement {
     const auto multiply = [&] { kernels::gemm(x, kernels::Transpose::no, weight_, kernels::Transpose::yes, y); };
     const auto multiply_and_sum = [&] {
       multiply();
-      group.all_reduce(y, ReduceOp::sum, computation(), {.tag = "calibration"});
+      std::ignore = group.all_reduce(y, ReduceOp::sum, computation(), {.tag = "calibration"});
     };
     const std::vector<double> seconds =
         timing_.slowest_in_turn({[&] { return multiply; }, [&] { return multiply_and_sum; }});

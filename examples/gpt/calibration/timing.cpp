@@ -26,7 +26,7 @@ Communicator machine_of(const Communicator& world) {
   std::getline(file, id);
   std::vector<std::int64_t> ids(static_cast<std::size_t>(world.size()));
   const auto mine = static_cast<std::int64_t>(std::hash<std::string>()(id));
-  world.all_gather(&mine, ids.data(), 1, DType::i64, Stream::inline_(), {.tag = "calibration"});
+  world.all_gather(&mine, ids.data(), 1, DType::i64, Stream::inline_(), {.tag = "calibration"}).wait();
   return world.split(static_cast<int>(std::ranges::find(ids, mine) - ids.begin()), world.rank(), "machine");
 }
 
@@ -38,8 +38,10 @@ int cores_of(const Communicator& group) {
   if (sched_getaffinity(0, sizeof set, &set) == 0) {
     for (std::size_t core = 0; core < mine.size(); ++core) mine[core] = CPU_ISSET(core, &set) ? 1 : 0;
   }
-  group.all_reduce(mine.data(), mine.data(), CPU_SETSIZE, DType::f32, ReduceOp::max, Stream::inline_(),
-                   {.tag = "calibration"});
+  group
+      .all_reduce(mine.data(), mine.data(), CPU_SETSIZE, DType::f32, ReduceOp::max, Stream::inline_(),
+                  {.tag = "calibration"})
+      .wait();
   return std::max(1, static_cast<int>(std::ranges::count(mine, 1.0F)));
 }
 
@@ -48,7 +50,7 @@ int cores_of(const Communicator& group) {
 Timing::Timing(const Communicator& world) : world_(world), machine_(machine_of(world)) {
   if (current_device() == Device::cuda) return;
   int cores = cores_of(machine_);
-  world.all_reduce(&cores, &cores, 1, DType::i32, ReduceOp::min, Stream::inline_(), {.tag = "calibration"});
+  world.all_reduce(&cores, &cores, 1, DType::i32, ReduceOp::min, Stream::inline_(), {.tag = "calibration"}).wait();
   if (machine_.size() <= cores) return;
   TrainingCluster cluster;
   cluster.shared_cores = shared_cores_ = {machine_.size(), cores};
@@ -66,7 +68,8 @@ std::vector<double> Timing::slowest_in_turn(const std::vector<Preparation>& work
       if (round > 0) {
         seconds[i].push_back(of_call);
       } else {  // the first one tells how long the others take
-        world_.all_reduce(&of_call, &of_call, 1, DType::f64, ReduceOp::max, Stream::inline_(), {.tag = "calibration"});
+        world_.all_reduce(&of_call, &of_call, 1, DType::f64, ReduceOp::max, Stream::inline_(), {.tag = "calibration"})
+            .wait();
         calls[i] = std::clamp(static_cast<int>(least_round / of_call), 1, 100);
       }
     }
@@ -76,8 +79,10 @@ std::vector<double> Timing::slowest_in_turn(const std::vector<Preparation>& work
     std::ranges::sort(each);
     medians.push_back(each[each.size() / 2]);
   }
-  world_.all_reduce(medians.data(), medians.data(), static_cast<std::int64_t>(medians.size()), DType::f64, ReduceOp::max,
-                    Stream::inline_(), {.tag = "calibration"});
+  world_
+      .all_reduce(medians.data(), medians.data(), static_cast<std::int64_t>(medians.size()), DType::f64, ReduceOp::max,
+                  Stream::inline_(), {.tag = "calibration"})
+      .wait();
   return medians;
 }
 
@@ -93,12 +98,12 @@ double Timing::seconds_of_call(const std::function<void()>& work, int calls) con
     mark.wait();
     return mark.times().done;
   };
-  world_.barrier(Stream::inline_());
+  world_.barrier(Stream::inline_()).wait();
   double span[] = {0, -now()};
   for (int call = 0; call < calls; ++call) work();
   span[0] = now();
   if (turns_ > 1) {
-    machine_.all_reduce(span, span, 2, DType::f64, ReduceOp::max, Stream::inline_(), {.tag = "calibration"});
+    machine_.all_reduce(span, span, 2, DType::f64, ReduceOp::max, Stream::inline_(), {.tag = "calibration"}).wait();
   }
   return (span[0] + span[1]) / calls;
 }

@@ -140,7 +140,7 @@ void export_hf(Trainer& trainer, const std::string& directory, const HfTokens& t
     if (filesystem == nullptr) throw;
     fail(ErrorCode::io, "Cannot export the model to {}: {}.", directory, filesystem->code().message());
   }
-  world.barrier(Stream::inline_());  // no rank goes on, or ends, before it is complete
+  world.barrier(Stream::inline_()).wait();  // no rank goes on, or ends, before it is complete
 }
 
 void check_hf_export(const std::string& directory) {

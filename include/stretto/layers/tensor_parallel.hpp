@@ -41,7 +41,7 @@ struct STRETTO_API TensorParallel {
   // Sums a tensor over the group, in the calling thread (on a GPU, in computation()).
   void sum(const Tensor& tensor, const char* tag) const;
   // Starts such a sum on the stream. Wait for the Work before reading the tensor.
-  Work start_sum(const Tensor& tensor, const char* tag) const;
+  [[nodiscard]] Work start_sum(const Tensor& tensor, const char* tag) const;
   // Like sum(), but returns own_rows() of the sum, in memory of their own if they are divided.
   Tensor sum_own_rows(const Tensor& tensor, const char* tag) const;
 };

@@ -78,7 +78,7 @@ class STRETTO_API ShardedUnit {
   const std::vector<Tensor>& values() const { return values_; }
   bool has_values() const { return bool(values_flat_); }
   // Brings all shares to all ranks; values() may be read when the Work is done.
-  Work gather(const Stream& stream);
+  [[nodiscard]] Work gather(const Stream& stream);
   // ZeroStage::values: frees the gathered memory as soon as operations in flight and copies of values() no longer use it.
   void release();
 
@@ -91,13 +91,13 @@ class STRETTO_API ShardedUnit {
   void discard_gradients();  // gives up gradients that are not always there, without a sum
   // Sums the gradients over the group into gradient_share(). Gradients that are not always there are given up by the call:
   // gradients() then returns new ones. Those that are always there are unspecified outside the share afterwards.
-  Work sum(const Stream& stream);
+  [[nodiscard]] Work sum(const Stream& stream);
   // How often gradients have been summed: each sum rounds with other random numbers. A job that is resumed goes on from
   // there.
   std::uint64_t sums_so_far() const { return sums_so_far_; }
   void continue_sums(std::uint64_t sums_so_far) { sums_so_far_ = sums_so_far; }
   // ZeroStage::none: brings all shares of the summed gradients to all ranks, in gradients().
-  Work gather_gradients(const Stream& stream);
+  [[nodiscard]] Work gather_gradients(const Stream& stream);
 
   // A new tensor of the unit's elements, padding included, with the shares of all ranks; for checks and exports. Collective.
   // `own` is share(), gradient_share() or another tensor of that length.

@@ -23,7 +23,8 @@ void write_file(const char* flag, const std::string& path, const std::string& te
   std::ofstream file(path);
   file << text;
   file.close();
-  if (!file) fail(stretto::ErrorCode::io, "{} {} could not be written completely ({}).", flag, path, std::strerror(errno));
+  if (!file)
+    perf::fail(stretto::ErrorCode::io, "{} {} could not be written completely ({}).", flag, path, std::strerror(errno));
 }
 
 }  // namespace perf

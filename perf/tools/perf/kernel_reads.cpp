@@ -17,8 +17,10 @@ bool ranks_read_each_other(const stretto::Communicator& world) {
   const std::int64_t mark = getpid();
   const RemoteAddress mine{mark, reinterpret_cast<std::intptr_t>(&mark)};
   RemoteAddress theirs{};
-  world.send_recv(&mine, 2, (world.rank() + 1) % size, &theirs, 2, (world.rank() + size - 1) % size, stretto::DType::i64,
-                  stretto::Stream::inline_());
+  world
+      .send_recv(&mine, 2, (world.rank() + 1) % size, &theirs, 2, (world.rank() + size - 1) % size, stretto::DType::i64,
+                 stretto::Stream::inline_())
+      .wait();
   std::int64_t found = 0;
   const iovec here{&found, sizeof found};
   const iovec there{reinterpret_cast<void*>(theirs.address), sizeof found};

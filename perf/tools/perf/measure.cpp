@@ -58,14 +58,14 @@ Timing measure_on_gpu(const Communicator& world, const Loop& loop, const Action&
   };
   const auto timed = [&](int iterations) {
     stretto::computation().synchronize();
-    world.barrier(Stream::inline_());
+    world.barrier(Stream::inline_()).wait();
     return seconds(put(0, iterations));
   };
   action(0, loop.warmup);
   const auto trial = [&](int iterations) { return from_rank0(world, timed(iterations)); };
   const int iterations = loop.seconds > 0 ? iterations_lasting(loop.seconds, trial) : loop.iterations;
   const double all = timed(iterations);
-  world.barrier(Stream::inline_());
+  world.barrier(Stream::inline_()).wait();
   std::vector<stretto::Work> works;
   for (int i = 0; i < std::min(iterations, most_singles); ++i) works.push_back(put(i, 1));
   std::vector<Batch> singles;
@@ -80,7 +80,7 @@ Timing measure(const Communicator& world, const Loop& loop, const Action& action
   if (stretto::current_device() == stretto::Device::cuda) return measure_on_gpu(world, loop, action);
   constexpr double long_enough = 2.5e-6;  // of a batch: a hundred times the cost of reading the clock
   const auto trial = [&](int iterations) {
-    world.barrier(Stream::inline_());
+    world.barrier(Stream::inline_()).wait();
     const double begin = stretto::now_seconds();
     action(0, iterations);
     return from_rank0(world, stretto::now_seconds() - begin);
@@ -89,7 +89,7 @@ Timing measure(const Communicator& world, const Loop& loop, const Action& action
   const int iterations = loop.seconds > 0 ? iterations_lasting(loop.seconds, trial) : loop.iterations;
   std::vector<Batch> batches;
   batches.reserve(std::min(iterations, 1 << 16));
-  world.barrier(Stream::inline_());
+  world.barrier(Stream::inline_()).wait();
   const double begin = stretto::now_seconds();
   double last = begin;
   int size = 1;
@@ -129,33 +129,33 @@ Timing over_ranks(const Communicator& world, const Timing& mine, Over over) {
 
 std::vector<double> to_rank0(const Communicator& world, double mine) {
   if (world.rank() != 0) {
-    world.send(&mine, 1, DType::f64, 0, Stream::inline_());
+    world.send(&mine, 1, DType::f64, 0, Stream::inline_()).wait();
     return {};
   }
   std::vector<double> all(world.size(), mine);
-  for (int rank = 1; rank < world.size(); ++rank) world.recv(&all[rank], 1, DType::f64, rank, Stream::inline_());
+  for (int rank = 1; rank < world.size(); ++rank) world.recv(&all[rank], 1, DType::f64, rank, Stream::inline_()).wait();
   return all;
 }
 
 double from_rank0(const Communicator& world, double value) {
   if (world.rank() != 0) {
-    world.recv(&value, 1, DType::f64, 0, Stream::inline_());
+    world.recv(&value, 1, DType::f64, 0, Stream::inline_()).wait();
     return value;
   }
-  for (int rank = 1; rank < world.size(); ++rank) world.send(&value, 1, DType::f64, rank, Stream::inline_());
+  for (int rank = 1; rank < world.size(); ++rank) world.send(&value, 1, DType::f64, rank, Stream::inline_()).wait();
   return value;
 }
 
 std::vector<std::string> to_rank0(const Communicator& world, const std::string& mine) {
   const std::vector<double> sizes = to_rank0(world, static_cast<double>(mine.size()));
   if (world.rank() != 0) {
-    world.send(mine.data(), static_cast<std::int64_t>(mine.size()), DType::u8, 0, Stream::inline_());
+    world.send(mine.data(), static_cast<std::int64_t>(mine.size()), DType::u8, 0, Stream::inline_()).wait();
     return {};
   }
   std::vector<std::string> all{mine};
   for (int rank = 1; rank < world.size(); ++rank) {
     all.emplace_back(static_cast<std::size_t>(sizes[rank]), '\0');
-    world.recv(all.back().data(), static_cast<std::int64_t>(all.back().size()), DType::u8, rank, Stream::inline_());
+    world.recv(all.back().data(), static_cast<std::int64_t>(all.back().size()), DType::u8, rank, Stream::inline_()).wait();
   }
   return all;
 }

@@ -1,5 +1,7 @@
 #include "perf/operation.hpp"
 
+#include <tuple>
+
 #include "perf/values.hpp"
 #include "stretto/device.hpp"
 #include "stretto/error.hpp"
@@ -49,16 +51,17 @@ Action action_of(const stretto::Communicator& world, const Case& test_case, cons
     const int previous = (world.rank() + world.size() - 1) % world.size();
     return repeated(buffers.copies(), [=](int copy) {
       const stretto::Call& call = calls[copy];
-      world.send_recv(call.input, call.count, next, call.output, call.count, previous, call.dtype, stream, options);
+      std::ignore =
+          world.send_recv(call.input, call.count, next, call.output, call.count, previous, call.dtype, stream, options);
     });
   }
   if (!prepared) {
-    return repeated(buffers.copies(), [=](int copy) { world.start(calls[copy], stream, options); });
+    return repeated(buffers.copies(), [=](int copy) { std::ignore = world.start(calls[copy], stream, options); });
   }
   std::vector<stretto::Operation> operations;
   operations.reserve(calls.size());
   for (const stretto::Call& call : calls) operations.push_back(world.prepare(call, options));
-  return repeated(buffers.copies(), [=](int copy) { operations[copy].start(stream); });
+  return repeated(buffers.copies(), [=](int copy) { std::ignore = operations[copy].start(stream); });
 }
 
 std::string method_of(const stretto::Communicator& world, const Case& test_case, const stretto::Method& method,

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <tuple>
 
 #include "common/fail.hpp"
 #include "perf/overlap/overlap.hpp"
@@ -28,9 +29,9 @@ void set_environment(const Options& options) {
 // An option that does not fit the ranks is wrong on all of them: rank 0 looks first, so that the error is printed once.
 template <class Look>
 void rank0_first(const stretto::Communicator& world, Look look) {
-  if (world.rank() != 0) world.barrier(stretto::Stream::inline_());
+  if (world.rank() != 0) world.barrier(stretto::Stream::inline_()).wait();
   look();
-  if (world.rank() == 0) world.barrier(stretto::Stream::inline_());
+  if (world.rank() == 0) world.barrier(stretto::Stream::inline_()).wait();
 }
 
 int start(const Options& options, [[maybe_unused]] char** argv) {
@@ -44,7 +45,8 @@ int start(const Options& options, [[maybe_unused]] char** argv) {
     });
     const stretto::OnDevice device(options.device);
     if (options.device == stretto::Device::cuda) {  // the first call for GPUs is collective
-      world.all_reduce(stretto::Tensor::zeros({1}, stretto::DType::f32), stretto::ReduceOp::sum, stretto::computation());
+      std::ignore =
+          world.all_reduce(stretto::Tensor::zeros({1}, stretto::DType::f32), stretto::ReduceOp::sum, stretto::computation());
       stretto::computation().synchronize();
     }
     rank0_first(world, [&] { check_methods(world, options); });

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <tuple>
 
 #include "collectives/calls/call_arguments.hpp"
 #include "collectives/communicator/group.hpp"
@@ -38,9 +39,9 @@ std::vector<Bytes> exchange_bytes(const Communicator& members, const Bytes& mine
   const OutsideOperationGroups alone;
   const auto bytes = static_cast<std::int64_t>(mine.size());
   std::vector<std::int64_t> sizes(static_cast<std::size_t>(members.size()));
-  members.all_gather(&bytes, sizes.data(), 1, DType::i64, Stream::inline_(), {.tag = "join GPUs"});
+  members.all_gather(&bytes, sizes.data(), 1, DType::i64, Stream::inline_(), {.tag = "join GPUs"}).wait();
   Bytes all(static_cast<std::size_t>(std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0})));
-  members.all_gather_v(mine.data(), all.data(), sizes, DType::u8, Stream::inline_(), {.tag = "join GPUs"});
+  members.all_gather_v(mine.data(), all.data(), sizes, DType::u8, Stream::inline_(), {.tag = "join GPUs"}).wait();
   std::vector<Bytes> result;
   auto from = all.begin();
   for (const std::int64_t size : sizes) {
@@ -254,8 +255,8 @@ Work Communicator::recv(void* data, std::int64_t count, DType dtype, int peer, c
 Work Communicator::send_recv(const void* input, std::int64_t send_count, int to, void* output, std::int64_t receive_count,
                              int from, DType dtype, const Stream& stream, const OperationOptions& options) const {
   OperationGroup both;
-  send(input, send_count, dtype, to, stream, options);
-  recv(output, receive_count, dtype, from, stream, options);
+  std::ignore = send(input, send_count, dtype, to, stream, options);
+  std::ignore = recv(output, receive_count, dtype, from, stream, options);
   return both.end();
 }
 
@@ -271,7 +272,7 @@ Communicator Communicator::split(int color, int key, const std::string& name) co
   std::vector<SplitRequest> requests(size());
   constexpr std::int64_t words = sizeof(SplitRequest) / sizeof(double);
   try {
-    all_gather(&mine, requests.data(), words, DType::f64, Stream::inline_(), {.tag = "split"});
+    all_gather(&mine, requests.data(), words, DType::f64, Stream::inline_(), {.tag = "split"}).wait();
   } catch (...) {
     context.network().segment().release(area, Links::area_bytes(size()));
     throw;

@@ -45,9 +45,9 @@ std::vector<std::vector<NamedValue>> gathered(const Communicator& ranks, const s
   const auto size = static_cast<std::size_t>(ranks.size());
   const auto own = static_cast<std::int64_t>(mine.size());
   std::vector<std::int64_t> sizes(size);
-  ranks.all_gather(&own, sizes.data(), 1, DType::i64, Stream::inline_(), {.tag = tag});
+  ranks.all_gather(&own, sizes.data(), 1, DType::i64, Stream::inline_(), {.tag = tag}).wait();
   std::vector<char> all(static_cast<std::size_t>(std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0})));
-  ranks.all_gather_v(mine.data(), all.data(), sizes, DType::u8, Stream::inline_(), {.tag = tag});
+  ranks.all_gather_v(mine.data(), all.data(), sizes, DType::u8, Stream::inline_(), {.tag = tag}).wait();
   std::vector<std::vector<NamedValue>> result;
   const char* at = all.data();
   for (const std::int64_t bytes : sizes) {
@@ -96,7 +96,7 @@ void require_same(const Communicator& ranks, const std::vector<NamedValue>& valu
   const XXH128_hash_t digest = XXH3_128bits(mine.data(), mine.size());
   const std::uint64_t own[2] = {digest.low64, digest.high64};
   std::vector<std::uint64_t> all(2 * static_cast<std::size_t>(ranks.size()));
-  ranks.all_gather(own, all.data(), 2, DType::u64, Stream::inline_(), {.tag = tag});
+  ranks.all_gather(own, all.data(), 2, DType::u64, Stream::inline_(), {.tag = tag}).wait();
   bool same = true;
   for (std::size_t i = 2; i < all.size(); ++i) same = same && all[i] == all[i % 2];
   if (same) return;

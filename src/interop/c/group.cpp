@@ -2,6 +2,7 @@
 
 #include <exception>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 namespace stretto::c {
@@ -33,7 +34,7 @@ std::vector<std::vector<Item>> sorted_out(const std::vector<Item>& items, const 
 void start(const std::vector<Collected>& operations) {
   try {
     OperationGroup together;
-    for (const Collected& one : operations) one.operation.start(stream_of(one.stream));
+    for (const Collected& one : operations) std::ignore = one.operation.start(stream_of(one.stream));
     const Work work = together.end();
     for (const Collected& one : operations) watch(*one.comm, one.stream, work);
   } catch (...) {

@@ -42,7 +42,7 @@ void open_window(strettoComm& comm, const void* buffer, std::size_t bytes, stret
   const std::shared_ptr<strettoWindow> mine = registration_of(buffer, bytes);
   const Told told{mine != nullptr, static_cast<std::int64_t>(bytes)};
   std::vector<Told> all(static_cast<std::size_t>(comm.ranks.size()));
-  comm.ranks.all_gather(&told, all.data(), 2, DType::i64, Stream::inline_(), {.tag = "window"});
+  comm.ranks.all_gather(&told, all.data(), 2, DType::i64, Stream::inline_(), {.tag = "window"}).wait();
   for (int rank = 0; rank < comm.ranks.size(); ++rank) {
     const Told& theirs = all[static_cast<std::size_t>(rank)];
     require(theirs.bytes == told.bytes, "A window of {} bytes on rank {} has {} bytes on rank {}; give all ranks the same.",

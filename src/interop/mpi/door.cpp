@@ -177,7 +177,7 @@ std::shared_ptr<Served> Door::counterpart(const Communicator& parent, const Serv
   if (!members.empty()) mine.color = members.front();  // communicators that are made together have no ranks in common
   for (std::size_t i = 0; i < offers.size(); ++i) mine.ids[i] = offers[i]->blocking.id();
   std::vector<Wish> wishes(static_cast<std::size_t>(parent.size()));
-  parent.all_gather(&mine, wishes.data(), sizeof mine / sizeof(std::int64_t), DType::i64, Stream::inline_());
+  parent.all_gather(&mine, wishes.data(), sizeof mine / sizeof(std::int64_t), DType::i64, Stream::inline_()).wait();
   const std::map<std::int64_t, std::int64_t> agreed = agree(wishes);
 
   std::shared_ptr<Served> served;

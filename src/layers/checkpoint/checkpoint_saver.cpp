@@ -4,6 +4,7 @@
 #include <array>
 #include <exception>
 #include <random>
+#include <tuple>
 #include <utility>
 
 #include "core/fail.hpp"
@@ -84,7 +85,7 @@ struct CheckpointSaver::State {
       std::random_device random;
       drawn = {static_cast<std::int64_t>((std::uint64_t{random()} << 32U) | random()), error == nullptr ? 1 : 0};
     }
-    ranks.broadcast(drawn.data(), drawn.data(), 2, DType::i64, 0, Stream::inline_(), {.tag = "checkpoint"});
+    ranks.broadcast(drawn.data(), drawn.data(), 2, DType::i64, 0, Stream::inline_(), {.tag = "checkpoint"}).wait();
     index.id = fmt::format("{:016x}", static_cast<std::uint64_t>(drawn[0]));
     if (drawn[1] == 0) throw_error_of(0);
   }
@@ -133,13 +134,15 @@ struct CheckpointSaver::State {
 
   void finish_trial_round() {
     report_error();
-    ranks.all_reduce(&failed, &failed, 1, DType::i64, ReduceOp::max, Stream::inline_(), {.tag = "checkpoint"});
+    ranks.all_reduce(&failed, &failed, 1, DType::i64, ReduceOp::max, Stream::inline_(), {.tag = "checkpoint"}).wait();
     if (failed != 0) throw_error_of(ranks.size() - failed);
   }
 
   void report_error() { failed = error ? ranks.size() - ranks.rank() : 0; }
   // The first rank that failed has the largest number.
-  void agree() { ranks.all_reduce(&failed, &failed, 1, DType::i64, ReduceOp::max, stream, {.tag = "checkpoint"}); }
+  void agree() {
+    std::ignore = ranks.all_reduce(&failed, &failed, 1, DType::i64, ReduceOp::max, stream, {.tag = "checkpoint"});
+  }
 
   void discard() const {
     if (is_first()) discard_checkpoint(directory, name);

@@ -9,6 +9,7 @@
 #include <functional>
 #include <random>
 #include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -97,7 +98,7 @@ struct ReplicatedState::State {
     auto own = static_cast<std::int64_t>(header.size());
     for (const Tensor& each : values) own += static_cast<std::int64_t>(each.bytes());
     generation.bytes.resize(members.size());
-    group.all_gather(&own, generation.bytes.data(), 1, DType::i64, Stream::inline_(), {.tag = tag});
+    group.all_gather(&own, generation.bytes.data(), 1, DType::i64, Stream::inline_(), {.tag = tag}).wait();
     std::int64_t all_bytes = 0;
     for (const std::int64_t each : generation.bytes) all_bytes += each;
     if (!generation.files || generation.files.size() != all_bytes) {
@@ -120,7 +121,7 @@ struct ReplicatedState::State {
   std::vector<Holdings> of_all(const Communicator& left) const {
     const Holdings mine{job, rank, ranks, {generations[0].step(), generations[1].step()}};
     std::vector<Holdings> all_of_them(static_cast<std::size_t>(left.size()));
-    left.all_gather(&mine, all_of_them.data(), sizeof mine, DType::u8, Stream::inline_(), {.tag = tag});
+    left.all_gather(&mine, all_of_them.data(), sizeof mine, DType::u8, Stream::inline_(), {.tag = tag}).wait();
     return all_of_them;
   }
 
@@ -144,7 +145,7 @@ void ReplicatedState::begin(const Communicator& world) {
     std::random_device random;
     state.job = static_cast<std::int64_t>((std::uint64_t{random()} << 32U) | random());
   }
-  world.broadcast(&state.job, &state.job, 1, DType::i64, 0, Stream::inline_(), {.tag = State::tag});
+  world.broadcast(&state.job, &state.job, 1, DType::i64, 0, Stream::inline_(), {.tag = State::tag}).wait();
 }
 
 void ReplicatedState::keep(const ShardedParameters& parameters, const AdamWOptimizer& optimizer, std::int64_t step,
@@ -171,8 +172,8 @@ void ReplicatedState::keep(const ShardedParameters& parameters, const AdamWOptim
     to -= each->bytes();
     kernels::copy(each->raw(), to, each->bytes(), true);  // nobody reads it soon
   }
-  state.group.all_gather_v(own.raw(), generation.files.raw(), generation.bytes, DType::u8, state.stream,
-                           {.tag = State::tag});
+  std::ignore = state.group.all_gather_v(own.raw(), generation.files.raw(), generation.bytes, DType::u8, state.stream,
+                                         {.tag = State::tag});
   state.stream.enqueue([&generation] { generation.complete = true; });
   // The next state overwrites the one before this one, which must not be needed any more.
   state.under_way = state.all.barrier(state.stream, {.tag = State::tag});
@@ -222,7 +223,7 @@ std::optional<std::int64_t> ReplicatedState::save(const Communicator& left, cons
       log().error("The state of step {} in memory was not saved in {}: {}", step, directory, error.what());
       failed = 1;
     }
-    left.all_reduce(&failed, &failed, 1, DType::i64, ReduceOp::max, Stream::inline_(), {.tag = State::tag});
+    left.all_reduce(&failed, &failed, 1, DType::i64, ReduceOp::max, Stream::inline_(), {.tag = State::tag}).wait();
     return failed == 0;
   };
   const bool first = left.rank() == 0;

@@ -25,7 +25,8 @@ Tensor WholeState::gather(const Parameter& parameter, StateTensor which) const {
   }
   const Communicator& world = parameters_.mesh().world();
   if (world.size() > 1) {
-    world.reduce(sum.raw(), sum.raw(), sum.size(), dtype(), ReduceOp::sum, 0, Stream::inline_(), {.tag = "checkpoint"});
+    world.reduce(sum.raw(), sum.raw(), sum.size(), dtype(), ReduceOp::sum, 0, Stream::inline_(), {.tag = "checkpoint"})
+        .wait();
   }
   return sum;
 }

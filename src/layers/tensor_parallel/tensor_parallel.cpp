@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <numeric>
+#include <tuple>
 
 #include "core/parts.hpp"
 #include "device/stream/kernel_scope.hpp"
@@ -35,7 +36,7 @@ Tensor TensorParallel::tensor_to_sum(Shape shape, DType dtype) const {
 }
 
 void TensorParallel::sum(const Tensor& tensor, const char* tag) const {
-  if (size() > 1) group.all_reduce(tensor, ReduceOp::sum, computation(), {.tag = tag});
+  if (size() > 1) std::ignore = group.all_reduce(tensor, ReduceOp::sum, computation(), {.tag = tag});
 }
 
 Work TensorParallel::start_sum(const Tensor& tensor, const char* tag) const {
@@ -49,12 +50,12 @@ Tensor TensorParallel::sum_own_rows(const Tensor& tensor, const char* tag) const
     return tensor;
   }
   Tensor own = tensor_to_sum({own_rows(tensor.rows()).count, tensor.columns()}, tensor.dtype());
-  group.start({.collective = Collective::reduce_scatter,
-               .input = tensor.raw(),
-               .output = own.raw(),
-               .dtype = tensor.dtype(),
-               .counts = elements_of_ranks({tensor.rows(), tensor.columns()}, size())},
-              computation(), {.tag = tag});
+  std::ignore = group.start({.collective = Collective::reduce_scatter,
+                             .input = tensor.raw(),
+                             .output = own.raw(),
+                             .dtype = tensor.dtype(),
+                             .counts = elements_of_ranks({tensor.rows(), tensor.columns()}, size())},
+                            computation(), {.tag = tag});
   return own;
 }
 

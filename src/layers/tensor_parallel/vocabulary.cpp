@@ -1,6 +1,7 @@
 #include "stretto/layers/vocabulary.hpp"
 
 #include <cmath>
+#include <tuple>
 
 #include "layers/tensor_parallel/column_parallel.hpp"
 #include "stretto/device.hpp"
@@ -100,7 +101,8 @@ void VocabularyParallelCrossEntropy::forward(const Tensor& logits, const Tensor&
   kernels::cross_entropy_forward(logits, targets, first, saved.row_max, sum_exp, saved.sums.view(rows, {rows}));
   if (tensor_parallel_.size() > 1) {
     const Tensor share_max = saved.row_max.clone();
-    tensor_parallel_.group.all_reduce(saved.row_max, ReduceOp::max, computation(), {.tag = "cross entropy max"});
+    std::ignore =
+        tensor_parallel_.group.all_reduce(saved.row_max, ReduceOp::max, computation(), {.tag = "cross entropy max"});
     kernels::cross_entropy_rebase(share_max, saved.row_max, sum_exp);
   }
   tensor_parallel_.sum(saved.sums, "cross entropy sums");

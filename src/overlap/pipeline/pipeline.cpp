@@ -90,8 +90,10 @@ Pipeline::Times Pipeline::times() const {
   const double message = computed_.empty() ? 0 : messages_->seconds_of_send(message_, dtype_);
   for (std::size_t chunk = 0; chunk < chunks; ++chunk) own[4 + 4 * chunk] = message;
   std::vector<double> all(own.size() * static_cast<std::size_t>(stages_.size()));
-  stages_.all_gather(own.data(), all.data(), static_cast<std::int64_t>(own.size()), DType::f64, Stream::inline_(),
-                     {.tag = "times of stages"});
+  stages_
+      .all_gather(own.data(), all.data(), static_cast<std::int64_t>(own.size()), DType::f64, Stream::inline_(),
+                  {.tag = "times of stages"})
+      .wait();
 
   Times times;
   std::vector<ScheduleTimes> of_parts(static_cast<std::size_t>(schedule_.parts()));

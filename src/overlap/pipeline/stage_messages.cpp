@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "core/fail.hpp"
@@ -72,8 +73,10 @@ std::vector<double> StageMessages::which_scatter(const std::vector<Route>& route
     result[i] = together && stages_.nodes()[routes[i].from] != stages_.nodes()[routes[i].to] ? 1 : 0;
   }
   for (const Communicator& group : {tensor_, stages_}) {
-    group.all_reduce(result.data(), result.data(), static_cast<std::int64_t>(result.size()), DType::f64, ReduceOp::min,
-                     Stream::inline_(), {.tag = "routes"});
+    group
+        .all_reduce(result.data(), result.data(), static_cast<std::int64_t>(result.size()), DType::f64, ReduceOp::min,
+                    Stream::inline_(), {.tag = "routes"})
+        .wait();
   }
   return result;
 }
@@ -144,7 +147,7 @@ void StageMessages::start(const ActionGroup& group) {
     if (!is_send(action.kind) && !ahead_) receive_until(channel, channel.begun + 1);
   }
   if (!together) return;
-  together->end();
+  std::ignore = together->end();
   for (const Action& action : group) {
     if (!is_send(action.kind)) gather(channel_of(action), inputs_.at(place_of_input(action)));
   }

@@ -17,8 +17,8 @@ std::vector<ClockExchange> ask(const Communicator& world, const std::function<do
   std::vector<ClockExchange> exchanges;
   for (int i = 0; i < exchanges_a_reading; ++i) {
     ClockExchange exchange{now(), 0, 0};
-    world.send(&exchange.sent, 1, DType::f64, 0, Stream::inline_());
-    world.recv(&exchange.there, 1, DType::f64, 0, Stream::inline_());
+    world.send(&exchange.sent, 1, DType::f64, 0, Stream::inline_()).wait();
+    world.recv(&exchange.there, 1, DType::f64, 0, Stream::inline_()).wait();
     exchange.received = now();
     exchanges.push_back(exchange);
   }
@@ -28,9 +28,9 @@ std::vector<ClockExchange> ask(const Communicator& world, const std::function<do
 void answer(const Communicator& world, int rank, const std::function<double()>& now) {
   for (int i = 0; i < exchanges_a_reading; ++i) {
     double asked = 0;
-    world.recv(&asked, 1, DType::f64, rank, Stream::inline_());
+    world.recv(&asked, 1, DType::f64, rank, Stream::inline_()).wait();
     const double here = now();
-    world.send(&here, 1, DType::f64, rank, Stream::inline_());
+    world.send(&here, 1, DType::f64, rank, Stream::inline_()).wait();
   }
 }
 
@@ -63,7 +63,7 @@ std::string clock_name() {
 ClockReading compare_with_rank_0(const Communicator& world, const std::string& name, const std::function<double()>& now) {
   const auto mine = static_cast<std::int64_t>(XXH3_64bits(name.data(), name.size()));
   std::vector<std::int64_t> clocks(static_cast<std::size_t>(world.size()));
-  world.all_gather(&mine, clocks.data(), 1, DType::i64, Stream::inline_());
+  world.all_gather(&mine, clocks.data(), 1, DType::i64, Stream::inline_()).wait();
   ClockReading reading;
   for (int rank = 1; rank < world.size(); ++rank) {
     if (clocks[static_cast<std::size_t>(rank)] == clocks[0]) continue;

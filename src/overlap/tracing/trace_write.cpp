@@ -20,20 +20,22 @@ constexpr std::int64_t header_words = sizeof(RankHeader) / sizeof(std::int64_t);
 
 template <class Values>
 void send(const Communicator& world, const Values& values) {
-  world.send(values.data(), static_cast<std::int64_t>(values.size() * sizeof values[0]), DType::u8, 0, Stream::inline_());
+  world.send(values.data(), static_cast<std::int64_t>(values.size() * sizeof values[0]), DType::u8, 0, Stream::inline_())
+      .wait();
 }
 
 template <class Values>
 void receive(const Communicator& world, Values& values, std::int64_t more, int rank) {
   const std::size_t had = values.size();
   values.resize(had + static_cast<std::size_t>(more));
-  world.recv(values.data() + had, more * static_cast<std::int64_t>(sizeof values[0]), DType::u8, rank, Stream::inline_());
+  world.recv(values.data() + had, more * static_cast<std::int64_t>(sizeof values[0]), DType::u8, rank, Stream::inline_())
+      .wait();
 }
 
 std::int64_t earliest(const Communicator& world, const TraceTracks& tracks) {
   std::int64_t begin = std::numeric_limits<std::int64_t>::max();
   for (const TraceSlice& slice : tracks.slices) begin = std::min(begin, slice.begin);
-  world.all_reduce(&begin, &begin, 1, DType::i64, ReduceOp::min, Stream::inline_());
+  world.all_reduce(&begin, &begin, 1, DType::i64, ReduceOp::min, Stream::inline_()).wait();
   return begin;
 }
 
@@ -73,7 +75,7 @@ void write_trace(const Communicator& world, const RankTrace& mine, const std::st
                           static_cast<std::int64_t>(mine.arrows.transmissions.size()), static_cast<std::int64_t>(mine.lost),
                           static_cast<std::int64_t>(mine.clock_error * 1e9)};
   std::vector<RankHeader> ranks(static_cast<std::size_t>(world.size()));
-  world.all_gather(&header, ranks.data(), header_words, DType::i64, Stream::inline_());
+  world.all_gather(&header, ranks.data(), header_words, DType::i64, Stream::inline_()).wait();
   if (world.rank() != 0) {
     send(world, text);
     send(world, mine.arrows.parts);

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <functional>
 #include <thread>
+#include <tuple>
 
 #include "stretto/stretto.hpp"
 #include "variables.hpp"
@@ -74,7 +75,7 @@ INSTANTIATE_TEST_SUITE_P(All, DifferentOrders,
                                                    OperationGroup group;
                                                    sum(*communicator, 10, Stream::inline_());
                                                    sum(*communicator, 20, Stream::inline_());
-                                                   group.end();
+                                                   std::ignore = group.end();
                                                  }
                                                }},
                                          Order{"of_a_message_and_a_sum",
@@ -82,9 +83,9 @@ INSTANTIATE_TEST_SUITE_P(All, DifferentOrders,
                                                  std::int64_t value = 0;
                                                  const auto message = [&] {
                                                    if (first.rank() == 0)
-                                                     first.send(&value, 1, DType::i64, 1, Stream::inline_());
+                                                     first.send(&value, 1, DType::i64, 1, Stream::inline_()).wait();
                                                    if (first.rank() == 1)
-                                                     second.recv(&value, 1, DType::i64, 0, Stream::inline_());
+                                                     second.recv(&value, 1, DType::i64, 0, Stream::inline_()).wait();
                                                  };
                                                  if (first.rank() == 0) message();
                                                  sum(first.rank() == 0 ? second : first, 10, Stream::inline_());
@@ -127,7 +128,7 @@ TEST(OtherOrders, WithinAGroupAreAllowed) {
     OperationGroup group;
     sum(first, 10, Stream::inline_());
     sum(second, 10, Stream::inline_());
-    group.end();
+    std::ignore = group.end();
   });
 }
 

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <functional>
 #include <thread>
+#include <tuple>
 
 #include "collectives/oracle.hpp"
 #include "stretto/stretto.hpp"
@@ -127,7 +128,7 @@ TEST(NarrowFloats, AreRoundedOnceByEveryAlgorithm) {
     for (const Method& method : methods_of(Collective::all_reduce, false)) {
       const Tensor x({9}, DType::bf16);
       for (int i = 0; i < 9; ++i) x.set(i, world.rank() == 0 ? 256 : 1.0);
-      world.all_reduce(x, ReduceOp::sum, Stream::inline_(), {.method = method});
+      world.all_reduce(x, ReduceOp::sum, Stream::inline_(), {.method = method}).wait();
       expect_elements(
           x, [](std::int64_t) { return 260; }, to_string(method));  // 259 rounded; 256 + 1 is 256 in bf16
     }
@@ -141,13 +142,13 @@ TEST(Deterministic, TheSameBitsWhateverTheSizeAndTheRun) {
     run_threads(5, [&](const Communicator& world) {
       const Tensor x({count}, DType::f32);
       for (std::int64_t i = 0; i < count; ++i) x.set(i, 1.0 / (3 + world.rank() * 1.7));
-      world.all_reduce(x, ReduceOp::sum, Stream::inline_());
+      world.all_reduce(x, ReduceOp::sum, Stream::inline_()).wait();
       for (std::int64_t i = 1; i < count; ++i) ASSERT_EQ(x.at(i), x.at(0));
       if (world.rank() == 0) first_elements.push_back(static_cast<float>(x.at(0)));
       const Tensor shares({count * 5}, DType::f32);
       for (std::int64_t i = 0; i < count * 5; ++i) shares.set(i, 1.0 / (3 + world.rank() * 1.7));
       const Tensor share({count}, DType::f32);
-      world.reduce_scatter(shares.raw(), share.raw(), count, DType::f32, ReduceOp::sum, Stream::inline_());
+      world.reduce_scatter(shares.raw(), share.raw(), count, DType::f32, ReduceOp::sum, Stream::inline_()).wait();
       ASSERT_EQ(share.at(count - 1), x.at(0));
       EXPECT_THROW(world.all_reduce(x, ReduceOp::sum, Stream::inline_(), {.method = Algorithm::ring}), Error);
     });
@@ -161,7 +162,7 @@ TEST(Barrier, NobodyPassesBeforeEverybodyCame) {
   run_threads(7, [&](const Communicator& world) {
     for (int round = 1; round <= 50; ++round) {
       ++came;
-      world.barrier(Stream::inline_());
+      world.barrier(Stream::inline_()).wait();
       EXPECT_GE(came, 7 * round);
     }
   });
@@ -174,7 +175,7 @@ TEST(SendRecv, KeepsOrderAndAnySize) {
     for (const std::int64_t count : {0, 1, 5, 1000, 300000}) {
       const Tensor out = input_of(world.rank(), count, DType::f32);
       const Tensor in({count}, DType::f32);
-      world.send_recv(out.raw(), count, next, in.raw(), count, before, DType::f32, Stream::inline_());
+      world.send_recv(out.raw(), count, next, in.raw(), count, before, DType::f32, Stream::inline_()).wait();
       expect_elements(
           in, [&](std::int64_t i) { return value_of(before, i); }, "send/recv");
     }
@@ -197,7 +198,7 @@ TEST(Communicator, SplitsByColorAndOrdersByKey) {
     const Communicator pair = rows.split(rows.rank() % 2, 0, "pairs");  // a split of a split
     const Tensor x = Tensor::zeros({3}, DType::f32);
     x.set(1, world.rank());
-    pair.all_reduce(x, ReduceOp::sum, Stream::inline_());
+    pair.all_reduce(x, ReduceOp::sum, Stream::inline_()).wait();
     const int other = world.rank() ^ 2;
     EXPECT_EQ(x.at(1), world.rank() + other);
   });
@@ -207,7 +208,7 @@ TEST(Communicator, ManySplitsDoNotUseUpAnything) {
   run_threads(2, [](const Communicator& world) {
     for (int i = 0; i < 1000; ++i) {
       const Communicator copy = world.split(0, world.rank(), "copy");
-      if (i % 100 == 0) copy.barrier(Stream::inline_());
+      if (i % 100 == 0) copy.barrier(Stream::inline_()).wait();
     }
   });
 }
@@ -227,22 +228,22 @@ int mappings_of(const char* file) {
 // A thousand communicators at a time, some of them used, leave neither files nor mappings behind.
 TEST(Communicator, AThousandLeaveNothingBehind) {
   run_threads(2, [](const Communicator& world) {
-    world.duplicate("warm").barrier(Stream::inline_());
-    world.barrier(Stream::inline_());
+    world.duplicate("warm").barrier(Stream::inline_()).wait();
+    world.barrier(Stream::inline_()).wait();
     const auto files_before = entries_of("/proc/self/fd");
     const auto mappings_before = mappings_of("memfd:");
     {
       std::vector<Communicator> all;
       for (int i = 0; i < 1000; ++i) {
         all.push_back(world.duplicate("copy"));
-        if (i % 10 == 0) all.back().barrier(Stream::inline_());
+        if (i % 10 == 0) all.back().barrier(Stream::inline_()).wait();
       }
       EXPECT_EQ(all.back().size(), 2);
     }
     // Memory that the other rank might still have been reading is freed when the next communicator is destroyed.
-    world.barrier(Stream::inline_());
+    world.barrier(Stream::inline_()).wait();
     world.duplicate("next");
-    world.barrier(Stream::inline_());
+    world.barrier(Stream::inline_()).wait();
     EXPECT_LE(entries_of("/proc/self/fd"), files_before + 1);  // the listing itself holds one open
     EXPECT_LE(mappings_of("memfd:"), mappings_before + 20);    // the heap may have grown
   });
@@ -253,19 +254,19 @@ TEST(Communicator, LeftAtDifferentTimesLeavesNothingBehind) {
   run_threads(2, [](const Communicator& world) {
     const auto settled_mappings = [&] {
       for (int i = 0; i < 2; ++i) {
-        world.barrier(Stream::inline_());
+        world.barrier(Stream::inline_()).wait();
         world.duplicate("next");
       }
-      world.barrier(Stream::inline_());
+      world.barrier(Stream::inline_()).wait();
       const int count = mappings_of("memfd:stretto");
-      world.barrier(Stream::inline_());
+      world.barrier(Stream::inline_()).wait();
       return count;
     };
     const int before = settled_mappings();
     for (int i = 0; i < 100; ++i) {
       const Communicator copy = world.duplicate("copy");
       double sum = 1;
-      copy.all_reduce(&sum, &sum, 1, DType::f64, ReduceOp::sum, Stream::inline_());
+      copy.all_reduce(&sum, &sum, 1, DType::f64, ReduceOp::sum, Stream::inline_()).wait();
       EXPECT_EQ(sum, 2);
       if (world.rank() == i % 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
@@ -290,7 +291,7 @@ TEST(Communicator, MakesSubgroupsOfAListAndOfNodes) {
     const Communicator again = world.duplicate("again");
     const Tensor x = Tensor::zeros({1}, DType::i64);
     x.set(0, 1);
-    again.all_reduce(x, ReduceOp::sum, Stream::inline_());
+    again.all_reduce(x, ReduceOp::sum, Stream::inline_()).wait();
     EXPECT_EQ(x.at(0), 6);
   });
   unsetenv("STRETTO_RANKS_PER_NODE");
@@ -313,7 +314,7 @@ TEST(Communicator, OverlappingGroupsRunAtTheSameTime) {
       const Work one = rows.all_reduce(x, ReduceOp::sum, a);
       const Work two = columns.all_reduce(y, ReduceOp::sum, b);
       const Work three = copy.all_reduce(z, ReduceOp::sum, c);
-      world.all_reduce(w, ReduceOp::max, Stream::inline_());
+      world.all_reduce(w, ReduceOp::max, Stream::inline_()).wait();
       one.wait();
       two.wait();
       three.wait();
@@ -343,7 +344,7 @@ TEST(Communicator, OrdersItsOperationsAcrossStreams) {
     const Stream b("b");
     const Tensor x = Tensor::zeros({2000}, DType::f64);
     x.set(0, 1);
-    for (int round = 0; round < 10; ++round) world.all_reduce(x, ReduceOp::sum, round % 2 == 0 ? a : b);
+    for (int round = 0; round < 10; ++round) std::ignore = world.all_reduce(x, ReduceOp::sum, round % 2 == 0 ? a : b);
     a.synchronize();
     b.synchronize();
     EXPECT_EQ(x.at(0), 1048576);  // 4^10
@@ -359,7 +360,7 @@ TEST(Errors, ARankThatGivesUpIsHeardByAllWithItsReason) {
         const Tensor x = Tensor::zeros({100000}, DType::f32);
         const Stream stream("s");
         if (world.rank() == 1) world.all_reduce(x, ReduceOp::sum, stream).wait();
-        while (true) world.all_reduce(x, ReduceOp::sum, Stream::inline_());
+        while (true) world.all_reduce(x, ReduceOp::sum, Stream::inline_()).wait();
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), ErrorCode::peer_gave_up);
         EXPECT_THAT(error.what(), testing::HasSubstr("Rank 2 gave up: the disk is full."));
@@ -380,8 +381,8 @@ TEST(Errors, ATimeoutNamesTheRankThatIsMissing) {
     run_threads(3, [](const Communicator& world) {
       if (world.rank() == 1) return std::this_thread::sleep_for(std::chrono::milliseconds(500));
       const Tensor x = Tensor::zeros({1}, DType::f32);
-      world.reduce(x.raw(), x.raw(), 1, DType::f32, ReduceOp::sum, 0, Stream::inline_(), {.tag = "late"});
-      world.barrier(Stream::inline_());
+      world.reduce(x.raw(), x.raw(), 1, DType::f32, ReduceOp::sum, 0, Stream::inline_(), {.tag = "late"}).wait();
+      world.barrier(Stream::inline_()).wait();
     });
     FAIL() << "nobody noticed";
   } catch (const Error& error) {

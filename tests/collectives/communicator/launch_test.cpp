@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <tuple>
 #include <vector>
 
 #include "core/fail.hpp"
@@ -15,9 +16,9 @@ namespace {
 int sum_over(int ranks, double expected) {
   return launch(ranks, [&](const Communicator& world) {
     double sum = world.rank() + 1;
-    world.all_reduce(&sum, &sum, 1, DType::f64, ReduceOp::sum, Stream::inline_());
+    world.all_reduce(&sum, &sum, 1, DType::f64, ReduceOp::sum, Stream::inline_()).wait();
     require(sum == expected, "The sum is {}, not {}.", sum, expected);
-    world.barrier(Stream::inline_());
+    world.barrier(Stream::inline_()).wait();
   });
 }
 
@@ -40,16 +41,16 @@ TEST(Launch, UcxKeepsTheWindowsOfReceiversApart) {
                        const std::vector<std::int8_t> first(bytes, 1);
                        const std::vector<std::int8_t> second(bytes, 2);
                        OperationGroup both;
-                       world.send(first.data(), bytes, DType::i8, 1, Stream::inline_());
-                       world.send(second.data(), bytes, DType::i8, 2, Stream::inline_());
-                       both.end();
+                       world.send(first.data(), bytes, DType::i8, 1, Stream::inline_()).wait();
+                       world.send(second.data(), bytes, DType::i8, 2, Stream::inline_()).wait();
+                       std::ignore = both.end();
                        return;
                      }
                      std::vector<std::int8_t> data(bytes);
                      std::int8_t go = 0;
-                     if (rank == 2) world.recv(&go, 1, DType::i8, 1, Stream::inline_());
-                     world.recv(data.data(), bytes, DType::i8, 0, Stream::inline_());
-                     if (rank == 1) world.send(&go, 1, DType::i8, 2, Stream::inline_());
+                     if (rank == 2) world.recv(&go, 1, DType::i8, 1, Stream::inline_()).wait();
+                     world.recv(data.data(), bytes, DType::i8, 0, Stream::inline_()).wait();
+                     if (rank == 1) world.send(&go, 1, DType::i8, 2, Stream::inline_()).wait();
                      require(data == std::vector<std::int8_t>(bytes, static_cast<std::int8_t>(rank)),
                              "Rank {} has received something else.", rank);
                    }),

@@ -7,6 +7,7 @@
 #include <functional>
 #include <stdexcept>
 #include <thread>
+#include <tuple>
 
 #include "collectives/oracle.hpp"
 #include "stretto/stretto.hpp"
@@ -24,10 +25,10 @@ TEST(OperationGroup, SendsAndReceivesInAnyOrder) {
     OperationGroup group;
     // All sends, also to the rank itself, come before all receives: without the group every rank would deadlock.
     for (int peer = 0; peer < size; ++peer) {
-      world.send(out.view(peer * 40000L, {40000}).raw(), 40000, DType::i32, peer, stream);
+      std::ignore = world.send(out.view(peer * 40000L, {40000}).raw(), 40000, DType::i32, peer, stream);
     }
     for (int peer = size - 1; peer >= 0; --peer) {
-      world.recv(in.view(peer * 40000L, {40000}).raw(), 40000, DType::i32, peer, stream);
+      std::ignore = world.recv(in.view(peer * 40000L, {40000}).raw(), 40000, DType::i32, peer, stream);
     }
     group.end().wait();
     for (int peer = 0; peer < size; ++peer) {
@@ -51,13 +52,13 @@ TEST(OperationGroup, CollectivesOfSeveralCommunicatorsProgressTogether) {
     const Stream other("two");
     OperationGroup group;
     if (world.rank() % 2 == 0) {
-      world.all_reduce(x, ReduceOp::sum, stream);
-      copy.all_reduce(y, ReduceOp::sum, other);
-      world.send(token.raw(), 1, DType::f32, world.rank() + 1, stream);
+      std::ignore = world.all_reduce(x, ReduceOp::sum, stream);
+      std::ignore = copy.all_reduce(y, ReduceOp::sum, other);
+      std::ignore = world.send(token.raw(), 1, DType::f32, world.rank() + 1, stream);
     } else {
-      world.recv(token.raw(), 1, DType::f32, world.rank() - 1, other);
-      copy.all_reduce(y, ReduceOp::sum, stream);
-      world.all_reduce(x, ReduceOp::sum, stream);
+      std::ignore = world.recv(token.raw(), 1, DType::f32, world.rank() - 1, other);
+      std::ignore = copy.all_reduce(y, ReduceOp::sum, stream);
+      std::ignore = world.all_reduce(x, ReduceOp::sum, stream);
     }
     const Work work = group.end();
     stream.synchronize();
@@ -74,8 +75,8 @@ TEST(OperationGroup, NestsAndStartsNothingWhenAbandoned) {
     x.set(0, 1);
     try {
       OperationGroup group;
-      world.all_reduce(x, ReduceOp::sum, Stream::inline_());
-      world.all_reduce(x.raw(), nullptr, 3, DType::f64, ReduceOp::sum, Stream::inline_());
+      world.all_reduce(x, ReduceOp::sum, Stream::inline_()).wait();
+      world.all_reduce(x.raw(), nullptr, 3, DType::f64, ReduceOp::sum, Stream::inline_()).wait();
       FAIL() << "a null buffer was taken";
     } catch (const Error&) {
     }
@@ -85,23 +86,23 @@ TEST(OperationGroup, NestsAndStartsNothingWhenAbandoned) {
       OperationGroup inner;
       const Work work = world.all_reduce(x, ReduceOp::sum, Stream::inline_());
       EXPECT_THROW(work.wait(), Error);  // the operation has not started
-      inner.end();
+      std::ignore = inner.end();
     }
     EXPECT_EQ(x.at(0), 1);
-    outer.end();
+    std::ignore = outer.end();
     EXPECT_EQ(x.at(0), 2);
     OperationGroup().end().wait();  // an empty group
     // An abandoned inner group drops only its own calls.
     OperationGroup again;
-    world.all_reduce(x, ReduceOp::sum, Stream::inline_());
+    world.all_reduce(x, ReduceOp::sum, Stream::inline_()).wait();
     try {
       OperationGroup inner;
-      world.all_reduce(x, ReduceOp::sum, Stream::inline_());
+      world.all_reduce(x, ReduceOp::sum, Stream::inline_()).wait();
       throw std::runtime_error("given up");
     } catch (const std::runtime_error&) {
     }
     EXPECT_THROW(world.duplicate("inside"), Error);
-    again.end();
+    std::ignore = again.end();
     EXPECT_EQ(x.at(0), 4);
   });
 }
@@ -111,7 +112,7 @@ TEST(OperationGroup, RefusesBuffersThatMeet) {
     const Tensor x = Tensor::zeros({10}, DType::f32);
     const int other = 1 - world.rank();
     EXPECT_THROW(world.send_recv(x.raw(), 5, other, x.view(4, {5}).raw(), 5, other, DType::f32, Stream::inline_()), Error);
-    world.send_recv(x.raw(), 5, other, x.view(5, {5}).raw(), 5, other, DType::f32, Stream::inline_());
+    world.send_recv(x.raw(), 5, other, x.view(5, {5}).raw(), 5, other, DType::f32, Stream::inline_()).wait();
   });
 }
 
@@ -120,7 +121,8 @@ TEST(OperationGroup, CountsItsTimeOnce) {
     const Tensor x = Tensor::zeros({1 << 16}, DType::f32);
     const Tensor y = Tensor::zeros({1 << 16}, DType::f32);
     const std::uint64_t since = world.ledger().next_sequence();
-    world.send_recv(x.raw(), x.size(), 1 - world.rank(), y.raw(), y.size(), 1 - world.rank(), DType::f32, Stream::inline_());
+    world.send_recv(x.raw(), x.size(), 1 - world.rank(), y.raw(), y.size(), 1 - world.rank(), DType::f32, Stream::inline_())
+        .wait();
     const auto records = world.ledger().records(since);
     ASSERT_EQ(records.size(), 2U);
     const Traffic traffic = world.ledger().traffic(since);
@@ -133,7 +135,7 @@ TEST(OperationGroup, MessagesToItselfMustCorrespond) {
   run_threads(1, [](const Communicator& world) {
     const Tensor x = Tensor::zeros({3}, DType::f64);
     OperationGroup group;
-    world.send(x.raw(), 3, DType::f64, 0, Stream::inline_());
+    world.send(x.raw(), 3, DType::f64, 0, Stream::inline_()).wait();
     EXPECT_THROW(group.end(), Error);
   });
 }
@@ -160,7 +162,7 @@ TEST(Operation, ABarrierAsDataIsABarrier) {
     const Operation barrier = world.prepare({Collective::barrier});
     for (int round = 1; round <= 20; ++round) {
       ++came;
-      barrier.start(Stream::inline_());
+      barrier.start(Stream::inline_()).wait();
       EXPECT_GE(came, 4 * round);
     }
   });
@@ -170,7 +172,7 @@ TEST(Operation, RefusesAFactorThatTheTypeDoesNotHold) {
   run_threads(2, [](const Communicator& world) {
     const Tensor x = Tensor::zeros({4}, DType::i8);
     const auto start = [&](double factor) {
-      world.all_reduce(x.raw(), x.raw(), 4, DType::i8, ReduceOp::premul_sum, Stream::inline_(), {.factor = factor});
+      world.all_reduce(x.raw(), x.raw(), 4, DType::i8, ReduceOp::premul_sum, Stream::inline_(), {.factor = factor}).wait();
     };
     EXPECT_THROW(start(1000), Error);
     EXPECT_THROW(start(0.3), Error);
@@ -186,7 +188,7 @@ TEST(Operation, IsStartedByAnyThread) {
     std::vector<Tensor> data;
     for (int i = 0; i < 200; ++i) data.push_back(Tensor::zeros({8}, DType::i32));
     const auto start = [&](int from) {
-      for (int i = from; i < 200; i += 2) world.all_reduce(data[i], ReduceOp::max, stream);
+      for (int i = from; i < 200; i += 2) std::ignore = world.all_reduce(data[i], ReduceOp::max, stream);
     };
     std::thread other(start, 1);
     start(0);
@@ -205,9 +207,9 @@ TEST(DroppedWorks, EndWithTheirStream) {
       const Stream stream("s");
       auto owner = std::make_shared<std::vector<std::int64_t>>(1 << 20);
       owned = owner;
-      world.all_reduce(Tensor::wrap(owner->data(), {1 << 20}, DType::i64, owner), ReduceOp::sum, stream);
+      std::ignore = world.all_reduce(Tensor::wrap(owner->data(), {1 << 20}, DType::i64, owner), ReduceOp::sum, stream);
       owner.reset();
-      world.all_reduce(sum, ReduceOp::sum, stream);
+      std::ignore = world.all_reduce(sum, ReduceOp::sum, stream);
     }
     EXPECT_EQ(sum.at(7), 3);
     EXPECT_TRUE(owned.expired());
@@ -228,80 +230,83 @@ const std::vector<Mismatch>& mismatches() {
   static const std::vector<Mismatch> list = {
       {"counts",
        [](const Communicator& world) {
-         world.all_reduce(data.clone().raw(), data.clone().raw(), world.rank() == 1 ? 5 : 4, DType::f32, ReduceOp::sum,
-                          stream());
+         std::ignore = world.all_reduce(data.clone().raw(), data.clone().raw(), world.rank() == 1 ? 5 : 4, DType::f32,
+                                        ReduceOp::sum, stream());
        },
        {"all_reduce of 4 f32", "all_reduce of 5 f32", "ank 1", "ank 0|ank 2"}},
       {"operations",
        [](const Communicator& world) {
          const Tensor x = data.clone();
          if (world.rank() == 1) {
-           world.broadcast(x, 0, stream());
+           std::ignore = world.broadcast(x, 0, stream());
          } else {
-           world.all_reduce(x, ReduceOp::sum, stream());
+           std::ignore = world.all_reduce(x, ReduceOp::sum, stream());
          }
        },
        {"all_reduce of 64 f64", "broadcast of 64 f64"}},
       {"roots",
-       [](const Communicator& world) { world.broadcast(data.clone(), world.rank() == 1 ? 2 : 0, stream()); },
+       [](const Communicator& world) { std::ignore = world.broadcast(data.clone(), world.rank() == 1 ? 2 : 0, stream()); },
        {"with root 0", "with root 2"}},
       {"reductions",
        [](const Communicator& world) {
-         world.all_reduce(data.clone(), world.rank() == 1 ? ReduceOp::max : ReduceOp::sum, stream());
+         std::ignore = world.all_reduce(data.clone(), world.rank() == 1 ? ReduceOp::max : ReduceOp::sum, stream());
        },
        {"\\(sum\\)", "\\(max\\)"}},
       {"types",
        [](const Communicator& world) {
          const Tensor x = data.clone();
-         world.all_gather(x.raw(), data.clone().raw(), 4, world.rank() == 1 ? DType::i32 : DType::f32, stream());
+         std::ignore =
+             world.all_gather(x.raw(), data.clone().raw(), 4, world.rank() == 1 ? DType::i32 : DType::f32, stream());
        },
        {"all_gather of 4 f32", "all_gather of 4 i32"}},
       {"a_message_in_place_of_a_collective",
        [](const Communicator& world) {
          const Tensor x = data.clone();
          if (world.rank() == 1) {
-           world.send(x.raw(), 7, DType::f64, 0, stream());
+           std::ignore = world.send(x.raw(), 7, DType::f64, 0, stream());
          } else {
-           world.all_reduce(x, ReduceOp::sum, stream());
+           std::ignore = world.all_reduce(x, ReduceOp::sum, stream());
          }
        },
        {"all_reduce of 64 f64", "send of 7 f64 to rank 0"}},
       {"message_lengths",
        [](const Communicator& world) {
          const Tensor x = data.clone();
-         if (world.rank() == 0) world.send(x.raw(), 7, DType::f64, 1, stream());
-         if (world.rank() == 1) world.recv(x.raw(), 8, DType::f64, 0, stream());
-         world.barrier(stream());
+         if (world.rank() == 0) std::ignore = world.send(x.raw(), 7, DType::f64, 1, stream());
+         if (world.rank() == 1) std::ignore = world.recv(x.raw(), 8, DType::f64, 0, stream());
+         std::ignore = world.barrier(stream());
        },
        {"send of 7 f64 to rank 1", "recv of 8 f64 from rank 0"}},
       {"uneven_counts",
        [](const Communicator& world) {
          const Tensor x = data.clone();
-         world.all_gather_v(x.raw(), data.clone().raw(), {1, world.rank() == 1 ? 2 : 3, 1}, DType::f64, stream());
+         std::ignore =
+             world.all_gather_v(x.raw(), data.clone().raw(), {1, world.rank() == 1 ? 2 : 3, 1}, DType::f64, stream());
        },
        {"counts .1, 3, 1. f64", "counts .1, 2, 1. f64"}},
       {"parameters_of_a_method",
        [](const Communicator& world) {
          Method ring(Algorithm::ring);
          ring.lanes = world.rank() == 1 ? 2 : 4;
-         world.all_reduce(data.clone(), ReduceOp::sum, stream(), {.method = ring});
+         std::ignore = world.all_reduce(data.clone(), ReduceOp::sum, stream(), {.method = ring});
        },
        {"by ring.2", "by ring.4"}},
       {"a_null_pointer_on_one_rank",
        [](const Communicator& world) {
          const Tensor x = data.clone();
-         world.all_reduce(x.raw(), world.rank() == 1 ? nullptr : x.raw(), 4, DType::f64, ReduceOp::sum, stream());
+         std::ignore =
+             world.all_reduce(x.raw(), world.rank() == 1 ? nullptr : x.raw(), 4, DType::f64, ReduceOp::sum, stream());
        },
        {"all_reduce of 4 f64", "refused"}},
       {"a_root_outside_on_one_rank",
-       [](const Communicator& world) { world.broadcast(data.clone(), world.rank() == 1 ? 9 : 0, stream()); },
+       [](const Communicator& world) { std::ignore = world.broadcast(data.clone(), world.rank() == 1 ? 9 : 0, stream()); },
        {"with root 9", "refused"}},
       {"exchanged_counts",
        [](const Communicator& world) {
          const Tensor x = data.clone();
          const std::vector<std::int64_t> ones{1, 1, 1};
-         world.all_to_all_v(x.raw(), world.rank() == 1 ? std::vector<std::int64_t>{2, 1, 1} : ones, data.clone().raw(), ones,
-                            DType::f64, stream());
+         std::ignore = world.all_to_all_v(x.raw(), world.rank() == 1 ? std::vector<std::int64_t>{2, 1, 1} : ones,
+                                          data.clone().raw(), ones, DType::f64, stream());
        },
        {"counts .1, 1, 1. f64 for .1, 1, 1.", "counts .2, 1, 1. f64 for .1, 1, 1."}},
   };
@@ -346,15 +351,15 @@ TEST(CheckedCalls, LetRightCallsPass) {
     x.set(7, 1);
     for (int round = 0; round < 5; ++round) {
       EXPECT_THROW(world.broadcast(x, 9, stream), Error);
-      world.all_reduce(x, ReduceOp::max, stream);
-      half.all_reduce(y, ReduceOp::sum, Stream::inline_());
+      std::ignore = world.all_reduce(x, ReduceOp::max, stream);
+      half.all_reduce(y, ReduceOp::sum, Stream::inline_()).wait();
       OperationGroup group;
       const int next = (world.rank() + 1) % 4;
       const int before = (world.rank() + 3) % 4;
-      if (world.rank() % 2 == 0) world.send(x.raw(), 100, DType::i64, next, stream);
-      world.recv(y.raw(), 100, DType::i64, before, stream);
-      if (world.rank() % 2 == 1) world.send(x.raw(), 100, DType::i64, next, stream);
-      half.barrier(stream);
+      if (world.rank() % 2 == 0) std::ignore = world.send(x.raw(), 100, DType::i64, next, stream);
+      std::ignore = world.recv(y.raw(), 100, DType::i64, before, stream);
+      if (world.rank() % 2 == 1) std::ignore = world.send(x.raw(), 100, DType::i64, next, stream);
+      std::ignore = half.barrier(stream);
       group.end().wait();
       EXPECT_EQ(y.at(7), 1);
       y.zero();
@@ -371,17 +376,17 @@ TEST(CheckedCalls, LetGroupsMeetSingleCalls) {
     const Tensor x = Tensor::zeros({1 << 20}, DType::f32);
     const Tensor y = Tensor::zeros({1 << 20}, DType::f32);
     const auto send = [&](const Tensor& t) {
-      world.send(t.raw(), t.size(), DType::f32, 1 - world.rank(), Stream::inline_());
+      world.send(t.raw(), t.size(), DType::f32, 1 - world.rank(), Stream::inline_()).wait();
     };
     const auto recv = [&](const Tensor& t) {
-      world.recv(t.raw(), t.size(), DType::f32, 1 - world.rank(), Stream::inline_());
+      world.recv(t.raw(), t.size(), DType::f32, 1 - world.rank(), Stream::inline_()).wait();
     };
-    const auto sum = [&](const Tensor& t) { world.all_reduce(t, ReduceOp::sum, Stream::inline_()); };
+    const auto sum = [&](const Tensor& t) { world.all_reduce(t, ReduceOp::sum, Stream::inline_()).wait(); };
     const auto grouped = [&](const std::function<void()>& calls) {
       if (!first) return;
       OperationGroup group;
       calls();
-      group.end();
+      std::ignore = group.end();
     };
     grouped([&] { send(x), send(y); });
     if (!first) recv(x), recv(y);
@@ -397,7 +402,7 @@ TEST(CheckedCalls, LetGroupsMeetSingleCalls) {
       send(small.view(i, {1}));
       recv(small.view(3000 + i, {1}));
     }
-    many.end();
+    std::ignore = many.end();
   });
   unsetenv("STRETTO_CHECK");
 }

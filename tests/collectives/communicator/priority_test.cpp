@@ -63,7 +63,7 @@ Overtaking overtake(Priority of_large, Priority of_small) {
     fill(share, world.rank());
     const OperationOptions ring{.method = method_from_text("ring*3")};
     other.all_gather(share.raw(), gathered.raw(), 16, DType::f32, foreground, {.method = Algorithm::ring}).wait();
-    world.barrier(Stream::inline_());
+    world.barrier(Stream::inline_()).wait();
     const Work slow = world.all_reduce(sum, ReduceOp::sum, background, ring);
     slow.wait_started();
     std::this_thread::sleep_for(std::chrono::milliseconds(20));

@@ -21,8 +21,8 @@ std::string work_until_a_loss(const Communicator& world) {
     const Communicator half = world.split(world.rank() % 2, 0, "half");
     std::vector<float> values(20000, 1);
     while (true) {
-      world.all_reduce(values.data(), values.data(), 1, DType::f32, ReduceOp::max, Stream::inline_());
-      half.all_reduce(values.data(), values.data(), 20000, DType::f32, ReduceOp::max, Stream::inline_());
+      world.all_reduce(values.data(), values.data(), 1, DType::f32, ReduceOp::max, Stream::inline_()).wait();
+      half.all_reduce(values.data(), values.data(), 20000, DType::f32, ReduceOp::max, Stream::inline_()).wait();
     }
   });
 }
@@ -31,7 +31,7 @@ std::string work_until_a_loss(const Communicator& world) {
 void check_members(const Communicator& members, int old_rank, const std::vector<std::int64_t>& expected) {
   const std::int64_t mine = old_rank;
   std::vector<std::int64_t> all(static_cast<std::size_t>(members.size()));
-  members.all_gather(&mine, all.data(), 1, DType::i64, Stream::inline_());
+  members.all_gather(&mine, all.data(), 1, DType::i64, Stream::inline_()).wait();
   ensure(all == expected, "These are not the survivors.");
   ensure(members.job_ranks().back() == members.size() - 1, "The ranks are not numbered from 0.");
   const Communicator again = members.duplicate("again");
@@ -41,7 +41,7 @@ void check_members(const Communicator& members, int old_rank, const std::vector<
     again.all_reduce(values.data(), values.data(), count, DType::i64, ReduceOp::sum, stream).wait();
   }
   std::int64_t sum = old_rank;
-  again.all_reduce(&sum, &sum, 1, DType::i64, ReduceOp::sum, Stream::inline_());
+  again.all_reduce(&sum, &sum, 1, DType::i64, ReduceOp::sum, Stream::inline_()).wait();
   ensure(sum == std::accumulate(expected.begin(), expected.end(), std::int64_t{0}), "The sum is wrong.");
 }
 

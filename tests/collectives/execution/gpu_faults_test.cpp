@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <thread>
+#include <tuple>
 
 #include "collectives/gpu_buffers.hpp"
 #include "stand_in/job_on_gpus.hpp"
@@ -108,10 +109,10 @@ TEST_P(LostOverNccl, ARankThatLeavesGivesUpWhatIsUnderWay) {
           const Communicator pair = world.duplicate("pair");
           pair.all_reduce(x, ReduceOp::sum, stream).wait();
           if (world.rank() == 1) {
-            pair.all_reduce(x, ReduceOp::sum, stream);
+            std::ignore = pair.all_reduce(x, ReduceOp::sum, stream);
             throw Error(ErrorCode::internal, "no more of this");
           }
-          while (true) world.barrier(Stream::inline_());
+          while (true) world.barrier(Stream::inline_()).wait();
         },
         as_it_is, for_ever);
   });
@@ -180,7 +181,7 @@ TEST(LostOnGpusWithNccl, ALaunchOfAGraphEnds) {
           const Stream stream("communication");
           const Operation sum = pair.prepare({Collective::all_reduce, x.raw(), x.raw(), x.size(), x.dtype()});
           sum.start(stream).wait();
-          const Graph graph(stream, [&] { sum.start(computation()); });
+          const Graph graph(stream, [&] { std::ignore = sum.start(computation()); });
           graph.launch(stream).wait();
           if (world.rank() == 0) {
             EXPECT_THAT(sentence_of([&] { graph.launch(stream).wait(); }),
@@ -205,7 +206,7 @@ TEST(LostOnGpusWithNccl, AGraphKeepsItsCommunicator) {
       const Communicator pair = world.duplicate("pair");
       const Operation sum = pair.prepare({Collective::all_reduce, x.raw(), x.raw(), x.size(), x.dtype()});
       sum.start(stream).wait();
-      return Graph(stream, [&] { sum.start(computation()); });
+      return Graph(stream, [&] { std::ignore = sum.start(computation()); });
     }();
     graph.launch(stream).wait();
     EXPECT_EQ(x.at(999), 4);
@@ -225,10 +226,10 @@ TEST_P(LostOnGpus, WhoWaitsForATurnLetsOthersStartOperations) {
     std::vector<float> here(10, 1), there(10, 1);
     host.enqueue([&] {
       sleep_ms(60);  // the calling thread waits by then
-      other.all_reduce(here.data(), here.data(), 10, DType::f32, ReduceOp::sum, second);
+      std::ignore = other.all_reduce(here.data(), here.data(), 10, DType::f32, ReduceOp::sum, second);
     });
-    world.all_reduce(there.data(), there.data(), 10, DType::f32, ReduceOp::sum, host);
-    world.all_reduce(x, ReduceOp::sum, computation());
+    std::ignore = world.all_reduce(there.data(), there.data(), 10, DType::f32, ReduceOp::sum, host);
+    std::ignore = world.all_reduce(x, ReduceOp::sum, computation());
     host.synchronize();
     second.synchronize();
     computation().synchronize();
@@ -246,17 +247,17 @@ TEST_P(LostOnGpus, HostBuffersOnAGpusStreamAreTakenInTheStreamsOrder) {
     std::vector<float> here(10, 1), there(10, 1), late(10, 0);
     host.enqueue([&] {
       sleep_ms(60);
-      other.all_reduce(here.data(), here.data(), 10, DType::f32, ReduceOp::sum, second);
+      std::ignore = other.all_reduce(here.data(), here.data(), 10, DType::f32, ReduceOp::sum, second);
     });
-    world.all_reduce(there.data(), there.data(), 10, DType::f32, ReduceOp::sum, host);
+    std::ignore = world.all_reduce(there.data(), there.data(), 10, DType::f32, ReduceOp::sum, host);
     auto& on = dynamic_cast<HostGpu&>(gpu());
     on.put(gpu_stream(), [&] {
       sleep_ms(20);
       late.assign(10, static_cast<float>(world.rank() + 1));
     });
-    world.all_reduce(late.data(), late.data(), 10, DType::f32, ReduceOp::sum, computation());
+    std::ignore = world.all_reduce(late.data(), late.data(), 10, DType::f32, ReduceOp::sum, computation());
     EXPECT_EQ(late[9], 3);
-    world.barrier(computation());
+    std::ignore = world.barrier(computation());
     host.synchronize();
     second.synchronize();
     EXPECT_EQ(here[9], 2);

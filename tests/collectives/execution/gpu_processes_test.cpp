@@ -10,6 +10,7 @@
 #include <new>
 #include <optional>
 #include <thread>
+#include <tuple>
 
 #include "collectives/gpu_buffers.hpp"
 #include "core/log.hpp"
@@ -37,7 +38,7 @@ int on_processes(int ranks, const HostGpuOptions& options, const std::function<v
       EXPECT_EQ(stand_in->memories_open(), 0U);  // all communicators have been destroyed
     }
     if (testing::Test::HasFailure()) throw Error(ErrorCode::internal, "It failed, see above.");
-    world.barrier(Stream::inline_());
+    world.barrier(Stream::inline_()).wait();
   });
 }
 
@@ -102,8 +103,8 @@ TEST_P(GpusOfProcesses, SendMoreThanBlocksHold) {
                                values[static_cast<std::size_t>(i)] = value(i, world.rank());
                              mine.copy_from_host(values.data());
                              OperationGroup group;
-                             pair.send(mine.raw(), count, DType::f32, 1 - world.rank(), stream);
-                             pair.recv(theirs.raw(), count, DType::f32, 1 - world.rank(), stream);
+                             std::ignore = pair.send(mine.raw(), count, DType::f32, 1 - world.rank(), stream);
+                             std::ignore = pair.recv(theirs.raw(), count, DType::f32, 1 - world.rank(), stream);
                              computation().wait(group.end());
                              theirs.copy_to_host(values.data());
                              std::int64_t wrong = 0;

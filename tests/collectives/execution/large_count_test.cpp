@@ -7,6 +7,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "collectives/plans/formulas.hpp"
@@ -84,8 +85,8 @@ TEST(LargeCounts, ReachTheElementsBeyond31Bits) {
     if (!all_tests()) algorithms = {Algorithm::ring};
     for (const Algorithm algorithm : algorithms) {
       const std::uint64_t since = world.ledger().next_sequence();
-      world.all_reduce(vector.data(), vector.data(), element_count, DType::u8, ReduceOp::sum, inline_stream,
-                       {.method = algorithm});
+      std::ignore = world.all_reduce(vector.data(), vector.data(), element_count, DType::u8, ReduceOp::sum, inline_stream,
+                                     {.method = algorithm});
       EXPECT_EQ(vector.fault(times, times), "") << name(algorithm) << " on rank " << rank;
       times *= 2;  // each sum starts from the result of the one before
       const Record record = world.ledger().records(since).at(0);
@@ -93,13 +94,13 @@ TEST(LargeCounts, ReachTheElementsBeyond31Bits) {
       EXPECT_NEAR(static_cast<double>(record.bytes_sent), static_cast<double>(formula) / 2, 1) << record.to_string();
     }
     if (rank == 0) vector.fill(0);
-    world.broadcast(vector.data(), vector.data(), element_count, DType::u8, 0, inline_stream);
+    std::ignore = world.broadcast(vector.data(), vector.data(), element_count, DType::u8, 0, inline_stream);
     EXPECT_EQ(vector.fault(1, 0), "") << "broadcast on rank " << rank;
     if (rank == 1) {
       vector.fill(1);
-      world.send(vector.data(), element_count, DType::u8, 0, inline_stream);
+      std::ignore = world.send(vector.data(), element_count, DType::u8, 0, inline_stream);
     } else {
-      world.recv(vector.data(), element_count, DType::u8, 1, inline_stream);
+      std::ignore = world.recv(vector.data(), element_count, DType::u8, 1, inline_stream);
     }
     EXPECT_EQ(vector.fault(0, 1), "") << "send and recv on rank " << rank;
   });

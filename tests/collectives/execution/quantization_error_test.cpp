@@ -83,8 +83,10 @@ double error_of_reduce_scatter(QuantizedFormat format, int ranks_per_node, int n
     OperationOptions options;
     options.method = Algorithm::two_level;
     options.quantization.format = format;
-    world.reduce_scatter(gaussian(ranks * share_elements, DType::f32, world.rank()).raw(), out.raw(), share_elements,
-                         DType::f32, ReduceOp::sum, Stream::inline_(), options);
+    world
+        .reduce_scatter(gaussian(ranks * share_elements, DType::f32, world.rank()).raw(), out.raw(), share_elements,
+                        DType::f32, ReduceOp::sum, Stream::inline_(), options)
+        .wait();
     const double mine = square_error(out, ranks, world.rank() * share_elements);
     const std::lock_guard lock(mutex);
     sum += mine;

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <mutex>
+#include <tuple>
 
 #include "collectives/gaussian_data.hpp"
 #include "collectives/oracle.hpp"
@@ -86,7 +87,7 @@ void expect_exact(const Communicator& world, QuantizedFormat format, const Probl
     OperationOptions options = quantized_as(format, method);
     options.quantization.result = result;
     options.factor = problem.factor(world.rank());
-    world.start(buffers.call(), calling_thread(), options);
+    std::ignore = world.start(buffers.call(), calling_thread(), options);
     ASSERT_EQ(buffers.fault(), "") << name(problem.collective) << " of " << problem.count << " " << name(problem.dtype)
                                    << " (" << name(problem.op) << ") as " << name(format) << " by " << to_string(method)
                                    << " over " << world.size() << (in_place ? ", in place" : "");
@@ -193,8 +194,8 @@ TEST(Quantized, AnAllGatherIsEachContributionQuantizedOnce) {
     for (const QuantizedFormat format : formats) {
       run_threads(3, [&](const Communicator& world) {
         const Tensor out({3 * count}, dtype);
-        world.all_gather(gaussian(count, dtype, world.rank()).raw(), out.raw(), count, dtype, calling_thread(),
-                         quantized_as(format));
+        std::ignore = world.all_gather(gaussian(count, dtype, world.rank()).raw(), out.raw(), count, dtype, calling_thread(),
+                                       quantized_as(format));
         for (int rank = 0; rank < 3; ++rank) {
           const Tensor expected = through(format, gaussian(count, dtype, rank));
           EXPECT_TRUE(same_bits(out.view(rank * count, {count}), expected)) << name(format) << " " << name(dtype);
@@ -221,8 +222,8 @@ TEST(Quantized, AReduceScatterAddsInRankOrderAndRoundsOnce) {
         }
         for (const auto& record : records) vectors.push_back(record.data());
         kernels::dequantize_reduce(format, vectors.data(), 4, dtype, expected.raw(), count, 4);
-        world.reduce_scatter(gaussian(4 * count, dtype, world.rank()).raw(), out.raw(), count, dtype, ReduceOp::avg,
-                             calling_thread(), quantized_as(format, Algorithm::direct));
+        std::ignore = world.reduce_scatter(gaussian(4 * count, dtype, world.rank()).raw(), out.raw(), count, dtype,
+                                           ReduceOp::avg, calling_thread(), quantized_as(format, Algorithm::direct));
         EXPECT_TRUE(same_bits(out, expected)) << name(format) << " " << name(dtype);
       });
     }
@@ -236,7 +237,7 @@ TEST(Quantized, EveryRankGetsTheSameBits) {
       Gathered sums(6);
       run_threads(6, [&](const Communicator& world) {
         const Tensor x = gaussian(5003, DType::f32, world.rank());
-        world.all_reduce(x, ReduceOp::avg, calling_thread(), quantized_as(format));
+        std::ignore = world.all_reduce(x, ReduceOp::avg, calling_thread(), quantized_as(format));
         sums.put(world.rank(), x);
       });
       for (int rank = 1; rank < 6; ++rank) EXPECT_TRUE(same_bits(sums.of(rank), sums.of(0))) << name(format);
@@ -309,7 +310,7 @@ TEST(Quantized, StochasticRoundingIsItsSeeds) {
         OperationOptions options = quantized_as(format);
         options.quantization.rounding = Rounding::stochastic;
         options.quantization.seed = seed;
-        world.all_reduce(x, ReduceOp::sum, calling_thread(), options);
+        std::ignore = world.all_reduce(x, ReduceOp::sum, calling_thread(), options);
         return x;
       };
       EXPECT_TRUE(same_bits(sum(1), sum(1))) << name(format);
@@ -318,7 +319,8 @@ TEST(Quantized, StochasticRoundingIsItsSeeds) {
       const Tensor out({2 * 3000}, DType::f32);
       OperationOptions options = quantized_as(format);
       options.quantization.rounding = Rounding::stochastic;
-      world.all_gather(gaussian(3000, DType::f32, 5).raw(), out.raw(), 3000, DType::f32, calling_thread(), options);
+      std::ignore =
+          world.all_gather(gaussian(3000, DType::f32, 5).raw(), out.raw(), 3000, DType::f32, calling_thread(), options);
       EXPECT_FALSE(same_bits(out.view(0, {3000}), out.view(3000, {3000}))) << name(format);
     });
   }
@@ -339,7 +341,7 @@ TEST(Quantized, NotANumberAndInfinityArrive) {
           x.set(3900, -infinity);
         }
         if (world.rank() == 2) x.set(3900, infinity);
-        world.all_reduce(x, ReduceOp::sum, calling_thread(), quantized_as(format));
+        std::ignore = world.all_reduce(x, ReduceOp::sum, calling_thread(), quantized_as(format));
         EXPECT_TRUE(std::isnan(x.at(100))) << name(format) << " " << name(dtype);
         if (format == QuantizedFormat::onebit) {
           EXPECT_TRUE(std::isnan(x.at(2500)));
@@ -371,7 +373,7 @@ double error_of_the_mean(const Communicator& world, Collective collective, const
   const Operation operation =
       world.prepare({.collective = collective, .input = x.raw(), .output = out.raw(), .count = count}, options);
   for (int step = 0; step < steps; ++step) {
-    operation.start(calling_thread());
+    std::ignore = operation.start(calling_thread());
     for (std::int64_t i = 0; i < outputs; ++i) sum[static_cast<std::size_t>(i)] += out.at(i);
   }
   double error = 0;
@@ -419,7 +421,7 @@ TEST(Quantized, ErrorStateIsExplicit) {
     const auto sum = [&](ErrorFeedback& state) {
       const Tensor x = gaussian(900, DType::f32, world.rank());
       options.quantization.errors = &state;
-      world.all_reduce(x, ReduceOp::sum, calling_thread(), options);
+      std::ignore = world.all_reduce(x, ReduceOp::sum, calling_thread(), options);
       return x;
     };
     const Tensor first = sum(errors);
@@ -451,17 +453,18 @@ TEST(Quantized, TheLedgerSaysTheBytesOfTheFormula) {
       for (const QuantizedFormat format : formats) {
         const std::int64_t others = size - 1;
         std::uint64_t since = world.ledger().next_sequence();
-        world.all_gather(small.raw(), big.raw(), 1000, DType::bf16, calling_thread(),
-                         quantized_as(format, Algorithm::direct));
+        std::ignore = world.all_gather(small.raw(), big.raw(), 1000, DType::bf16, calling_thread(),
+                                       quantized_as(format, Algorithm::direct));
         EXPECT_EQ(sent(world, since), others * packed_bytes(format, 1000)) << name(format);
         since = world.ledger().next_sequence();
-        world.reduce_scatter(big.raw(), small.raw(), 1000, DType::bf16, ReduceOp::sum, calling_thread(),
-                             quantized_as(format, Algorithm::direct));
+        std::ignore = world.reduce_scatter(big.raw(), small.raw(), 1000, DType::bf16, ReduceOp::sum, calling_thread(),
+                                           quantized_as(format, Algorithm::direct));
         EXPECT_EQ(sent(world, since), others * packed_bytes(format, 1000)) << name(format);
         since = world.ledger().next_sequence();
         OperationOptions options = quantized_as(format, Algorithm::two_shot);
         options.quantization.result = QuantizedFormat::int8;
-        world.all_reduce(big.raw(), big.raw(), 1024L * size, DType::bf16, ReduceOp::sum, calling_thread(), options);
+        std::ignore =
+            world.all_reduce(big.raw(), big.raw(), 1024L * size, DType::bf16, ReduceOp::sum, calling_thread(), options);
         EXPECT_EQ(sent(world, since), others * (packed_bytes(format, 1024) + packed_bytes(QuantizedFormat::int8, 1024)));
         const Record record = world.ledger().records(since).front();
         EXPECT_EQ(record.quantized, format);
@@ -490,15 +493,16 @@ TEST(Quantized, TheLedgerSaysWhatGoesBetweenNodes) {
     for (const QuantizedFormat format : formats) {
       const std::int64_t share = packed_bytes(format, 2048);
       std::uint64_t since = world.ledger().next_sequence();
-      world.all_gather(small.raw(), big.raw(), 2048, DType::f32, calling_thread(), quantized_as(format, method));
+      std::ignore =
+          world.all_gather(small.raw(), big.raw(), 2048, DType::f32, calling_thread(), quantized_as(format, method));
       expect(since, (ranks - 1) * nodes * share, (nodes - 1) * share);
       since = world.ledger().next_sequence();
-      world.reduce_scatter(big.raw(), small.raw(), 2048, DType::f32, ReduceOp::sum, calling_thread(),
-                           quantized_as(format, method));
+      std::ignore = world.reduce_scatter(big.raw(), small.raw(), 2048, DType::f32, ReduceOp::sum, calling_thread(),
+                                         quantized_as(format, method));
       expect(since, (ranks - 1) * nodes * share, (nodes - 1) * share);
     }
     const std::uint64_t since = world.ledger().next_sequence();  // the same without quantization
-    world.all_gather(small.raw(), big.raw(), 2048, DType::f32, calling_thread(), {.method = plain});
+    std::ignore = world.all_gather(small.raw(), big.raw(), 2048, DType::f32, calling_thread(), {.method = plain});
     expect(since, (ranks - 1) * nodes * 8192, (nodes - 1) * 8192);
   });
 }
@@ -514,7 +518,7 @@ TEST(Quantized, RefusesWhatItCannotDoAndSaysWhy) {
       OperationOptions options;
       options.quantization = how;
       try {
-        world.start(call, calling_thread(), options);
+        std::ignore = world.start(call, calling_thread(), options);
         ADD_FAILURE() << "taken: " << said;
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
@@ -554,17 +558,17 @@ TEST(Quantized, RefusesWhatItCannotDoAndSaysWhy) {
       refused(narrow, {.errors = &errors}, "Quantization::errors");
       refused(narrow, {.tensor = "w"}, "Quantization::tensor");
       // The control; after it, such a call takes the inline fast path.
-      world.all_reduce(x.raw(), x.raw(), 8, DType::f32, ReduceOp::sum, calling_thread());
+      world.all_reduce(x.raw(), x.raw(), 8, DType::f32, ReduceOp::sum, calling_thread()).wait();
     }
     how.tensor = "w";
     OperationOptions options;
     options.quantization = how;
-    world.all_reduce(x.raw(), x.raw(), 40, DType::f32, ReduceOp::sum, calling_thread(), options);
+    std::ignore = world.all_reduce(x.raw(), x.raw(), 40, DType::f32, ReduceOp::sum, calling_thread(), options);
     refused({.count = 8}, how, "The error state of 'w'");
     OperationOptions by_ring = quantized_as(QuantizedFormat::int8, Algorithm::ring);
     EXPECT_THROW(world.all_reduce(x.raw(), x.raw(), 8, DType::f32, ReduceOp::sum, calling_thread(), by_ring), Error);
     // The refusals have changed nothing.
-    world.all_reduce(x.raw(), x.raw(), 40, DType::f32, ReduceOp::sum, calling_thread(), options);
+    std::ignore = world.all_reduce(x.raw(), x.raw(), 40, DType::f32, ReduceOp::sum, calling_thread(), options);
   });
 }
 
@@ -577,8 +581,9 @@ TEST(Quantized, NothingIsReducedInItsOwnErrorState) {
     const Tensor x = gaussian(600, DType::f32, world.rank());
     const Tensor y({600}, DType::f32);
     const auto sum = [&](const Tensor& from, const Tensor& to) {
-      return sentence_of(
-          [&] { world.all_reduce(from.raw(), to.raw(), 600, DType::f32, ReduceOp::sum, calling_thread(), options); });
+      return sentence_of([&] {
+        std::ignore = world.all_reduce(from.raw(), to.raw(), 600, DType::f32, ReduceOp::sum, calling_thread(), options);
+      });
     };
     EXPECT_EQ(sum(x, y), "");
     const Tensor state = errors.entries().front().values;
@@ -601,14 +606,14 @@ TEST(Quantized, TwoOperationsOfAGroupMustNotShareAnErrorState) {
     options.quantization.tensor = "one";
     {
       OperationGroup group;
-      world.all_reduce(x, ReduceOp::sum, calling_thread(), options);
-      copy.all_reduce(y, ReduceOp::sum, calling_thread(), options);
+      std::ignore = world.all_reduce(x, ReduceOp::sum, calling_thread(), options);
+      std::ignore = copy.all_reduce(y, ReduceOp::sum, calling_thread(), options);
       EXPECT_THROW(group.end(), Error);
     }
     OperationGroup group;
-    world.all_reduce(x, ReduceOp::sum, calling_thread(), options);
+    std::ignore = world.all_reduce(x, ReduceOp::sum, calling_thread(), options);
     options.quantization.tensor = "another";
-    copy.all_reduce(y, ReduceOp::sum, calling_thread(), options);
+    std::ignore = copy.all_reduce(y, ReduceOp::sum, calling_thread(), options);
     group.end().wait();
   });
 }
@@ -622,7 +627,7 @@ TEST(Quantized, ARankThatQuantizesBesideOneThatDoesNotIsTold) {
                              const Tensor x = Tensor::zeros({64}, DType::f32);
                              const auto format = world.rank() == 0 ? QuantizedFormat::int8 : QuantizedFormat::none;
                              try {
-                               world.all_reduce(x, ReduceOp::sum, calling_thread(), quantized_as(format));
+                               std::ignore = world.all_reduce(x, ReduceOp::sum, calling_thread(), quantized_as(format));
                              } catch (const Error& error) {
                                EXPECT_THAT(error.what(), testing::HasSubstr("of 64 f32 (sum), quantized to int8"));
                                ++heard;
@@ -632,7 +637,8 @@ TEST(Quantized, ARankThatQuantizesBesideOneThatDoesNotIsTold) {
                Error);
   EXPECT_EQ(heard, 2);
   run_threads(2, [](const Communicator& world) {  // the control: matching calls pass
-    world.all_reduce(Tensor::zeros({64}, DType::f32), ReduceOp::sum, calling_thread(), quantized_as(QuantizedFormat::int8));
+    world.all_reduce(Tensor::zeros({64}, DType::f32), ReduceOp::sum, calling_thread(), quantized_as(QuantizedFormat::int8))
+        .wait();
   });
 }
 
@@ -641,7 +647,8 @@ TEST(Quantized, IsNotMistakenForThePlainCall) {
   run_threads(2, [](const Communicator& world) {
     const auto sum = [&](QuantizedFormat format) {
       const Tensor x = gaussian(1000, DType::f32, world.rank());
-      world.all_reduce(x.raw(), x.raw(), 1000, DType::f32, ReduceOp::sum, calling_thread(), quantized_as(format));
+      std::ignore =
+          world.all_reduce(x.raw(), x.raw(), 1000, DType::f32, ReduceOp::sum, calling_thread(), quantized_as(format));
       return x;
     };
     const Tensor plain = sum(QuantizedFormat::none);
@@ -666,8 +673,8 @@ TEST(Quantized, MayBeLeftToTheCostModel) {
     const std::uint64_t since = world.ledger().next_sequence();
     const Tensor x = gaussian(4, DType::f32, world.rank());  // four elements need a whole record, which is never faster
     const Tensor y = x.clone();
-    world.all_reduce(x, ReduceOp::sum, calling_thread(), options);
-    world.all_reduce(y, ReduceOp::sum, calling_thread());
+    std::ignore = world.all_reduce(x, ReduceOp::sum, calling_thread(), options);
+    std::ignore = world.all_reduce(y, ReduceOp::sum, calling_thread());
     EXPECT_TRUE(same_bits(x, y));
     EXPECT_EQ(world.ledger().records(since).front().quantized, QuantizedFormat::none);
     EXPECT_TRUE(errors.entries().empty());

@@ -7,6 +7,7 @@
 #include <deque>
 #include <random>
 #include <thread>
+#include <tuple>
 
 #include "collectives/oracle.hpp"
 #include "random_interruptions.hpp"
@@ -152,9 +153,9 @@ void exchange_messages(Draw& shared, Draw& own, const Communicator& group, const
       call.output = data.raw();
       pending.push_back({data, message.from, message.salt});
     }
-    group.start(call, stream);
+    std::ignore = group.start(call, stream);
   }
-  together.end();
+  std::ignore = together.end();
 }
 
 void run_program(std::uint64_t seed) {
@@ -196,9 +197,9 @@ void run_program(std::uint64_t seed) {
       options.method = method;
       options.factor = problem.factor(group.rank());
       if (own.chance(30)) {
-        group.prepare(started.buffers->call(), options).start(stream);
+        std::ignore = group.prepare(started.buffers->call(), options).start(stream);
       } else {
-        group.start(started.buffers->call(), stream, options);
+        std::ignore = group.start(started.buffers->call(), stream, options);
       }
       pending.push_back(std::move(started));
     }

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <thread>
+#include <tuple>
 
 #include "collectives/ledger/fast_path_log.hpp"
 #include "core/fail.hpp"
@@ -36,7 +37,7 @@ void require_all(const float* data, std::int64_t count, float value, const char*
 Algorithm last_algorithm(const Communicator& world) {
   const auto mine = static_cast<std::int32_t>(world.ledger().records().back().algorithm);
   std::vector<std::int32_t> all(world.size());
-  world.all_gather(&mine, all.data(), 1, DType::i32, here);
+  std::ignore = world.all_gather(&mine, all.data(), 1, DType::i32, here);
   for (const std::int32_t other : all)
     require(other == mine, "Rank {} did it by {}, another by {}.", world.rank(), mine, other);
   return static_cast<Algorithm>(mine);
@@ -45,7 +46,7 @@ Algorithm last_algorithm(const Communicator& world) {
 void sum(const Communicator& world, std::int64_t count, bool symmetric_input, bool symmetric_output) {
   Buffer input(count, symmetric_input, static_cast<float>(world.rank() + 1));
   Buffer output(count, symmetric_output, 0);
-  world.all_reduce(input.data(), output.data(), count, DType::f32, ReduceOp::sum, here);
+  std::ignore = world.all_reduce(input.data(), output.data(), count, DType::f32, ReduceOp::sum, here);
   require_all(output.data(), count, static_cast<float>(world.size() * (world.size() + 1)) / 2, "sums");
   require_all(input.data(), count, static_cast<float>(world.rank() + 1), "inputs");
 }
@@ -74,10 +75,11 @@ TEST(AnyMemory, IsPulledThroughTheKernel) {
                      constexpr std::int64_t count = 100003;  // not a multiple of the pieces
                      Buffer input(count, false, static_cast<float>(world.rank() + 1));
                      Buffer output(3 * count, false, 0);
-                     world.all_reduce(input.data(), output.data(), count, DType::f32, ReduceOp::avg, here,
-                                      {.method = Algorithm::pull});
+                     std::ignore = world.all_reduce(input.data(), output.data(), count, DType::f32, ReduceOp::avg, here,
+                                                    {.method = Algorithm::pull});
                      require_all(output.data(), count, 2, "averages");
-                     world.all_gather(input.data(), output.data(), count, DType::f32, here, {.method = Algorithm::pull});
+                     std::ignore =
+                         world.all_gather(input.data(), output.data(), count, DType::f32, here, {.method = Algorithm::pull});
                      for (int rank = 0; rank < 3; ++rank) {
                        require_all(output.data() + rank * count, count, static_cast<float>(rank + 1), "gathered");
                      }
@@ -93,8 +95,8 @@ TEST(AnyMemory, PushNamesTheRankWhoseMemoryIsOrdinary) {
                        Buffer buffer(count, world.rank() == 0, 1);
                        std::string sentence;
                        try {
-                         world.all_reduce(buffer.data(), buffer.data(), count, DType::f32, ReduceOp::sum, here,
-                                          {.method = Algorithm::push});
+                         std::ignore = world.all_reduce(buffer.data(), buffer.data(), count, DType::f32, ReduceOp::sum, here,
+                                                        {.method = Algorithm::push});
                        } catch (const Error& error) {
                          sentence = error.what();
                        }
@@ -117,8 +119,8 @@ TEST(Broadcast, OfARootThatIsAheadLosesNothing) {
                            const float value = static_cast<float>(i);
                            Buffer buffer(count, false, world.rank() == 1 ? value : -1);
                            if (world.rank() == 0 && i % 64 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-                           world.broadcast(buffer.data(), buffer.data(), count, DType::f32, 1, here,
-                                           {.method = Algorithm::packet});
+                           std::ignore = world.broadcast(buffer.data(), buffer.data(), count, DType::f32, 1, here,
+                                                         {.method = Algorithm::packet});
                            require_all(buffer.data(), count, value, "elements");
                          }
                        }
@@ -138,12 +140,12 @@ TEST(Broadcast, ByPushReachesEverybody) {
                            const float value = static_cast<float>(10 * root + 1);
                            Buffer input(count, true, is_root ? value : -1);
                            Buffer output(count, true, -2);
-                           world.broadcast(input.data(), output.data(), count, DType::f32, root, here,
-                                           {.method = Algorithm::push});
+                           std::ignore = world.broadcast(input.data(), output.data(), count, DType::f32, root, here,
+                                                         {.method = Algorithm::push});
                            require_all(output.data(), count, value, "elements");
                            require_all(input.data(), count, is_root ? value : -1, "inputs");
-                           world.broadcast(input.data(), input.data(), count, DType::f32, root, here,
-                                           {.method = Algorithm::push});
+                           std::ignore = world.broadcast(input.data(), input.data(), count, DType::f32, root, here,
+                                                         {.method = Algorithm::push});
                            require_all(input.data(), count, value, "elements in place");
                          }
                        }
@@ -166,8 +168,8 @@ TEST(AnyMemory, IsNotTouchedAfterARankHasGivenUp) {
                                while (true) {
                                  const std::vector<float> input(count, 1);
                                  std::vector<float> output(count);
-                                 world.all_reduce(input.data(), output.data(), count, DType::f32, ReduceOp::sum, here,
-                                                  {.method = Algorithm::push});
+                                 std::ignore = world.all_reduce(input.data(), output.data(), count, DType::f32,
+                                                                ReduceOp::sum, here, {.method = Algorithm::push});
                                }
                              } catch (...) {
                                trouble.join();
@@ -183,7 +185,7 @@ TEST(AnyMemory, APacketOfWidenedElementsMustFit) {
     const OperationOptions packet{Algorithm::packet, "", 2};
     const Tensor fits = Tensor::zeros({4096}, DType::bf16);
     fits.set(4095, 3);
-    world.all_reduce(fits, ReduceOp::premul_sum, here, packet);
+    std::ignore = world.all_reduce(fits, ReduceOp::premul_sum, here, packet);
     EXPECT_EQ(fits.at(4095), 12);
     const Tensor too_long = Tensor::zeros({4097}, DType::bf16);
     EXPECT_THROW(world.all_reduce(too_long, ReduceOp::premul_sum, here, packet), Error);
@@ -193,7 +195,7 @@ TEST(AnyMemory, APacketOfWidenedElementsMustFit) {
 TEST(InlineFastPath, ABarrierGoesByTheMethodThatIsAskedFor) {
   run_threads(2, [](const Communicator& world) {
     for (const Algorithm algorithm : {Algorithm::packet, Algorithm::recursive_doubling, Algorithm::packet}) {
-      world.start({Collective::barrier}, here, {.method = algorithm});
+      std::ignore = world.start({Collective::barrier}, here, {.method = algorithm});
       EXPECT_EQ(world.ledger().records().back().algorithm, algorithm);
     }
   });
@@ -207,13 +209,13 @@ TEST(InlineFastPath, RepeatsEveryShapeWithOtherBuffers) {
         Buffer all(4 * count, true, -1);
         float* const mine = all.data() + world.rank() * count;
         std::fill_n(mine, count, static_cast<float>(world.rank() + round));
-        world.all_gather(mine, all.data(), count, DType::f32, here);  // in place
+        std::ignore = world.all_gather(mine, all.data(), count, DType::f32, here);  // in place
         for (int rank = 0; rank < 4; ++rank) {
           require_all(all.data() + rank * count, count, static_cast<float>(rank + round), "gathered");
         }
-        world.reduce_scatter(all.data(), mine, count, DType::f32, ReduceOp::sum, here);  // in place
+        std::ignore = world.reduce_scatter(all.data(), mine, count, DType::f32, ReduceOp::sum, here);  // in place
         require_all(mine, count, static_cast<float>(4 * (world.rank() + round)), "scattered sums");
-        world.barrier(here);
+        std::ignore = world.barrier(here);
       }
     }
   });
@@ -222,11 +224,12 @@ TEST(InlineFastPath, RepeatsEveryShapeWithOtherBuffers) {
 TEST(InlineFastPath, StillRefusesWrongBuffersWhenItKnowsTheShape) {
   run_threads(2, [](const Communicator& world) {
     std::vector<float> x(20, 1);
-    for (int i = 0; i < 3; ++i) world.all_reduce(x.data(), x.data() + 10, 10, DType::f32, ReduceOp::sum, here);
+    for (int i = 0; i < 3; ++i) std::ignore = world.all_reduce(x.data(), x.data() + 10, 10, DType::f32, ReduceOp::sum, here);
     EXPECT_THROW(world.all_reduce(x.data(), x.data() + 5, 10, DType::f32, ReduceOp::sum, here), Error);
     EXPECT_THROW(world.all_reduce(nullptr, x.data(), 10, DType::f32, ReduceOp::sum, here), Error);
     EXPECT_THROW(world.all_reduce(x.data(), nullptr, 10, DType::f32, ReduceOp::sum, here), Error);
-    world.all_reduce(x.data(), x.data() + 10, 10, DType::f32, ReduceOp::sum, here);  // the refusals have changed nothing
+    std::ignore =
+        world.all_reduce(x.data(), x.data() + 10, 10, DType::f32, ReduceOp::sum, here);  // the refusals have changed nothing
     EXPECT_EQ(x[19], 2);
   });
 }
@@ -238,7 +241,7 @@ TEST(InlineFastPath, TakesItsTurnBehindWhatIsInAStream) {
       std::vector<float> a(5, 1);
       std::vector<float> b(5, 2);
       const Work work = world.all_reduce(a.data(), a.data(), 5, DType::f32, ReduceOp::sum, stream);
-      world.all_reduce(b.data(), b.data(), 5, DType::f32, ReduceOp::sum, here);
+      std::ignore = world.all_reduce(b.data(), b.data(), 5, DType::f32, ReduceOp::sum, here);
       EXPECT_EQ(b[4], 6);
       work.wait();
       EXPECT_EQ(a[4], 3);
@@ -252,7 +255,7 @@ TEST(InlineFastPath, PacketsWaitForSlowReaders) {
     for (int i = 0; i < 100; ++i) {
       if (world.rank() == 1 + i / 10 % 3 && i % 10 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
       std::vector<std::int32_t> data(300, world.rank() == 0 ? i : -1);
-      world.broadcast(data.data(), data.data(), 300, DType::i32, 0, here, {.method = Algorithm::packet});
+      std::ignore = world.broadcast(data.data(), data.data(), 300, DType::i32, 0, here, {.method = Algorithm::packet});
       EXPECT_EQ(data[299], i);
     }
   });
@@ -264,7 +267,7 @@ TEST(InlineFastPath, CommunicatorsMayGoWhileOthersStillReadTheirLastPosts) {
       const Communicator other = world.duplicate("other");
       std::int32_t one = 1;
       if (world.rank() == i % 4) std::this_thread::sleep_for(std::chrono::microseconds(200));
-      other.all_reduce(&one, &one, 1, DType::i32, ReduceOp::sum, here);
+      std::ignore = other.all_reduce(&one, &one, 1, DType::i32, ReduceOp::sum, here);
       EXPECT_EQ(one, 4);
     }
   });
@@ -304,9 +307,9 @@ TEST(InlineFastPath, KeepsTheOrderOfTheLedger) {
     const std::uint64_t since = world.ledger().next_sequence();
     float x = 1;
     for (int i = 0; i < 5; ++i) {
-      world.all_reduce(&x, &x, 1, DType::f32, ReduceOp::max, here);
-      other.all_reduce(&x, &x, 1, DType::f32, ReduceOp::max, here);
-      world.all_reduce(&x, &x, 1, DType::f32, ReduceOp::max, here, {.tag = "named"});
+      std::ignore = world.all_reduce(&x, &x, 1, DType::f32, ReduceOp::max, here);
+      std::ignore = other.all_reduce(&x, &x, 1, DType::f32, ReduceOp::max, here);
+      std::ignore = world.all_reduce(&x, &x, 1, DType::f32, ReduceOp::max, here, {.tag = "named"});
     }
     std::string order;
     for (const Record& record : world.ledger().records(since)) {

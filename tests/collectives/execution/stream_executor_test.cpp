@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "collectives/gpu_buffers.hpp"
 #include "stand_in/job_on_gpus.hpp"
@@ -127,7 +128,7 @@ TEST_P(InAStream, QuantizedCollectivesGiveTheHostsBits) {
       const Tensor here({5000}, DType::f32, Device::cpu);
       for (std::int64_t i = 0; i < here.size(); ++i) here.set(i, std::sin(static_cast<double>(i * 7 + world.rank() * 13)));
       const Tensor there = here.on(Device::cuda);
-      world.all_reduce(here, ReduceOp::sum, Stream::inline_(), options);
+      world.all_reduce(here, ReduceOp::sum, Stream::inline_(), options).wait();
       computation().wait(world.all_reduce(there, ReduceOp::sum, Stream("communication"), options));
       const Tensor back = there.on(Device::cpu);
       for (std::int64_t i = 0; i < here.size(); ++i) ASSERT_EQ(here.at(i), back.at(i)) << name(format) << " " << i;
@@ -147,8 +148,8 @@ TEST_P(InAStream, MessagesOfAGroupGoTogether) {
       out.copy_from(data);
       sent.push_back(out);
       received.push_back(Tensor({100}, DType::f32));
-      world.send(out.raw(), 100, DType::f32, peer, stream);
-      world.recv(received.back().raw(), 100, DType::f32, peer, stream);
+      std::ignore = world.send(out.raw(), 100, DType::f32, peer, stream);
+      std::ignore = world.recv(received.back().raw(), 100, DType::f32, peer, stream);
     }
     computation().wait(group.end());
     for (int peer = 0; peer < world.size(); ++peer) {
@@ -191,7 +192,7 @@ TEST(InAGraph, ACollectiveIsLaunchedAgainAndAgain) {
       const Operation sum =
           world.prepare({Collective::all_reduce, x.raw(), x.raw(), x.size(), x.dtype()}, {.method = method});
       sum.start(stream).wait();
-      const Graph graph(stream, [&] { sum.start(computation()); });
+      const Graph graph(stream, [&] { std::ignore = sum.start(computation()); });
       for (int launches = 0; launches < 3; ++launches) graph.launch(stream).wait();
       EXPECT_EQ(x.at(998), std::pow(world.size(), 4)) << to_string(method);
     }
@@ -217,7 +218,7 @@ TEST_P(InAStream, BuffersOnBothSidesAreRefused) {
     const Tensor here = Tensor({10}, DType::f32, Device::cpu);
     const Tensor there = Tensor::zeros({10}, DType::f32);
     try {
-      world.all_reduce(here.raw(), there.raw(), 10, DType::f32, ReduceOp::sum, computation());
+      std::ignore = world.all_reduce(here.raw(), there.raw(), 10, DType::f32, ReduceOp::sum, computation());
       ADD_FAILURE() << "was taken";
     } catch (const Error& error) {
       EXPECT_THAT(error.what(), HasSubstr("one buffer in a GPU's memory and one in the host's"));

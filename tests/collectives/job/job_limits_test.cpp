@@ -5,6 +5,7 @@
 #include <chrono>
 #include <stdexcept>
 #include <thread>
+#include <tuple>
 
 #include "stretto/error.hpp"
 #include "stretto/launch.hpp"
@@ -29,10 +30,10 @@ std::string sentence_of(ErrorCode code, const std::function<void()>& call) {
 TEST(JobLimits, ATimeoutThatWasSetLater) {
   try {
     run_threads(2, [](const Communicator& world) {
-      world.barrier(Stream::inline_());
+      world.barrier(Stream::inline_()).wait();
       world.set_timeout(0.2);
       if (world.rank() == 0) pause(0.6);
-      world.barrier(Stream::inline_());
+      world.barrier(Stream::inline_()).wait();
     });
     FAIL() << "nobody noticed";
   } catch (const Error& error) {
@@ -52,12 +53,12 @@ TEST(JobLimits, NoTimeOrLessIsRefused) {
 void leave_early(Communicator& world, bool leaves) {
   world.set_leave_timeout(0.1);
   world.check_ranks();
-  world.barrier(Stream::inline_());
+  world.barrier(Stream::inline_()).wait();
   if (leaves) {
     world = {};
     return;
   }
-  const std::string said = sentence_of(ErrorCode::peer_gave_up, [&] { world.barrier(Stream::inline_()); });
+  const std::string said = sentence_of(ErrorCode::peer_gave_up, [&] { world.barrier(Stream::inline_()).wait(); });
   EXPECT_THAT(said, HasSubstr("it has left the job"));
   EXPECT_EQ(sentence_of(ErrorCode::peer_gave_up, [&] { world.check_ranks(); }), said);
 }
@@ -67,11 +68,11 @@ TEST(JobLimits, WhoStaysLearnsThatAnotherHasLeft) {
     // run_threads keeps its own handle to the end, so the test leaves a second job.
     static MeetingPoint point;
     if (world.rank() == 0) point = open_meeting("127.0.0.1");
-    world.barrier(Stream::inline_());
+    world.barrier(Stream::inline_()).wait();
     Communicator other =
         connect(world.rank(), 2, world.rank() == 0 ? point : MeetingPoint{point.host, point.port, point.secret});
     leave_early(other, world.rank() == 0);
-    world.barrier(Stream::inline_());
+    world.barrier(Stream::inline_()).wait();
   }));
 }
 
@@ -79,7 +80,7 @@ TEST(JobLimits, WhoWaitsForARankThatHasReturnedIsTold) {
   for (const bool inside_a_stream : {false, true}) {
     const std::string said = sentence_of(ErrorCode::peer_lost, [&] {
       run_threads(3, [&](const Communicator& world) {
-        world.barrier(Stream::inline_());
+        world.barrier(Stream::inline_()).wait();
         if (world.rank() == 2) return;
         if (!inside_a_stream) return void(world.barrier(Stream::inline_()));
         const Stream stream("all-reduce");
@@ -99,10 +100,10 @@ TEST(JobLimits, ABodyThatThrowsTellsTheOthersBeforeItsStreamsAreDone) {
     double sum = 1;
     const Stream stream("never done");
     if (world.rank() == 1) {
-      other.all_reduce(&sum, &sum, 1, DType::f64, ReduceOp::sum, stream);
+      std::ignore = other.all_reduce(&sum, &sum, 1, DType::f64, ReduceOp::sum, stream);
       throw std::runtime_error("the paper ran out");
     }
-    world.barrier(Stream::inline_());
+    world.barrier(Stream::inline_()).wait();
   };
   std::string said;
   try {
@@ -119,7 +120,7 @@ TEST(JobLimits, SeveralJobsOfOneProcessGoOnAtTheSameTime) {
     std::vector<Communicator> jobs;
     for (MeetingPoint& point : points) {
       if (world.rank() == 0) point = open_meeting("127.0.0.1");
-      world.barrier(Stream::inline_());
+      world.barrier(Stream::inline_()).wait();
       jobs.push_back(
           connect(world.rank(), 2, world.rank() == 0 ? point : MeetingPoint{point.host, point.port, point.secret}));
     }
@@ -128,7 +129,7 @@ TEST(JobLimits, SeveralJobsOfOneProcessGoOnAtTheSameTime) {
       threads.emplace_back([&, i] {
         for (int turn = 0; turn < 50; ++turn) {
           double sum = static_cast<double>(i);
-          jobs[i].all_reduce(&sum, &sum, 1, DType::f64, ReduceOp::sum, Stream::inline_());
+          jobs[i].all_reduce(&sum, &sum, 1, DType::f64, ReduceOp::sum, Stream::inline_()).wait();
           EXPECT_EQ(sum, 2.0 * static_cast<double>(i));
         }
       });

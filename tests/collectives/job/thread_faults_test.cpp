@@ -42,7 +42,7 @@ std::string error_of_a_job(const ThreadFault& fault, int victim, bool in_a_strea
   std::atomic<int> ended = 0;
   const auto body = [&](const Communicator& world) {
     world.set_timeout(0.5);
-    world.barrier(Stream::inline_());
+    world.barrier(Stream::inline_()).wait();
     if (world.rank() == victim) return fault.happens(world, ended);
     struct Ends {
       std::atomic<int>& count;

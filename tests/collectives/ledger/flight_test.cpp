@@ -9,6 +9,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <tuple>
 
 #include "stretto/stretto.hpp"
 #include "temporary_directory.hpp"
@@ -31,16 +32,16 @@ TEST(FlightRecorder, NumbersOperationsInTheirCommunicatorAndKnowsTheirCallSites)
     float x[4] = {};
     std::vector<int> lines;
     for (int i = 0; i < 2; ++i) {  // at first planned, then by the fast path
-      world.all_reduce(x, x, 1, DType::f32, ReduceOp::sum, Stream::inline_()), lines.push_back(__LINE__);
-      other.barrier(Stream::inline_()), lines.push_back(__LINE__);
+      world.all_reduce(x, x, 1, DType::f32, ReduceOp::sum, Stream::inline_()).wait(), lines.push_back(__LINE__);
+      other.barrier(Stream::inline_()).wait(), lines.push_back(__LINE__);
       other.all_gather(x + 3, x, 1, DType::f32, stream, {.tag = "tagged"}).wait(), lines.push_back(__LINE__);
     }
     OperationGroup messages;
     const int next = (world.rank() + 1) % 3;
     const int before = (world.rank() + 2) % 3;
     for (int i = 0; i < 2; ++i) {
-      world.send(x, 1, DType::f32, next, stream);
-      world.recv(x + 1 + i, 1, DType::f32, before, stream);
+      std::ignore = world.send(x, 1, DType::f32, next, stream);
+      std::ignore = world.recv(x + 1 + i, 1, DType::f32, before, stream);
     }
     messages.end().wait();
     std::vector<std::string> said;
@@ -61,7 +62,7 @@ TEST(FlightRecorder, OptionsDeclaredBeforeHaveNoCallSite) {
     OperationOptions options;
     options.tag = "later";
     float x = 0;
-    world.all_reduce(&x, &x, 1, DType::f32, ReduceOp::sum, Stream::inline_(), options);
+    world.all_reduce(&x, &x, 1, DType::f32, ReduceOp::sum, Stream::inline_(), options).wait();
     EXPECT_EQ(world.ledger().last(1).back().site.to_string(), "");
   });
 }
@@ -71,7 +72,7 @@ std::string sentence_of_a_wait(const std::function<void(const Communicator&)>& m
   try {
     run_threads(3, [&](const Communicator& world) {
       double x = 0;
-      world.all_reduce(&x, &x, 1, DType::f64, ReduceOp::sum, stream.is_inline() ? stream : Stream("comm"));
+      std::ignore = world.all_reduce(&x, &x, 1, DType::f64, ReduceOp::sum, stream.is_inline() ? stream : Stream("comm"));
       world.set_timeout(world.rank() == 2 ? 600 : 1);  // rank 2 must still be where it is when the others ask
       if (world.rank() != 2) {
         world
@@ -112,7 +113,7 @@ TEST(FlightRecorder, ATimeoutSaysInWhichOtherOperationTheMissingRankIs) {
   const auto in_another = [](const Communicator& world) {
     if (world.rank() != 2) return;
     float x = 0;
-    world.recv(&x, 1, DType::f32, 0, Stream::inline_());
+    world.recv(&x, 1, DType::f32, 0, Stream::inline_()).wait();
   };
   EXPECT_THAT(sentence_of_a_wait(in_another, Stream::inline_()),
               ContainsRegex("for rank 2 in all_reduce #2 .*; rank 2 has been in recv #1 of 'world'"));
@@ -124,10 +125,10 @@ TEST(FlightRecorder, ATimeoutFollowsRanksThatWaitToTheOneThatHoldsThemUp) {
   try {
     run_threads(4, [](const Communicator& world) {
       float x = 0;
-      world.barrier(Stream::inline_());
+      world.barrier(Stream::inline_()).wait();
       if (world.rank() == 3) return compute_until_the_others_have_failed(world);
       world.set_timeout(world.rank() == 0 ? 3 : 600);  // the others have waited long when rank 0 asks
-      world.recv(&x, 1, DType::f32, world.rank() + 1, Stream::inline_());
+      world.recv(&x, 1, DType::f32, world.rank() + 1, Stream::inline_()).wait();
     });
   } catch (const Error& error) {
     sentence = error.what();
@@ -153,10 +154,10 @@ TEST(FlightRecorder, EveryRankWritesItsLastThousandOperationsWhenTheJobFails) {
                            [](const Communicator& world) {
                              float x = 0;
                              for (int i = 0; i < 1200; ++i) {
-                               world.all_reduce(&x, &x, 1, DType::f32, ReduceOp::sum, Stream::inline_());
+                               world.all_reduce(&x, &x, 1, DType::f32, ReduceOp::sum, Stream::inline_()).wait();
                              }
                              if (world.rank() == 1) throw std::runtime_error("no more");
-                             world.barrier(Stream::inline_());
+                             world.barrier(Stream::inline_()).wait();
                            }),
                std::runtime_error);
   for (const int rank : {0, 1, 2}) {
@@ -186,16 +187,16 @@ TEST(FlightRecorder, IsAskedForByTheProgramOrBySignal) {
   const TemporaryDirectory directory;
   const Variable there("STRETTO_FLIGHT_DIR", directory.path());
   run_threads(2, [&](const Communicator& world) {
-    world.barrier(Stream::inline_());
+    world.barrier(Stream::inline_()).wait();
     const std::filesystem::path path = world.write_flight(directory / "asked");
     EXPECT_EQ(nlohmann::json::parse(std::ifstream(path))["operations"].size(), 1U);
-    world.barrier(Stream::inline_());
+    world.barrier(Stream::inline_()).wait();
     if (world.rank() == 0) {
       write_flights_on(SIGUSR1);
       kill(getpid(), SIGUSR1);
     }
     while (flight_of(directory.path(), 1 - world.rank()).is_null()) std::this_thread::yield();
-    world.barrier(Stream::inline_());
+    world.barrier(Stream::inline_()).wait();
   });
   EXPECT_EQ(flight_of(directory.path(), 0)["reason"], fmt::format("signal {}", SIGUSR1));
 }

@@ -16,8 +16,10 @@ TEST(Ledger, RecordsEveryOperationWithTheBytesOfItsFormula) {
       const Stream stream("comm");
       const Work work = world.all_reduce(x, ReduceOp::sum, stream, {.method = Algorithm::ring, .tag = "gradients"});
       work.wait();
-      world.all_gather(x.raw(), Tensor({count * size}, DType::f32).raw(), count, DType::f32, Stream::inline_(),
-                       {.method = Algorithm::recursive_halving_doubling});
+      world
+          .all_gather(x.raw(), Tensor({count * size}, DType::f32).raw(), count, DType::f32, Stream::inline_(),
+                      {.method = Algorithm::recursive_halving_doubling})
+          .wait();
       const auto records = world.ledger().records(since);
       ASSERT_EQ(records.size(), 2U);
       EXPECT_EQ(records[0].bytes_sent, 2U * (size - 1) * count * 4 / size);

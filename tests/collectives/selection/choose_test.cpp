@@ -345,7 +345,7 @@ TEST(Choose, CommunicatorsSayItAtTheCall) {
       call.counts = wrong.counts;
       SCOPED_TRACE(said);
       try {
-        world.start(call, Stream::inline_());
+        world.start(call, Stream::inline_()).wait();
         ADD_FAILURE() << "was accepted";
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), ErrorCode::invalid_argument);

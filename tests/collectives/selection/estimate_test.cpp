@@ -57,7 +57,7 @@ TEST(Estimate, IsTheSameOnAllRanksAlsoByARule) {
       for (const std::int64_t count : {0, 1, 1000, 1000000}) {
         const Estimate mine = world.estimate({Collective::all_reduce, nullptr, nullptr, count, DType::bf16});
         EXPECT_GE(mine.seconds, mine.overhead);
-        world.all_gather(&mine.seconds, all.data(), 1, DType::f64, Stream::inline_());
+        world.all_gather(&mine.seconds, all.data(), 1, DType::f64, Stream::inline_()).wait();
         EXPECT_EQ(all, std::vector<double>(3, mine.seconds));
       }
     });

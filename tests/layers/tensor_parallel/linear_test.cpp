@@ -49,7 +49,7 @@ void enter(Wholes& wholes, const std::string& name, const Shape& global_shape, c
 void sum_gradients(const Communicator& world, const Parameters& parameters) {
   for (const auto& parameter : parameters.all()) {
     if (!parameter->sum_gradient_over.contains(Axis::tensor)) continue;
-    world.all_reduce(parameter->gradient, ReduceOp::sum, Stream::inline_());
+    world.all_reduce(parameter->gradient, ReduceOp::sum, Stream::inline_()).wait();
   }
 }
 

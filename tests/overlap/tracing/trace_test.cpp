@@ -62,10 +62,10 @@ TEST(Records, SayBetweenWhomBytesMove) {
     const std::uint64_t first = world.ledger().next_sequence();
     const Tensor data = Tensor::zeros({300}, DType::f32);
     const OperationOptions ring{.method = Algorithm::ring};
-    world.all_reduce(data, ReduceOp::sum, Stream::inline_(), ring);
-    turned.all_reduce(data, ReduceOp::sum, Stream::inline_(), ring);
-    if (world.rank() == 0) world.send(data.raw(), 10, DType::f32, 2, Stream::inline_());
-    if (world.rank() == 2) world.recv(data.raw(), 10, DType::f32, 0, Stream::inline_());
+    world.all_reduce(data, ReduceOp::sum, Stream::inline_(), ring).wait();
+    turned.all_reduce(data, ReduceOp::sum, Stream::inline_(), ring).wait();
+    if (world.rank() == 0) world.send(data.raw(), 10, DType::f32, 2, Stream::inline_()).wait();
+    if (world.rank() == 2) world.recv(data.raw(), 10, DType::f32, 0, Stream::inline_()).wait();
     const std::vector<Record> records = world.ledger().records(first);
     const int next = (world.rank() + 1) % 3;
     const int previous = (world.rank() + 2) % 3;
@@ -95,7 +95,7 @@ void some_steps(const Communicator& world, Trace& trace, const Stream& stream) {
     const Trace::Span part = trace.part("beside it");
     kernels::add(other, other, other);
     sum.wait();
-    world.broadcast(data, 1, Stream::inline_(), {.method = Algorithm::binomial});
+    world.broadcast(data, 1, Stream::inline_(), {.method = Algorithm::binomial}).wait();
   }
 }
 
@@ -184,7 +184,7 @@ TEST(Trace, LeavesArrowsOutWhereOperationsWereLost) {
       Trace trace(world);
       for (int i = 0; i < 20; ++i) {
         if (harvested) const Trace::Span span = trace.step(i);
-        world.all_reduce(data, ReduceOp::sum, Stream::inline_(), {.method = Algorithm::ring});
+        world.all_reduce(data, ReduceOp::sum, Stream::inline_(), {.method = Algorithm::ring}).wait();
       }
       trace.write(directory / "trace.json");
     });

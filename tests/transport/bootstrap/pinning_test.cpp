@@ -164,7 +164,7 @@ using IsRight = std::function<bool(int common, int together)>;
 void check_two_ranks(const Communicator& world, const IsRight& right) {
   cpu_set_t sets[2], common, together;
   sched_getaffinity(0, sizeof sets[0], &common);
-  world.all_gather(&common, sets, sizeof sets[0], DType::u8, Stream::inline_());
+  world.all_gather(&common, sets, sizeof sets[0], DType::u8, Stream::inline_()).wait();
   CPU_AND(&common, &sets[0], &sets[1]);
   CPU_OR(&together, &sets[0], &sets[1]);
   ensure(right(CPU_COUNT(&common), CPU_COUNT(&together)), "{} in common, {} together", CPU_COUNT(&common),

@@ -68,7 +68,7 @@ TEST(Segment, SaysThatATmpfsIsTooSmall) {
   const Variable place("STRETTO_SHM_DIR", directory.path());
   const std::string sentence = sentence_of([] {
     run_threads(2, [](const Communicator& world) {
-      world.all_reduce(Tensor::zeros({1000}, DType::f32), ReduceOp::sum, Stream::inline_());
+      world.all_reduce(Tensor::zeros({1000}, DType::f32), ReduceOp::sum, Stream::inline_()).wait();
     });
   });
   EXPECT_EQ(umount(directory.path().c_str()), 0);

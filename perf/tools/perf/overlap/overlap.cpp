@@ -40,7 +40,7 @@ struct OverlapRun {
 };
 
 double largest(const Communicator& world, double value) {
-  world.all_reduce(&value, &value, 1, stretto::DType::f64, stretto::ReduceOp::max, stretto::Stream::inline_());
+  world.all_reduce(&value, &value, 1, stretto::DType::f64, stretto::ReduceOp::max, stretto::Stream::inline_()).wait();
   return value;
 }
 

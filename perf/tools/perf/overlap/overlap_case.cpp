@@ -22,7 +22,7 @@ const std::map<std::string, Make>& makers() {
 }  // namespace
 
 double seconds_per_step(const stretto::Communicator& world, OverlapCase& overlap_case, stretto::Rehearsal rehearsal) {
-  world.barrier(stretto::Stream::inline_());
+  world.barrier(stretto::Stream::inline_()).wait();
   const stretto::RehearsalScope scope(rehearsal);
   const double from = stretto::now_seconds();
   for (int i = 0; i < timed_steps; ++i) overlap_case.step();

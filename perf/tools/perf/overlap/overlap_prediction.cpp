@@ -42,8 +42,10 @@ void take_rank0s(const Communicator& world, Planned& planned, LinkSpeed& speed) 
   }
   std::vector<double> seconds;
   for (const double* const each : all) seconds.push_back(*each);
-  world.broadcast(seconds.data(), seconds.data(), static_cast<std::int64_t>(seconds.size()), stretto::DType::f64, 0,
-                  stretto::Stream::inline_());
+  world
+      .broadcast(seconds.data(), seconds.data(), static_cast<std::int64_t>(seconds.size()), stretto::DType::f64, 0,
+                 stretto::Stream::inline_())
+      .wait();
   for (std::size_t i = 0; i < all.size(); ++i) *all[i] = seconds[i];
 }
 

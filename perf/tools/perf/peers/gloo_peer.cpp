@@ -74,8 +74,8 @@ class CommunicatorStore : public gloo::rendezvous::Store {
 
   std::vector<char> everybodys(const std::vector<char>& mine) const {
     std::vector<char> all(mine.size() * world_.size());
-    world_.all_gather(mine.data(), all.data(), static_cast<std::int64_t>(mine.size()), DType::u8,
-                      stretto::Stream::inline_());
+    world_.all_gather(mine.data(), all.data(), static_cast<std::int64_t>(mine.size()), DType::u8, stretto::Stream::inline_())
+        .wait();
     return all;
   }
 

@@ -59,7 +59,7 @@ void require_a_gpu_each(const stretto::Communicator& world) {
   const std::string uuid = stretto::gpu_info().value().uuid;
   std::copy_n(uuid.begin(), std::min(uuid.size(), mine.size() - 1), mine.begin());
   std::vector<Uuid> all(static_cast<std::size_t>(world.size()));
-  world.all_gather(mine.data(), all.data(), mine.size(), DType::u8, stretto::Stream::inline_());
+  world.all_gather(mine.data(), all.data(), mine.size(), DType::u8, stretto::Stream::inline_()).wait();
   std::sort(all.begin(), all.end());
   const auto twice = std::adjacent_find(all.begin(), all.end());
   if (twice == all.end()) return;
@@ -74,7 +74,7 @@ class NcclPeer : public Peer {
     require_a_gpu_each(world);
     ncclUniqueId id{};
     if (rank_ == 0) check(ncclGetUniqueId(&id), "make an id");
-    world.broadcast(&id, &id, sizeof id, DType::u8, 0, stretto::Stream::inline_());
+    world.broadcast(&id, &id, sizeof id, DType::u8, 0, stretto::Stream::inline_()).wait();
     check(ncclCommInitRank(&communicator_, world.size(), id, rank_), "make a communicator");
   }
   ~NcclPeer() override { ncclCommDestroy(communicator_); }

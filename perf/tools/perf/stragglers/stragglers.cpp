@@ -76,7 +76,7 @@ void measure_links(const Communicator& world, RankRates& mine) {
   mine.latency.resize(static_cast<std::size_t>(world.size()));
   for (int round = 0; round < world.size() - 1 + world.size() % 2; ++round) {
     const int peer = partner(world.rank(), round, world.size());
-    world.barrier(Stream::inline_());
+    world.barrier(Stream::inline_()).wait();
     if (peer == world.rank()) continue;
     mine.latency[static_cast<std::size_t>(peer)] = best_seconds(10 * rounds, [&] { exchange(peer, 8); });
     mine.bandwidth[static_cast<std::size_t>(peer)] =
@@ -91,7 +91,8 @@ std::vector<RankRates> on_all_ranks(const Communicator& world, const RankRates& 
   numbers.insert(numbers.end(), mine.latency.begin(), mine.latency.end());
   const auto ranks = static_cast<std::size_t>(world.size());
   std::vector<double> all(numbers.size() * ranks);
-  world.all_gather(numbers.data(), all.data(), static_cast<std::int64_t>(numbers.size()), DType::f64, Stream::inline_());
+  world.all_gather(numbers.data(), all.data(), static_cast<std::int64_t>(numbers.size()), DType::f64, Stream::inline_())
+      .wait();
   const std::vector<std::string> hosts = to_rank0(world, mine.host);
   std::vector<RankRates> result(ranks);
   for (std::size_t rank = 0; rank < ranks; ++rank) {
@@ -122,9 +123,9 @@ void measure(const Communicator& world, double threshold) {
   std::array<char, 256> host{};
   gethostname(host.data(), host.size() - 1);
   mine.host = host.data();
-  world.barrier(Stream::inline_());
+  world.barrier(Stream::inline_()).wait();
   mine.products = rate_of_products();
-  world.barrier(Stream::inline_());
+  world.barrier(Stream::inline_()).wait();
   mine.memory = rate_of_memory();
   measure_links(world, mine);
   const std::vector<RankRates> ranks = on_all_ranks(world, mine);

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -117,9 +118,9 @@ Work Task::start(const Communicator& communicator, const Stream& stream) {
     if (fits_slot(message)) continue;
     Carried& bytes = message.carried;
     if (message.sends) {
-      communicator.send(bytes.data(), bytes.bytes(), DType::u8, message.peer, stream);
+      std::ignore = communicator.send(bytes.data(), bytes.bytes(), DType::u8, message.peer, stream);
     } else {
-      communicator.recv(bytes.data(), bytes.bytes(), DType::u8, message.peer, stream);
+      std::ignore = communicator.recv(bytes.data(), bytes.bytes(), DType::u8, message.peer, stream);
     }
   }
   return together.end();
