@@ -89,7 +89,6 @@ read -ra flags <<<"$(pkg-config --cflags --libs stretto)"
 says 'sum:' "$work/maps"
 says 'product: libdnnl' "$work/maps"
 
-# With an older C++ the first error says what is needed.
 # A call whose Work is dropped.
 cat >"$work/dropped.cpp" <<'EOF'
 #include <stretto/stretto.hpp>
@@ -103,6 +102,7 @@ for wait in '' '.wait()'; do
   [[ -n $wait ]] || grep -q 'nodiscard' <<<"$said" || stop "The compiler does not warn of a call that nobody waits for: $said"
 done
 
+# With an older C++ the first error says what is needed.
 if said=$("$compiler" -std=c++17 -fsyntax-only "$work/program/main.cpp" $(pkg-config --cflags stretto) 2>&1); then
   stop "A C++17 compiler takes the headers."
 fi
