@@ -200,7 +200,7 @@ class Train(unittest.TestCase):
     def test_memory_of_a_checkpoint_in_the_background_is_what_the_formula_says(self):
         for words in ([], ["--tp", 2, "--nproc", 2, "--dtype", "bf16"]):
             with self.subTest(" ".join(map(str, words))):
-                table = self.memory_table(*words, "--zero", 0, "--save", self.directory / "save", "--async-save")
+                table = self.memory_table(*words, "--zero", 0, "--save", self.directory / f"save-{len(words)}", "--async-save")
                 plan, held = table["buffers"]
                 self.assertAlmostEqual(held / plan, 1, delta=0.02)
 
