@@ -17,8 +17,8 @@ class Elastic(FaultTest):
         self.flags = {"--elastic": True, "--global-batch-size": 24, "--train-iters": STEPS, "--save": self.save,
                       "--save-interval": 10, "--log-dir": self.log("log"), "--dtype": "fp64"}  # in which layouts agree for long
 
-    def lose(self, run, victims, steps):
-        self.wait_for_steps(self.log("log"), steps)
+    def lose(self, run, victims, steps, log="log"):
+        self.wait_for_steps(self.log(log), steps)
         ranks = ranks_under(run.process.pid)
         for victim in victims:
             os.kill(ranks[victim], signal.SIGKILL)
@@ -87,8 +87,9 @@ class Elastic(FaultTest):
     def test_a_pipeline_and_zero3(self):
         for name, flags in (("pipeline", {"--pp": 2, "--nproc": 4}), ("zero3", {"--zero": 3, "--nproc": 3})):
             with self.subTest(name=name):
-                run = self.start({**self.flags, **flags, "--log-dir": self.log("log"), "--train-iters": FOREVER})
-                self.lose(run, [flags["--nproc"] - 1], 12)
+                run = self.start({**self.flags, **flags, "--save": self.directory / name, "--log-dir": self.log(name),
+                                  "--train-iters": FOREVER})
+                self.lose(run, [flags["--nproc"] - 1], 12, name)
                 self.wait_for_notices(run, 1)
                 os.kill(run.process.pid, signal.SIGTERM)
                 self.assertEqual(self.status(run), 0, run.errors)

@@ -60,16 +60,16 @@ class Restart(FaultTest):
         self.expect_success(self.start({**self.flags, "--nproc": 1, "--train-iters": 7}))
         files = lambda: {path: path.stat().st_mtime_ns for path in self.directory.rglob("step_*")}
         before = files()
-        refusal = f"error: --save {self.save} has checkpoints of another run, the newest of step 7; give --resume to go on from it, or another directory."
+        refusal = f"--save {self.save} has checkpoints of another run, the newest of step 7; give --resume to go on from it, or another directory."
         for more in ({}, {"--max-restarts": 1}, {"--elastic": True}, {"--train-iters": 3}):
             with self.subTest(more):
                 run = self.start({**self.flags, "--nproc": 2, **more})
                 self.assertEqual(self.status(run), 1)
-                self.assertEqual(run.errors, [refusal])
+                self.assertEqual(run.errors, [f"error: {refusal}"])
         port = free_port()
         pair = [self.start_rank(rank, 2, port, self.flags) for rank in range(2)]
         self.assertEqual([self.status(run) for run in pair], [1, 1])
-        self.assertEqual([line for run in pair for line in run.errors], [refusal])
+        self.assertEqual([line for run in pair for line in run.errors], [f"error: rank 0: {refusal}"])
         self.assertEqual(files(), before)
         inside = self.start({**self.flags, "--nproc": 2, "--save": self.save / "step_00000007"})
         self.assertEqual(self.status(inside), 1)
