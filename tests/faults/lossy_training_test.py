@@ -29,12 +29,14 @@ class LossyTraining(FaultTest):
         metrics = self.log(name) / "metrics.jsonl"
         return len(metrics.read_text().splitlines()) if metrics.exists() else 0
 
-    def kill_one(self, run, name, steps, first):
-        """After so many steps kills a rank from `first` on; returns how many steps were done for certain."""
+    def kill_one(self, run, name, steps, first, size):
+        """After so many steps kills one of `size` ranks from `first` on; returns how many steps were done for certain."""
         self.assertTrue(until(lambda: self.steps_done(name) >= steps or run.process.poll() is not None, 240), run.errors)
         self.assertIsNone(run.process.poll(), run.errors)
+        # Not one that ends, since its replica was dropped.
+        self.assertTrue(until(lambda: len(ranks_under(run.process.pid)) == size, 60), run.errors)
         ranks = ranks_under(run.process.pid)
-        victim = self.random.randrange(first, len(ranks))
+        victim = self.random.randrange(first, size)
         done = self.steps_done(name)
         os.kill(ranks[victim], signal.SIGKILL)
         return done
@@ -51,7 +53,7 @@ class LossyTraining(FaultTest):
         run = self.start(self.flags("restarts", **{"--save-interval": 10, "--max-restarts": kills}))
         twice = []
         for kill in range(1, kills + 1):
-            done = self.kill_one(run, "restarts", kill * EVERY, 0)
+            done = self.kill_one(run, "restarts", kill * EVERY, 0, 8)
             notice = lambda: [line for line in run.errors if "goes on after step" in line]
             self.assertTrue(until(lambda: len(notice()) == kill, 120), run.errors)
             twice.append(done - int(re.search(r"goes on after step (\d+)", notice()[-1])[1]))
@@ -67,7 +69,7 @@ class LossyTraining(FaultTest):
         twice = []
         rests = ("6 of 8 ranks, dp 3", "4 of 6 ranks, dp 2", "2 of 4 ranks, dp 1")  # until one replica is left
         for kill, rest in enumerate(rests[:STEPS // EVERY - 1], 1):
-            done = self.kill_one(run, "elastic", kill * EVERY, 1)  # a job cannot go on without its rank 0
+            done = self.kill_one(run, "elastic", kill * EVERY, 1, 10 - 2 * kill)  # a job cannot go on without its rank 0
             self.assertTrue(until(lambda: len(run.errors) == kill, 120), run.errors)
             found = re.search(rf"Training goes on with {rest}, after step (\d+)\.$", run.errors[-1])
             self.assertTrue(found, run.errors)
