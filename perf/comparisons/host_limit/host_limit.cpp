@@ -18,6 +18,9 @@
 namespace host_limit {
 namespace {
 
+// Of the ranks' numbers.
+std::int64_t sum_of_numbers(int ranks) { return std::int64_t{ranks} * (ranks - 1) / 2; }
+
 struct alignas(line_bytes) Line {
   std::atomic<std::uint64_t> sequence;
   float values[2];
@@ -49,7 +52,7 @@ double exchange_seconds(int ranks, int rounds) {
           sums[0] += others.values[0];
           sums[1] += others.values[1];
         }
-        all_right &= sums[0] == static_cast<float>(ranks * (round % 1024) + ranks * (ranks - 1) / 2) && sums[1] == -sums[0];
+        all_right &= sums[0] == static_cast<float>(ranks * (round % 1024) + sum_of_numbers(ranks)) && sums[1] == -sums[0];
       }
     });
     return all_right;
@@ -89,7 +92,7 @@ struct AllReduce {
     return {share};
   }
   static float result(const Buffers& buffers, int, std::int64_t i) {
-    return static_cast<float>(buffers.ranks * (i % 1024) + buffers.ranks * (buffers.ranks - 1) / 2);
+    return static_cast<float>(buffers.ranks * (i % 1024) + sum_of_numbers(buffers.ranks));
   }
 };
 
