@@ -56,12 +56,6 @@ def netlab_ratios(figures):
     yield "ZeRO++'s sums and gathers between hosts: bf16 / quantized", plain / quantized
 
 
-def overlap_ratios(figures):
-    for kind, ratio, row in figures["rows"]:
-        if kind == "model":
-            yield f"overlap of {row['case']}, communication {ratio} of computation: efficiency", row["efficiency"]
-
-
 def kernel_ratios(figures):
     by_kernel = collections.defaultdict(list)
     for row in figures["rows"]:
@@ -88,7 +82,6 @@ PARTS = {
                          "--method", "two_level(ring+ring)*4/8"), netlab_ratios),
     "train": Part(module("train", "--rounds", "2"), train_ratios),
     "train-bf16": Part(module("train", "--rounds", "2", "--dtype", "bf16"), train_ratios),
-    "overlap": Part(module("overlap", "--no-sockets", "--ratios", "0.7", "--rounds", "2"), overlap_ratios),
     "kernels": Part([BIN / "quantize_speed"], kernel_ratios),
     "torch": Part(module("torch_door", "--rounds", "3", "--tokens", "1x64", python="/usr/bin/python3"), torch_ratios),
 }
