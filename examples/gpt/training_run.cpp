@@ -183,7 +183,8 @@ class TrainingRun {
     if (last || due(line_.eval_interval, step)) report.validation_loss = validate();
     report.slowest = stragglers_.step(report.seconds, report.traffic.exposed_seconds);
     if (rank0_) reporter_.step(report);
-    // After the report: a job that goes on from this state does not repeat the step.
+    // After the report: a job that goes on from this state does not repeat the step, which would then be missing in
+    // metrics.jsonl.
     if (memory_ != nullptr) memory_->keep(trainer_.sharded(), trainer_.optimizer(), step + 1, notes());
     if (shows_memory) reporter_.say(memory);
     if (due(line_.save_interval, step)) save(step + 1);

@@ -1,5 +1,5 @@
 """Says what has got slower: ratios to peers, and to limits that are measured in the same run, beside those of earlier runs on the same
-kind of machine (perf/expected.json). It compares no absolute times. A quarter of an hour; as root, for links between hosts.
+kind of machine (perf/expected.json). It compares no absolute times. Takes minutes; as root, for links between hosts.
 
 A ratio has got worse if it is below all that were learned, three times in a row: what is below them is measured again. Exits 1
 then, and if something was not measured that was learned. --learn N measures N times and writes what to expect of this kind of machine.

@@ -18,7 +18,7 @@
 namespace host_limit {
 namespace {
 
-// Of the ranks' numbers.
+// 0 + 1 + ... + (ranks - 1)
 std::int64_t sum_of_numbers(int ranks) { return std::int64_t{ranks} * (ranks - 1) / 2; }
 
 struct alignas(line_bytes) Line {
@@ -96,7 +96,9 @@ struct AllReduce {
   }
 };
 
-template <bool to_each>  // all_to_all: rank r's part of every input is the r-th; else the whole input is a part's length
+// to_each: of an all_to_all, in which rank r gets the r-th part of every input. Of an all_gather it gets the same first part
+// of each.
+template <bool to_each>
 struct Copies {
   static std::vector<Sum> work(const Buffers& buffers, int rank) {
     const std::int64_t part = buffers.count() / buffers.ranks;

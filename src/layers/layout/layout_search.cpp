@@ -205,7 +205,7 @@ class Enumeration {
 
   const LayoutSpace& space_;
   const LayoutCosts& costs_;
-  // What the space fixes, and what its other settings need.
+  // The space's own choices; where it leaves them open, those that its other settings force.
   std::optional<bool> divides_rows_;
   std::optional<Recompute> recompute_;
   std::vector<TrainingLayout> layouts_;

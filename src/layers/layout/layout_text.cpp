@@ -13,7 +13,7 @@ const char* type_name(DType dtype) {
   return dtype == DType::f64 ? "fp64" : dtype == DType::f32 ? "fp32" : dtype == DType::bf16 ? "bf16" : "fp16";
 }
 
-// What the layouts of a search have in common, where it is not the trainer's default.
+// The flags of options that all layouts of a search share, where these differ from the trainer's defaults.
 std::string state_flags(const ShardedParameters::Options& options) {
   std::string flags;
   if (options.gradient_dtype) flags += fmt::format(" --grad-dtype {}", type_name(*options.gradient_dtype));
