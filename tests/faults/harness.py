@@ -11,6 +11,9 @@ import tempfile
 import time
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from free_port import free_port  # noqa: E402, F401 (the tests import it from here)
+
 TRAIN = os.environ["TRAIN_PROGRAM"]
 BUILT_WITH = os.environ.get("BUILT_WITH", "").split()
 
@@ -108,12 +111,6 @@ def until(condition, seconds):
             return True
         time.sleep(0.02)
     return condition()
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def losses(log_directory):

@@ -24,9 +24,9 @@ class Launchers(FaultTest):
         self.expect_nothing_left()
 
     def test_torchrun_that_holds_the_port_itself(self):
-        with socket.create_server(("127.0.0.1", 0)) as store:
+        port = free_port(2)
+        with socket.create_server(("127.0.0.1", port)):
             own = {"TORCHELASTIC_USE_AGENT_STORE": "True"}
-            port = store.getsockname()[1]
             self.expect_success(*[self.start_rank(rank, 2, port, {}, variables=own) for rank in range(2)])
 
     def test_ranks_of_mpirun(self):

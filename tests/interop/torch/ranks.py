@@ -2,10 +2,11 @@
 
 import datetime
 import os
+import pathlib
 import pickle
 import select
 import signal
-import socket
+import sys
 import time
 import traceback
 import warnings
@@ -15,11 +16,8 @@ import torch.distributed as dist
 
 import stretto_torch
 
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from free_port import free_port  # noqa: E402
 
 
 def _be_rank(body, rank, size, port, backend, seconds, out):
