@@ -9,7 +9,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 MOST_FILES = 20
 ROOMS = ["core", "device", "transport", "collectives", "overlap", "layers"]  # each may include those before it
 # Within collectives/: each part may include those before it.
-PARTS = ["plan", "plans", "proof", "simulation", "selection", "ledger", "execution", "job", "calls", "communicator"]
+PARTS = ["plan", "plans", "proof", "simulation", "selection", "ledger", "execution", "job", "calls", "communicator",
+         "calibration", "launch"]
 FOREIGN = {  # who may name what, by the path's beginning
     "UCX": (r"\b(ucp|ucs|uct)_\w+|<uc[pst]/", ["src/transport/ucx/"]),
     "NCCL": (r"\b\w*(?:nccl|Nccl|NCCL)\w*\b", ["src/transport/nccl/", "src/transport/gpu/", "src/interop/nccl/", "src/interop/torch/",

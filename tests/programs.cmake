@@ -41,6 +41,7 @@ if(TARGET stretto-perf)
   add_python_test(tools.perf_tool_test tools ${perf} REPORT_PROGRAM=${PROJECT_SOURCE_DIR}/perf/report "BUILT_WITH=${built_with}"
     SANITIZED=${STRETTO_SANITIZE} ${mpirun})
   add_python_test(tools.quantization_perf_test tools ${root} ${perf})
+  add_python_test(tools.calibration_test tools ${perf})
   add_python_test(tools.host_perf_test tools ${root} HOST_LIMIT_PROGRAM=$<TARGET_FILE:host_limit>)
   add_python_test(tools.overlap_perf_test tools ${perf} ${train})
   if(STRETTO_HAVE_UCX)

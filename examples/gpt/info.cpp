@@ -8,6 +8,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <string>
@@ -91,6 +92,14 @@ void print_instructions() {
 void print_tuning() {
   fmt::print("\nMeasured costs in force\n");
   const Tuning tuning = Tuning::from_environment();
+  if (setting("STRETTO_CALIBRATE") == "auto" && setting("STRETTO_TUNING").empty()) {
+    for (const bool several_hosts : {false, true}) {
+      const std::string path = Tuning::measurements_path(several_hosts);
+      const bool exists = std::filesystem::exists(path);
+      fmt::print("  before those below, what jobs on {} have measured here: {}{}\n",
+                 several_hosts ? "several hosts" : "one host", path, exists ? "" : " (nothing yet)");
+    }
+  }
   for (const RouteCost& known : tuning.routes) {
     fmt::print(
         "  {:<5}{} ranks, {:.3g} a core: alpha {:.3g} us, overhead {:.3g} us, {:.3g} GB/s, local work {:.3g} GB/s, {} "

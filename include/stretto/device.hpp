@@ -14,6 +14,8 @@ namespace stretto {
 STRETTO_API const char* name(Device device);                   // "cpu", "cuda"
 STRETTO_API Device device_from_name(const std::string& text);  // throws Error naming the choices
 
+STRETTO_API std::string processor_name();  // "AMD EPYC 9654", as the machine's processors call themselves
+
 // Returns one sentence that says why this process cannot use a GPU, or an empty string if it can. The process looks for
 // a driver only once.
 STRETTO_API std::string cuda_obstacle();

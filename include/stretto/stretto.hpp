@@ -1,6 +1,7 @@
 #pragma once
 // Includes the communication layer. Include these headers separately: cost.hpp, tuning.hpp, simulate.hpp and proof.hpp,
-// which examine plans without running them; mpi.hpp; kernels.hpp; and the headers in overlap/ and layers/.
+// which examine plans without running them; calibration.hpp, which times methods; mpi.hpp; kernels.hpp; and the headers in
+// overlap/ and layers/.
 #include "stretto/export.hpp"  // first: it says which C++ is needed
 
 #include "stretto/communicator.hpp"

@@ -23,9 +23,11 @@ struct Rule {
 struct RouteCost {
   std::string route;  // "shm", "ucx" (measured between ranks of one host), or "network" between hosts
   int ranks = 2;
+  int ranks_per_node = 0;  // of ranks on several nodes; 0: all are on one
   double ranks_per_core = 1;
   LinkCost cost;
-  std::vector<Rule> rules;            // override the cost model for groups of `ranks` ranks with a similar ranks_per_core
+  std::vector<Rule>
+      rules;  // override the cost model for groups of `ranks` ranks, placed alike, with a similar ranks_per_core
   std::vector<Rule> symmetric_rules;  // like `rules`, for calls with all buffers in symmetric memory
 };
 // Parses "all_reduce:0-4k:recursive_doubling,4k-inf:ring;broadcast@8:chain/16". Throws Error naming the part that is
@@ -44,10 +46,13 @@ struct STRETTO_API Tuning {
   static Tuning from_environment(const std::string& file_text);
   // Returns the text of the file that STRETTO_TUNING names, or of the tuning that the library ships.
   static std::string text_from_environment();
+  // The tuning file in which jobs on this machine keep what they measure at their start (STRETTO_CALIBRATE), on one host or
+  // on several. It need not exist; empty if there is no place for it.
+  static std::string measurements_path(bool several_hosts);
   // Parses JSON: {"routes": [{"route", "ranks", "ranks_per_core", "alpha_us", "overhead_us", "bandwidth_gbs",
-  // "local_gbs", "lane_gain", "quantize_ns", "table", "symmetric_table"}], "table": "all_reduce:...", "machine": "..."}.
-  // The tables, "machine" and "quantize_ns" are optional. quantize_ns defaults to 4 / local_gbs, the time to copy an
-  // f32.
+  // "local_gbs", "lane_gain", "quantize_ns", "ranks_per_node", "table", "symmetric_table"}], "table": "all_reduce:...",
+  // "machine": "..."}. The tables, "machine", "ranks_per_node" and "quantize_ns" are optional. quantize_ns defaults to 4 /
+  // local_gbs, the time to copy an f32.
   static Tuning from_json(const std::string& text, const std::string& source);
   // Returns the measurement of `route` that is nearest to the given ranks and ranks_per_core. Throws Error if `routes`
   // has no measurement of that route.

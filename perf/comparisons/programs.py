@@ -12,7 +12,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = ROOT / "build/bin"
 # Variables that would make a program believe that another launcher started it, or would change the measurement.
-FOREIGN = re.compile(r"(RANK|LOCAL_RANK|WORLD_SIZE|MASTER_\w+|(OMPI|PMIX?|MPIR|SLURM|STRETTO|TORCHELASTIC)_\w+)$")
+FOREIGN = re.compile(r"(RANK|LOCAL_RANK|WORLD_SIZE|MASTER_\w+|(OMPI|PMIX?|MPIR|SLURM|STRETTO(?!_CALIBRATE|_CACHE_DIR)|TORCHELASTIC)_\w+)$")
 
 
 def cores():

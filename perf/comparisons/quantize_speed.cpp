@@ -14,6 +14,7 @@
 #include "common/size_text.hpp"
 #include "perf/result.hpp"
 #include "stretto/build.hpp"
+#include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/stream.hpp"
 
@@ -132,7 +133,7 @@ int run(const Options& options) {
   if (!options.json.empty()) perf::check_writable("--json", options.json);
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   bool fast = true;
-  std::printf("# %s, %s, one thread; GB/s of bytes read and written\n", perf::processor_name().c_str(),
+  std::printf("# %s, %s, one thread; GB/s of bytes read and written\n", stretto::processor_name().c_str(),
               vector_target().c_str());
   std::printf("%-7s %-5s %6s  %-24s %8s %8s %7s\n", "format", "dtype", "bytes", "kernel", "GB/s", "copy", "ratio");
   for (const std::string& format : options.formats) {
@@ -159,7 +160,7 @@ int run(const Options& options) {
     }
   }
   const nlohmann::ordered_json all = {
-      {"cpu", perf::processor_name()}, {"vectors", vector_target()}, {"version", build_version()}, {"rows", rows}};
+      {"cpu", stretto::processor_name()}, {"vectors", vector_target()}, {"version", build_version()}, {"rows", rows}};
   if (!options.json.empty()) perf::write_file("--json", options.json, all.dump(1) + "\n");
   return fast ? 0 : 1;
 }

@@ -102,6 +102,17 @@ const std::vector<Rule>& rules() {
       {{"STRETTO_TUNING", "file with measured costs and a table of algorithms, as stretto-perf calibrate writes it", ""},
        Kind::text,
        {}},
+      {{"STRETTO_CALIBRATE",
+        "auto: a job that has more ranks, or other ones, than any before it on this kind of machine measures for about two "
+        "seconds at its start which methods are fastest, unless STRETTO_TUNING is set; off: never, and nothing measured is "
+        "used; now: in any case, and again",
+        "auto"},
+       Kind::choice,
+       {"auto", "off", "now"}},
+      {{"STRETTO_CACHE_DIR", "directory for what was measured; empty: stretto in XDG_CACHE_HOME, or .cache/stretto in HOME",
+        ""},
+       Kind::text,
+       {}},
       {{"STRETTO_EXPLAIN", "1: print on stderr which algorithm was chosen, and why", "0"}, Kind::choice, {"0", "1"}},
       {{"STRETTO_DETERMINISTIC",
         "1: sums are formed in rank order at every message size; on a GPU, attention sums in a fixed order", "0"},

@@ -1,6 +1,7 @@
 #include "stretto/device.hpp"
 
 #include <atomic>
+#include <fstream>
 #include <utility>
 
 #include "core/fail.hpp"
@@ -118,6 +119,15 @@ OnDevice::~OnDevice() {
     log().error("A device is left with an error: {}", error.what());
   }
   computing = std::move(before_);
+}
+
+std::string processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown processor";
 }
 
 }  // namespace stretto

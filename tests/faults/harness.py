@@ -12,7 +12,8 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from free_port import free_port  # noqa: E402, F401 (the tests import it from here)
+from clean_environment import clean_environment  # noqa: E402
+from free_port import free_port  # noqa: E402, F401 (the tests import both from here)
 
 TRAIN = os.environ["TRAIN_PROGRAM"]
 BUILT_WITH = os.environ.get("BUILT_WITH", "").split()
@@ -29,10 +30,6 @@ SMALL_MODEL = {
 FOREVER = 1000000  # steps; the test ends the run
 SECONDS_TO_END = 10  # a job must end within this time after one of its ranks dies
 
-# Variables of the test's own environment that look like a launcher's, or would change the tested behaviour. UCX_MEM_* is kept:
-# a build with sanitizers needs it.
-FOREIGN_VARIABLES = re.compile(r"(RANK|LOCAL_RANK|WORLD_SIZE|MASTER_\w+|(OMPI|PMIX?|SLURM|STRETTO|UCX(?!_MEM)|TORCHELASTIC)_\w+)$")
-
 
 def training(flags):
     """The words of a command. The value True is of a flag without a value, None of one that is left out."""
@@ -41,12 +38,6 @@ def training(flags):
         if value is not None:
             words += [flag] if value is True else [flag, str(value)]
     return words
-
-
-def clean_environment(extra):
-    environment = {name: value for name, value in os.environ.items() if not FOREIGN_VARIABLES.match(name)}
-    environment["OMP_NUM_THREADS"] = "1"
-    return {**environment, **extra}
 
 
 def processes():

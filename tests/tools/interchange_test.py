@@ -15,15 +15,13 @@ import unicodedata
 import unittest
 import warnings
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from clean_environment import clean_environment  # noqa: E402
+
 PACKAGES = pathlib.Path(os.environ["INTERCHANGE_PACKAGES"])
 sys.path.insert(0, str(PACKAGES))
 TRAIN = os.environ["TRAIN_PROGRAM"]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-
-
-def environment(**more):
-    own = {name: value for name, value in os.environ.items() if not re.match(r"(RANK|WORLD_SIZE|MASTER_\w+|(OMPI|PMIX?|SLURM|STRETTO)_\w+)$", name)}
-    return {**own, "OMP_NUM_THREADS": "1", **more}
 
 
 def need(*modules):
@@ -47,7 +45,7 @@ class Interchange(unittest.TestCase):
         self.directory = pathlib.Path(temporary.name)
 
     def run_program(self, *words, **variables):
-        done = subprocess.run([*map(str, words)], capture_output=True, text=True, errors="replace", timeout=300, env=environment(**variables))
+        done = subprocess.run([*map(str, words)], capture_output=True, text=True, errors="replace", timeout=300, env=clean_environment(variables))
         self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout[-2000:])
         return done.stdout
 

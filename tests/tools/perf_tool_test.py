@@ -9,14 +9,15 @@ import tempfile
 import unittest
 import unittest.mock
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from clean_environment import clean_environment  # noqa: E402
+
 PERF = os.environ["PERF_PROGRAM"]
 REPORT = os.environ["REPORT_PROGRAM"]
 BUILT_WITH = os.environ.get("BUILT_WITH", "").split()
 MPIRUN = os.environ.get("MPIRUN_PROGRAM", "")
 SANITIZED = os.environ.get("SANITIZED", "")  # the peers are not built with the sanitizer, which takes them for faulty
 
-# Variables that would make it believe that a launcher started it, or would change the test.
-FOREIGN_VARIABLES = re.compile(r"(RANK|LOCAL_RANK|WORLD_SIZE|MASTER_\w+|(OMPI|PMIX?|SLURM|STRETTO|UCX(?!_MEM)|TORCHELASTIC)_\w+)$")
 SMALL = ["-b", "96", "-e", "9600", "-f", "10", "-n", "3", "-w", "1"]
 FACTORS = {  # busbw / algbw as in nccl-tests, for 3 ranks
     "all_reduce": 2 * 2 / 3, "reduce_scatter": 2 / 3, "all_gather": 2 / 3, "all_to_all": 2 / 3, "broadcast": 1, "reduce": 1,
@@ -32,8 +33,7 @@ class PerfToolTest(unittest.TestCase):
         self.directory = pathlib.Path(directory.name)
 
     def run_program(self, *words):
-        environment = {name: value for name, value in os.environ.items() if not FOREIGN_VARIABLES.match(name)}
-        return subprocess.run([str(word) for word in words], env=environment, stdin=subprocess.DEVNULL, capture_output=True,
+        return subprocess.run([str(word) for word in words], env=clean_environment(), stdin=subprocess.DEVNULL, capture_output=True,
                               text=True, timeout=120)
 
     def perf(self, *words):

@@ -5,10 +5,12 @@ import os
 import pathlib
 import re
 import subprocess
+import sys
 import tempfile
 import unittest
 
-from train_tool_test import environment
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from clean_environment import clean_environment  # noqa: E402
 
 TRAIN = os.environ["TRAIN_PROGRAM"]
 EVERYTHING = os.environ.get("STRETTO_TEST_ALL") in ("1", "daily")
@@ -34,7 +36,7 @@ class PipelineTest(unittest.TestCase):
         command = [TRAIN, "--num-layers", 8, "--hidden-size", 16, "--num-attention-heads", 4, "--seq-length", 16, "--global-batch-size", 8,
                    "--micro-batch-size", 1, "--train-iters", STEPS, "--lr-warmup-iters", 0, "--lr", 3e-3, "--dtype", "fp64", "--log-interval", 1,
                    "--train-data", cls.directory / "text", "--log-dir", log, *words]
-        done = subprocess.run([str(word) for word in command], capture_output=True, timeout=240, env=environment())
+        done = subprocess.run([str(word) for word in command], capture_output=True, timeout=240, env=clean_environment())
         if (done.returncode, done.stderr) != (0, b""):
             raise AssertionError(f"{words} ended with {done.returncode}: {done.stderr.decode()}")
         # The sample has any bytes.

@@ -5,8 +5,12 @@ import pathlib
 import re
 import struct
 import subprocess
+import sys
 import tempfile
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from clean_environment import clean_environment  # noqa: E402
 
 TOKENIZE, TRAIN = os.environ["TOKENIZE_PROGRAM"], os.environ["TRAIN_PROGRAM"]
 END_OF_TEXT = 258
@@ -147,11 +151,10 @@ class Tokenize(unittest.TestCase):
         self.tokenize(self.text, "--out", self.directory / "text.bin")
 
     def train(self, *words):
-        own = {name: value for name, value in os.environ.items() if not re.match(r"(RANK|WORLD_SIZE|MASTER_\w+|(OMPI|PMIX?|SLURM|STRETTO)_\w+)$", name)}
         words = ["--nproc", 2, "--num-layers", 1, "--hidden-size", 16, "--num-attention-heads", 2, "--seq-length", 16, "--micro-batch-size", 2,
                  "--train-iters", 2, *words]
         return subprocess.run([*map(str, [TRAIN, *words])], capture_output=True, text=True, errors="replace", timeout=120,
-                              env={**own, "OMP_NUM_THREADS": "1"})
+                              env=clean_environment())
 
     def test_training(self):
         """The trainer says what it took the file for, and samples are text where the vocabulary is known."""

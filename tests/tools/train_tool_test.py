@@ -7,21 +7,19 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import unittest
 import xml.etree.ElementTree as ElementTree
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from clean_environment import clean_environment  # noqa: E402
+
 TRAIN = os.environ["TRAIN_PROGRAM"]
 
-FOREIGN_VARIABLES = re.compile(r"(RANK|LOCAL_RANK|WORLD_SIZE|MASTER_\w+|(OMPI|PMIX?|SLURM|STRETTO|TORCHELASTIC)_\w+)$")
 STEPS = 3
 # An operation that runs at once notes its beginning when its first word has been sent; if the rank is interrupted then, it does so late.
 LATE_US = 200_000
-
-
-def environment(**more):
-    own = {name: value for name, value in os.environ.items() if not FOREIGN_VARIABLES.match(name)}
-    return {**own, "OMP_NUM_THREADS": "1", **more}
 
 
 class Train(unittest.TestCase):
@@ -45,7 +43,7 @@ class Train(unittest.TestCase):
     @classmethod
     def train(cls, *words):
         return subprocess.run(cls.command("--nproc", 2, *words), capture_output=True, text=True, errors="replace", timeout=120,
-                              env=environment())
+                              env=clean_environment())
 
     def events(self, phase, category=None, trace=None):
         return [e for e in (trace or self.trace)["traceEvents"] if e["ph"] == phase and category in (None, e.get("cat"))]
@@ -125,8 +123,8 @@ class Train(unittest.TestCase):
             probe.bind(("127.0.0.1", 0))
             port = str(probe.getsockname()[1])
         ranks = [subprocess.Popen([*before, *self.command("--trace", self.directory / "shifted.json")], stdout=subprocess.DEVNULL,
-                                  env=environment(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
-                                                  STRETTO_JOB_SECRET="of this test"))
+                                  env=clean_environment({"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+                                                         "STRETTO_JOB_SECRET": "of this test"}))
                  for rank, before in enumerate(([], shifted))]
         for rank in ranks:
             self.addCleanup(rank.kill)
@@ -209,7 +207,7 @@ class Train(unittest.TestCase):
         plan = self.directory / "plan.json"
         words = ["--zero", 3, "--hpz-size", 2, "--dtype", "bf16", "--tp", 2]
         result = subprocess.run([*self.command(*words), "--dry-run", "--ranks", "64", "--global-batch-size", "64", "--json", plan],
-                                capture_output=True, text=True, timeout=60, env=environment())
+                                capture_output=True, text=True, timeout=60, env=clean_environment())
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         figures = json.loads(plan.read_text())
         self.assertEqual(set(figures), {"ranks", "parameters", "stage", "memory", "sending_stage", "sent"})
@@ -225,7 +223,7 @@ class Train(unittest.TestCase):
             with self.subTest(words):
                 plan = self.directory / "plan.json"
                 output = subprocess.run([*self.command("--num-layers", 4, "--pp", 4, *words), "--dry-run", "--ranks", "8", "--json", plan],
-                                        check=True, capture_output=True, text=True, timeout=60, env=environment()).stdout
+                                        check=True, capture_output=True, text=True, timeout=60, env=clean_environment()).stdout
                 figures = json.loads(plan.read_text())
                 self.assertEqual(figures["stage"], stage)
                 self.assertIn(f"Memory of a rank of stage {stage}, which needs most, by formula: ", output)
@@ -233,7 +231,7 @@ class Train(unittest.TestCase):
 
     def dry_run(self, ranks, plan):
         subprocess.run([*self.command(), "--dry-run", "--ranks", str(ranks), "--json", plan], check=True, capture_output=True, timeout=60,
-                       env=environment())
+                       env=clean_environment())
         return plan
 
     def test_fp16(self):

@@ -5,7 +5,6 @@
 #include <array>
 #include <cstdlib>
 #include <ctime>
-#include <fstream>
 
 #include "common/fail.hpp"
 #include "perf/result.hpp"
@@ -34,15 +33,6 @@ std::string host_name() {
 
 }  // namespace
 
-std::string processor_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    const std::size_t colon = line.find(": ");
-    if (line.rfind("model name", 0) == 0 && colon != std::string::npos) return line.substr(colon + 2);
-  }
-  return "unknown processor";
-}
-
 // Counted before the ranks start and get cores of their own; they inherit the number.
 const int cores_at_start = [] {
   cpu_set_t allowed;
@@ -51,7 +41,7 @@ const int cores_at_start = [] {
 
 Machine this_machine(const stretto::Communicator& world) {
   Machine machine;
-  machine.cpu = processor_name();
+  machine.cpu = stretto::processor_name();
   if (stretto::current_device() == stretto::Device::cuda) machine.gpu = stretto::gpu_info().value().name;
   machine.date = now();
   machine.version = stretto::build_version();

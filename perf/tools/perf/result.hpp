@@ -41,7 +41,6 @@ struct Machine {
   std::vector<std::string> settings;  // NAME=value of the settings that differ from their default
   std::vector<std::string> peers;     // with their versions
 };
-std::string processor_name();
 // Collective; complete at rank 0.
 Machine this_machine(const stretto::Communicator& world);
 

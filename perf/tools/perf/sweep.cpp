@@ -34,10 +34,10 @@ std::vector<stretto::Collective> collectives_from(const std::vector<std::string>
 
 SizeTimes from_json(const nlohmann::ordered_json& json) {
   SizeTimes times;
-  times.collective = stretto::collective_from_name(json.at("collective"));
-  times.ranks = json.at("ranks");
+  times.request = {stretto::collective_from_name(json.at("collective")), stretto::Algorithm::automatic, 0, json.at("ranks"),
+                   json.at("count")};
   times.bytes = json.at("bytes");
-  times.request = {times.collective, stretto::Algorithm::automatic, 0, times.ranks, json.at("count")};
+  times.symmetric = json.at("symmetric");
   times.chosen = stretto::method_from_text(json.at("chosen"));
   for (const auto& [method, us] : json.at("us").items()) {
     times.methods.push_back({stretto::method_from_text(method), us.get<double>() * 1e-6});
@@ -137,10 +137,14 @@ std::vector<SizeTimes> sweep(const SweepOptions& options, const std::string& rou
 
 nlohmann::ordered_json json_of(const SizeTimes& times) {
   nlohmann::ordered_json methods;
-  for (const MethodTime& time : times.methods) methods[to_string(time.method)] = time.seconds * 1e6;
-  return {
-      {"collective", name(times.collective)}, {"ranks", times.ranks}, {"bytes", times.bytes}, {"count", times.request.count},
-      {"chosen", to_string(times.chosen)},    {"us", methods}};
+  for (const stretto::MethodTime& time : times.methods) methods[to_string(time.method)] = time.seconds * 1e6;
+  return {{"collective", name(times.request.collective)},
+          {"ranks", times.request.size},
+          {"bytes", times.bytes},
+          {"count", times.request.count},
+          {"symmetric", times.symmetric},
+          {"chosen", to_string(times.chosen)},
+          {"us", methods}};
 }
 
 }  // namespace perf

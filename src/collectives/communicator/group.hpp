@@ -32,6 +32,8 @@ class Communicator::Group {
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
+  static Group& of(const Communicator& communicator) { return communicator.group(); }
+
   // Throws in a child of fork() that has inherited the group.
   void check_process() const {
     if (forks_ != forks) [[unlikely]]

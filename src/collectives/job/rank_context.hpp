@@ -26,7 +26,7 @@ class RankContext final : private JobObserver {
   Job& job() { return *job_; }
   Network& network() { return *network_; }
   Ledger& ledger() { return ledger_; }
-  const Selector& selector() const { return *selector_; }
+  Selector& selector() { return *selector_; }
   bool checks_calls() const { return checks_calls_; }  // STRETTO_CHECK
   OpenCalls& open_calls() { return open_calls_; }      // with STRETTO_CHECK
   void set_leave_timeout(double seconds) { leave_timeout_ = seconds; }

@@ -116,6 +116,14 @@ struct Ledger::Book {
 Ledger::Ledger() : book_(std::make_unique<Book>()) {}
 Ledger::~Ledger() = default;
 
+void Ledger::begin_again() {
+  const std::lock_guard lock(book_->mutex);
+  book_->collect();
+  book_->entries.clear();
+  book_->numbers.clear();
+  book_->next = 0;
+}
+
 std::uint64_t Ledger::next_sequence() const {
   const std::lock_guard lock(book_->mutex);
   book_->collect();

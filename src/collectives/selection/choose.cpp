@@ -189,11 +189,14 @@ Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning
     return decided(trial, dtype, op, tuning.deterministic, told->source, obstacle_of(trial));
   }
   const KnownCosts costs = KnownCosts::of(request, tuning, circumstances);
-  const RouteCost& inside = costs.inside;
-  // Measurements with another number of ranks, or of ranks per core, or with wider elements do not apply.
-  const bool alike = !circumstances.several_nodes && inside.ranks == request.size &&
-                     std::abs(std::log(inside.ranks_per_core / circumstances.ranks_per_core)) < std::log(1.2);
-  const std::vector<Rule>& table = circumstances.symmetric ? inside.symmetric_rules : inside.rules;
+  // Measurements with another number of ranks, or of ranks per node or core, or with wider elements do not apply.
+  const RouteCost& like = circumstances.several_nodes ? costs.between : costs.inside;
+  const bool placed_alike = circumstances.several_nodes
+                                ? request.ranks_per_node > 0 && like.ranks_per_node == request.ranks_per_node
+                                : like.ranks_per_node == 0;
+  const bool alike = placed_alike && like.ranks == request.size &&
+                     std::abs(std::log(like.ranks_per_core / circumstances.ranks_per_core)) < std::log(1.2);
+  const std::vector<Rule>& table = circumstances.symmetric ? like.symmetric_rules : like.rules;
   if (const Rule* measured = alike ? rule_in(table) : nullptr) {
     trial.method = measured->method;
     const bool as_it_is = wire_of(request.collective, trial.method.algorithm, dtype, op) == dtype;

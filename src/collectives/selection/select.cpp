@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <iterator>
 #include <string_view>
 
 #include "collectives/selection/choose_costs.hpp"
+#include "collectives/selection/measurement_cache.hpp"
 #include "core/fail.hpp"
 #include "core/setting_values.hpp"
 
@@ -17,14 +19,15 @@ namespace {
 // Settings that change the ranks' joint behaviour, and so must be the same on all ranks.
 constexpr const char* common_settings[] = {"STRETTO_ALGO",      "STRETTO_DETERMINISTIC",  "STRETTO_CHECK",
                                            "STRETTO_TRANSPORT", "STRETTO_RANKS_PER_NODE", "STRETTO_NODES_PER_POD",
-                                           "STRETTO_LINKS",     "STRETTO_NETWORK"};
+                                           "STRETTO_LINKS",     "STRETTO_NETWORK",        "STRETTO_CALIBRATE"};
 
 // Every rank sends this to all others.
 struct RankSettings {
   std::array<std::string, std::size(common_settings)> common;
   std::string ranks_per_core;
   bool one_host = true;
-  std::string tuning;  // the text of rank 0's; empty on the others
+  std::string tuning;                 // the text of rank 0's; empty on the others
+  std::string measured, measured_in;  // rank 0's cache, and its path
 };
 
 // One text after the other, each ended by a zero byte, which no setting contains.
@@ -32,6 +35,7 @@ Bytes packed(const RankSettings& settings) {
   std::string text;
   for (const std::string& value : settings.common) text += value + '\0';
   text += settings.ranks_per_core + '\0' + (settings.one_host ? '1' : '0') + '\0' + settings.tuning + '\0';
+  text += settings.measured + '\0' + settings.measured_in + '\0';
   const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
   return {bytes, bytes + text.size()};
 }
@@ -50,6 +54,8 @@ RankSettings unpacked(const Bytes& bytes) {
   settings.ranks_per_core = take();
   settings.one_host = take() == "1";
   settings.tuning = take();
+  settings.measured = take();
+  settings.measured_in = take();
   return settings;
 }
 
@@ -91,7 +97,14 @@ Selector::Selector(Job& job, const Network& network) : explains_(setting("STRETT
                  [](const char* name) { return setting(name); });
   mine.ranks_per_core = fmt::format("{}", network.ranks_per_core());  // with enough digits to identify the number
   mine.one_host = network.one_host();
-  if (job.rank() == 0) mine.tuning = Tuning::text_from_environment();
+  if (job.rank() == 0) {
+    mine.tuning = Tuning::text_from_environment();
+    if (setting("STRETTO_CALIBRATE") == "auto" && setting("STRETTO_TUNING").empty()) {
+      const MeasurementCache cache(!mine.one_host);
+      mine.measured = cache.read();
+      mine.measured_in = cache.path();
+    }
+  }
   const RankSettings first = unpacked(job.exchange(packed(mine))[0]);
   for (std::size_t i = 0; i < mine.common.size(); ++i) {
     require(first.common[i] == mine.common[i], "{}='{}' on rank {}, but '{}' on rank 0; give all ranks the same.",
@@ -103,6 +116,7 @@ Selector::Selector(Job& job, const Network& network) : explains_(setting("STRETT
   std::from_chars(ranks_per_core.data(), ranks_per_core.data() + ranks_per_core.size(), circumstances_.ranks_per_core);
   circumstances_.route_inside = setting("STRETTO_TRANSPORT") == "ucx" ? "ucx" : "shm";
   circumstances_.route_between = first.one_host ? circumstances_.route_inside : "network";
+  one_host_ = first.one_host;
   const auto is_network = [](const RouteCost& route) { return route.route == "network"; };
   if (std::getenv("STRETTO_NETWORK") != nullptr) std::erase_if(tuning_.routes, is_network);  // the setting has precedence
   if (std::none_of(tuning_.routes.begin(), tuning_.routes.end(), is_network)) {
@@ -112,6 +126,21 @@ Selector::Selector(Job& job, const Network& network) : explains_(setting("STRETT
   const LinkSetting& links = network.link_setting();
   if (links.inter) circumstances_.route_between = add_route(tuning_, "shm", "modelled inter", *links.inter);
   if (links.intra) circumstances_.route_inside = add_route(tuning_, "shm", "modelled intra", *links.intra);
+  if (!first.measured.empty()) learn(first.measured, first.measured_in);
+}
+
+bool Selector::knows(const std::string& route, int ranks, int ranks_per_node) const {
+  return std::any_of(tuning_.routes.begin(), tuning_.routes.begin() + static_cast<std::ptrdiff_t>(measured_here_),
+                     [&](const RouteCost& known) {
+                       return known.route == route && known.ranks == ranks && known.ranks_per_node == ranks_per_node &&
+                              std::abs(known.ranks_per_core / circumstances_.ranks_per_core - 1) < 0.01;
+                     });
+}
+
+void Selector::learn(const std::string& tuning, const std::string& source) {
+  const std::vector<RouteCost> routes = Tuning::from_json(tuning, source).routes;
+  tuning_.routes.insert(tuning_.routes.begin(), routes.begin(), routes.end());
+  measured_here_ += routes.size();
 }
 
 Choice Selector::choose(const PlanRequest& request, DType dtype, ReduceOp op, const std::vector<int>& nodes,

@@ -18,12 +18,23 @@ class Selector {
   // The time by the cost model, for a request whose method is known. on_gpus: whether the buffers are on GPUs.
   double seconds(const PlanRequest& request, DType wire, const std::vector<int>& nodes, bool on_gpus) const;
   bool explains() const { return explains_; }  // STRETTO_EXPLAIN
+  void explain(bool whether) { explains_ = whether; }
+
+  // Whether a measurement of so many ranks is there that was made on this machine. ranks_per_node: 0 for ranks on one node.
+  bool knows(const std::string& route, int ranks, int ranks_per_node) const;
+  // Adds routes of a tuning file's text, which take precedence. All ranks must do so at the same place in their calls.
+  void learn(const std::string& tuning, const std::string& source);
+  const Tuning& tuning() const { return tuning_; }
+  double ranks_per_core() const { return circumstances_.ranks_per_core; }
+  bool one_host() const { return one_host_; }
 
  private:
   Circumstances circumstances_on_gpus(const std::vector<int>& nodes) const;
   Tuning tuning_;
+  std::size_t measured_here_ = 0;  // the first of tuning_.routes
   Circumstances circumstances_;
   bool explains_;
+  bool one_host_ = true;
 };
 
 }  // namespace stretto

@@ -19,10 +19,13 @@ void check_keys(const nlohmann::json& object, const std::vector<std::string>& kn
 RouteCost route_from_json(const nlohmann::json& entry, const std::string& source) {
   check_keys(entry,
              {"route", "ranks", "ranks_per_core", "alpha_us", "overhead_us", "bandwidth_gbs", "local_gbs", "lane_gain",
-              "quantize_ns", "table", "symmetric_table"},
+              "quantize_ns", "ranks_per_node", "table", "symmetric_table"},
              "A route in " + source);
   RouteCost route;
   route.ranks = entry.at("ranks");
+  route.ranks_per_node = entry.value("ranks_per_node", 0);
+  require(route.ranks_per_node >= 0, "{} has a route with ranks_per_node = {}; it cannot be negative.", source,
+          route.ranks_per_node);
   route.rules = rules_from_text(entry.value("table", ""), source);
   route.symmetric_rules = rules_from_text(entry.value("symmetric_table", ""), source);
   route.route = entry.at("route");

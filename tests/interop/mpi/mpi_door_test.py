@@ -6,6 +6,7 @@ collectives in random orders, on all these ranks together.
 """
 import argparse
 import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -14,6 +15,9 @@ import tempfile
 import time
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from clean_environment import clean_environment  # noqa: E402
+
 DOOR = os.environ["DOOR"]
 LAUNCHER = os.environ["LAUNCHER"]
 RANDOM_CALLS = os.environ["RANDOM_CALLS"]
@@ -21,13 +25,11 @@ RANDOM_STARTS = os.environ["RANDOM_STARTS"]
 SITUATIONS = os.environ["SITUATIONS"]
 IS_OPEN_MPI = {"openmpi": True, "mpich": False}[os.environ["MPI"]]
 
-FOREIGN_VARIABLES = re.compile(r"(RANK|LOCAL_RANK|WORLD_SIZE|MASTER_\w+|(OMPI|PMIX?|MPIR|SLURM|STRETTO|TORCHELASTIC)_\w+)$")
 # Each MPI spins where it waits, so that with more ranks than cores every call takes many time slices.
 CALLS = {2: 300, 3: 150, 4: 150, 8: 80} if IS_OPEN_MPI else {2: 200, 3: 80, 4: 60}
 
 
 def mpirun(ranks, program, *arguments, door=True, variables=None, timeout=60):
-    environment = {name: value for name, value in os.environ.items() if not FOREIGN_VARIABLES.match(name)}
     words = [LAUNCHER, "-n", str(ranks)]
     given = {**({"LD_PRELOAD": DOOR} if door else {}), **(variables or {})}
     if IS_OPEN_MPI:
@@ -38,7 +40,7 @@ def mpirun(ranks, program, *arguments, door=True, variables=None, timeout=60):
         for name, value in given.items():
             words += ["-genv", name, value]
     words += [program, *map(str, arguments)]
-    return subprocess.run(words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+    return subprocess.run(words, env=clean_environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
                           timeout=timeout)
 
 

@@ -13,6 +13,7 @@
 #include "perf/overlap/overlap_case.hpp"
 #include "perf/overlap/overlap_prediction.hpp"
 #include "perf/result.hpp"
+#include "stretto/device.hpp"
 #include "stretto/launch.hpp"
 #include "stretto/overlap/rehearsal.hpp"
 #include "stretto/overlap/trace.hpp"
@@ -121,7 +122,7 @@ nlohmann::ordered_json run_case(const Communicator& world, const OverlapRun& opt
   const char* const links = std::getenv("STRETTO_LINKS");
   nlohmann::ordered_json result{{"case", options.case_name},
                                 {"ranks", world.size()},
-                                {"processor", processor_name()},
+                                {"processor", stretto::processor_name()},
                                 {"overlap", !options.no_overlap},
                                 {"links", links == nullptr ? "" : links},
                                 {"layers", options.sizes.layers},

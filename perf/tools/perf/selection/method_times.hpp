@@ -2,35 +2,18 @@
 #include <vector>
 
 #include "perf/buffers.hpp"
-#include "perf/cases.hpp"
-#include "stretto/communicator.hpp"
-#include "stretto/tuning.hpp"
+#include "stretto/calibration.hpp"
 
 namespace perf {
 
-// The measured time of one collective at one size by one method.
-struct MethodTime {
-  stretto::Method method;
-  double seconds = 0;
-};
-struct SizeTimes {
-  stretto::Collective collective = stretto::Collective::all_reduce;
-  int ranks = 1;
-  std::int64_t bytes = 0;  // size of the whole vector
-  stretto::PlanRequest request;
-  std::vector<MethodTime> methods;
-  stretto::Method chosen;  // the library's choice
-
-  double of(const stretto::Method& method) const;  // infinite if it was not timed
-  const MethodTime& fastest() const;
+// The measured times of one collective at one size, and the library's choice.
+struct SizeTimes : stretto::CallTimes {
+  stretto::Method chosen;
 };
 
 // Times f32 sums (and moves of f32) from 8 bytes to most_bytes by a factor, in buffers of that memory, by every method that
-// the library may choose there. Collective; the result is valid at rank 0.
-//
-// Each size begins with a short measurement of every method. Methods that take over 1.5 times as long as the fastest keep
-// that time. The others, and the library's choice, are timed again for 10 ms and at least 3 operations. From 1 MiB on, where
-// bytes decide, a method that takes over 3 times as long as the fastest is not timed at larger sizes.
+// the library may choose there, and by its choice. Collective. From 1 MiB on, where bytes decide, a method that takes over
+// 3 times as long as the fastest is not timed at larger sizes.
 std::vector<SizeTimes> time_methods(const stretto::Communicator& world, stretto::Collective collective, Memory memory,
                                     std::int64_t most_bytes, int factor);
 

@@ -20,14 +20,14 @@ int check_selection(int argc, char** argv) {
     for (const int ranks : options.ranks) {
       for (const Memory memory : options.memories_of(route)) {
         for (const SizeTimes& times : sweep(options, route, ranks, memory)) {
-          const MethodTime& fastest = times.fastest();
+          const stretto::MethodTime& fastest = times.fastest();
           const double chosen = times.of(times.chosen);
           const double ratio = chosen / fastest.seconds;
           worst = std::max(worst, ratio);
           std::printf("%-9s %-15s %5d %10lld  %-28s %10.2f  %-28s %10.2f  %6.2f%s\n", name_of(memory),
-                      name(times.collective), ranks, static_cast<long long>(times.bytes), to_string(times.chosen).c_str(),
-                      chosen * 1e6, to_string(fastest.method).c_str(), fastest.seconds * 1e6, ratio,
-                      ratio > 1 + options.tolerance ? "  <" : "");
+                      name(times.request.collective), ranks, static_cast<long long>(times.bytes),
+                      to_string(times.chosen).c_str(), chosen * 1e6, to_string(fastest.method).c_str(),
+                      fastest.seconds * 1e6, ratio, ratio > 1 + options.tolerance ? "  <" : "");
           nlohmann::ordered_json row = json_of(times);
           row["route"] = route;
           row["memory"] = name_of(memory);

@@ -1,10 +1,10 @@
-#include "perf/selection/fit.hpp"
+#include "collectives/calibration/least_squares.hpp"
 
 #include <cmath>
 #include <limits>
 #include <optional>
 
-namespace perf {
+namespace stretto {
 namespace {
 
 using Row = std::array<double, 4>;
@@ -60,4 +60,4 @@ std::array<double, 4> fit_not_negative(const std::vector<Row>& rows) {
   return best;
 }
 
-}  // namespace perf
+}  // namespace stretto

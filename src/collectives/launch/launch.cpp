@@ -18,6 +18,7 @@
 #include <system_error>
 #include <thread>
 
+#include "collectives/calibration/self_calibration.hpp"
 #include "collectives/communicator/group.hpp"
 #include "core/fail.hpp"
 #include "core/forks.hpp"
@@ -127,7 +128,9 @@ Communicator join(int rank, int size, const MeetingPoint& point, bool may_pin, c
   meeting.silence = number_setting("STRETTO_TIMEOUT");
   meeting.job = job;
   meeting.insecure = number_setting("STRETTO_INSECURE") != 0;
-  return world_of(join_tcp_job(rank, size, meeting), may_pin, name);
+  Communicator world = world_of(join_tcp_job(rank, size, meeting), may_pin, name);
+  calibrate_if_unknown(world);
+  return world;
 }
 
 Communicator join_as_launched(bool may_pin) {

@@ -1,0 +1,82 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "stretto/communicator.hpp"
+#include "stretto/tuning.hpp"
+
+// Measurements that the choice of methods rests on: which method is the fastest for a call, and what a message costs. A
+// job measures a machine that it does not know (STRETTO_CALIBRATE); `stretto-perf calibrate` measures it for longer. The
+// idea is that of STAR-MPI (Faraj, Yuan and Lowenthal 2006), which tries algorithms in the program's own calls; here all of
+// them are tried before the program's first call, so that one run's sums do not differ from the next one's.
+namespace stretto {
+
+struct MethodTime {
+  Method method;
+  double seconds = 0;  // of one call, in a loop without barriers; the mean of all ranks
+};
+
+// The times of one call by several methods. The same on all ranks.
+struct STRETTO_API CallTimes {
+  PlanRequest request;     // of rank 0, without a method
+  std::int64_t bytes = 0;  // of the whole vector, as rules count them
+  bool symmetric = false;  // whether the buffers were in symmetric memory
+  std::vector<MethodTime> methods;
+
+  double of(const Method& method) const;  // infinite if it was not timed
+  const MethodTime& fastest() const;
+};
+
+// How long TimedCall::time() looks at a method. Every method is looked at twice, in turn with the others, so that other load
+// on the machine meets all of them. Those that take at most 1.5 times as long as the fastest are then timed for `seconds`.
+struct Effort {
+  int most_calls = 200;   // of a look; fewer if they move more than 512 KiB in all
+  double seconds = 0.01;  // of a good method's own measurement
+  int least_calls = 3;    // in these seconds
+};
+
+// A collective with buffers of its own on the host, to be timed: sums of f32, and moves of f32, with root 0.
+class STRETTO_API TimedCall {
+ public:
+  // Elements of a rank's share, or of the vector, if the vector has that many bytes. 0: too few for a share of each rank.
+  static std::int64_t count_of(Collective collective, std::int64_t bytes, int ranks);
+  // Collective. Allocates up to twice the vector on each rank.
+  TimedCall(const Communicator& communicator, Collective collective, std::int64_t count, bool symmetric);
+
+  const PlanRequest& request() const { return request_; }
+  std::int64_t bytes() const;
+  Method chosen() const;  // by the library, with what it knows so far
+  // Collective. The times of these methods, without those that this call cannot be done by between these ranks. Methods that
+  // are in `always` get a measurement of their own, however slow they are.
+  CallTimes time(const std::vector<Method>& methods, const Effort& effort, const std::vector<Method>& always = {}) const;
+
+ private:
+  Communicator communicator_;
+  PlanRequest request_;
+  bool symmetric_;
+  std::shared_ptr<std::byte> input_, output_;
+  Call call_;
+};
+
+// The methods within a node that can do a collective of so many elements, in every number of lanes and some numbers of
+// pieces, none of which would be empty.
+STRETTO_API std::vector<Method> methods_within_node(Collective collective, std::int64_t elements);
+
+// What was measured on a route, as a tuning file says it: costs for the cost model, and for each kind of memory the table of
+// the fastest methods.
+struct STRETTO_API MeasuredRoute {
+  RouteCost route;  // without rules
+  std::string table, symmetric_table;
+  std::string to_json() const;  // an element of a tuning file's "routes"
+};
+// Fits the costs to the times: non-negative least squares of relative errors. Sizes must ascend in each collective. A table
+// changes its method only where that gains 5% or more, since a method that is faster at a single size is often noise.
+// `reach` is how many times as many bytes as the largest size it says something of; 0: any number.
+STRETTO_API MeasuredRoute measured_route(const std::string& route, int ranks, double ranks_per_core,
+                                         const std::vector<CallTimes>& times, int reach = 0);
+// The table alone: "all_reduce:0-4096:packet,4096-inf:ring;...".
+STRETTO_API std::string table_of(const std::vector<CallTimes>& times, int reach = 0);
+
+}  // namespace stretto

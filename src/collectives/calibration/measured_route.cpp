@@ -1,0 +1,139 @@
+// From times to a tuning file: costs that fit the formulas, and tables of the fastest methods.
+#include <fmt/format.h>
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "collectives/calibration/least_squares.hpp"
+#include "stretto/calibration.hpp"
+#include "stretto/cost.hpp"
+
+namespace stretto {
+namespace {
+
+// Every measurement is one equation, cost formula . (alpha, overhead, beta, gamma) = seconds, divided by the seconds.
+LinkCost fitted(const std::vector<CallTimes>& all) {
+  std::vector<std::array<double, 4>> rows;
+  std::vector<double> lane_gains;
+  for (const CallTimes& times : all) {
+    PlanRequest request = times.request;
+    for (const MethodTime& time : times.methods) {
+      request.method = time.method;
+      // Its formula assumes wires that carry both directions at once, which memory does not.
+      if (time.method.algorithm == Algorithm::bidirectional_ring) continue;
+      if (time.method.lanes > 1) {
+        Method half = time.method;
+        half.lanes /= 2;
+        if (times.bytes >= (1 << 20)) lane_gains.push_back(times.of(half) / time.seconds - 1);
+        continue;
+      }
+      const Cost cost = cost_of(request);
+      constexpr double width = sizeof(float);
+      rows.push_back({cost.rounds / time.seconds, cost.messages / time.seconds, cost.sent * width / time.seconds,
+                      cost.work * width / time.seconds});
+    }
+  }
+  const std::array<double, 4> x = fit_not_negative(rows);
+  std::sort(lane_gains.begin(), lane_gains.end());
+  const double lane_gain = lane_gains.empty() ? 0 : std::max(0.0, lane_gains[lane_gains.size() / 2]);
+  LinkCost cost{x[0], x[1], x[2], x[3]};
+  cost.lane_gain = std::isfinite(lane_gain) ? lane_gain : 0;
+  return cost;
+}
+
+double three_digits(double value) { return std::stod(fmt::format("{:.3g}", value)); }
+
+// For each size, the method of the sequence with the least product of slowdowns, where a change of method counts as one.
+std::vector<Method> steady_methods(const std::vector<CallTimes>& sizes) {
+  constexpr double change = 0.05;
+  struct BestSequence {  // the best sequence that ends with a method at a size
+    double cost = 0;
+    std::size_t before = 0;  // index of its method at the size before
+  };
+  std::vector<std::vector<BestSequence>> sequences;
+  for (const CallTimes& size : sizes) {
+    std::vector<BestSequence> here(size.methods.size());
+    for (std::size_t m = 0; m < here.size(); ++m) {
+      const double own = std::log(size.methods[m].seconds / size.fastest().seconds);
+      here[m].cost = sequences.empty() ? own : std::numeric_limits<double>::infinity();
+      for (std::size_t b = 0; !sequences.empty() && b < sequences.back().size(); ++b) {
+        const bool same = sizes[sequences.size() - 1].methods[b].method == size.methods[m].method;
+        const double cost = sequences.back()[b].cost + own + (same ? 0 : change);
+        if (cost < here[m].cost) here[m] = {cost, b};
+      }
+    }
+    sequences.push_back(std::move(here));
+  }
+  std::vector<Method> methods(sizes.size());
+  std::size_t last = 0;
+  for (std::size_t m = 0; m < sequences.back().size(); ++m) {
+    if (sequences.back()[m].cost < sequences.back()[last].cost) last = m;
+  }
+  for (std::size_t i = sizes.size(); i-- > 0;) {
+    methods[i] = sizes[i].methods[last].method;
+    last = sequences[i][last].before;
+  }
+  return methods;
+}
+
+}  // namespace
+
+// A boundary lies halfway between two sizes, or at the capacity of a packet.
+std::string table_of(const std::vector<CallTimes>& all, int reach) {
+  std::map<Collective, std::vector<CallTimes>> by_collective;
+  for (const CallTimes& times : all) by_collective[times.request.collective].push_back(times);
+  std::string text;
+  for (const auto& [collective, sizes] : by_collective) {
+    const std::vector<Method> methods = steady_methods(sizes);
+    text += fmt::format("{}{}:", text.empty() ? "" : ";", name(collective));
+    std::int64_t from = 0;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      const bool last = i + 1 == sizes.size();
+      if (!last && methods[i + 1] == methods[i]) continue;
+      const auto here = static_cast<double>(sizes[i].bytes);
+      const double bytes = last ? here * reach : std::sqrt(here * static_cast<double>(sizes[i + 1].bytes));
+      auto to = static_cast<std::int64_t>(three_digits(bytes));
+      if (methods[i].algorithm == Algorithm::packet) {
+        const bool one_share = collective == Collective::all_gather || collective == Collective::gather;
+        to = std::min(to, most_packet_bytes * (one_share ? sizes[i].request.size : 1) + 1);
+      }
+      const bool open = last && to == 0;
+      text +=
+          fmt::format("{}{}-{}:{}", from == 0 ? "" : ",", from, open ? "inf" : fmt::format("{}", to), to_string(methods[i]));
+      from = to;
+    }
+  }
+  return text;
+}
+
+MeasuredRoute measured_route(const std::string& route, int ranks, double ranks_per_core, const std::vector<CallTimes>& times,
+                             int reach) {
+  MeasuredRoute measured;
+  measured.route = {.route = route, .ranks = ranks, .ranks_per_core = ranks_per_core, .cost = fitted(times)};
+  std::vector<CallTimes> ordinary, symmetric;
+  for (const CallTimes& each : times) (each.symmetric ? symmetric : ordinary).push_back(each);
+  measured.table = table_of(ordinary, reach);
+  measured.symmetric_table = table_of(symmetric, reach);
+  return measured;
+}
+
+std::string MeasuredRoute::to_json() const {
+  constexpr double fastest = 1e-13;  // seconds a byte; the cost of anything that was too fast to be measured
+  nlohmann::ordered_json json{{"route", route.route},
+                              {"ranks", route.ranks},
+                              {"ranks_per_core", three_digits(route.ranks_per_core)},
+                              {"alpha_us", three_digits(route.cost.alpha * 1e6)},
+                              {"overhead_us", three_digits(route.cost.overhead * 1e6)},
+                              {"bandwidth_gbs", three_digits(1e-9 / std::max(route.cost.beta, fastest))},
+                              {"local_gbs", three_digits(1e-9 / std::max(route.cost.gamma, fastest))},
+                              {"lane_gain", three_digits(route.cost.lane_gain)}};
+  if (route.ranks_per_node > 0) json["ranks_per_node"] = route.ranks_per_node;
+  if (!table.empty()) json["table"] = table;
+  if (!symmetric_table.empty()) json["symmetric_table"] = symmetric_table;
+  return json.dump();
+}
+
+}  // namespace stretto

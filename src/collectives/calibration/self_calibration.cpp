@@ -1,0 +1,232 @@
+#include "collectives/calibration/self_calibration.hpp"
+
+#include <fmt/format.h>
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <tuple>
+
+#include "collectives/communicator/group.hpp"
+#include "collectives/selection/measurement_cache.hpp"
+#include "core/log.hpp"
+#include "core/setting_values.hpp"
+#include "stretto/calibration.hpp"
+
+namespace stretto {
+namespace {
+
+constexpr Collective collectives[] = {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather,
+                                      Collective::all_to_all, Collective::broadcast,      Collective::reduce,
+                                      Collective::gather,     Collective::scatter};
+constexpr double budget = 1.8;                  // seconds for each of the two parts: within nodes, and between them
+constexpr std::int64_t must_reach = 128 << 10;  // bytes: a measurement that ends before is thrown away
+constexpr int reach = 4;  // a table speaks of four times as many bytes as were measured; beyond, the model does
+constexpr Effort brief{10, 0.3e-3, 1};
+constexpr Effort least{1, 0, 1};
+
+double on_rank_zero(const Communicator& ranks, double value) {
+  ranks.broadcast(&value, &value, 1, DType::f64, 0, Stream::inline_()).wait();
+  return value;
+}
+
+// Rank 0's text.
+std::string same_text(RankContext& context, const std::string& mine) {
+  const auto* const bytes = reinterpret_cast<const std::byte*>(mine.data());
+  const Bytes first = context.job().exchange(Bytes(bytes, bytes + mine.size()))[0];
+  return {reinterpret_cast<const char*>(first.data()), first.size()};
+}
+
+// The methods to time at a size, if those of the last size have taken so long: where bytes decide, what was far behind
+// stays behind.
+std::vector<Method> promising(const std::vector<Method>& all, const CallTimes* last, double times_slower, std::size_t most) {
+  if (last == nullptr) return all;
+  std::vector<MethodTime> known = last->methods;
+  std::erase_if(known, [&](const MethodTime& time) { return time.seconds > times_slower * last->fastest().seconds; });
+  std::sort(known.begin(), known.end(), [](const MethodTime& a, const MethodTime& b) { return a.seconds < b.seconds; });
+  if (known.size() > most) known.resize(most);
+  std::vector<Method> methods;
+  for (const MethodTime& time : known) methods.push_back(time.method);
+  return methods;
+}
+
+struct Size {
+  std::int64_t bytes;
+  double times_slower;       // than the fastest at the last size: what is left out
+  std::size_t most_methods;  // of those that are left
+};
+
+// The times of all collectives at growing sizes, until the budget is used up.
+class Sweep {
+ public:
+  explicit Sweep(const Communicator& ranks) : ranks_(ranks) {}
+
+  // methods(call): those to time as long as nothing is known. Returns false once the budget is used up.
+  template <class Methods>
+  bool add(const Size& size, bool symmetric, const Methods& methods) {
+    for (const Collective collective : collectives) {
+      if (on_rank_zero(ranks_, now_seconds() - begin_) > budget) return false;
+      const std::int64_t count = TimedCall::count_of(collective, size.bytes, ranks_.size());
+      if (count == 0) continue;
+      const TimedCall call(ranks_, collective, count, symmetric);
+      CallTimes& last = last_[{collective, symmetric}];
+      const bool decided = size.most_methods > 0 && !last.methods.empty();
+      last = call.time(promising(methods(call), decided ? &last : nullptr, size.times_slower, size.most_methods),
+                       size.bytes > (1 << 20) ? least : brief);
+      times_.push_back(last);
+    }
+    return true;
+  }
+  const std::vector<CallTimes>& times() const { return times_; }
+
+ private:
+  const Communicator& ranks_;
+  double begin_ = now_seconds();
+  std::map<std::pair<Collective, bool>, CallTimes> last_;
+  std::vector<CallTimes> times_;
+};
+
+// The methods within a node, without those whose lanes or pieces would have less than a few KiB.
+std::vector<Method> sensible_methods(const TimedCall& call) {
+  std::vector<Method> methods = methods_within_node(call.request().collective, call.request().count);
+  const std::int64_t parts = std::max<std::int64_t>(1, call.bytes() / 8192);
+  std::erase_if(methods, [&](const Method& method) { return method.pieces > parts || method.lanes > parts; });
+  return methods;
+}
+
+// Empty if the machine was too slow, or too busy, to get as far as a table must reach.
+std::optional<MeasuredRoute> within_node(const Communicator& node, double ranks_per_core) {
+  constexpr Size sizes[] = {{8, 0, 0},           {512, 0, 0},       {4 << 10, 0, 0},   {32 << 10, 0, 0},
+                            {256 << 10, 4, 100}, {2 << 20, 2.5, 5}, {16 << 20, 1.3, 2}};
+  Sweep sweep(node);
+  std::int64_t reached = 0;
+  for (const Size& size : sizes) {
+    if (!sweep.add(size, false, sensible_methods) || !sweep.add(size, true, sensible_methods)) break;
+    reached = size.bytes;
+  }
+  if (reached < must_reach) return std::nullopt;
+  return measured_route("shm", node.size(), ranks_per_core, sweep.times(), reach);
+}
+
+// Latency and bandwidth between the first ranks of the first two nodes, and what else is known of such a route.
+LinkCost between_nodes(const Communicator& world, const Tuning& tuning, double ranks_per_core) {
+  LinkCost cost = tuning.nearest("network", world.size(), ranks_per_core).cost;
+  const int peer = static_cast<int>(std::find(world.nodes().begin(), world.nodes().end(), 1) - world.nodes().begin());
+  const Stream stream = Stream::inline_();
+  const auto round_trip = [&](std::vector<std::byte>& there, std::vector<std::byte>& back) {
+    const double begin = now_seconds();
+    const auto send = [&](const std::vector<std::byte>& what, int to) {
+      world.send(what.data(), static_cast<std::int64_t>(what.size()), DType::u8, to, stream).wait();
+    };
+    const auto receive = [&](std::vector<std::byte>& what, int from) {
+      world.recv(what.data(), static_cast<std::int64_t>(what.size()), DType::u8, from, stream).wait();
+    };
+    if (world.rank() == 0) {
+      send(there, peer);
+      receive(back, peer);
+    } else if (world.rank() == peer) {
+      receive(there, 0);
+      send(back, 0);
+    }
+    return now_seconds() - begin;
+  };
+  std::vector<std::byte> little(8), much(1 << 20);
+  double trip = 1, long_trip = 10;
+  for (int i = 0; i < 20; ++i) trip = std::min(trip, round_trip(little, little));
+  for (int i = 0; i < 3; ++i) long_trip = std::min(long_trip, round_trip(much, little));
+  cost.alpha = on_rank_zero(world, trip / 2);
+  cost.beta = on_rank_zero(world, std::max(long_trip - trip, 1e-7) / static_cast<double>(much.size()));
+  return cost;
+}
+
+// The methods that the model expects to be fastest, no more than two that differ in lanes and pieces only.
+std::vector<Method> best_by_model(const TimedCall& call, Communicator::Group& group, const Selector& selector) {
+  const PlanRequest& plain = call.request();
+  PlanRequest request = group.planner().request_of({.collective = plain.collective, .count = plain.count}, {});
+  request.rank = 0;
+  const Choice choice =
+      selector.choose(request, DType::f32, ReduceOp::sum, group.planner().nodes(), group.links(), false, false);
+  std::map<std::tuple<Algorithm, Algorithm, Algorithm>, int> of_a_kind;
+  std::vector<Method> methods;
+  if (choice.candidates.empty()) methods.push_back(choice.method);
+  for (const Candidate& candidate : choice.candidates) {
+    const Method& method = candidate.method;
+    if (methods.size() < 8 && of_a_kind[{method.algorithm, method.inside, method.between}]++ < 2) methods.push_back(method);
+  }
+  return methods;
+}
+
+std::optional<std::string> table_between_nodes(const Communicator& world, const Selector& selector) {
+  constexpr Size sizes[] = {{8, 0, 0}, {8 << 10, 0, 0}, {128 << 10, 0, 0}, {1 << 20, 0, 0}, {8 << 20, 1.5, 3}};
+  Communicator::Group& group = Communicator::Group::of(world);
+  Sweep sweep(world);
+  std::int64_t reached = 0;
+  for (const Size& size : sizes) {
+    if (!sweep.add(size, false, [&](const TimedCall& call) { return best_by_model(call, group, selector); })) break;
+    reached = size.bytes;
+  }
+  if (reached < must_reach) return std::nullopt;
+  return table_of(sweep.times(), reach);
+}
+
+}  // namespace
+
+void calibrate_if_unknown(const Communicator& world) {
+  const std::string when = setting("STRETTO_CALIBRATE");
+  if (world.size() == 1 || when == "off" || (when == "auto" && !setting("STRETTO_TUNING").empty())) return;
+  Communicator::Group& group = Communicator::Group::of(world);
+  RankContext& context = group.context();
+  Selector& selector = context.selector();
+  // On links, nodes and routes that a setting invents, the machine itself is not to be seen.
+  const bool is_real = setting("STRETTO_LINKS").empty() && setting("STRETTO_RANKS_PER_NODE") == "0" &&
+                       setting("STRETTO_TRANSPORT") == "auto" && !context.checks_calls() && !group.links().one_process();
+  const int on_node = group.planner().request_of({}, {}).ranks_per_node;  // 0: nodes differ
+  if (!is_real || on_node == 0) return;
+  const bool several = !selector.one_host();
+  const bool measures_node = on_node > 1 && !selector.knows("shm", on_node, 0);
+  const bool measures_network = several && !selector.knows("network", world.size(), on_node);
+  if (!measures_node && !measures_network) return;
+
+  const MeasurementCache cache(several);
+  const double begin = now_seconds();
+  const bool explains = selector.explains();
+  selector.explain(false);
+  std::vector<std::string> found;
+  // What rank 0 has measured; empty if it got nowhere.
+  const auto learn = [&](const std::string& mine) {
+    const std::string route = same_text(context, mine);
+    if (!route.empty()) selector.learn(fmt::format(R"({{"routes": [{}]}})", route), cache.path());
+    return route;
+  };
+  {
+    const Communicator ranks = world.duplicate("calibration");
+    if (measures_node) {
+      const Communicator node = several ? ranks.node() : ranks;
+      const std::optional<MeasuredRoute> route = within_node(node, selector.ranks_per_core());
+      found.push_back(learn(route ? route->to_json() : ""));
+    }
+    if (measures_network) {
+      MeasuredRoute network;
+      network.route = {.route = "network",
+                       .ranks = world.size(),
+                       .ranks_per_node = on_node,
+                       .ranks_per_core = selector.ranks_per_core(),
+                       .cost = between_nodes(ranks, selector.tuning(), selector.ranks_per_core())};
+      learn(network.to_json());
+      const std::optional<std::string> table = table_between_nodes(ranks, selector);
+      network.table = table.value_or("");
+      found.push_back(learn(table ? network.to_json() : ""));
+    }
+  }
+  selector.explain(explains);
+  context.ledger().begin_again();
+  if (world.rank() != 0) return;
+  if (std::erase(found, "") > 0) {
+    log().info("The machine was too busy to be measured with {} ranks in {:.1f} s; the next job tries again.", world.size(),
+               now_seconds() - begin);
+  } else {
+    log().info("Measured this machine with {} ranks in {:.1f} s.", world.size(), now_seconds() - begin);
+  }
+  if (!found.empty()) cache.add(found);
+}
+
+}  // namespace stretto

@@ -1,0 +1,130 @@
+#include <algorithm>
+#include <limits>
+#include <tuple>
+
+#include "collectives/communicator/group.hpp"
+#include "collectives/plan/plan_builder.hpp"
+#include "core/fail.hpp"
+#include "stretto/calibration.hpp"
+#include "stretto/memory.hpp"
+
+namespace stretto {
+namespace {
+
+constexpr DType dtype = DType::f32;
+constexpr std::int64_t width = sizeof(float);
+
+std::shared_ptr<std::byte> buffer_of(std::int64_t elements, bool symmetric) {
+  const auto bytes = static_cast<std::size_t>(elements * width);
+  std::shared_ptr<std::byte> buffer =
+      symmetric ? allocate(bytes) : std::shared_ptr<std::byte>(new std::byte[bytes], std::default_delete<std::byte[]>());
+  // Pages that nobody has written would all be one page of zeros.
+  std::fill_n(reinterpret_cast<float*>(buffer.get()), elements, 1.0F);
+  return buffer;
+}
+
+// The ranks' values added up, on all of them.
+std::vector<double> sums(const Communicator& communicator, std::vector<double> mine) {
+  const auto count = static_cast<std::int64_t>(mine.size());
+  communicator.all_reduce(mine.data(), mine.data(), count, DType::f64, ReduceOp::sum, Stream::inline_()).wait();
+  return mine;
+}
+
+}  // namespace
+
+double CallTimes::of(const Method& method) const {
+  for (const MethodTime& time : methods) {
+    if (time.method == method) return time.seconds;
+  }
+  return std::numeric_limits<double>::infinity();
+}
+
+const MethodTime& CallTimes::fastest() const {
+  return *std::min_element(methods.begin(), methods.end(),
+                           [](const MethodTime& a, const MethodTime& b) { return a.seconds < b.seconds; });
+}
+
+std::int64_t TimedCall::count_of(Collective collective, std::int64_t bytes, int ranks) {
+  return bytes / width / (counts_shares(collective) ? ranks : 1);
+}
+
+TimedCall::TimedCall(const Communicator& communicator, Collective collective, std::int64_t count, bool symmetric)
+    : communicator_(communicator), symmetric_(symmetric) {
+  require(count > 0, "A call of {} elements takes no time; give 1 or more.", count);
+  request_ = {collective, Algorithm::automatic, 0, communicator.size(), count};
+  const std::int64_t elements = Shares::of(request_).total();
+  input_ = buffer_of(elements, symmetric);
+  output_ = buffer_of(elements, symmetric);
+  call_.collective = collective;
+  call_.input = input_.get();
+  call_.output = output_.get();
+  call_.count = count;
+  call_.dtype = dtype;
+}
+
+std::int64_t TimedCall::bytes() const { return Shares::of(request_).total() * width; }
+
+Method TimedCall::chosen() const { return communicator_.prepare(call_).method(); }
+
+CallTimes TimedCall::time(const std::vector<Method>& methods, const Effort& effort,
+                          const std::vector<Method>& always) const {
+  const Stream stream = Stream::inline_();
+  CallTimes times{request_, bytes(), symmetric_, {}};
+  Communicator::Group& group = Communicator::Group::of(communicator_);
+  const bool maps = symmetric_ || group.links().one_process();
+  const bool reads = maps || group.context().network().reads_memory();
+  // All ranks find alike that a method cannot be used, before any of them has moved a byte.
+  const auto can_be_used = [&](const Method& method) {
+    if (touches_buffers(method.algorithm) && !(method.algorithm == Algorithm::pull ? reads : maps)) return false;
+    try {
+      communicator_.start(call_, stream, {.method = method}).wait();
+      return true;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::invalid_argument) throw;
+      return false;
+    }
+  };
+  for (const Method& method : methods) {
+    if (can_be_used(method)) times.methods.push_back({method, std::numeric_limits<double>::infinity()});
+  }
+  ensure(!times.methods.empty(), "None of {} methods can do {}.", methods.size(), name(request_.collective));
+  const auto mean_of = [&](const Method& method, int calls) {
+    communicator_.barrier(stream).wait();
+    const double begin = now_seconds();
+    for (int i = 0; i < calls; ++i) std::ignore = communicator_.start(call_, stream, {.method = method});
+    return (now_seconds() - begin) / calls / communicator_.size();
+  };
+  const auto few = static_cast<int>(std::clamp<std::int64_t>((512 << 10) / (times.bytes + 1), 1, effort.most_calls));
+  for (int look = 0; look < 2; ++look) {
+    std::vector<double> means;
+    for (const MethodTime& time : times.methods) means.push_back(mean_of(time.method, few));
+    means = sums(communicator_, std::move(means));
+    for (std::size_t m = 0; m < means.size(); ++m) times.methods[m].seconds = std::min(times.methods[m].seconds, means[m]);
+  }
+  const double fastest = times.fastest().seconds;
+  for (MethodTime& time : times.methods) {
+    const bool is_good =
+        time.seconds <= 1.5 * fastest || std::find(always.begin(), always.end(), time.method) != always.end();
+    const double calls = std::clamp(effort.seconds / time.seconds, static_cast<double>(effort.least_calls), 1e5);
+    if (is_good && effort.seconds > 0)
+      time.seconds = sums(communicator_, {mean_of(time.method, static_cast<int>(calls))})[0];
+  }
+  return times;
+}
+
+std::vector<Method> methods_within_node(Collective collective, std::int64_t elements) {
+  std::vector<Method> methods;
+  for (const Algorithm algorithm : algorithms_for(collective)) {
+    if (needs_nodes(algorithm) || !has_steps(algorithm)) continue;
+    Method method(algorithm);
+    if (takes_pieces(algorithm)) {
+      for (; method.pieces <= std::min<std::int64_t>(256, elements); method.pieces *= 4) methods.push_back(method);
+      continue;
+    }
+    const int lanes = algorithm == Algorithm::ring ? most_lanes : 1;
+    for (; method.lanes <= lanes; method.lanes *= 2) methods.push_back(method);
+  }
+  return methods;
+}
+
+}  // namespace stretto

@@ -1,0 +1,122 @@
+#include "collectives/selection/measurement_cache.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "core/fail.hpp"
+#include "core/log.hpp"
+#include "core/setting_values.hpp"
+#include "core/text_file.hpp"
+#include "stretto/build.hpp"
+#include "stretto/device.hpp"
+#include "stretto/tuning.hpp"
+
+namespace stretto {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+std::string first_line(const fs::path& path) {
+  std::string line;
+  std::getline(std::ifstream(path), line);
+  return line;
+}
+
+// The network interfaces and their speeds in Mb/s, and the settings that say which of them are used and how fast they are.
+std::string networks() {
+  std::vector<std::string> all;
+  std::error_code ignored;
+  for (const fs::directory_entry& each : fs::directory_iterator("/sys/class/net", ignored)) {
+    if (each.path().filename() != "lo") all.push_back(first_line(each.path() / "speed"));
+  }
+  std::sort(all.begin(), all.end());
+  for (const char* name : {"UCX_NET_DEVICES", "UCX_TLS"}) {
+    const char* const value = std::getenv(name);
+    all.emplace_back(value == nullptr ? "" : value);
+  }
+  all.push_back(setting("STRETTO_NETWORK"));
+  return fmt::format("{}", fmt::join(all, ", "));
+}
+
+std::string machine(bool several_hosts) {
+  const long pages = sysconf(_SC_PHYS_PAGES) / 1024 * (sysconf(_SC_PAGESIZE) / 1024);  // MiB
+  return fmt::format("{}, {} cores, {} GiB, Stretto {}{}", processor_name(), sysconf(_SC_NPROCESSORS_ONLN),
+                     (pages + 512) / 1024, build_version(), several_hosts ? ", networks " + networks() : "");
+}
+
+fs::path directory() {
+  if (const std::string told = setting("STRETTO_CACHE_DIR"); !told.empty()) return told;
+  if (const char* const cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache == '/')
+    return fs::path(cache) / "stretto";
+  if (const char* const home = std::getenv("HOME"); home != nullptr && *home == '/')
+    return fs::path(home) / ".cache/stretto";
+  return {};
+}
+
+// A route's place in the file: it takes the place of an older one with the same.
+std::string place_of(const Json& route) {
+  return route.at("route").dump() + route.at("ranks").dump() + route.value("ranks_per_node", Json(0)).dump() +
+         route.at("ranks_per_core").dump();
+}
+
+}  // namespace
+
+MeasurementCache::MeasurementCache(bool several_hosts) : machine_(machine(several_hosts)) {
+  const fs::path in = directory();
+  if (!in.empty()) path_ = in / fmt::format("tuning-{:016x}.json", XXH64(machine_.data(), machine_.size(), 0));
+}
+
+std::string MeasurementCache::read() const {
+  if (path_.empty() || access(path_.c_str(), F_OK) != 0) return "";
+  try {
+    std::string text = text_of_file(path_, path_);
+    Tuning::from_json(text, path_);
+    return text;
+  } catch (const Error& error) {
+    log().warn("{} This machine is measured again.", error.what());
+    return "";
+  }
+}
+
+void MeasurementCache::add(const std::vector<std::string>& routes) const {
+  if (path_.empty()) {
+    log().warn(
+        "This machine's measurements are not kept, since neither STRETTO_CACHE_DIR, XDG_CACHE_HOME nor HOME names a "
+        "directory; set one, or STRETTO_CALIBRATE=off.");
+    return;
+  }
+  Json file{{"machine", machine_}, {"routes", Json::array()}};
+  if (const std::string known = read(); !known.empty()) file["routes"] = Json::parse(known).at("routes");
+  for (const std::string& text : routes) {
+    const Json route = Json::parse(text);
+    std::erase_if(file["routes"].get_ref<Json::array_t&>(),
+                  [&](const Json& old) { return place_of(old) == place_of(route); });
+    file["routes"].push_back(route);
+  }
+  // Jobs that end at the same time each write a file of their own; the last one's stays.
+  const std::string unfinished = fmt::format("{}.{}", path_, getpid());
+  std::error_code error;
+  fs::create_directories(fs::path(path_).parent_path(), error);
+  std::ofstream out(unfinished);
+  out << file.dump(1) << '\n';
+  out.close();
+  if (out) fs::rename(unfinished, path_, error);
+  if (out && !error) return;
+  fs::remove(unfinished, error);
+  log().warn(
+      "{} cannot be written, so that the next job measures this machine again; set STRETTO_CACHE_DIR to a directory "
+      "that can, or STRETTO_CALIBRATE=off.",
+      path_);
+}
+
+std::string Tuning::measurements_path(bool several_hosts) { return MeasurementCache(several_hosts).path(); }
+
+}  // namespace stretto

@@ -1,0 +1,86 @@
+// From invented times to a tuning file, and from it to choices.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "stretto/calibration.hpp"
+
+namespace stretto {
+namespace {
+
+using testing::HasSubstr;
+
+CallTimes times_of(Collective collective, std::int64_t bytes, const std::vector<MethodTime>& methods,
+                   bool symmetric = false) {
+  const auto count = TimedCall::count_of(collective, bytes, 4);
+  return {{collective, Algorithm::automatic, 0, 4, count}, bytes, symmetric, methods};
+}
+
+std::vector<CallTimes> two_methods() {
+  const Method few = Algorithm::recursive_doubling, many = Algorithm::ring;
+  return {times_of(Collective::all_reduce, 64, {{few, 1e-6}, {many, 3e-6}}),
+          times_of(Collective::all_reduce, 6400, {{few, 2e-6}, {many, 3e-6}}),
+          times_of(Collective::all_reduce, 640000, {{few, 90e-6}, {many, 60e-6}}),
+          times_of(Collective::all_reduce, 64, {{many, 1e-6}}, true)};
+}
+
+TEST(MeasuredRoute, TableChangesHalfwayBetweenSizes) {
+  const std::vector<CallTimes> all = two_methods();
+  const std::vector<CallTimes> ordinary(all.begin(), all.begin() + 3);
+  EXPECT_EQ(table_of(ordinary), "all_reduce:0-64000:recursive_doubling,64000-inf:ring");
+  EXPECT_EQ(table_of(ordinary, 4), "all_reduce:0-64000:recursive_doubling,64000-2560000:ring");
+}
+
+TEST(MeasuredRoute, ASingleNoisySizeChangesNothing) {
+  const Method a = Algorithm::ring, b = Algorithm::two_shot;
+  std::vector<CallTimes> times;
+  for (const double of_b : {1.2, 0.98, 1.2})
+    times.push_back(times_of(Collective::all_reduce, 64 << (2 * times.size()), {{a, 1}, {b, of_b}}));
+  EXPECT_EQ(table_of(times), "all_reduce:0-inf:ring");
+  times[1].methods[1].seconds = 0.5;
+  EXPECT_THAT(table_of(times), HasSubstr("two_shot"));
+}
+
+TEST(MeasuredRoute, APacketsCapacityIsABoundary) {
+  const std::vector<CallTimes> times = {times_of(Collective::all_reduce, 8192, {{Algorithm::packet, 1e-6}}),
+                                        times_of(Collective::all_reduce, 1 << 20, {{Algorithm::ring, 1e-6}})};
+  EXPECT_EQ(table_of(times), "all_reduce:0-16385:packet,16385-inf:ring");
+}
+
+TEST(MeasuredRoute, ChoicesRestOnWhatWasMeasured) {
+  const MeasuredRoute measured = measured_route("shm", 4, 1, two_methods(), 4);
+  EXPECT_EQ(measured.symmetric_table, "all_reduce:0-256:ring");
+  EXPECT_GT(measured.route.cost.alpha + measured.route.cost.overhead, 0);
+  const Tuning tuning = Tuning::from_json(R"({"routes": [)" + measured.to_json() + "]}", "a file");
+  const auto choice = [&](std::int64_t count, bool symmetric, int size = 4) {
+    Circumstances where;
+    where.shares_memory = true;
+    where.symmetric = symmetric;
+    return choose({Collective::all_reduce, Algorithm::automatic, 0, size, count}, DType::f32, ReduceOp::sum, tuning, where);
+  };
+  EXPECT_THAT(choice(16, false).reason, HasSubstr("recursive_doubling, by measurement, in a file"));
+  EXPECT_THAT(choice(1 << 18, false).reason, HasSubstr("ring, by measurement, in a file"));
+  EXPECT_THAT(choice(1 << 24, false).reason, HasSubstr("cost model"));  // far beyond what was measured
+  EXPECT_THAT(choice(16, true).reason, HasSubstr("ring, by measurement"));
+  EXPECT_THAT(choice(16, false, 3).reason, HasSubstr("cost model"));
+}
+
+TEST(MeasuredRoute, BetweenNodesForTheSamePlacementOnly) {
+  MeasuredRoute measured;
+  measured.route = {
+      .route = "network", .ranks = 4, .ranks_per_node = 2, .ranks_per_core = 1, .cost = {1e-5, 1e-6, 1e-9, 1e-10}};
+  measured.table = "all_reduce:0-inf:two_level(direct+two_shot)*2/8";
+  MeasuredRoute inside;
+  inside.route = {.route = "shm", .ranks = 2, .ranks_per_core = 1, .cost = {1e-6, 1e-7, 1e-10, 1e-10}};
+  const Tuning tuning = Tuning::from_json(R"({"routes": [)" + measured.to_json() + "," + inside.to_json() + "]}", "a file");
+  Circumstances where;
+  where.several_nodes = true;
+  where.route_between = "network";
+  PlanRequest request{Collective::all_reduce, Algorithm::automatic, 0, 4, 1000};
+  request.ranks_per_node = 2;
+  EXPECT_THAT(choose(request, DType::f32, ReduceOp::sum, tuning, where).reason, HasSubstr("by measurement"));
+  request.ranks_per_node = 1;
+  EXPECT_THAT(choose(request, DType::f32, ReduceOp::sum, tuning, where).reason, HasSubstr("cost model"));
+}
+
+}  // namespace
+}  // namespace stretto
