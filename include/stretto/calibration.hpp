@@ -29,11 +29,13 @@ struct STRETTO_API CallTimes {
   const MethodTime& fastest() const;
 };
 
-// How long TimedCall::time() looks at a method. Every method is looked at twice, in turn with the others, so that other load
-// on the machine meets all of them. Those that take at most 1.5 times as long as the fastest are then timed for `seconds`.
+// How long TimedCall::time() looks at a method. Every method is looked at a few times, in turn with the others, so that
+// other load on the machine meets all of them; the time that a quarter of the looks did not exceed counts. Those that take
+// at most 1.5 times as long as the fastest are then timed for `seconds`.
 struct Effort {
-  int most_calls = 200;   // of a look; fewer if they move more than 512 KiB in all
-  double seconds = 0.01;  // of a good method's own measurement
+  int looks = 2;
+  int most_calls = 200;   // of a look; fewer if they move more than 1 MiB in all
+  double seconds = 0.01;  // of a good method's own measurement; 0: none
   int least_calls = 3;    // in these seconds
 };
 

@@ -94,13 +94,13 @@ std::string table_of(const std::vector<CallTimes>& all, int reach) {
       const bool last = i + 1 == sizes.size();
       if (!last && methods[i + 1] == methods[i]) continue;
       const auto here = static_cast<double>(sizes[i].bytes);
-      const double bytes = last ? here * reach : std::sqrt(here * static_cast<double>(sizes[i + 1].bytes));
-      auto to = static_cast<std::int64_t>(three_digits(bytes));
+      const double bytes = last ? 0 : std::sqrt(here * static_cast<double>(sizes[i + 1].bytes));
+      auto to = last ? sizes[i].bytes * reach + 1 : static_cast<std::int64_t>(three_digits(bytes));
       if (methods[i].algorithm == Algorithm::packet) {
         const bool one_share = collective == Collective::all_gather || collective == Collective::gather;
         to = std::min(to, most_packet_bytes * (one_share ? sizes[i].request.size : 1) + 1);
       }
-      const bool open = last && to == 0;
+      const bool open = last && reach == 0;
       text +=
           fmt::format("{}{}-{}:{}", from == 0 ? "" : ",", from, open ? "inf" : fmt::format("{}", to), to_string(methods[i]));
       from = to;

@@ -20,9 +20,8 @@ constexpr Collective collectives[] = {Collective::all_reduce, Collective::reduce
                                       Collective::gather,     Collective::scatter};
 constexpr double budget = 1.8;                  // seconds for each of the two parts: within nodes, and between them
 constexpr std::int64_t must_reach = 128 << 10;  // bytes: a measurement that ends before is thrown away
-constexpr int reach = 4;  // a table speaks of four times as many bytes as were measured; beyond, the model does
-constexpr Effort brief{10, 0.3e-3, 1};
-constexpr Effort least{1, 0, 1};
+constexpr int reach = 4;         // a table speaks of four times as many bytes as were measured; beyond, the model does
+constexpr double loyalty = 0.9;  // what the library takes so far stays unless another method takes less than this
 
 double on_rank_zero(const Communicator& ranks, double value) {
   ranks.broadcast(&value, &value, 1, DType::f64, 0, Stream::inline_()).wait();
@@ -36,12 +35,11 @@ std::string same_text(RankContext& context, const std::string& mine) {
   return {reinterpret_cast<const char*>(first.data()), first.size()};
 }
 
-// The methods to time at a size, if those of the last size have taken so long: where bytes decide, what was far behind
-// stays behind.
-std::vector<Method> promising(const std::vector<Method>& all, const CallTimes* last, double times_slower, std::size_t most) {
-  if (last == nullptr) return all;
-  std::vector<MethodTime> known = last->methods;
-  std::erase_if(known, [&](const MethodTime& time) { return time.seconds > times_slower * last->fastest().seconds; });
+// The methods that are less than so many times slower than the fastest, best first: where bytes decide, what was far behind
+// at one size stays behind at the next.
+std::vector<Method> promising(const CallTimes& times, double times_slower, std::size_t most) {
+  std::vector<MethodTime> known = times.methods;
+  std::erase_if(known, [&](const MethodTime& time) { return time.seconds > times_slower * times.fastest().seconds; });
   std::sort(known.begin(), known.end(), [](const MethodTime& a, const MethodTime& b) { return a.seconds < b.seconds; });
   if (known.size() > most) known.resize(most);
   std::vector<Method> methods;
@@ -64,24 +62,47 @@ class Sweep {
   template <class Methods>
   bool add(const Size& size, bool symmetric, const Methods& methods) {
     for (const Collective collective : collectives) {
-      if (on_rank_zero(ranks_, now_seconds() - begin_) > budget) return false;
+      if (is_over()) return false;
       const std::int64_t count = TimedCall::count_of(collective, size.bytes, ranks_.size());
       if (count == 0) continue;
       const TimedCall call(ranks_, collective, count, symmetric);
-      CallTimes& last = last_[{collective, symmetric}];
-      const bool decided = size.most_methods > 0 && !last.methods.empty();
-      last = call.time(promising(methods(call), decided ? &last : nullptr, size.times_slower, size.most_methods),
-                       size.bytes > (1 << 20) ? least : brief);
-      times_.push_back(last);
+      const auto last = last_.find({collective, symmetric});
+      const bool decided = size.most_methods > 0 && last != last_.end();
+      const std::vector<Method> tried =
+          decided ? promising(times_[last->second], size.times_slower, size.most_methods) : methods(call);
+      const Method so_far = call.chosen();
+      CallTimes times = call.time(tried, effort_for(size.bytes));
+      for (MethodTime& time : times.methods) time.seconds *= time.method == so_far ? loyalty : 1;
+      last_[{collective, symmetric}] = times_.size();
+      times_.push_back(std::move(times));
     }
     return true;
+  }
+
+  // Looks once more at each call's best methods, as far as the budget reaches: a machine that other work has slowed down for
+  // a moment may be itself again.
+  void look_again() {
+    for (CallTimes& times : times_) {
+      const std::vector<Method> best = promising(times, 2, 4);
+      if (best.size() < 2) continue;
+      if (is_over()) return;
+      const TimedCall call(ranks_, times.request.collective, times.request.count, times.symmetric);
+      const CallTimes again = call.time(best, effort_for(times.bytes));
+      const Method so_far = call.chosen();
+      for (MethodTime& time : times.methods) {
+        time.seconds = std::min(time.seconds, again.of(time.method) * (time.method == so_far ? loyalty : 1));
+      }
+    }
   }
   const std::vector<CallTimes>& times() const { return times_; }
 
  private:
+  static Effort effort_for(std::int64_t bytes) { return bytes > (1 << 20) ? Effort{2, 1, 0, 1} : Effort{3, 10, 0, 1}; }
+  bool is_over() const { return on_rank_zero(ranks_, now_seconds() - begin_) > budget; }
+
   const Communicator& ranks_;
   double begin_ = now_seconds();
-  std::map<std::pair<Collective, bool>, CallTimes> last_;
+  std::map<std::pair<Collective, bool>, std::size_t> last_;  // the place in times_ of the last size
   std::vector<CallTimes> times_;
 };
 
@@ -104,6 +125,7 @@ std::optional<MeasuredRoute> within_node(const Communicator& node, double ranks_
     reached = size.bytes;
   }
   if (reached < must_reach) return std::nullopt;
+  sweep.look_again();
   return measured_route("shm", node.size(), ranks_per_core, sweep.times(), reach);
 }
 
@@ -165,6 +187,7 @@ std::optional<std::string> table_between_nodes(const Communicator& world, const 
     reached = size.bytes;
   }
   if (reached < must_reach) return std::nullopt;
+  sweep.look_again();
   return table_of(sweep.times(), reach);
 }
 

@@ -94,12 +94,17 @@ CallTimes TimedCall::time(const std::vector<Method>& methods, const Effort& effo
     for (int i = 0; i < calls; ++i) std::ignore = communicator_.start(call_, stream, {.method = method});
     return (now_seconds() - begin) / calls / communicator_.size();
   };
-  const auto few = static_cast<int>(std::clamp<std::int64_t>((512 << 10) / (times.bytes + 1), 1, effort.most_calls));
-  for (int look = 0; look < 2; ++look) {
+  const auto few = static_cast<int>(std::clamp<std::int64_t>((1 << 20) / (times.bytes + 1), 1, effort.most_calls));
+  std::vector<std::vector<double>> looks(times.methods.size());
+  for (int look = 0; look < effort.looks; ++look) {
     std::vector<double> means;
     for (const MethodTime& time : times.methods) means.push_back(mean_of(time.method, few));
     means = sums(communicator_, std::move(means));
-    for (std::size_t m = 0; m < means.size(); ++m) times.methods[m].seconds = std::min(times.methods[m].seconds, means[m]);
+    for (std::size_t m = 0; m < means.size(); ++m) looks[m].push_back(means[m]);
+  }
+  for (std::size_t m = 0; m < looks.size(); ++m) {
+    std::sort(looks[m].begin(), looks[m].end());
+    times.methods[m].seconds = looks[m][looks[m].size() / 4];
   }
   const double fastest = times.fastest().seconds;
   for (MethodTime& time : times.methods) {

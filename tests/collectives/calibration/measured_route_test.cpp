@@ -27,7 +27,7 @@ TEST(MeasuredRoute, TableChangesHalfwayBetweenSizes) {
   const std::vector<CallTimes> all = two_methods();
   const std::vector<CallTimes> ordinary(all.begin(), all.begin() + 3);
   EXPECT_EQ(table_of(ordinary), "all_reduce:0-64000:recursive_doubling,64000-inf:ring");
-  EXPECT_EQ(table_of(ordinary, 4), "all_reduce:0-64000:recursive_doubling,64000-2560000:ring");
+  EXPECT_EQ(table_of(ordinary, 4), "all_reduce:0-64000:recursive_doubling,64000-2560001:ring");
 }
 
 TEST(MeasuredRoute, ASingleNoisySizeChangesNothing) {
@@ -48,7 +48,7 @@ TEST(MeasuredRoute, APacketsCapacityIsABoundary) {
 
 TEST(MeasuredRoute, ChoicesRestOnWhatWasMeasured) {
   const MeasuredRoute measured = measured_route("shm", 4, 1, two_methods(), 4);
-  EXPECT_EQ(measured.symmetric_table, "all_reduce:0-256:ring");
+  EXPECT_EQ(measured.symmetric_table, "all_reduce:0-257:ring");
   EXPECT_GT(measured.route.cost.alpha + measured.route.cost.overhead, 0);
   const Tuning tuning = Tuning::from_json(R"({"routes": [)" + measured.to_json() + "]}", "a file");
   const auto choice = [&](std::int64_t count, bool symmetric, int size = 4) {
