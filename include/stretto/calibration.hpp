@@ -34,7 +34,8 @@ struct STRETTO_API CallTimes {
 // at most 1.5 times as long as the fastest are then timed for `seconds`.
 struct Effort {
   int looks = 2;
-  int most_calls = 200;   // of a look; fewer if they move more than 1 MiB in all
+  int most_calls = 200;  // of a look; fewer if their vectors have more than most_bytes in all
+  std::int64_t most_bytes = 1 << 20;
   double seconds = 0.01;  // of a good method's own measurement; 0: none
   int least_calls = 3;    // in these seconds
 };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <tuple>
 
 #include "collectives/communicator/group.hpp"
@@ -18,7 +19,10 @@ namespace {
 constexpr Collective collectives[] = {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather,
                                       Collective::all_to_all, Collective::broadcast,      Collective::reduce,
                                       Collective::gather,     Collective::scatter};
-constexpr double budget = 1.8;                  // seconds for each of the two parts: within nodes, and between them
+constexpr double budget_within = 1.8, budget_between = 3.5;  // seconds
+constexpr Effort small_within{3, 10, 1 << 20, 0, 1}, large_within{2, 1, 1 << 20, 0, 1};
+constexpr Effort small_between{2, 3, 1 << 20, 0, 1}, large_between{1, 2, 8 << 20, 0, 1};
+constexpr std::int64_t large = 1 << 20;         // bytes
 constexpr std::int64_t must_reach = 128 << 10;  // bytes: a measurement that ends before is thrown away
 constexpr int reach = 4;         // a table speaks of four times as many bytes as were measured; beyond, the model does
 constexpr double loyalty = 0.9;  // what the library takes so far stays unless another method takes less than this
@@ -56,7 +60,8 @@ struct Size {
 // The times of all collectives at growing sizes, until the budget is used up.
 class Sweep {
  public:
-  explicit Sweep(const Communicator& ranks) : ranks_(ranks) {}
+  Sweep(const Communicator& ranks, const Effort& at_small_sizes, const Effort& at_large_sizes, double budget)
+      : ranks_(ranks), small_(at_small_sizes), large_(at_large_sizes), end_(now_seconds() + budget) {}
 
   // methods(call): those to time as long as nothing is known. Returns false once the budget is used up.
   template <class Methods>
@@ -97,11 +102,12 @@ class Sweep {
   const std::vector<CallTimes>& times() const { return times_; }
 
  private:
-  static Effort effort_for(std::int64_t bytes) { return bytes > (1 << 20) ? Effort{2, 1, 0, 1} : Effort{3, 10, 0, 1}; }
-  bool is_over() const { return on_rank_zero(ranks_, now_seconds() - begin_) > budget; }
+  const Effort& effort_for(std::int64_t bytes) const { return bytes >= large ? large_ : small_; }
+  bool is_over() const { return on_rank_zero(ranks_, end_ - now_seconds()) < 0; }
 
   const Communicator& ranks_;
-  double begin_ = now_seconds();
+  Effort small_, large_;
+  double end_;
   std::map<std::pair<Collective, bool>, std::size_t> last_;  // the place in times_ of the last size
   std::vector<CallTimes> times_;
 };
@@ -118,7 +124,7 @@ std::vector<Method> sensible_methods(const TimedCall& call) {
 std::optional<MeasuredRoute> within_node(const Communicator& node, double ranks_per_core) {
   constexpr Size sizes[] = {{8, 0, 0},           {512, 0, 0},       {4 << 10, 0, 0},   {32 << 10, 0, 0},
                             {256 << 10, 4, 100}, {2 << 20, 2.5, 5}, {16 << 20, 1.3, 2}};
-  Sweep sweep(node);
+  Sweep sweep(node, small_within, large_within, budget_within);
   std::int64_t reached = 0;
   for (const Size& size : sizes) {
     if (!sweep.add(size, false, sensible_methods) || !sweep.add(size, true, sensible_methods)) break;
@@ -160,27 +166,28 @@ LinkCost between_nodes(const Communicator& world, const Tuning& tuning, double r
   return cost;
 }
 
-// The methods that the model expects to be fastest, no more than two that differ in lanes and pieces only.
+// The methods that the model expects to be fastest: of each kind one in a single lane, and one in several.
 std::vector<Method> best_by_model(const TimedCall& call, Communicator::Group& group, const Selector& selector) {
   const PlanRequest& plain = call.request();
   PlanRequest request = group.planner().request_of({.collective = plain.collective, .count = plain.count}, {});
   request.rank = 0;
   const Choice choice =
       selector.choose(request, DType::f32, ReduceOp::sum, group.planner().nodes(), group.links(), false, false);
-  std::map<std::tuple<Algorithm, Algorithm, Algorithm>, int> of_a_kind;
+  std::set<std::tuple<Algorithm, Algorithm, Algorithm, bool>> kinds;
   std::vector<Method> methods;
   if (choice.candidates.empty()) methods.push_back(choice.method);
   for (const Candidate& candidate : choice.candidates) {
     const Method& method = candidate.method;
-    if (methods.size() < 8 && of_a_kind[{method.algorithm, method.inside, method.between}]++ < 2) methods.push_back(method);
+    const bool is_new = kinds.insert({method.algorithm, method.inside, method.between, method.lanes > 1}).second;
+    if (is_new && methods.size() < 5) methods.push_back(method);
   }
   return methods;
 }
 
 std::optional<std::string> table_between_nodes(const Communicator& world, const Selector& selector) {
-  constexpr Size sizes[] = {{8, 0, 0}, {8 << 10, 0, 0}, {128 << 10, 0, 0}, {1 << 20, 0, 0}, {8 << 20, 1.5, 3}};
+  constexpr Size sizes[] = {{64, 0, 0}, {8 << 10, 0, 0}, {128 << 10, 0, 0}, {1 << 20, 0, 0}, {8 << 20, 1.5, 3}};
   Communicator::Group& group = Communicator::Group::of(world);
-  Sweep sweep(world);
+  Sweep sweep(world, small_between, large_between, budget_between);
   std::int64_t reached = 0;
   for (const Size& size : sizes) {
     if (!sweep.add(size, false, [&](const TimedCall& call) { return best_by_model(call, group, selector); })) break;

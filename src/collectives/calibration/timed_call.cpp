@@ -94,7 +94,7 @@ CallTimes TimedCall::time(const std::vector<Method>& methods, const Effort& effo
     for (int i = 0; i < calls; ++i) std::ignore = communicator_.start(call_, stream, {.method = method});
     return (now_seconds() - begin) / calls / communicator_.size();
   };
-  const auto few = static_cast<int>(std::clamp<std::int64_t>((1 << 20) / (times.bytes + 1), 1, effort.most_calls));
+  const auto few = static_cast<int>(std::clamp<std::int64_t>(effort.most_bytes / times.bytes, 1, effort.most_calls));
   std::vector<std::vector<double>> looks(times.methods.size());
   for (int look = 0; look < effort.looks; ++look) {
     std::vector<double> means;
