@@ -2,8 +2,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 
 #include "comm_report.hpp"
@@ -113,10 +111,11 @@ class TrainingRun {
     if (line_.load.empty() && !resumes) return;
     LoadedCheckpoint loaded;
     rank0_first(mesh_.world(), [&] {
-      const std::string& directory = resumes ? line_.save : line_.load;
-      const std::string checkpoint = find_checkpoint(directory);
+      std::string left_out;
+      const std::string checkpoint = find_checkpoint(resumes ? line_.save : line_.load, &left_out);
       loaded = load_checkpoint(trainer_.sharded(), trainer_.optimizer(), checkpoint, resumes);
-      if (rank0_) say_what_is_left_out(directory, checkpoint);
+      if (rank0_ && !left_out.empty())
+        reporter_.say(fmt::format("{} has no index.json and is left out; loaded {}.", left_out, checkpoint));
       require(!resumes || loaded.step <= line_.steps, "The checkpoint in --save {} is of step {}, beyond --train-iters {}.",
               line_.save, loaded.step, line_.steps);
     });
@@ -126,13 +125,6 @@ class TrainingRun {
     trainer_.loss_scale().restore(loaded.notes);
     first_step_ = saved_at_ = loaded.step;
     samples_ = loaded.number(consumed_samples_note, loaded.step * line_.trainer.global_batch);
-  }
-
-  void say_what_is_left_out(const std::string& directory, const std::string& checkpoint) {
-    std::string newest;
-    if (checkpoint == directory || !std::getline(std::ifstream(directory + "/latest"), newest)) return;
-    if (std::filesystem::path(checkpoint).filename() == newest) return;
-    reporter_.say(fmt::format("{}/{} has no index.json and is left out; loaded {}.", directory, newest, checkpoint));
   }
 
   void begin_with_hf_model() {

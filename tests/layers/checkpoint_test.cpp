@@ -247,8 +247,12 @@ TEST_F(CheckpointErrors, TheNewestCompleteOneIsFound) {
     std::filesystem::create_directory(directory / other);
     directory.write(std::string(other) + "/index.json", "{}");
   }
+  std::string left_out = "of an earlier call";
+  EXPECT_EQ(find_checkpoint(directory.path(), &left_out), checkpoint);
+  EXPECT_EQ(left_out, "");
   std::filesystem::remove(index);
-  EXPECT_EQ(find_checkpoint(directory.path()), directory / "step_00000002");
+  EXPECT_EQ(find_checkpoint(directory.path(), &left_out), directory / "step_00000002");
+  EXPECT_EQ(left_out, checkpoint);
   std::filesystem::remove_all(checkpoint);
   EXPECT_EQ(find_checkpoint(directory.path()), directory / "step_00000002");
   for (const char* const older : {"step_00000001", "step_00000002"}) std::filesystem::remove_all(directory / older);

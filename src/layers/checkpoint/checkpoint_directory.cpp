@@ -106,7 +106,8 @@ bool has_checkpoint(const std::string& directory) {
   return is_complete(directory) || fs::exists(fs::path(directory) / "latest");
 }
 
-std::string find_checkpoint(const std::string& directory) {
+std::string find_checkpoint(const std::string& directory, std::string* left_out) {
+  if (left_out != nullptr) left_out->clear();
   if (is_complete(directory)) return directory;
   const fs::path latest = fs::path(directory) / "latest";
   std::ifstream file;
@@ -121,6 +122,7 @@ std::string find_checkpoint(const std::string& directory) {
     fail(ErrorCode::io, "There is no complete checkpoint in {}: {} has no index.json, nor is an older one there.", directory,
          name);
   }
+  if (left_out != nullptr) *left_out = newest;
   return *std::max_element(older.begin(), older.end());
 }
 
