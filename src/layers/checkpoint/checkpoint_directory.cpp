@@ -94,10 +94,12 @@ void remove_old_checkpoints(const fs::path& directory, int keep) {
   std::erase_if(older, [&](const fs::path& path) { return path.filename().string() >= newest; });
   std::sort(older.begin(), older.end(), std::greater<>());
   std::vector<fs::path> removed = entries(directory, ".step_", ".removed");  // by a run that was killed
-  for (std::size_t i = static_cast<std::size_t>(keep) - 1; i < older.size(); ++i) {
-    removed.push_back(older[i].parent_path() / fmt::format(".{}.removed", older[i].filename().string()));
+  int kept = 1;
+  for (const fs::path& each : older) {
+    if (is_complete(each) && kept++ < keep) continue;
+    removed.push_back(each.parent_path() / fmt::format(".{}.removed", each.filename().string()));
     fs::remove_all(removed.back());
-    fs::rename(older[i], removed.back());
+    fs::rename(each, removed.back());
   }
   for (const fs::path& each : removed) fs::remove_all(each);
 }

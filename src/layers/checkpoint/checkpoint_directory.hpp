@@ -26,8 +26,8 @@ void begin_checkpoint(const std::filesystem::path& directory, const std::string&
 void publish_checkpoint(const std::filesystem::path& directory, const std::string& name);
 // Removes what is left of an unfinished checkpoint. Never throws.
 void discard_checkpoint(const std::filesystem::path& directory, const std::string& name);
-// Removes all but the newest `keep` checkpoints. Those of later steps than the newest one, which a resumed job has yet to
-// replace, stay. A checkpoint loses its name before its files go.
+// Removes all but the newest `keep` complete checkpoints. Those of later steps than the newest one, which a resumed job has
+// yet to replace, stay, and so does an unfinished one. A checkpoint loses its name before its files go.
 void remove_old_checkpoints(const std::filesystem::path& directory, int keep);
 
 }  // namespace stretto
