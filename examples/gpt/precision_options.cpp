@@ -13,9 +13,7 @@ namespace {
 
 const std::vector<std::string> types = {"fp64", "fp32", "bf16", "fp16"};
 
-DType type_of(const std::string& name) {
-  return name == "fp64" ? DType::f64 : name == "fp32" ? DType::f32 : name == "bf16" ? DType::bf16 : DType::f16;
-}
+DType type_of(const std::string& name) { return stretto::dtype_from_name(name.c_str()); }
 
 }  // namespace
 

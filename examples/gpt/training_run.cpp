@@ -275,7 +275,7 @@ class TrainingRun {
     const std::int64_t per_pass = line_.trainer.micro_batch * mesh_.size(Axis::data);
     reporter_.say(fmt::format("{} parameters: {} layers, {} wide, {} heads, {} tokens a sequence, {}",
                               trainer_.parameters().global_elements(), model.layers, model.hidden, model.heads,
-                              model.sequence, stretto::name(line_.trainer.sharding.dtype)));
+                              model.sequence, training_name(line_.trainer.sharding.dtype)));
     reporter_.say(fmt::format(
         "{} ranks: dp {} x tp {} x pp {}{}{}; {} sequences x {} tokens a step = {} microbatches of {} on each dp rank",
         mesh_.world().size(), mesh_.size(Axis::data), mesh_.size(Axis::tensor), mesh_.size(Axis::pipeline),

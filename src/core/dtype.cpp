@@ -14,12 +14,12 @@ namespace stretto {
 namespace {
 struct Names {
   DType dtype;
-  const char* names[3];  // the first is the one that name() returns
+  const char* names[3];  // the first is the one that name() returns, the second that of training_name()
 };
 constexpr Names dtype_names[] = {
     {DType::f64, {"f64", "fp64", "double"}},
     {DType::f32, {"f32", "fp32", "float"}},
-    {DType::bf16, {"bf16", "bfloat16", "bf16"}},
+    {DType::bf16, {"bf16", "bf16", "bfloat16"}},
     {DType::f16, {"f16", "fp16", "half"}},
     {DType::i8, {"i8", "int8", "i8"}},
     {DType::u8, {"u8", "uint8", "u8"}},
@@ -30,12 +30,15 @@ constexpr Names dtype_names[] = {
     {DType::f8e4m3, {"f8e4m3", "fp8_e4m3", "f8e4m3"}},
     {DType::f8e5m2, {"f8e5m2", "fp8_e5m2", "f8e5m2"}},
 };
+
+const char* name_of(DType dtype, std::size_t which) {
+  const auto i = static_cast<std::size_t>(dtype);
+  return i < std::size(dtype_names) ? dtype_names[i].names[which] : "unknown";
+}
 }  // namespace
 
-const char* name(DType dtype) {
-  const auto i = static_cast<std::size_t>(dtype);
-  return i < std::size(dtype_names) ? dtype_names[i].names[0] : "unknown";
-}
+const char* name(DType dtype) { return name_of(dtype, 0); }
+const char* training_name(DType dtype) { return name_of(dtype, 1); }
 
 DType dtype_from_name(const char* name) {
   const std::string_view given = name;

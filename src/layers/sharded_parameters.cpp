@@ -30,10 +30,11 @@ void ShardedParameters::Options::check(const MeshShape& mesh) const {
   require(!options_of_qgz || qgz != QuantizedFormat::none,
           "Error feedback and stochastic rounding need quantized gradients; choose a format for qgZ.");
   require(gradients() == dtype || gradients() == kernels::accumulator(dtype),
-          "Gradients of {} values are kept in {}, not in {}.", name(dtype),
-          dtype == kernels::accumulator(dtype) ? name(dtype)
-                                               : fmt::format("{} or {}", name(dtype), name(kernels::accumulator(dtype))),
-          name(gradients()));
+          "Gradients of {} values are kept in {}, not in {}.", training_name(dtype),
+          dtype == kernels::accumulator(dtype)
+              ? training_name(dtype)
+              : fmt::format("{} or {}", training_name(dtype), training_name(kernels::accumulator(dtype))),
+          training_name(gradients()));
   require(prefetch >= 0, "Parameters cannot be prefetched {} units ahead; give 0 or more.", prefetch);
   require(measured_steps >= 0, "{} steps cannot be measured; give 0 or more.", measured_steps);
   require(unit_bytes > 0, "A unit of 0 bytes holds no parameter; give at least 1.");

@@ -169,6 +169,7 @@ TEST(DTypeNames, AreReadBackAndRefusedByName) {
   for (int number = 0; number < 12; ++number) {
     const auto dtype = static_cast<DType>(number);
     EXPECT_EQ(dtype_from_name(name(dtype)), dtype);
+    EXPECT_EQ(dtype_from_name(training_name(dtype)), dtype);
   }
   try {
     dtype_from_name("fp12");

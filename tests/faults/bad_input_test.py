@@ -191,8 +191,8 @@ class BadInput(FaultTest):
         self.expect_refusal({"--dtype": "fp16", "--loss-scale": 0}, ["cannot be scaled by 0"])
         self.expect_refusal({"--dtype": "fp16", "--loss-scale": 8, "--loss-scale-window": 5}, ["--loss-scale 8 is fixed"])
         self.expect_refusal({"--dtype": "fp16", "--loss-scale-window": 0}, ["after 0 steps"])
-        self.expect_refusal({"--dtype": "bf16", "--grad-dtype": "fp16"}, ["bf16 values", "not in f16"])
-        self.expect_refusal({"--grad-dtype": "bf16"}, ["f32 values", "not in bf16"])
+        self.expect_refusal({"--dtype": "bf16", "--grad-dtype": "fp16"}, ["bf16 values are kept in bf16 or fp32", "not in fp16"])
+        self.expect_refusal({"--grad-dtype": "bf16"}, ["fp32 values are kept in fp32", "not in bf16"])
         # Gradients overflow in every step: training stops, and says what to do.
         self.expect_refusal({"--dtype": "fp16", "--loss-scale": "1e30", "--train-iters": 30}, ["Steps 1 to 20", "--loss-scale", "bf16"])
 

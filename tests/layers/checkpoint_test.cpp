@@ -376,7 +376,8 @@ TEST_F(CheckpointErrors, OldOnesAreRemovedAndNothingElse) {
   for (const char* const other : {"step_00000000", "step_00000001", "step_00000002", "step_00000009", "mine",
                                   ".step_00000000.removed", ".step_00000004.unfinished"})
     std::filesystem::create_directory(directory / other);
-  for (const char* const complete : {"step_00000000", "step_00000001"}) directory.write(fmt::format("{}/index.json", complete), "{}");
+  for (const char* const complete : {"step_00000000", "step_00000001"})
+    directory.write(fmt::format("{}/index.json", complete), "{}");
   remove_old_checkpoints(directory.path(), 2);
   const auto has = [&](const char* name) { return std::filesystem::exists(directory / name); };
   EXPECT_FALSE(has("step_00000000") || has(".step_00000000.removed"));

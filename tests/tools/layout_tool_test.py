@@ -112,7 +112,7 @@ class Layouts(unittest.TestCase):
         self.refused("has 'depth=24'; known are layers", "--model", MODEL.replace("layers", "depth"), *line[2:])
         self.refused("--cluster is required", *line[:2], *line[4:])
         self.refused("The cluster '/nowhere.json' cannot be read", *line[:2], "--cluster", "/nowhere.json", *line[4:])
-        self.refused("The cluster has no products of f32", *line, "--dtype", "fp32")
+        self.refused("The cluster has no products of fp32", *line, "--dtype", "fp32")
         with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
             file.write(CLUSTER.read_text().replace('"memory_gbs"', '"memory_gb"'))
             file.flush()

@@ -8,15 +8,10 @@
 namespace stretto {
 namespace {
 
-// The trainer's names of types.
-const char* type_name(DType dtype) {
-  return dtype == DType::f64 ? "fp64" : dtype == DType::f32 ? "fp32" : dtype == DType::bf16 ? "bf16" : "fp16";
-}
-
 // The flags of options that all layouts of a search share, where these differ from the trainer's defaults.
 std::string state_flags(const ShardedParameters::Options& options) {
   std::string flags;
-  if (options.gradient_dtype) flags += fmt::format(" --grad-dtype {}", type_name(*options.gradient_dtype));
+  if (options.gradient_dtype) flags += fmt::format(" --grad-dtype {}", training_name(*options.gradient_dtype));
   if (!options.overlap) flags += " --no-overlap";
   if (options.zero >= ZeroStage::gradients && options.prefetch != 1)
     flags += fmt::format(" --prefetch {}", options.prefetch);
@@ -70,7 +65,7 @@ std::string train_flags(const TrainingLayout& layout) {
   flags += fmt::format(" --zero {} --recompute {}{} --micro-batch-size {} --global-batch-size {} --dtype {}",
                        static_cast<int>(layout.sharding.zero), name(layout.recompute.level),
                        layout.recompute.partition ? " --partition-activations" : "", layout.micro_batch, layout.global_batch,
-                       type_name(layout.sharding.dtype));
+                       training_name(layout.sharding.dtype));
   if (layout.mask.sparse()) flags += " --attention " + to_text(layout.mask);
   flags += state_flags(layout.sharding);
   return flags + fmt::format(" --num-layers {} --hidden-size {} --num-attention-heads {} --seq-length {} --vocab-size {}",

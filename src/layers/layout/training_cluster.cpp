@@ -206,7 +206,7 @@ double TrainingCluster::product_rate(DType dtype, double size) const {
   const auto found = products.find(dtype);
   if (found == products.end()) {
     fail(ErrorCode::invalid_argument, "The cluster has no products of {}; add their rates, or choose another type.",
-         name(dtype));
+         training_name(dtype));
   }
   const std::vector<ProductRate>& rates = found->second;
   const auto next = std::ranges::find_if(rates, [&](const ProductRate& each) { return each.size >= size; });

@@ -88,7 +88,7 @@ TEST(TrainingCluster, RefusesInOneSentence) {
   EXPECT_EQ(sentence_of([] { training_cluster_from_file("/nowhere/a.json"); }),
             "The cluster '/nowhere/a.json' cannot be read: No such file or directory.");
   EXPECT_EQ(sentence_of([] { training_cluster_from_text(cluster_text).product_rate(DType::f32, 100); }),
-            "The cluster has no products of f32; add their rates, or choose another type.");
+            "The cluster has no products of fp32; add their rates, or choose another type.");
 }
 
 TEST(TrainingSystem, ReadsSwitches) {
