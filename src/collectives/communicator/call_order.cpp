@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 
 #include "collectives/communicator/group.hpp"
 #include "core/fail.hpp"
@@ -11,7 +12,8 @@ namespace {
 
 constexpr double seconds_between_questions = 1;
 constexpr double seconds_to_answer = 0.2;
-constexpr std::size_t most_asked_about = 8;
+constexpr std::size_t most_asked_about = 8;  // of one's own calls
+constexpr std::size_t most_asked_in_all = 64;
 
 }  // namespace
 
@@ -49,22 +51,58 @@ void CallOrder::check(const std::function<std::vector<int>()>& ranks) {
   asked_at_ = now_seconds();
 }
 
+// A rank that waits in an operation, which keeps it from beginning that of the rank before it.
+struct CallOrder::Waiting {
+  int rank;
+  std::size_t before;  // index of the rank that waits for this one
+  OperationId in;
+  std::string text;
+  std::vector<int> waits_for;
+};
+
+// What the answers say holds together although they come one after the other: an operation cannot have ended that a later
+// answer says has not begun.
 void CallOrder::check(const OpenCall& mine, std::vector<int> ranks) {
   std::erase_if(ranks, [&](int rank) { return std::ranges::count(mine.ranks, rank) == 0; });
-  if (ranks.empty()) return;
-  Job& job = context_.job();
-  const std::vector<RankAccount> accounts = job.ask(ranks, seconds_to_answer, mine.id);
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    const RankAccount& theirs = accounts[i];
-    if (theirs.held_up_in.number == 0 || !context_.open_calls().comes_after(theirs.held_up_in, mine)) continue;
-    const std::string sentence = fmt::format(
-        "Rank {} waits for rank {} in {}, and rank {} waits for rank {} in {}, and neither can begin the other's operation "
-        "before its own has ended: call the operations of several communicators in the same order on all ranks, or give "
-        "each communicator a stream of its own.",
-        job.rank(), ranks[i], mine.text, ranks[i], job.rank(), theirs.held_up_text);
-    job.abort(sentence);
-    throw Error(ErrorCode::invalid_argument, sentence);
+  const int me = context_.job().rank();
+  std::vector<Waiting> waiting{{me, 0, mine.id, mine.text, std::move(ranks)}};
+  std::set<std::tuple<int, std::uint64_t, std::uint64_t>> asked;  // rank and operation
+  for (std::size_t i = 0; i < waiting.size() && asked.size() < most_asked_in_all; ++i) {
+    const OperationId wanted = waiting[i].in;
+    std::vector<int> next = waiting[i].waits_for;
+    std::erase_if(next, [&](int rank) { return rank == me || !asked.emplace(rank, wanted.series, wanted.number).second; });
+    if (next.empty()) continue;
+    std::vector<RankAccount> accounts = context_.job().ask(next, seconds_to_answer, wanted);
+    for (std::size_t k = 0; k < next.size(); ++k) {
+      RankAccount& its = accounts[k];
+      if (its.held_up_in.number == 0) continue;
+      waiting.push_back({next[k], i, its.held_up_in, std::move(its.held_up_text), std::move(its.held_up_by)});
+      const bool for_me = std::ranges::count(waiting.back().waits_for, me) > 0;
+      if (for_me && context_.open_calls().comes_after(its.held_up_in, mine)) report(waiting);
+    }
   }
+}
+
+void CallOrder::report(const std::vector<Waiting>& waiting) {
+  std::vector<const Waiting*> circle;
+  for (std::size_t i = waiting.size() - 1; i != 0; i = waiting[i].before) circle.insert(circle.begin(), &waiting[i]);
+  circle.insert(circle.begin(), &waiting.front());
+  std::string sentence;
+  for (std::size_t i = 0; i < circle.size(); ++i) {
+    const bool is_last = i + 1 == circle.size();
+    sentence += fmt::format("{} {} waits for rank {} in {}, ",
+                            i == 0    ? "Rank"
+                            : is_last ? "and rank"
+                                      : "rank",
+                            circle[i]->rank, circle[is_last ? 0 : i + 1]->rank, circle[i]->text);
+  }
+  sentence += fmt::format(
+      "and {} before its own has ended: call the operations of several communicators in the same order on all "
+      "ranks, or give each communicator a stream of its own.",
+      circle.size() == 2 ? "neither can begin the other's operation"
+                         : "none can begin the operation of the rank that waits for it");
+  context_.job().abort(sentence);
+  throw Error(ErrorCode::invalid_argument, sentence);
 }
 
 }  // namespace stretto

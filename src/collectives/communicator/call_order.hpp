@@ -18,13 +18,15 @@ class CallOrder {
   CallOrder(const std::vector<PendingCall>& calls, std::uint64_t first_record, const Work& work);
 
   void begin();
-  // Called again and again while the calls wait. Once a second it asks the ranks for which they wait, ranks() of the job.
-  // Throws Error(invalid_argument), and tells all ranks, if one of these waits for this rank in an operation that comes here
-  // after one of these calls, and there before it.
+  // Called again and again while the calls wait. Once a second it asks the ranks for which they wait, ranks() of the job,
+  // and those for which these wait. Throws Error(invalid_argument), and tells all ranks, if they wait in a circle: each in
+  // an operation that the next one cannot begin before its own has ended.
   void check(const std::function<std::vector<int>()>& ranks);
 
  private:
+  struct Waiting;
   void check(const OpenCall& mine, std::vector<int> ranks);
+  void report(const std::vector<Waiting>& waiting);
 
   RankContext& context_;
   std::vector<std::unique_ptr<OpenCalls::Place>> places_;

@@ -41,10 +41,13 @@ void OpenCalls::Place::begin() {
 
 std::optional<OpenCall> OpenCalls::in_the_way_of(const OperationId& wanted, int rank) const {
   const std::lock_guard lock(mutex_);
+  std::optional<OpenCall> first;
   for (const OpenCall& call : calls_) {
-    if (call.begun && std::ranges::count(call.ranks, rank) > 0 && is_behind(wanted, call)) return call;
+    if (!call.begun || !is_behind(wanted, call)) continue;
+    if (std::ranges::count(call.ranks, rank) > 0) return call;
+    if (!first) first = call;
   }
-  return std::nullopt;
+  return first;
 }
 
 bool OpenCalls::comes_after(const OperationId& later, const OpenCall& first) const {

@@ -29,8 +29,8 @@ struct OpenCall {
 };
 
 // The open calls of a rank, for STRETTO_CHECK=1: whether one operation can only begin when another one has ended, on this
-// rank. If two ranks wait for each other, each in an operation that the other cannot begin before its own has ended, then
-// neither will ever end. Any thread may call any function.
+// rank. If ranks wait in a circle, each in an operation that the next one cannot begin before its own has ended, then none
+// will ever end. Any thread may call any function.
 class OpenCalls {
  public:
   // A call, from now until this object is destroyed. `calls` must outlive it.
@@ -48,7 +48,8 @@ class OpenCalls {
     std::list<OpenCall>::iterator at_;
   };
 
-  // The first operation that is under way, has this rank of the job among its own, and must end before `wanted` begins.
+  // An operation that is under way and must end before `wanted` begins: the first one that has this rank of the job among
+  // its own, or else the first.
   std::optional<OpenCall> in_the_way_of(const OperationId& wanted, int rank) const;
   // Whether `later` can only begin when the open call `first` has ended.
   bool comes_after(const OperationId& later, const OpenCall& first) const;

@@ -1,5 +1,6 @@
 #include "collectives/job/rank_context.hpp"
 
+#include <algorithm>
 #include <exception>
 
 #include "collectives/job/flights_on_signal.hpp"
@@ -51,6 +52,8 @@ RankAccount RankContext::account(int rank, const OperationId& wanted) {
   if (const std::optional<OpenCall> call = open_calls_.in_the_way_of(wanted, rank)) {
     account.held_up_in = call->id;
     account.held_up_text = call->text;
+    account.held_up_by = network_->awaited_ranks().all();
+    std::erase_if(account.held_up_by, [&](int each) { return std::ranges::count(call->ranks, each) == 0; });
   }
   return account;
 }

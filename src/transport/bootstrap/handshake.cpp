@@ -14,7 +14,7 @@
 namespace stretto {
 namespace {
 
-constexpr std::uint64_t version = 3;
+constexpr std::uint64_t version = 4;
 constexpr std::uint64_t protocol = 0x53747265'74746f00 | version;  // "Stretto", and the version
 bool is_stretto(std::uint64_t said) { return said >> 8 == protocol >> 8; }
 

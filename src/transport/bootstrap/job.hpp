@@ -24,9 +24,10 @@ struct OperationId {
 struct RankAccount {
   std::string text;            // the end of a sentence: "has been in ... for 3 s"; empty if the rank has not answered
   std::vector<int> waits_for;  // ranks, for which it has waited long
-  // The operation that holds it up, if it was asked about one that it has not begun: it waits there for the rank that asks.
+  // The operation that holds it up, if it was asked about one that it has not begun, and the ranks for which it waits there.
   OperationId asked, held_up_in = {};
   std::string held_up_text = {};
+  std::vector<int> held_up_by = {};
 };
 
 // What a job asks of the rank that takes part in it, and tells it, from any thread.

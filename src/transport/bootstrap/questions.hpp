@@ -15,12 +15,13 @@ inline Bytes bytes_of(const Question& question) {
                                               answer.held_up_in.number};
   return packed({bytes_of(std::vector<int>{question.from, question.about}), bytes_of(answer.waits_for), bytes_of(operations),
                  bytes_of(std::vector<char>(answer.text.begin(), answer.text.end())),
-                 bytes_of(std::vector<char>(answer.held_up_text.begin(), answer.held_up_text.end()))});
+                 bytes_of(std::vector<char>(answer.held_up_text.begin(), answer.held_up_text.end())),
+                 bytes_of(answer.held_up_by)});
 }
 
 // Throws Error(internal) if the bytes, which come from another rank of `size`, are no question.
 inline Question question_of(const Bytes& bytes, int size) {
-  const std::vector<Bytes> parts = unpacked(bytes, 5);
+  const std::vector<Bytes> parts = unpacked(bytes, 6);
   const std::vector<int> ends = values_of<int>(parts[0]);
   const std::vector<std::uint64_t> operations = values_of<std::uint64_t>(parts[2]);
   ensure(ends.size() == 2 && operations.size() == 4, "a question or an answer of it is truncated.");
@@ -32,8 +33,10 @@ inline Question question_of(const Bytes& bytes, int size) {
   question.answer.asked = {operations[0], operations[1]};
   question.answer.held_up_in = {operations[2], operations[3]};
   question.answer.held_up_text = text(4);
+  question.answer.held_up_by = values_of<int>(parts[5]);
   std::vector<int> ranks = question.answer.waits_for;
-  ranks.insert(ranks.end(), ends.begin(), ends.end());
+  for (const std::vector<int>& more : {ends, question.answer.held_up_by})
+    ranks.insert(ranks.end(), more.begin(), more.end());
   for (const int rank : ranks) ensure(rank >= 0 && rank < size, "a question of it is about rank {}, of {}.", rank, size);
   return question;
 }

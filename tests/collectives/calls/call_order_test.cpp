@@ -103,6 +103,42 @@ TEST_P(DifferentOrders, AreNamedWithRanksOperationsAndPlaces) {
   }
 }
 
+// Three communicators of two ranks each, in a circle. Runs before_first on each rank, and then one operation on each of its
+// two.
+std::array<std::string, 3> said_in_a_circle(bool closed, const std::function<void(int rank)>& before_first) {
+  const Variable check("STRETTO_CHECK", "1"), timeout("STRETTO_TIMEOUT", "60");
+  std::array<std::string, 3> said;
+  const auto body = [&](const Communicator& world) {
+    const int rank = world.rank();
+    const Communicator ab = world.subgroup({0, 1}, "ab"), bc = world.subgroup({1, 2}, "bc"),
+                       ca = world.subgroup({2, 0}, "ca");
+    const Communicator& first = rank == 0 ? ab : rank == 1 ? bc : closed ? ca : bc;
+    const Communicator& second = rank == 0 ? ca : rank == 1 ? ab : closed ? bc : ca;
+    try {
+      before_first(rank);
+      sum(first, 10, Stream::inline_());
+      sum(second, 10, Stream::inline_());
+    } catch (const Error& error) {
+      said[static_cast<std::size_t>(rank)] = error.what();
+      throw;
+    }
+  };
+  sentence_of([&] { run_threads(3, body); });
+  return said;
+}
+
+TEST(ACircleOfThree, IsNamedRankByRank) {
+  for (const std::string& sentence : said_in_a_circle(true, [](int) {})) {
+    for (const char* const part :
+         {"ank 0 waits for rank 1 in all_reduce #1 of 'ab' (10 i64, at ",
+          "ank 1 waits for rank 2 in all_reduce #1 of 'bc' (10 i64, at ",
+          "ank 2 waits for rank 0 in all_reduce #1 of 'ca' (10 i64, at ",
+          "and none can begin the operation of the rank that waits for it before its own has ended"}) {
+      EXPECT_THAT(sentence, testing::HasSubstr(part));
+    }
+  }
+}
+
 // Controls: the same orders, of which none can deadlock, with waits that are long enough for a question.
 
 constexpr double long_enough = 2.5;
@@ -144,6 +180,13 @@ TEST(OtherOrders, OfTwoThreadsAreAllowed) {
     beside.join();
     EXPECT_EQ(said, "");
   });
+}
+
+TEST(OtherOrders, ThatEndBehindASlowRankAreNoCircle) {
+  const auto third_is_slow = [](int rank) {
+    if (rank == 2) rest(long_enough);
+  };
+  for (const std::string& sentence : said_in_a_circle(false, third_is_slow)) EXPECT_EQ(sentence, "");
 }
 
 TEST(OtherOrders, OfASlowRankAreNoDifference) {
