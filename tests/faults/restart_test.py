@@ -109,6 +109,14 @@ class Restart(FaultTest):
         self.assertEqual(self.notices(run), ["Rank 1 was killed by SIGKILL; the job was asked to stop, and does not start again."])
         self.expect_nothing_left()
 
+    def test_a_signal_to_one_rank_ends_it(self):
+        run = self.start({**self.flags, "--train-iters": FOREVER, "--nproc": 2, "--max-restarts": 9})
+        self.wait_for_steps(self.log("log"), 6)
+        self.kill(run, 1, signal.SIGTERM)
+        self.assertEqual((self.status(run), run.errors), (0, []))
+        self.assertRegex(run.output, r"Stopped after step \d+ by SIGTERM\.")
+        self.expect_nothing_left()
+
     def test_the_same_command_line_of_a_launcher(self):
         flags = {**self.flags, "--resume": "auto"}
         port = free_port()
