@@ -67,7 +67,7 @@ def kernel_ratios(figures):
 def torch_ratios(figures):
     for key, text in (("all_reduce", lambda size: size_text(int(size))), ("steps", lambda tokens: f"{tokens} tokens a step")):
         for what, times in figures[key].items():
-            for side in ("stretto", "symmetric"):
+            for side in sorted(times.keys() - {"gloo", "none"}):
                 ratio = statistics.median(times["gloo"]) / statistics.median(times[side])
                 yield f"torch.distributed, {text(what)}, {side}: Gloo / Stretto", ratio
 

@@ -14,9 +14,9 @@ import sys
 import torch.distributed as dist
 
 from . import _C, hooks
-from .symmetric import DistributedDataParallel, symmetric_memory
+from .symmetric import put_buckets_into_symmetric_memory, symmetric_memory
 
-__all__ = ["DistributedDataParallel", "backend_of", "hooks", "monitored_barrier", "symmetric_memory"]
+__all__ = ["backend_of", "hooks", "monitored_barrier", "symmetric_memory"]
 
 
 def backend_of(group=None):
@@ -47,6 +47,13 @@ def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
     backend_of(group).monitored_barrier(wait_all_ranks=wait_all_ranks, **arguments)
 
 
+def _is_ours(group):
+    try:
+        return backend_of(group) is not None
+    except (ValueError, RuntimeError):  # RuntimeError: PyTorch 2, a group without a backend for the CPU
+        return False
+
+
 def _create(store, rank, size, timeout):
     return _C.ProcessGroupStretto(store, rank, size, timeout)
 
@@ -57,6 +64,7 @@ def _register():
     register = dist.Backend.register_backend
     arguments = {"devices": ["cpu"]} if "devices" in inspect.signature(register).parameters else {}
     register("stretto", _create, **arguments)
+    put_buckets_into_symmetric_memory(_is_ours)
 
 
 def _leave():

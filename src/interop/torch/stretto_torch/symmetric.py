@@ -4,16 +4,16 @@ a copy out of it.
     with stretto_torch.symmetric_memory():
         gathered = torch.empty(elements)
 
-    model = stretto_torch.DistributedDataParallel(net)  # its gradient buckets lie there
+The gradient buckets of DistributedDataParallel lie there by themselves.
 
 A child made by fork() shares such tensors with its parent: each sees what the other writes. So the workers of a DataLoader
 must not write to them.
 """
 
 import contextlib
+import warnings
 
-import torch
-import torch.nn.parallel
+import torch.distributed as dist
 
 from . import _C
 
@@ -32,32 +32,29 @@ def symmetric_memory():
         _C.leave_symmetric_memory()
 
 
-class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
-    """torch.nn.parallel.DistributedDataParallel with gradient buckets in symmetric memory; otherwise the same.
+def put_buckets_into_symmetric_memory(is_ours):
+    """From now on DistributedDataParallel's gradient buckets lie in symmetric memory where is_ours(process_group)."""
 
-    Within join() the buckets that DDP forms after its first step are in ordinary memory. lazy_bucket_allocation is refused.
-    """
-
-    def __init__(self, *arguments, **options):
-        if options.get("lazy_bucket_allocation"):
-            raise ValueError("With lazy_bucket_allocation=True buckets are made on autograd's threads, not in symmetric memory; "
-                             "leave it out, or use torch.nn.parallel.DistributedDataParallel.")
-        super().__init__(*arguments, **options)
-
-    # DDP replaces the buckets that are formed here after the first step, unless it looks for unused
-    # parameters in each step. Replaced buckets would stay in the heap, with sizes that are never requested
-    # again.
-    def _ddp_init_helper(self, parameters, expect_sparse_gradient, param_to_name_mapping, static_graph):
-        stay = self.find_unused_parameters and not static_graph
-        with symmetric_memory() if stay else contextlib.nullcontext():
-            super()._ddp_init_helper(parameters, expect_sparse_gradient, param_to_name_mapping, static_graph)
-
-    def forward(self, *inputs, **options):
-        # DDP replaces its buckets in the next forward(). This call does it first, in symmetric memory, and
-        # forward() then finds it done. Within join() DDP must do it itself, because ranks without inputs take
-        # part in it in an order of DDP's own.
-        has_buckets = not (getattr(self, "_delay_all_reduce_all_params", False) or getattr(self, "_use_python_reducer", False))
-        if has_buckets and torch.is_grad_enabled() and not self._join_config.enable:
+    def memory_of(group):
+        if not is_ours(group):
+            return contextlib.nullcontext
+        try:
             with symmetric_memory():
-                self._has_rebuilt_buckets |= self.reducer._rebuild_buckets()
-        return super().forward(*inputs, **options)
+                return symmetric_memory
+        except RuntimeError as error:  # of another allocator
+            warnings.warn(f"{error} Gradient buckets lie in ordinary memory, which costs two copies more.")
+            return contextlib.nullcontext
+
+    class Reducer(dist.Reducer):
+        def __init__(self, parameters, indices, sizes, group, sparse, cap, find_unused_parameters=False, *more, **options):
+            self._memory = memory_of(group)
+            # DDP replaces the buckets that are formed here after the first step, unless it looks for unused parameters in
+            # each step. Replaced buckets would stay in the heap, with sizes that are never requested again.
+            with self._memory() if find_unused_parameters else contextlib.nullcontext():
+                super().__init__(parameters, indices, sizes, group, sparse, cap, find_unused_parameters, *more, **options)
+
+        def _rebuild_buckets(self):
+            with self._memory():
+                return super()._rebuild_buckets()
+
+    dist.Reducer = Reducer
