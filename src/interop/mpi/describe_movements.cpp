@@ -185,15 +185,12 @@ Outcome describe_gatherv(const void* sendbuf, int sendcount, MPI_Datatype sendty
   if (!in_place && is_wrong(sendcount, sendtype)) return Outcome::arguments;
   if (is_root && (is_wrong(recvcounts, recvtype, on) || displs == nullptr)) return Outcome::arguments;
   task.is_messages = true;
-  task.use_slots(Collective::gather, on, root);
-  if (!is_root) {
-    add_message(true, root, sendbuf, 0, sendcount, sendtype, task);
-    return Outcome::served;
-  }
-  for (int rank = 0; rank < on.size; ++rank) {
+  if (!is_root) add_message(true, root, sendbuf, 0, sendcount, sendtype, task);
+  for (int rank = 0; is_root && rank < on.size; ++rank) {
     if (rank != root) add_message(false, rank, recvbuf, displs[rank], recvcounts[rank], recvtype, task);
   }
-  if (!in_place) {
+  task.use_slots(Collective::gather, on, root);
+  if (is_root && !in_place) {
     give_itself(sendbuf, 0, sendcount, sendtype, recvbuf, displs[root], recvcounts[root], recvtype, task);
   }
   return Outcome::served;
@@ -207,15 +204,12 @@ Outcome describe_scatterv(const void* sendbuf, const int sendcounts[], const int
   if (!in_place && is_wrong(recvcount, recvtype)) return Outcome::arguments;
   if (is_root && (is_wrong(sendcounts, sendtype, on) || displs == nullptr)) return Outcome::arguments;
   task.is_messages = true;
-  task.use_slots(Collective::scatter, on, root);
-  if (!is_root) {
-    add_message(false, root, recvbuf, 0, recvcount, recvtype, task);
-    return Outcome::served;
-  }
-  for (int rank = 0; rank < on.size; ++rank) {
+  if (!is_root) add_message(false, root, recvbuf, 0, recvcount, recvtype, task);
+  for (int rank = 0; is_root && rank < on.size; ++rank) {
     if (rank != root) add_message(true, rank, sendbuf, displs[rank], sendcounts[rank], sendtype, task);
   }
-  if (!in_place) {
+  task.use_slots(Collective::scatter, on, root);
+  if (is_root && !in_place) {
     give_itself(sendbuf, displs[root], sendcounts[root], sendtype, recvbuf, 0, recvcount, recvtype, task);
   }
   return Outcome::served;
@@ -228,7 +222,6 @@ Outcome describe_alltoallv(const void* sendbuf, const int sendcounts[], const in
   if (is_wrong(recvcounts, recvtype, on) || rdispls == nullptr) return Outcome::arguments;
   if (!in_place && (is_wrong(sendcounts, sendtype, on) || sdispls == nullptr)) return Outcome::arguments;
   task.is_messages = true;
-  task.use_slots(Collective::all_to_all, on);
   for (int i = 1; i < on.size; ++i) {  // ranks must not all address the same peer first
     const int to = (on.rank + i) % on.size;
     const int from = (on.rank - i + on.size) % on.size;
@@ -239,6 +232,7 @@ Outcome describe_alltoallv(const void* sendbuf, const int sendcounts[], const in
     }
     add_message(false, from, recvbuf, rdispls[from], recvcounts[from], recvtype, task);
   }
+  task.use_slots(Collective::all_to_all, on);
   if (!in_place) {
     give_itself(sendbuf, sdispls[on.rank], sendcounts[on.rank], sendtype, recvbuf, rdispls[on.rank], recvcounts[on.rank],
                 recvtype, task);

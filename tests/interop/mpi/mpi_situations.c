@@ -287,9 +287,9 @@ static void sizes_by_pair(void) {
   int ins[most], outs[most], places[most];
   for (int round = 0; round < 60; ++round) {
     for (int i = 0; i < size; ++i) {
-      const int to = (7 * rank + 3 * i + round) % 5, from = (7 * i + 3 * rank + round) % 5;
-      ins[i] = to == 0 ? longest : to == 1 ? 0 : 40 * to;
-      outs[i] = from == 0 ? longest : from == 1 ? 0 : 40 * from;
+      const int to = (7 * rank + 3 * i + round) % 5, from = (7 * i + 3 * rank + round) % 5; /* a kind of size */
+      ins[i] = to == 0 ? longest : to == 1 ? 0 : to == 2 ? 500 : 40 * to;
+      outs[i] = from == 0 ? longest : from == 1 ? 0 : from == 2 ? 500 : 40 * from;
       places[i] = i * longest;
       for (int j = 0; j < ins[i]; ++j) in[places[i] + j] = 1000 * round + 100 * rank + 10 * i + j % 9;
     }

@@ -25,7 +25,7 @@ struct Task {
   std::vector<Message> messages;
   // Where ranks are on one host, `call` moves all messages that are not larger than these bytes: it takes a fraction of the
   // time of messages. Every rank gives and gets a slot of so many bytes for each other rank, whatever the messages' sizes,
-  // which the other ranks do not know. 0: none.
+  // which the other ranks do not know. Two ranks know all messages, and choose the slots' size by the largest. 0: none.
   std::int64_t slot_bytes = 0;
   std::unique_ptr<std::byte[]> given, got;
   // The data that this rank sends to itself, if is_messages.
@@ -36,7 +36,8 @@ struct Task {
 
   Carried input, output;
 
-  // Sets `call` and slot_bytes, for messages from and to all ranks (all_to_all), to the root (gather) or from it (scatter).
+  // Sets `call` and slot_bytes for the messages, from and to all ranks (all_to_all), to the root (gather) or from it
+  // (scatter).
   void use_slots(Collective collective, const Served& on, int root = 0);
   // MPI forbids buffers that overlap, but an MPI goes on where they do, and so does this call: what is written becomes a
   // copy.
@@ -48,6 +49,8 @@ struct Task {
   void unpack();
 
  private:
+  std::int64_t slot_of_two() const;
+  static Work start(Message& message, const Communicator& communicator, const Stream& stream);
   bool fits_slot(const Message& message) const { return message.carried.bytes() <= slot_bytes; }
   std::byte* slot_of(const Message& message) const;
 };
