@@ -8,7 +8,7 @@
 namespace stretto {
 namespace {
 
-constexpr Effort brief{1, 2, 1e-5, 1};
+constexpr Effort brief{.looks = 1, .most_calls = 2, .seconds = 1e-5, .least_calls = 1};
 
 TEST(TimedCall, EveryPossibleMethodAlikeOnAllRanks) {
   std::mutex mutex;

@@ -1,0 +1,98 @@
+"""How good the library's choices are on a machine and a network that it does not know.
+
+A tuning file of invented costs, in which everything costs the same everywhere, stands for what was known before. With every number of
+ranks, and in every layout of hosts, a job first measures (STRETTO_CALIBRATE=now) and keeps what it finds; then every fixed method is
+timed beside the library's choice: from 8 bytes to 64 MiB on one host, as `stretto-perf selection` does, and at a few sizes between
+hosts, which are network namespaces with links of 1 Gb/s (root). Exits 1 if fewer than 95% of the cells are within 15% of the fastest
+method, or if one takes more than 1.5 times as long. Times of single cells vary by as much on a busy machine.
+"""
+import collections
+import json
+import pathlib
+import re
+import sys
+import tempfile
+
+from perf.comparisons import namespaces
+from perf.comparisons.programs import BIN, figures_of, machine, parser_of, run
+from perf.pages.text import Verdict, machine_text, size_text, terminal_table, verdict_text
+
+WANTED_SHARE, NEAR, MOST = 0.95, 1.15, 1.5
+COLLECTIVES = ["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "gather", "scatter"]
+HOST_SIZES = ["4K", "64K", "1M"]
+PERF = BIN / "stretto-perf"
+
+Cell = collections.namedtuple("Cell", "where collective bytes chosen fastest ratio")
+
+
+def invented(path):
+    costs = {"alpha_us": 10, "overhead_us": 1, "bandwidth_gbs": 1, "local_gbs": 1, "lane_gain": 0}
+    path.write_text(json.dumps({"routes": [{"route": route, "ranks": 2, "ranks_per_core": 1, **costs} for route in ("shm", "ucx", "network")]}))
+    return str(path)
+
+
+def on_one_host(ranks, runs, cache, tuning):
+    known = {"STRETTO_CACHE_DIR": cache}
+    said = run([PERF, "barrier", "--nproc", ranks, "-n", 1], STRETTO_CALIBRATE="now", STRETTO_TUNING=tuning, STRETTO_LOG="info", **known).stderr
+    print(f"# {ranks} ranks: " + re.search(r"(?:Measured this machine|The machine was too busy).*", said)[0], flush=True)
+    rows = figures_of([PERF, "selection", "--nproc", ranks, "-f", 8, "--runs", runs, "--tolerance", 1e9], lambda words: run(words, **known))
+    for row in rows:
+        fastest = min(row["us"], key=row["us"].get)
+        where = f"{ranks} ranks, {'symmetric' if row['symmetric'] else 'ordinary'} memory"
+        yield Cell(where, row["collective"], row["bytes"], row["chosen"], fastest, row["us"][row["chosen"]] / row["us"][fastest])
+
+
+def between_hosts(hosts, ranks, cache, tuning):
+    with namespaces.Network([ranks] * hosts, "1gbit") as network:
+        settings = dict(network.known)
+        network.known.update(STRETTO_CACHE_DIR=cache, STRETTO_CALIBRATE="now", STRETTO_TUNING=tuning)
+        network.run([PERF, "barrier", "-n", 1])
+        network.known = {**settings, "STRETTO_CACHE_DIR": cache}
+        for collective in COLLECTIVES:
+            for size in HOST_SIZES:
+                command = [PERF, collective, "-b", size, "-e", size, "-w", 1, "-n", 3, "-N", 3, "-c", 0, "--in-place", 0, "--algo"]
+                chosen, = figures_of([*command, "auto"], network.run)["rows"]
+                fixed = figures_of([*command, "all"], network.run)["rows"]
+                fastest = min([chosen, *fixed], key=lambda row: row["time_us"])
+                yield Cell(f"{hosts} hosts x {ranks} ranks", collective, chosen["bytes"], chosen["algo"], fastest["algo"],
+                           chosen["time_us"] / fastest["time_us"])
+
+
+def main():
+    parser = parser_of("selection", __doc__)
+    parser.add_argument("--nproc", default="2,3,4,8", help="numbers of ranks on one host (default 2,3,4,8); empty: none")
+    parser.add_argument("--layout", action="append", help="HOSTSxRANKS; may be given several times (default 2x2 4x2); 'none': no hosts")
+    parser.add_argument("--runs", type=int, default=3, help="runs on one host, over which medians are taken (default 3)")
+    options = parser.parse_args()
+    layouts = [tuple(map(int, layout.split("x"))) for layout in options.layout or ["2x2", "4x2"] if layout != "none"]
+    if layouts:
+        namespaces.require()
+
+    cells = []
+    with tempfile.TemporaryDirectory(prefix="selection-") as cache:
+        tuning = invented(pathlib.Path(cache) / "invented.json")
+        for ranks in filter(None, options.nproc.split(",")):
+            cells += on_one_host(ranks, options.runs, cache, tuning)
+        for hosts, ranks in layouts:
+            cells += between_hosts(hosts, ranks, cache, tuning)
+
+    print(f"# {machine_text(machine())}")
+    places = list(dict.fromkeys(cell.where for cell in cells))
+    rows = []
+    for place in places:
+        ratios = [cell.ratio for cell in cells if cell.where == place]
+        rows.append([place, str(len(ratios)), f"{sum(ratio <= NEAR for ratio in ratios) / len(ratios):.2f}", f"{max(ratios):.2f}"])
+    print(*terminal_table(["", "cells", f"within {NEAR}", "worst"], rows), sep="\n")
+    far = sorted((cell for cell in cells if cell.ratio > NEAR), key=lambda cell: -cell.ratio)
+    print(*terminal_table(["", "collective", "size", "chosen", "fastest", "ratio"],
+                         [[cell.where, cell.collective, size_text(cell.bytes), cell.chosen, cell.fastest, f"{cell.ratio:.2f}"] for cell in far]), sep="\n")
+    share = 1 - len(far) / len(cells)
+    verdicts = [Verdict(share >= WANTED_SHARE, f"{WANTED_SHARE:.0%} of the cells within {NEAR} of the fastest method; {share:.1%} of {len(cells)}"),
+                Verdict(all(cell.ratio <= MOST for cell in cells),
+                        f"no cell beyond {MOST}; {sum(cell.ratio > MOST for cell in cells)}, the worst {max(cell.ratio for cell in cells):.2f}")]
+    print("\n".join(map(verdict_text, verdicts)))
+    sys.exit(0 if all(verdict.holds for verdict in verdicts) else 1)
+
+
+if __name__ == "__main__":
+    namespaces.exit_with(main)
