@@ -95,9 +95,12 @@ void print_tuning() {
   if (setting("STRETTO_CALIBRATE") == "auto" && setting("STRETTO_TUNING").empty()) {
     for (const bool several_hosts : {false, true}) {
       const std::string path = Tuning::measurements_path(several_hosts);
-      const bool exists = std::filesystem::exists(path);
+      std::error_code ignored;
+      const char* const note = path.empty()                             ? "no place; set HOME or STRETTO_CACHE_DIR"
+                               : std::filesystem::exists(path, ignored) ? ""
+                                                                        : " (nothing yet)";
       fmt::print("  before those below, what jobs on {} have measured here: {}{}\n",
-                 several_hosts ? "several hosts" : "one host", path, exists ? "" : " (nothing yet)");
+                 several_hosts ? "several hosts" : "one host", path, note);
     }
   }
   for (const RouteCost& known : tuning.routes) {

@@ -26,7 +26,7 @@ struct STRETTO_API CallTimes {
   std::vector<MethodTime> methods;
 
   double of(const Method& method) const;  // infinite if it was not timed
-  const MethodTime& fastest() const;
+  const MethodTime& fastest() const;      // of at least one
 };
 
 // How long TimedCall::time() looks at a method. Every method is looked at a few times, in turn with the others, so that
@@ -63,6 +63,8 @@ class STRETTO_API TimedCall {
   Call call_;
 };
 
+// The collectives that have a choice of methods, but for the barrier.
+STRETTO_API const std::vector<Collective>& timed_collectives();
 // The methods within a node that can do a collective of so many elements, in every number of lanes and some numbers of
 // pieces, none of which would be empty.
 STRETTO_API std::vector<Method> methods_within_node(Collective collective, std::int64_t elements);

@@ -103,9 +103,11 @@ const std::vector<Rule>& rules() {
        Kind::text,
        {}},
       {{"STRETTO_CALIBRATE",
-        "auto: a job that has more ranks, or other ones, than any before it on this kind of machine measures for about two "
-        "seconds at its start which methods are fastest, unless STRETTO_TUNING is set; off: never, and nothing measured is "
-        "used; now: in any case, and again",
+        "auto: the first job with a number of ranks on a kind of machine measures at its start which methods are fastest, "
+        "unless "
+        "STRETTO_TUNING is set; off: no job measures, or uses what others have measured; now: this job measures again, even "
+        "if "
+        "STRETTO_TUNING is set",
         "auto"},
        Kind::choice,
        {"auto", "off", "now"}},

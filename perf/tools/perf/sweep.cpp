@@ -22,12 +22,12 @@ namespace {
 std::vector<stretto::Collective> collectives_from(const std::vector<std::string>& words) {
   std::vector<stretto::Collective> list;
   std::vector<const char*> names;
-  for (const stretto::Collective collective : chosen_collectives()) names.push_back(name(collective));
+  for (const stretto::Collective collective : stretto::timed_collectives()) names.push_back(name(collective));
   for (const std::string& word : words) {
     const auto place = std::find(names.begin(), names.end(), word);
     require(place != names.end(), "--collectives '{}' has no methods to measure; choose among {}.", word,
             fmt::join(names, ", "));
-    list.push_back(chosen_collectives()[place - names.begin()]);
+    list.push_back(stretto::timed_collectives()[place - names.begin()]);
   }
   return list;
 }

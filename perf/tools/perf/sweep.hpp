@@ -13,7 +13,7 @@ struct SweepOptions {
   std::vector<int> ranks = {2, 3, 4, 8};
   std::vector<std::string> routes = {"shm"};
   std::vector<Memory> memories = {Memory::ordinary, Memory::symmetric};
-  std::vector<stretto::Collective> collectives = chosen_collectives();
+  std::vector<stretto::Collective> collectives = stretto::timed_collectives();
   std::int64_t most_bytes = 64 << 20;
   int factor = 4;
   int runs = 3;

@@ -130,6 +130,7 @@ std::string MeasuredRoute::to_json() const {
                               {"bandwidth_gbs", three_digits(1e-9 / std::max(route.cost.beta, fastest))},
                               {"local_gbs", three_digits(1e-9 / std::max(route.cost.gamma, fastest))},
                               {"lane_gain", three_digits(route.cost.lane_gain)}};
+  if (route.cost.quantize > 0) json["quantize_ns"] = three_digits(route.cost.quantize * 1e9);
   if (route.ranks_per_node > 0) json["ranks_per_node"] = route.ranks_per_node;
   if (!table.empty()) json["table"] = table;
   if (!symmetric_table.empty()) json["symmetric_table"] = symmetric_table;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <optional>
 #include <set>
@@ -16,12 +17,10 @@
 namespace stretto {
 namespace {
 
-constexpr Collective collectives[] = {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather,
-                                      Collective::all_to_all, Collective::broadcast,      Collective::reduce,
-                                      Collective::gather,     Collective::scatter};
 constexpr double budget_within = 1.8, budget_between = 3.5;  // seconds
 constexpr Effort small_within{3, 10, 1 << 20, 0, 1}, large_within{2, 1, 1 << 20, 0, 1};
 constexpr Effort small_between{2, 3, 1 << 20, 0, 1}, large_between{1, 2, 8 << 20, 0, 1};
+constexpr double most_memory = 1 << 30;         // bytes of all buffers on a host
 constexpr std::int64_t large = 1 << 20;         // bytes
 constexpr std::int64_t must_reach = 128 << 10;  // bytes: a measurement that ends before is thrown away
 constexpr int reach = 4;         // a table speaks of four times as many bytes as were measured; beyond, the model does
@@ -66,7 +65,7 @@ class Sweep {
   // methods(call): those to time as long as nothing is known. Returns false once the budget is used up.
   template <class Methods>
   bool add(const Size& size, bool symmetric, const Methods& methods) {
-    for (const Collective collective : collectives) {
+    for (const Collective collective : timed_collectives()) {
       if (is_over()) return false;
       const std::int64_t count = TimedCall::count_of(collective, size.bytes, ranks_.size());
       if (count == 0) continue;
@@ -77,6 +76,8 @@ class Sweep {
           decided ? promising(times_[last->second], size.times_slower, size.most_methods) : methods(call);
       const Method so_far = call.chosen();
       CallTimes times = call.time(tried, effort_for(size.bytes));
+      if (times.methods.empty()) times = call.time(methods(call), effort_for(size.bytes));  // packets are too small by now
+      if (times.methods.empty()) continue;
       for (MethodTime& time : times.methods) time.seconds *= time.method == so_far ? loyalty : 1;
       last_[{collective, symmetric}] = times_.size();
       times_.push_back(std::move(times));
@@ -124,9 +125,11 @@ std::vector<Method> sensible_methods(const TimedCall& call) {
 std::optional<MeasuredRoute> within_node(const Communicator& node, double ranks_per_core) {
   constexpr Size sizes[] = {{8, 0, 0},           {512, 0, 0},       {4 << 10, 0, 0},   {32 << 10, 0, 0},
                             {256 << 10, 4, 100}, {2 << 20, 2.5, 5}, {16 << 20, 1.3, 2}};
+  const double most = on_rank_zero(node, std::min(most_memory / node.size(), number_setting("STRETTO_HEAP_BYTES") / 4));
   Sweep sweep(node, small_within, large_within, budget_within);
   std::int64_t reached = 0;
   for (const Size& size : sizes) {
+    if (2 * static_cast<double>(size.bytes) > most) break;  // an input and an output
     if (!sweep.add(size, false, sensible_methods) || !sweep.add(size, true, sensible_methods)) break;
     reached = size.bytes;
   }
@@ -135,9 +138,8 @@ std::optional<MeasuredRoute> within_node(const Communicator& node, double ranks_
   return measured_route("shm", node.size(), ranks_per_core, sweep.times(), reach);
 }
 
-// Latency and bandwidth between the first ranks of the first two nodes, and what else is known of such a route.
-LinkCost between_nodes(const Communicator& world, const Tuning& tuning, double ranks_per_core) {
-  LinkCost cost = tuning.nearest("network", world.size(), ranks_per_core).cost;
+// The costs of such a route, with latency and bandwidth as they are between the first ranks of the first two nodes.
+LinkCost between_nodes(const Communicator& world, LinkCost cost) {
   const int peer = static_cast<int>(std::find(world.nodes().begin(), world.nodes().end(), 1) - world.nodes().begin());
   const Stream stream = Stream::inline_();
   const auto round_trip = [&](std::vector<std::byte>& there, std::vector<std::byte>& back) {
@@ -201,14 +203,14 @@ std::optional<std::string> table_between_nodes(const Communicator& world, const 
 }  // namespace
 
 void calibrate_if_unknown(const Communicator& world) {
-  const std::string when = setting("STRETTO_CALIBRATE");
-  if (world.size() == 1 || when == "off" || (when == "auto" && !setting("STRETTO_TUNING").empty())) return;
   Communicator::Group& group = Communicator::Group::of(world);
   RankContext& context = group.context();
   Selector& selector = context.selector();
+  if (world.size() == 1 || !selector.may_calibrate()) return;
   // On links, nodes and routes that a setting invents, the machine itself is not to be seen.
   const bool is_real = setting("STRETTO_LINKS").empty() && setting("STRETTO_RANKS_PER_NODE") == "0" &&
-                       setting("STRETTO_TRANSPORT") == "auto" && !context.checks_calls() && !group.links().one_process();
+                       setting("STRETTO_NODES_PER_POD") == "0" && setting("STRETTO_TRANSPORT") == "auto" &&
+                       !context.checks_calls();
   const int on_node = group.planner().request_of({}, {}).ranks_per_node;  // 0: nodes differ
   if (!is_real || on_node == 0) return;
   const bool several = !selector.one_host();
@@ -218,8 +220,7 @@ void calibrate_if_unknown(const Communicator& world) {
 
   const MeasurementCache cache(several);
   const double begin = now_seconds();
-  const bool explains = selector.explains();
-  selector.explain(false);
+  const Selector::Unruled unruled(selector);
   std::vector<std::string> found;
   // What rank 0 has measured; empty if it got nowhere.
   const auto learn = [&](const std::string& mine) {
@@ -227,34 +228,36 @@ void calibrate_if_unknown(const Communicator& world) {
     if (!route.empty()) selector.learn(fmt::format(R"({{"routes": [{}]}})", route), cache.path());
     return route;
   };
+  const double per_core = selector.ranks_per_core();
   {
     const Communicator ranks = world.duplicate("calibration");
     if (measures_node) {
-      const Communicator node = several ? ranks.node() : ranks;
-      const std::optional<MeasuredRoute> route = within_node(node, selector.ranks_per_core());
+      std::optional<MeasuredRoute> route = within_node(several ? ranks.node() : ranks, per_core);
+      if (route) route->route.cost.quantize = selector.tuning().nearest("shm", on_node, per_core).cost.quantize;
       found.push_back(learn(route ? route->to_json() : ""));
     }
     if (measures_network) {
+      const LinkCost told = selector.tuning().nearest("network", world.size(), per_core).cost;
+      const LinkCost measured = between_nodes(ranks, told);
       MeasuredRoute network;
       network.route = {.route = "network",
                        .ranks = world.size(),
                        .ranks_per_node = on_node,
-                       .ranks_per_core = selector.ranks_per_core(),
-                       .cost = between_nodes(ranks, selector.tuning(), selector.ranks_per_core())};
+                       .ranks_per_core = per_core,
+                       .cost = std::getenv("STRETTO_NETWORK") != nullptr ? told : measured};
       learn(network.to_json());
       const std::optional<std::string> table = table_between_nodes(ranks, selector);
       network.table = table.value_or("");
       found.push_back(learn(table ? network.to_json() : ""));
     }
   }
-  selector.explain(explains);
   context.ledger().begin_again();
   if (world.rank() != 0) return;
+  const std::string took = fmt::format("with {} ranks in {:.1f} s", world.size(), now_seconds() - begin);
   if (std::erase(found, "") > 0) {
-    log().info("The machine was too busy to be measured with {} ranks in {:.1f} s; the next job tries again.", world.size(),
-               now_seconds() - begin);
+    log().info("The machine was too busy to be measured {}; the next job tries again.", took);
   } else {
-    log().info("Measured this machine with {} ranks in {:.1f} s.", world.size(), now_seconds() - begin);
+    log().info("Measured this machine {}.", took);
   }
   if (!found.empty()) cache.add(found);
 }

@@ -87,7 +87,7 @@ CallTimes TimedCall::time(const std::vector<Method>& methods, const Effort& effo
   for (const Method& method : methods) {
     if (can_be_used(method)) times.methods.push_back({method, std::numeric_limits<double>::infinity()});
   }
-  ensure(!times.methods.empty(), "None of {} methods can do {}.", methods.size(), name(request_.collective));
+  if (times.methods.empty()) return times;
   const auto mean_of = [&](const Method& method, int calls) {
     communicator_.barrier(stream).wait();
     const double begin = now_seconds();
@@ -115,6 +115,13 @@ CallTimes TimedCall::time(const std::vector<Method>& methods, const Effort& effo
       time.seconds = sums(communicator_, {mean_of(time.method, static_cast<int>(calls))})[0];
   }
   return times;
+}
+
+const std::vector<Collective>& timed_collectives() {
+  static const std::vector<Collective> list{Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather,
+                                            Collective::all_to_all, Collective::broadcast,      Collective::reduce,
+                                            Collective::gather,     Collective::scatter};
+  return list;
 }
 
 std::vector<Method> methods_within_node(Collective collective, std::int64_t elements) {

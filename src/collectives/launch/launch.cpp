@@ -129,7 +129,7 @@ Communicator join(int rank, int size, const MeetingPoint& point, bool may_pin, c
   meeting.job = job;
   meeting.insecure = number_setting("STRETTO_INSECURE") != 0;
   Communicator world = world_of(join_tcp_job(rank, size, meeting), may_pin, name);
-  calibrate_if_unknown(world);
+  if (point.may_calibrate) calibrate_if_unknown(world);
   return world;
 }
 
@@ -141,7 +141,9 @@ Communicator join_as_launched(bool may_pin) {
   const std::string secret = setting("STRETTO_JOB_SECRET");
   // Without any other name, ranks of different programs at least do not join each other.
   const std::string name = as->job.empty() && secret.empty() ? program_invocation_short_name : as->job;
-  return join(as->rank, as->size, {as->host, as->port, secret, -1}, may_pin, "world", name);
+  MeetingPoint point{as->host, as->port, secret};
+  point.may_calibrate = true;
+  return join(as->rank, as->size, point, may_pin, "world", name);
 }
 
 }  // namespace
@@ -167,6 +169,7 @@ int launch(int nproc, const RankBody& body, const LaunchOptions& options) {
       const MeetingPoint point = open_meeting("127.0.0.1");
       const auto run_rank = [&](int rank) {
         MeetingPoint own = point;
+        own.may_calibrate = true;
         if (rank != 0) {
           close(point.listener);
           own.listener = -1;

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "core/fail.hpp"
 #include "core/log.hpp"
@@ -48,8 +49,12 @@ std::string networks() {
 
 std::string machine(bool several_hosts) {
   const long pages = sysconf(_SC_PHYS_PAGES) / 1024 * (sysconf(_SC_PAGESIZE) / 1024);  // MiB
-  return fmt::format("{}, {} cores, {} GiB, Stretto {}{}", processor_name(), sysconf(_SC_NPROCESSORS_ONLN),
-                     (pages + 512) / 1024, build_version(), several_hosts ? ", networks " + networks() : "");
+  std::string text = fmt::format("{}, {} cores, {} GiB, Stretto {}", processor_name(), sysconf(_SC_NPROCESSORS_ONLN),
+                                 (pages + 512) / 1024, build_version());
+  for (const char* name : {"STRETTO_WAIT", "STRETTO_CPU_LEVEL", "STRETTO_RING_BYTES"}) {
+    text += fmt::format(", {}={}", name, setting(name));
+  }
+  return several_hosts ? text + ", networks " + networks() : text;
 }
 
 fs::path directory() {
@@ -101,8 +106,9 @@ void MeasurementCache::add(const std::vector<std::string>& routes) const {
                   [&](const Json& old) { return place_of(old) == place_of(route); });
     file["routes"].push_back(route);
   }
-  // Jobs that end at the same time each write a file of their own; the last one's stays.
-  const std::string unfinished = fmt::format("{}.{}", path_, getpid());
+  // Jobs that do this at the same time, maybe in containers with the same process ids, each write a file of their own. The
+  // last one's stays, and the job that then misses its routes measures them again.
+  const std::string unfinished = fmt::format("{}.{:08x}", path_, std::random_device{}());
   std::error_code error;
   fs::create_directories(fs::path(path_).parent_path(), error);
   std::ofstream out(unfinished);

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <iterator>
 #include <string_view>
+#include <utility>
 
 #include "collectives/selection/choose_costs.hpp"
 #include "collectives/selection/measurement_cache.hpp"
@@ -28,6 +29,7 @@ struct RankSettings {
   bool one_host = true;
   std::string tuning;                 // the text of rank 0's; empty on the others
   std::string measured, measured_in;  // rank 0's cache, and its path
+  bool may_calibrate = false;         // by rank 0's settings
 };
 
 // One text after the other, each ended by a zero byte, which no setting contains.
@@ -35,7 +37,7 @@ Bytes packed(const RankSettings& settings) {
   std::string text;
   for (const std::string& value : settings.common) text += value + '\0';
   text += settings.ranks_per_core + '\0' + (settings.one_host ? '1' : '0') + '\0' + settings.tuning + '\0';
-  text += settings.measured + '\0' + settings.measured_in + '\0';
+  text += settings.measured + '\0' + settings.measured_in + '\0' + (settings.may_calibrate ? '1' : '0') + '\0';
   const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
   return {bytes, bytes + text.size()};
 }
@@ -56,6 +58,7 @@ RankSettings unpacked(const Bytes& bytes) {
   settings.tuning = take();
   settings.measured = take();
   settings.measured_in = take();
+  settings.may_calibrate = take() == "1";
   return settings;
 }
 
@@ -99,7 +102,10 @@ Selector::Selector(Job& job, const Network& network) : explains_(setting("STRETT
   mine.one_host = network.one_host();
   if (job.rank() == 0) {
     mine.tuning = Tuning::text_from_environment();
-    if (setting("STRETTO_CALIBRATE") == "auto" && setting("STRETTO_TUNING").empty()) {
+    const std::string calibrates = setting("STRETTO_CALIBRATE");
+    const bool has_file = !setting("STRETTO_TUNING").empty();
+    mine.may_calibrate = calibrates == "now" || (calibrates == "auto" && !has_file);
+    if (calibrates == "auto" && !has_file) {
       const MeasurementCache cache(!mine.one_host);
       mine.measured = cache.read();
       mine.measured_in = cache.path();
@@ -117,6 +123,7 @@ Selector::Selector(Job& job, const Network& network) : explains_(setting("STRETT
   circumstances_.route_inside = setting("STRETTO_TRANSPORT") == "ucx" ? "ucx" : "shm";
   circumstances_.route_between = first.one_host ? circumstances_.route_inside : "network";
   one_host_ = first.one_host;
+  may_calibrate_ = first.may_calibrate;
   const auto is_network = [](const RouteCost& route) { return route.route == "network"; };
   if (std::getenv("STRETTO_NETWORK") != nullptr) std::erase_if(tuning_.routes, is_network);  // the setting has precedence
   if (std::none_of(tuning_.routes.begin(), tuning_.routes.end(), is_network)) {
@@ -141,6 +148,18 @@ void Selector::learn(const std::string& tuning, const std::string& source) {
   const std::vector<RouteCost> routes = Tuning::from_json(tuning, source).routes;
   tuning_.routes.insert(tuning_.routes.begin(), routes.begin(), routes.end());
   measured_here_ += routes.size();
+}
+
+Selector::Unruled::Unruled(Selector& selector)
+    : selector_(selector),
+      rules_(std::exchange(selector.tuning_.rules, {})),
+      deterministic_(std::exchange(selector.tuning_.deterministic, false)),
+      explains_(std::exchange(selector.explains_, false)) {}
+
+Selector::Unruled::~Unruled() {
+  selector_.tuning_.rules = std::move(rules_);
+  selector_.tuning_.deterministic = deterministic_;
+  selector_.explains_ = explains_;
 }
 
 Choice Selector::choose(const PlanRequest& request, DType dtype, ReduceOp op, const std::vector<int>& nodes,

@@ -18,8 +18,23 @@ class Selector {
   // The time by the cost model, for a request whose method is known. on_gpus: whether the buffers are on GPUs.
   double seconds(const PlanRequest& request, DType wire, const std::vector<int>& nodes, bool on_gpus) const;
   bool explains() const { return explains_; }  // STRETTO_EXPLAIN
-  void explain(bool whether) { explains_ = whether; }
 
+  // STRETTO_CALIBRATE as rank 0 has it: whether this job may measure what it does not know.
+  bool may_calibrate() const { return may_calibrate_; }
+  // While it lives, choices are those of the machine alone: no rule, order of summation or explanation that the user asks
+  // for.
+  class Unruled {
+   public:
+    explicit Unruled(Selector& selector);
+    ~Unruled();
+    Unruled(const Unruled&) = delete;
+    Unruled& operator=(const Unruled&) = delete;
+
+   private:
+    Selector& selector_;
+    std::vector<Rule> rules_;
+    bool deterministic_, explains_;
+  };
   // Whether a measurement of so many ranks is there that was made on this machine. ranks_per_node: 0 for ranks on one node.
   bool knows(const std::string& route, int ranks, int ranks_per_node) const;
   // Adds routes of a tuning file's text, which take precedence. All ranks must do so at the same place in their calls.
@@ -35,6 +50,7 @@ class Selector {
   Circumstances circumstances_;
   bool explains_;
   bool one_host_ = true;
+  bool may_calibrate_ = false;
 };
 
 }  // namespace stretto

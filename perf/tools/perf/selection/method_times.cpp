@@ -19,13 +19,6 @@ double median(std::vector<double> values) {
 
 }  // namespace
 
-const std::vector<Collective>& chosen_collectives() {
-  static const std::vector<Collective> list{Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather,
-                                            Collective::all_to_all, Collective::broadcast,      Collective::reduce,
-                                            Collective::gather,     Collective::scatter};
-  return list;
-}
-
 std::vector<SizeTimes> median_of(const std::vector<std::vector<SizeTimes>>& runs) {
   std::vector<SizeTimes> result = runs.front();
   for (std::size_t i = 0; i < result.size(); ++i) {

@@ -21,7 +21,4 @@ std::vector<SizeTimes> time_methods(const stretto::Communicator& world, stretto:
 // run to run, and changes times by a fifth and more.
 std::vector<SizeTimes> median_of(const std::vector<std::vector<SizeTimes>>& runs);
 
-// The collectives that have a choice.
-const std::vector<stretto::Collective>& chosen_collectives();
-
 }  // namespace perf
