@@ -1,0 +1,199 @@
+// The kernels of training that move memory more than they compute, beside plain loops that read and write as many bytes in
+// the same mix. One thread; both sides in turn; medians. Sizes: one far beyond the caches, and the trainer's own in `./dev
+// perf train` (1536 tokens, width 384), of which a part stays in a cache.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+#include <functional>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../gpu/gpu_data.hpp"
+#include "common/output_file.hpp"
+#include "memory_loop.hpp"
+#include "perf/result.hpp"
+#include "stretto/build.hpp"
+#include "stretto/kernels.hpp"
+
+namespace {
+
+using namespace stretto;
+using memory_loop::Access;
+
+struct Options {
+  std::vector<std::string> dtypes = {"f32", "bf16"};
+  int repetitions = 15;
+  std::string json;
+};
+
+struct Size {
+  const char* name;
+  std::int64_t tokens, entries, parameters;
+};
+constexpr std::int64_t width = 384;
+constexpr Size sizes[] = {{"memory", 1 << 17, 50257, 1 << 24}, {"trainer", 1536, 65, 4 * width* width}};
+
+// A tensor that a kernel moves through, and how.
+struct Moved {
+  Access access;
+  Tensor tensor;
+};
+struct Case {
+  const char* kernel;
+  std::vector<Moved> moved;
+  std::function<void()> run;
+};
+
+Tensor random_tokens(std::int64_t count, std::int64_t entries) {
+  std::vector<std::int32_t> numbers(static_cast<std::size_t>(count));
+  std::mt19937 generator(1);
+  for (std::int32_t& number : numbers) number = static_cast<std::int32_t>(generator() % static_cast<std::uint32_t>(entries));
+  return Tensor::of(numbers);
+}
+
+Case adamw(const Size& size, DType dtype) {
+  const Shape shape{size.parameters};
+  const Tensor gradient = perf::random(shape, DType::f32, 1e-3), m = perf::random(shape, DType::f32, 1e-3);
+  const Tensor v = Tensor::zeros(shape, DType::f32), master = perf::random(shape, DType::f32, 0.02);
+  std::vector<Moved> moved{{Access::read, gradient}, {Access::update, master}, {Access::update, m}, {Access::update, v}};
+  const bool narrow = dtype != DType::f32;
+  const Tensor parameter = narrow ? Tensor(shape, dtype) : master;
+  if (narrow) moved.push_back({Access::write, parameter});
+  return {"AdamW", std::move(moved), [=] { kernels::adamw({.step = 10}, gradient, master, m, v, parameter); }};
+}
+
+std::vector<Case> layer_norm(const Size& size, DType dtype) {
+  const Shape shape{size.tokens, width};
+  const Tensor x = perf::random(shape, dtype), y(shape, dtype), gamma = perf::random({width}, dtype);
+  const Tensor mean({size.tokens}, DType::f32), rstd({size.tokens}, DType::f32);
+  const Tensor dy = perf::random(shape, dtype, 1e-3), dx = perf::random(shape, dtype, 1e-3);
+  const Tensor dgamma = Tensor::zeros({width}, DType::f32), dbeta = Tensor::zeros({width}, DType::f32);
+  kernels::layer_norm_forward(x, gamma, gamma, 1e-5, y, mean, rstd);
+  return {{"layer norm, forward",
+           {{Access::read, x}, {Access::write, y}},
+           [=] { kernels::layer_norm_forward(x, gamma, gamma, 1e-5, y, mean, rstd); }},
+          {"layer norm, backward", {{Access::read, x}, {Access::read, dy}, {Access::update, dx}}, [=] {
+             kernels::layer_norm_backward(x, gamma, mean, rstd, dy, dx, dgamma, dbeta);
+           }}};
+}
+
+std::vector<Case> gelu(const Size& size, DType dtype) {
+  const Shape shape{size.tokens, 4 * width};
+  const Tensor x = perf::random(shape, dtype), y(shape, dtype), bias = Tensor::zeros({4 * width}, dtype);
+  const Tensor dx = perf::random(shape, dtype, 1e-3);
+  return {{"GELU, forward", {{Access::read, x}, {Access::write, y}}, [=] { kernels::gelu_forward(x, y); }},
+          {"bias and GELU, forward", {{Access::update, x}, {Access::write, y}}, [=] { kernels::add_bias_gelu(x, bias, y); }},
+          {"GELU, backward", {{Access::read, x}, {Access::update, dx}}, [=] { kernels::gelu_backward(x, dx, dx); }}};
+}
+
+// Rows of the trainer's table stay in a cache: only the tokens' own rows move.
+std::vector<Case> embedding(const Size& size, DType dtype) {
+  const Shape shape{size.tokens, width};
+  const bool cached = size.entries < size.tokens / 10;
+  const Tensor tokens = random_tokens(size.tokens, size.entries), table = perf::random({size.entries, width}, dtype);
+  const Tensor y = perf::random(shape, dtype, 1e-3), dtable = Tensor::zeros({size.entries, width}, DType::f32);
+  std::vector<Moved> forward{{Access::write, y}};
+  std::vector<Moved> backward{{Access::read, y}};
+  if (!cached) {
+    forward.push_back({Access::read, Tensor(shape, dtype)});
+    backward.push_back({Access::update, Tensor(shape, DType::f32)});
+  }
+  return {{"embedding, forward", std::move(forward), [=] { kernels::embedding_forward(tokens, 0, table, y); }},
+          {"embedding, backward", std::move(backward), [=] { kernels::embedding_backward(tokens, 0, y, dtable); }}};
+}
+
+// Of the processor, so that other programs on the machine count less.
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+nlohmann::ordered_json measure(const Case& what, const Size& size, DType dtype, int repetitions) {
+  std::vector<Tensor> copies;  // the loop's own, from the same allocator
+  std::vector<memory_loop::Array> arrays;
+  double bytes = 0;
+  for (const auto& [access, tensor] : what.moved) {
+    copies.push_back(Tensor::zeros(tensor.shape(), tensor.dtype()));
+    arrays.push_back({access, static_cast<std::byte*>(copies.back().raw()), copies.back().bytes()});
+    bytes += static_cast<double>(arrays.back().moved());
+  }
+  const int calls = std::max(1, static_cast<int>(64e6 / bytes));
+  const auto seconds = [&](const auto& run) {
+    run();  // fills the caches
+    const double from = thread_seconds();
+    for (int call = 0; call < calls; ++call) run();
+    return (thread_seconds() - from) / calls;
+  };
+  std::vector<double> kernel, loop, ratios;
+  for (int i = 0; i < repetitions; ++i) {
+    kernel.push_back(seconds(what.run));
+    double fastest = std::numeric_limits<double>::infinity();
+    for (const memory_loop::Loop each : memory_loop::loops()) fastest = std::min(fastest, seconds([&] { each(arrays); }));
+    loop.push_back(fastest);
+    ratios.push_back(loop.back() / kernel.back());
+  }
+  return {{"kernel", what.kernel},
+          {"dtype", name(dtype)},
+          {"size", size.name},
+          {"bytes", bytes},
+          {"bytes_a_second", bytes / median(kernel)},
+          {"loop_bytes_a_second", bytes / median(loop)},
+          {"ratio", median(ratios)}};
+}
+
+void run(const Options& options) {
+  if (!options.json.empty()) perf::check_writable("--json", options.json);
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  std::printf("# %s, %s, one thread; GB/s of bytes read and written\n", perf::processor_name().c_str(),
+              vector_target().c_str());
+  std::printf("%-24s %-5s %-8s %8s %8s %8s %7s\n", "kernel", "dtype", "size", "MB", "GB/s", "loop", "ratio");
+  const auto add = [&](const Case& what, const Size& size, DType dtype) {
+    const nlohmann::ordered_json row = measure(what, size, dtype, options.repetitions);
+    const auto number = [&](const char* key) { return row[key].get<double>(); };
+    std::printf("%-24s %-5s %-8s %8.1f %8.1f %8.1f %6.0f%%\n", what.kernel, name(dtype), size.name, number("bytes") * 1e-6,
+                number("bytes_a_second") * 1e-9, number("loop_bytes_a_second") * 1e-9, 100 * number("ratio"));
+    std::fflush(stdout);
+    rows.push_back(row);
+  };
+  for (const Size& size : sizes) {
+    for (const std::string& text : options.dtypes) {
+      const DType dtype = dtype_from_name(text.c_str());
+      add(adamw(size, dtype), size, dtype);
+      for (const auto& cases : {layer_norm, gelu, embedding}) {
+        for (const Case& what : cases(size, dtype)) add(what, size, dtype);
+      }
+    }
+  }
+  const nlohmann::ordered_json all = {
+      {"cpu", perf::processor_name()}, {"vectors", vector_target()}, {"version", build_version()}, {"rows", rows}};
+  if (!options.json.empty()) perf::write_file("--json", options.json, all.dump(1) + "\n");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Compares the kernels of training that move memory with a plain loop");
+  app.add_option("--dtypes", options.dtypes, "f32, bf16, f16")->delimiter(',');
+  app.add_option("--repetitions", options.repetitions, "Repetitions of each side, in turn")->check(CLI::PositiveNumber);
+  app.add_option("--json", options.json, "A file for the results");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    run(options);
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 2;
+  }
+}

@@ -1,0 +1,24 @@
+// Plain loops over memory, as the limit of a kernel that moves the same bytes: they read some arrays, write some and update
+// some in place, and compute nothing else. One thread.
+#pragma once
+#include <cstddef>
+#include <vector>
+
+namespace memory_loop {
+
+enum class Access { read, write, update };
+
+// An array of which a loop reads or writes every byte once; an update does both.
+struct Array {
+  Access access;
+  std::byte* data;
+  std::size_t bytes;
+
+  std::size_t moved() const { return bytes * (access == Access::update ? 2 : 1); }
+};
+
+// The loops take a few lines, or many lines, of each array in turn. The fastest one is the limit.
+using Loop = void (*)(const std::vector<Array>& arrays);
+std::vector<Loop> loops();
+
+}  // namespace memory_loop
