@@ -36,12 +36,13 @@ struct Size {
   std::int64_t tokens, entries, parameters;
 };
 constexpr std::int64_t width = 384;
-constexpr Size sizes[] = {{"memory", 1 << 17, 50257, 1 << 24}, {"trainer", 1536, 65, 4 * width* width}};
+constexpr Size sizes[] = {{"memory", 1 << 17, 50257, width << 16}, {"trainer", 1536, 65, 4 * width* width}};
 
-// A tensor that a kernel moves through, and how.
+// A tensor that a kernel moves through, and how. With tokens, it moves through a row for each of them.
 struct Moved {
   Access access;
   Tensor tensor;
+  Tensor tokens = {};
 };
 struct Case {
   const char* kernel;
@@ -91,20 +92,16 @@ std::vector<Case> gelu(const Size& size, DType dtype) {
           {"GELU, backward", {{Access::read, x}, {Access::update, dx}}, [=] { kernels::gelu_backward(x, dx, dx); }}};
 }
 
-// Rows of the trainer's table stay in a cache: only the tokens' own rows move.
 std::vector<Case> embedding(const Size& size, DType dtype) {
   const Shape shape{size.tokens, width};
-  const bool cached = size.entries < size.tokens / 10;
   const Tensor tokens = random_tokens(size.tokens, size.entries), table = perf::random({size.entries, width}, dtype);
   const Tensor y = perf::random(shape, dtype, 1e-3), dtable = Tensor::zeros({size.entries, width}, DType::f32);
-  std::vector<Moved> forward{{Access::write, y}};
-  std::vector<Moved> backward{{Access::read, y}};
-  if (!cached) {
-    forward.push_back({Access::read, Tensor(shape, dtype)});
-    backward.push_back({Access::update, Tensor(shape, DType::f32)});
-  }
-  return {{"embedding, forward", std::move(forward), [=] { kernels::embedding_forward(tokens, 0, table, y); }},
-          {"embedding, backward", std::move(backward), [=] { kernels::embedding_backward(tokens, 0, y, dtable); }}};
+  return {{"embedding, forward",
+           {{Access::read, table, tokens}, {Access::write, y}},
+           [=] { kernels::embedding_forward(tokens, 0, table, y); }},
+          {"embedding, backward", {{Access::read, y}, {Access::update, dtable, tokens}}, [=] {
+             kernels::embedding_backward(tokens, 0, y, dtable);
+           }}};
 }
 
 // Of the processor, so that other programs on the machine count less.
@@ -123,9 +120,14 @@ nlohmann::ordered_json measure(const Case& what, const Size& size, DType dtype, 
   std::vector<Tensor> copies;  // the loop's own, from the same allocator
   std::vector<memory_loop::Array> arrays;
   double bytes = 0;
-  for (const auto& [access, tensor] : what.moved) {
+  for (const auto& [access, tensor, tokens] : what.moved) {
     copies.push_back(Tensor::zeros(tensor.shape(), tensor.dtype()));
-    arrays.push_back({access, static_cast<std::byte*>(copies.back().raw()), copies.back().bytes()});
+    const std::size_t row = width * size_of(tensor.dtype());
+    arrays.push_back({.access = access,
+                      .data = static_cast<std::byte*>(copies.back().raw()),
+                      .bytes = tokens ? static_cast<std::size_t>(tokens.size()) * row : tensor.bytes(),
+                      .row_bytes = row,
+                      .order = tokens ? tokens.data<std::int32_t>() : nullptr});
     bytes += static_cast<double>(arrays.back().moved());
   }
   const int calls = std::max(1, static_cast<int>(64e6 / bytes));

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <vector>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/layer_norm.cpp"
@@ -9,13 +10,14 @@
 #include "device/cpu/simd-inl.hpp"
 #include "device/cpu/wide_gradient.hpp"
 
-// A row is read several times, but only once from memory: it fits into the L1 or L2 cache.
+// A row is read several times, but only once from memory: it fits into the L1 or L2 cache. Rows of 16-bit elements are
+// widened once, and gamma and beta once for all rows: conversions would take longer than all else.
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::HWY_NAMESPACE {
 namespace {
 
 template <class T, class A = Accumulator<T>>
-void forward_row(const T* x, const T* gamma, const T* beta, A epsilon, std::int64_t columns, T* y, A* mean_out,
+void forward_row(const A* x, const A* gamma, const A* beta, A epsilon, std::int64_t columns, T* y, A* mean_out,
                  A* rstd_out) {
   const AccumulatorTag<T> d;
   const A sum = sum_over(d, columns, [&](std::int64_t c, auto lanes) HWY_ATTR { return load(d, x + c, lanes); });
@@ -36,7 +38,7 @@ void forward_row(const T* x, const T* gamma, const T* beta, A epsilon, std::int6
 
 // With normal = (x - mean) rstd and g = dy gamma: dx += rstd (g - mean(g) - normal mean(g normal)).
 template <class T, class A = Accumulator<T>>
-void backward_row(const T* x, const T* gamma, A mean_of_row, A rstd_of_row, const T* dy, std::int64_t columns, T* dx,
+void backward_row(const A* x, const A* gamma, A mean_of_row, A rstd_of_row, const A* dy, std::int64_t columns, T* dx,
                   A* dgamma, A* dbeta) {
   const AccumulatorTag<T> d;
   const auto mean = hn::Set(d, mean_of_row);
@@ -62,6 +64,22 @@ void backward_row(const T* x, const T* gamma, A mean_of_row, A rstd_of_row, cons
   });
 }
 
+// Rows in the accumulator type, one of each number; none if T is that type.
+template <class T>
+class WideRows {
+ public:
+  WideRows(std::int64_t rows, std::int64_t columns) : columns_(columns) {
+    if (!std::is_same_v<T, Accumulator<T>>) scratch_.resize(static_cast<std::size_t>(rows * columns));
+  }
+  const Accumulator<T>* of(const T* from, std::int64_t row) {
+    return widened(from, columns_, scratch_.data() + (scratch_.empty() ? 0 : row * columns_));
+  }
+
+ private:
+  std::int64_t columns_;
+  std::vector<Accumulator<T>> scratch_;
+};
+
 }  // namespace
 
 void layer_norm_forward_simd(const Tensor& x, const Tensor& gamma, const Tensor& beta, double epsilon, const Tensor& y,
@@ -69,9 +87,14 @@ void layer_norm_forward_simd(const Tensor& x, const Tensor& gamma, const Tensor&
   with_compute_type(x.dtype(), [&]<class T>(T) {
     using A = Accumulator<T>;
     const std::int64_t columns = x.columns();
+    WideRows<T> wide(3, columns);
+    const A* const wide_gamma = wide.of(gamma.data<T>(), 0);
+    const A* const wide_beta = wide.of(beta.data<T>(), 1);
     for (std::int64_t row = 0; row < x.rows(); ++row) {
-      forward_row(x.data<T>() + row * columns, gamma.data<T>(), beta.data<T>(), static_cast<A>(epsilon), columns,
-                  y.data<T>() + row * columns, mean.data<A>() + row, rstd.data<A>() + row);
+      const T* const x_row = x.data<T>() + row * columns;
+      T* const y_row = y.data<T>() + row * columns;
+      forward_row(wide.of(x_row, 2), wide_gamma, wide_beta, static_cast<A>(epsilon), columns, y_row, mean.data<A>() + row,
+                  rstd.data<A>() + row);
     }
   });
 }
@@ -81,9 +104,14 @@ void layer_norm_backward_simd(const Tensor& x, const Tensor& gamma, const Tensor
   with_compute_type(x.dtype(), [&]<class T>(T) {
     using A = Accumulator<T>;
     const std::int64_t columns = x.columns();
+    WideRows<T> wide(3, columns);
+    const A* const wide_gamma = wide.of(gamma.data<T>(), 0);
     for (std::int64_t row = 0; row < x.rows(); ++row) {
-      backward_row(x.data<T>() + row * columns, gamma.data<T>(), mean.data<A>()[row], rstd.data<A>()[row],
-                   dy.data<T>() + row * columns, columns, dx.data<T>() + row * columns, dgamma.data<A>(), dbeta.data<A>());
+      const T* const x_row = x.data<T>() + row * columns;
+      const T* const dy_row = dy.data<T>() + row * columns;
+      T* const dx_row = dx.data<T>() + row * columns;
+      backward_row(wide.of(x_row, 1), wide_gamma, mean.data<A>()[row], rstd.data<A>()[row], wide.of(dy_row, 2), columns,
+                   dx_row, dgamma.data<A>(), dbeta.data<A>());
     }
   });
 }

@@ -138,7 +138,8 @@ HWY_INLINE void store(D d, hn::Vec<D> v, T* to, Which which = {}) {
 template <class T, class D>
 HWY_INLINE hn::Vec<D> rounded_to(D d, hn::Vec<D> v) {
   if constexpr (sizeof(T) == 2) {
-    return widen(d, Type<T>{}, narrow(d, Type<T>{}, v));
+    return from_bits(d, Type<T>{},
+                     to_bits(d, Type<T>{}, v));  // in lanes of 32 bits, without the way to those of 16 and back
   } else {
     return v;
   }
@@ -153,6 +154,19 @@ HWY_INLINE void for_each_vector(D d, std::int64_t count, Body body) {
   std::int64_t i = 0;
   for (; i + lanes <= count; i += lanes) body(i, AllLanes{});
   if (i < count) body(i, FirstLanes{static_cast<std::size_t>(count - i)});
+}
+
+// count elements in their accumulator type: the array itself, or scratch, to which they are converted.
+template <class T>
+HWY_INLINE const Accumulator<T>* widened(const T* from, std::int64_t count, Accumulator<T>* scratch) {
+  if constexpr (std::is_same_v<T, Accumulator<T>>) {
+    return from;
+  } else {
+    const AccumulatorTag<T> d;
+    for_each_vector(d, count,
+                    [&](std::int64_t i, auto lanes) HWY_ATTR { store(d, load(d, from + i, lanes), scratch + i, lanes); });
+    return scratch;
+  }
 }
 
 // Combines all term(i, lanes) with start, separately in each lane. Four chains hide the latency of combine; the chain of an
