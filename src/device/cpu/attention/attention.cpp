@@ -11,6 +11,7 @@
    HWY_RVV)  // those of x86 as everywhere; the vectors of the others have no arrays
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
+#include "device/cpu/attention/attention_scores-inl.hpp"
 #include "device/cpu/attention/attention_softmax-inl.hpp"
 #include "device/cpu/cpu_level.hpp"
 #include "device/cpu/host_kernels.hpp"
@@ -39,54 +40,26 @@ struct Backward {
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::attention::HWY_NAMESPACE {
 
-// Parts of one allocation, each beginning at a cache line.
-template <class T>
-class Scratch {
- public:
-  explicit Scratch(Index elements) : memory_({elements}, dtype_of<T>, Device::cpu), next_(memory_.data<T>()) {}
-  T* take(Index elements) { return std::exchange(next_, next_ + padded<T>(elements)); }
-
- private:
-  MemoryScope scope_{MemoryKind::other};
-  Tensor memory_;
-  T* next_;
-};
-
 Rows rows_of(const TokenHeads& heads, Index tokens, Index batch, Index head, Index head_size) {
   const Tensor& tensor = heads.tensor;
   const Rows all{static_cast<std::byte*>(tensor.raw()), tensor.dtype(), tensor.columns()};
   return all.from(batch * tokens).at(heads.first_column + head * head_size);
 }
 
-Index whole_groups(Index rows) { return (rows + row_group - 1) / row_group * row_group; }
-
-// scores[key][query] for those row groups of keys and vectors of queries of which some query sees some key.
-template <class T>
-void key_by_query_products(const TileMask& mask, const T* key_rows, const T* query_columns, Index d, Index keys, T* scores) {
-  const Index columns = padded<T>(d);
-  for (Index key = 0; key < keys; key += row_group) {
-    const Range queries = mask.queries_of(key / row_group);
-    const Index first = queries.first / lanes<T>() * lanes<T>();
-    const Index width = (queries.last - first + lanes<T>() - 1) / lanes<T>() * lanes<T>();
-    product<T>(width, d, {key_rows + key * columns, columns, 1}, query_columns + first, tile, scores + key * tile + first,
-               tile, false);
-  }
-}
-
 // A head's queries against the keys and values k and v, which are rows of whole vectors in whole row groups.
 template <class T>
 class ForwardHeads {
  public:
-  ForwardHeads(const AttentionBlock& block, bool merge)
+  ForwardHeads(const AttentionBlock& block, const Forward& given)
       : block_(block),
         mask_(block),
-        merge_(merge),
-        scratch_((2 * whole_groups(block.keys) + 3 * tile) * padded<T>(block.head_size) + tile * tile) {}
+        merge_(given.merge),
+        products_(block, given.k.tensor.dtype(), given.q.tensor.dtype(), false, false),
+        scratch_((whole_groups(block.keys) + tile) * padded<T>(block.head_size) + tile * tile) {}
 
   void load(const Rows& k, const Rows& v) {
-    const Index rows = whole_groups(block_.keys);
-    load_rows(k, block_.keys, d_, T(1), k_, rows);
-    load_rows(v, block_.keys, d_, T(1), v_, rows);
+    products_.load_keys(k, block_.keys);
+    load_rows(v, block_.keys, d_, T(1), v_, whole_groups(block_.keys));
   }
 
   void attend(const Rows& q, const Rows& out, T* log_sum_exp) {
@@ -119,8 +92,7 @@ class ForwardHeads {
   }
 
   void begin(Index queries, const Rows& q, const Rows& out, const T* log_sum_exp) {
-    load_rows(q, queries, d_, T(1) / std::sqrt(static_cast<T>(d_)), q_, tile);
-    transpose(q_, d_, q_columns_);
+    products_.load_queries(q, queries, T(1) / std::sqrt(static_cast<T>(d_)));
     running_.begin();
     if (!merge_) return;
     running_.go_on_from(log_sum_exp, queries);
@@ -128,7 +100,7 @@ class ForwardHeads {
   }
 
   void add_tile(TileMask::Sees sees, Index queries, Index first_key, Index keys, Index width, bool to_sums) {
-    key_by_query_products(mask_, k_ + first_key * columns_, q_columns_, d_, keys, scores_);
+    products_.multiply(mask_, first_key, keys, scores_);
     if (sees == TileMask::Sees::all) {
       softmax_tile<false>(scores_, mask_, keys, width, running_);
     } else {
@@ -148,11 +120,9 @@ class ForwardHeads {
   bool merge_;
   Index d_ = block_.head_size;
   Index columns_ = padded<T>(d_);
+  Scores<T> products_;
   Scratch<T> scratch_;
-  T* k_ = scratch_.take(whole_groups(block_.keys) * columns_);
   T* v_ = scratch_.take(whole_groups(block_.keys) * columns_);
-  T* q_ = scratch_.take(tile * columns_);
-  T* q_columns_ = scratch_.take(tile * columns_);
   T* o_ = scratch_.take(tile * columns_);
   T* scores_ = scratch_.take(tile * tile);
   Running<T> running_;
@@ -161,14 +131,16 @@ class ForwardHeads {
 template <class T>
 class BackwardHeads {
  public:
-  explicit BackwardHeads(const AttentionBlock& block)
+  BackwardHeads(const AttentionBlock& block, const Backward& given)
       : block_(block),
         mask_(block),
-        scratch_((4 * whole_groups(block.keys) + 5 * tile) * padded<T>(block.head_size) + 2 * tile * tile + 2 * tile) {}
+        scores_(block, given.k.tensor.dtype(), given.q.tensor.dtype(), true, true),
+        gradients_(block, given.v.tensor.dtype(), given.dout.tensor.dtype(), false, true),
+        scratch_((2 * whole_groups(block.keys) + tile) * padded<T>(block.head_size) + 2 * tile * tile + 2 * tile) {}
 
   void load(const Rows& k, const Rows& v) {
-    load_rows(k, block_.keys, d_, T(1), k_, rows_);
-    load_rows(v, block_.keys, d_, T(1), v_, rows_);
+    scores_.load_keys(k, block_.keys);
+    gradients_.load_keys(v, block_.keys);
     std::fill_n(dk_, rows_ * columns_, T(0));
     std::fill_n(dv_, rows_ * columns_, T(0));
   }
@@ -208,22 +180,19 @@ class BackwardHeads {
   }
 
   void begin(Index queries, const Rows& q, const Rows& out, const T* log_sum_exp, const Rows& dout) {
-    load_rows(q, queries, d_, scale_, q_, tile);
-    load_rows(dout, queries, d_, T(1), dout_, tile);
+    scores_.load_queries(q, queries, scale_);
+    gradients_.load_queries(dout, queries, T(1));
     load_rows(out, queries, d_, T(1), dq_, tile);
-    transpose(q_, d_, q_columns_);
-    transpose(dout_, d_, dout_columns_);
     for (Index i = 0; i < tile; ++i) {
       shift_[i] = i < queries ? log_sum_exp[i] : 0;
-      delta_[i] = dot(dq_ + i * columns_, dout_ + i * columns_, columns_);  // the sum over all keys of p dp
+      delta_[i] = dot(dq_ + i * columns_, gradients_.queries() + i * columns_, columns_);  // the sum over all keys of p dp
     }
   }
 
   void add_tile(TileMask::Sees sees, Index queries, Index first_key, Index keys, bool to_sums) {
     const Index width = padded<T>(queries);
-    const T* const k_rows = k_ + first_key * columns_;
-    key_by_query_products(mask_, k_rows, q_columns_, d_, keys, p_);
-    key_by_query_products(mask_, v_ + first_key * columns_, dout_columns_, d_, keys, ds_);
+    scores_.multiply(mask_, first_key, keys, p_);
+    gradients_.multiply(mask_, first_key, keys, ds_);
     if (sees == TileMask::Sees::all) {
       softmax_backward_tile<false>(p_, ds_, mask_, keys, width, shift_, delta_);
     } else {
@@ -235,14 +204,15 @@ class BackwardHeads {
       if (count <= 0) continue;
       const Index from = key * tile + seen_by.first;
       const Index to = (first_key + key) * columns_;
-      product<T>(columns_, count, {p_ + from, tile, 1}, dout_ + seen_by.first * columns_, columns_, dv_ + to, columns_,
-                 true);
-      product<T>(columns_, count, {ds_ + from, tile, 1}, q_ + seen_by.first * columns_, columns_, dk_ + to, columns_, true);
+      product<T>(columns_, count, {p_ + from, tile, 1}, gradients_.queries() + seen_by.first * columns_, columns_, dv_ + to,
+                 columns_, true);
+      product<T>(columns_, count, {ds_ + from, tile, 1}, scores_.queries() + seen_by.first * columns_, columns_, dk_ + to,
+                 columns_, true);
     }
     for (Index query = 0; query < queries; query += row_group) {
       const Range seen = mask_.keys_of(query / row_group);
       product<T>(columns_, seen.last - seen.first, {ds_ + seen.first * tile + query, 1, tile},
-                 k_rows + seen.first * columns_, columns_, dq_ + query * columns_, columns_, to_sums);
+                 scores_.keys() + (first_key + seen.first) * columns_, columns_, dq_ + query * columns_, columns_, to_sums);
     }
   }
 
@@ -252,15 +222,10 @@ class BackwardHeads {
   Index columns_ = padded<T>(d_);
   Index rows_ = whole_groups(block_.keys);
   T scale_ = T(1) / std::sqrt(static_cast<T>(d_));
+  Scores<T> scores_, gradients_;  // of keys with queries, and of values with gradients of outputs
   Scratch<T> scratch_;
-  T* k_ = scratch_.take(rows_ * columns_);
-  T* v_ = scratch_.take(rows_ * columns_);
   T* dk_ = scratch_.take(rows_ * columns_);
   T* dv_ = scratch_.take(rows_ * columns_);
-  T* q_ = scratch_.take(tile * columns_);
-  T* q_columns_ = scratch_.take(tile * columns_);
-  T* dout_ = scratch_.take(tile * columns_);
-  T* dout_columns_ = scratch_.take(tile * columns_);
   T* dq_ = scratch_.take(tile * columns_);  // holds the outputs at first
   T* p_ = scratch_.take(tile * tile);
   T* ds_ = scratch_.take(tile * tile);
@@ -285,7 +250,7 @@ void for_each_head(const AttentionBlock& block, Begin begin, Visit visit, End en
 
 template <class T>
 void forward_all(const AttentionBlock& block, const Forward& given) {
-  ForwardHeads<T> heads(block, given.merge);
+  ForwardHeads<T> heads(block, given);
   const Index d = block.head_size;
   for_each_head(
       block,
@@ -301,7 +266,7 @@ void forward_all(const AttentionBlock& block, const Forward& given) {
 
 template <class T>
 void backward_all(const AttentionBlock& block, const Backward& given) {
-  BackwardHeads<T> heads(block);
+  BackwardHeads<T> heads(block, given);
   const Index d = block.head_size;
   for_each_head(
       block,
