@@ -154,7 +154,13 @@ nlohmann::ordered_json measure(const Case& what, const Size& size, DType dtype, 
           {"ratio", median(ratios)}};
 }
 
-void run(const Options& options) {
+int run(int argc, char** argv) {
+  Options options;
+  CLI::App app("Compares the kernels of training that move memory with plain loops");
+  app.add_option("--dtypes", options.dtypes, "f32, bf16, f16")->delimiter(',');
+  app.add_option("--repetitions", options.repetitions, "Repetitions of each side, in turn")->check(CLI::PositiveNumber);
+  app.add_option("--json", options.json, "A file for the results");
+  CLI11_PARSE(app, argc, argv);
   if (!options.json.empty()) perf::check_writable("--json", options.json);
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   std::printf("# %s, %s, one thread; GB/s of bytes read and written\n", perf::processor_name().c_str(),
@@ -180,20 +186,14 @@ void run(const Options& options) {
   const nlohmann::ordered_json all = {
       {"cpu", perf::processor_name()}, {"vectors", vector_target()}, {"version", build_version()}, {"rows", rows}};
   if (!options.json.empty()) perf::write_file("--json", options.json, all.dump(1) + "\n");
+  return 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  Options options;
-  CLI::App app("Compares the kernels of training that move memory with a plain loop");
-  app.add_option("--dtypes", options.dtypes, "f32, bf16, f16")->delimiter(',');
-  app.add_option("--repetitions", options.repetitions, "Repetitions of each side, in turn")->check(CLI::PositiveNumber);
-  app.add_option("--json", options.json, "A file for the results");
-  CLI11_PARSE(app, argc, argv);
   try {
-    run(options);
-    return 0;
+    return run(argc, argv);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return 2;

@@ -31,8 +31,9 @@ template <std::size_t turn>
 __attribute__((always_inline)) inline void take_turns(const std::vector<Array>& arrays) {
   std::size_t longest = 0;
   for (const Array& array : arrays) longest = std::max(longest, array.bytes);
-  const std::size_t turns = longest / turn;
+  const std::size_t turns = std::max<std::size_t>(1, longest / turn);
   std::vector<Cursor> cursors;
+  cursors.reserve(arrays.size());
   for (const Array& array : arrays) cursors.push_back({array, array.bytes / turns / line});
   Line sum{};
   for (std::size_t i = 0; i < turns; ++i) {
