@@ -42,7 +42,7 @@ def main():
         rounds.append({**result, "ratio": ratio})
         print(
             f"round {i + 1}: Stretto {result['stretto']['tokens_per_s']:.0f} tokens/s, PyTorch DDP {result['ddp']['tokens_per_s']:.0f}, "
-            f"ratio {ratio:.2f}, GEMM share {result['stretto']['gemm_share']:.2f}",
+            f"ratio {ratio:.2f} (at most {bound(**result):.2f}), GEMM share {result['stretto']['gemm_share']:.2f}",
             flush=True,
         )
 
