@@ -11,6 +11,9 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from clean_environment import clean_environment  # noqa: E402
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+from perf.comparisons.namespaces import Network, obstacle  # noqa: E402
+
 PERF = os.environ["PERF_PROGRAM"]
 MEASURED = re.compile(r"Measured this machine with 2 ranks|too busy to be measured with 2 ranks")
 
@@ -73,6 +76,37 @@ class Calibration(unittest.TestCase):
             with self.subTest(settings):
                 self.assertNotRegex(self.job(**settings), MEASURED)
                 self.assertFalse(self.cache.exists())
+
+    def test_without_a_place_for_the_cache(self):
+        nowhere = {"STRETTO_CACHE_DIR": "", "HOME": "", "XDG_CACHE_HOME": ""}
+        said = self.job(**nowhere)
+        self.assertRegex(said, MEASURED)
+        if "Measured" in said:
+            self.assertRegex(said, "neither STRETTO_CACHE_DIR, XDG_CACHE_HOME nor HOME")
+        self.measure(**{**nowhere, "XDG_CACHE_HOME": str(self.cache)})
+        self.cache = self.cache / "stretto"
+        self.written()
+
+    def test_several_hosts(self):
+        if obstacle():
+            self.skipTest(obstacle())
+        with Network([2, 2], "1gbit") as network:
+            network.known.update(STRETTO_CACHE_DIR=str(self.cache), STRETTO_CALIBRATE="auto")
+            for _ in range(20):
+                network.run([PERF, "all_reduce", "-b", "4096", "-e", "4096", "-n", "1"])
+                routes = json.loads(self.written().read_text())["routes"] if self.cache.exists() else []
+                if {route["route"] for route in routes} == {"shm", "network"}:
+                    break
+            else:
+                self.skipTest("the machine is too busy to be measured")
+            network.known["STRETTO_EXPLAIN"] = "1"
+            ranks = network.start([PERF, "all_reduce", "-b", "4096", "-e", "4096", "-n", "1"], stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.PIPE, text=True)
+            said = [rank.communicate()[1] for rank in ranks]
+        between, = (route for route in routes if route["route"] == "network")
+        self.assertEqual((between["ranks"], between["ranks_per_node"]), (4, 2))
+        self.assertIn("all_reduce:", between["table"])
+        self.assertRegex(said[0], "all_reduce of 1024 f32 in 'world'.*by measurement, in ")
 
     def test_a_cache_that_cannot_be_read_or_written(self):
         self.measure()
