@@ -79,6 +79,19 @@ std::vector<Method> steady_methods(const std::vector<CallTimes>& sizes) {
   return methods;
 }
 
+// Few bytes travel in less time than ranks take to tell each other where their buffers lie, which they need not if both
+// tables name the same method: up to so many bytes, the method that is best for both kinds of memory together.
+constexpr std::int64_t alike_up_to = 1024;
+
+void make_alike(CallTimes& one, CallTimes& other) {
+  std::vector<MethodTime> common;
+  for (const MethodTime& time : one.methods) {
+    const double there = other.of(time.method);
+    if (std::isfinite(there)) common.push_back({time.method, (time.seconds + there) / 2});
+  }
+  if (!common.empty()) one.methods = other.methods = common;
+}
+
 }  // namespace
 
 // A boundary lies halfway between two sizes, or at the capacity of a packet.
@@ -115,6 +128,11 @@ MeasuredRoute measured_route(const std::string& route, int ranks, double ranks_p
   measured.route = {.route = route, .ranks = ranks, .ranks_per_core = ranks_per_core, .cost = fitted(times)};
   std::vector<CallTimes> ordinary, symmetric;
   for (const CallTimes& each : times) (each.symmetric ? symmetric : ordinary).push_back(each);
+  for (CallTimes& one : ordinary) {
+    for (CallTimes& other : symmetric) {
+      if (one.request == other.request && one.bytes <= alike_up_to) make_alike(one, other);
+    }
+  }
   measured.table = table_of(ordinary, reach);
   measured.symmetric_table = table_of(symmetric, reach);
   return measured;

@@ -18,8 +18,10 @@ namespace stretto {
 namespace {
 
 constexpr double budget_within = 1.8, budget_between = 3.5;  // seconds
-constexpr Effort small_within{3, 10, 1 << 20, 0, 1}, large_within{2, 1, 1 << 20, 0, 1};
-constexpr Effort small_between{2, 3, 1 << 20, 0, 1}, large_between{1, 2, 8 << 20, 0, 1};
+constexpr Effort small_within{.looks = 3, .most_calls = 10, .seconds = 0},
+    large_within{.looks = 2, .most_calls = 1, .seconds = 0};
+constexpr Effort small_between{.looks = 2, .most_calls = 3, .seconds = 0};
+constexpr Effort large_between{.looks = 1, .most_calls = 2, .most_bytes = 8 << 20, .seconds = 0};
 constexpr double most_memory = 1 << 30;         // bytes of all buffers on a host
 constexpr std::int64_t large = 1 << 20;         // bytes
 constexpr std::int64_t must_reach = 128 << 10;  // bytes: a measurement that ends before is thrown away

@@ -20,7 +20,7 @@ std::vector<CallTimes> two_methods() {
   return {times_of(Collective::all_reduce, 64, {{few, 1e-6}, {many, 3e-6}}),
           times_of(Collective::all_reduce, 6400, {{few, 2e-6}, {many, 3e-6}}),
           times_of(Collective::all_reduce, 640000, {{few, 90e-6}, {many, 60e-6}}),
-          times_of(Collective::all_reduce, 64, {{many, 1e-6}}, true)};
+          times_of(Collective::all_reduce, 6400, {{many, 1e-6}}, true)};
 }
 
 TEST(MeasuredRoute, TableChangesHalfwayBetweenSizes) {
@@ -46,9 +46,23 @@ TEST(MeasuredRoute, APacketsCapacityIsABoundary) {
   EXPECT_EQ(table_of(times), "all_reduce:0-16385:packet,16385-inf:ring");
 }
 
+// Ranks whose choice depends on it tell each other where their buffers lie, at each call.
+TEST(MeasuredRoute, FewBytesTravelAlikeInBothKindsOfMemory) {
+  const Method a = Algorithm::packet, b = Algorithm::staged, push = Algorithm::push;
+  const auto tables = [&](std::int64_t bytes) {
+    return measured_route("shm", 4, 1,
+                          {times_of(Collective::all_reduce, bytes, {{a, 1e-6}, {b, 3e-6}}),
+                           times_of(Collective::all_reduce, bytes, {{a, 2e-6}, {b, 1e-6}, {push, 0.5e-6}}, true)});
+  };
+  EXPECT_THAT(tables(64).table, HasSubstr("packet"));
+  EXPECT_THAT(tables(64).symmetric_table, HasSubstr("packet"));
+  EXPECT_THAT(tables(4096).table, HasSubstr("packet"));
+  EXPECT_THAT(tables(4096).symmetric_table, HasSubstr("push"));
+}
+
 TEST(MeasuredRoute, ChoicesRestOnWhatWasMeasured) {
   const MeasuredRoute measured = measured_route("shm", 4, 1, two_methods(), 4);
-  EXPECT_EQ(measured.symmetric_table, "all_reduce:0-257:ring");
+  EXPECT_EQ(measured.symmetric_table, "all_reduce:0-25601:ring");
   EXPECT_GT(measured.route.cost.alpha + measured.route.cost.overhead, 0);
   const Tuning tuning = Tuning::from_json(R"({"routes": [)" + measured.to_json() + "]}", "a file");
   const auto choice = [&](std::int64_t count, bool symmetric, int size = 4) {
