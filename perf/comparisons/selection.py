@@ -14,9 +14,10 @@ import sys
 import tempfile
 
 from perf.comparisons import namespaces
-from perf.comparisons.programs import BIN, figures_of, machine, parser_of, run
-from perf.pages.text import Verdict, machine_text, size_text, terminal_table, verdict_text
+from perf.comparisons.programs import BIN, ROOT, figures_of, machine, parser_of, run
+from perf.pages.text import DocsSection, Verdict, machine_text, markdown_table, size_text, terminal_table, verdict_text
 
+SECTION = DocsSection("./dev perf selection")
 WANTED_SHARE, NEAR, MOST = 0.95, 1.15, 1.5
 COLLECTIVES = ["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "gather", "scatter"]
 HOST_SIZES = ["4K", "64K", "1M"]
@@ -58,13 +59,42 @@ def between_hosts(hosts, ranks, cache, tuning):
                            chosen["time_us"] / fastest["time_us"])
 
 
+def verdicts(cells):
+    share = sum(cell.ratio <= NEAR for cell in cells) / len(cells)
+    worst = max(cell.ratio for cell in cells)
+    return [Verdict(share >= WANTED_SHARE, f"{WANTED_SHARE:.0%} of the cells within {NEAR} of the fastest method; {share:.1%} of {len(cells)}"),
+            Verdict(worst <= MOST, f"no cell beyond {MOST}; {sum(cell.ratio > MOST for cell in cells)} are, the worst {worst:.2f}")]
+
+
+def summary(cells):
+    """A row for each place, and the header before them."""
+    rows = [["", "cells", f"within {NEAR}", f"beyond {MOST}", "worst"]]
+    for place in dict.fromkeys(cell.where for cell in cells):
+        ratios = [cell.ratio for cell in cells if cell.where == place]
+        near, far = (sum(map(test, ratios)) for test in (lambda ratio: ratio <= NEAR, lambda ratio: ratio > MOST))
+        rows.append([place, str(len(ratios)), f"{near / len(ratios):.0%}", str(far), f"{max(ratios):.2f}"])
+    return rows
+
+
+def section(cells):
+    """The part of the page: without cells that are near."""
+    header, *rows = summary(cells)
+    lines = [f"Measured by `./dev perf selection` on {machine_text(machine())}. The ratio is the choice's time over the fastest method's:", "",
+             *markdown_table(header, rows), ""]
+    return "\n".join(lines + [f"- {verdict_text(verdict)}" for verdict in verdicts(cells)])
+
+
 def main():
     parser = parser_of("selection", __doc__)
     parser.add_argument("--nproc", default="2,3,4,8", help="numbers of ranks on one host (default 2,3,4,8); empty: none")
     parser.add_argument("--layout", action="append", help="HOSTSxRANKS; may be given several times (default 2x2 4x2); 'none': no hosts")
     parser.add_argument("--runs", type=int, default=3, help="runs on one host, over which medians are taken (default 3)")
+    parser.add_argument("--write-docs", type=pathlib.Path, nargs="?", const=ROOT / "docs/selection.md", metavar="PAGE",
+                        help="write the figures into the page (default docs/selection.md)")
     options = parser.parse_args()
     layouts = [tuple(map(int, layout.split("x"))) for layout in options.layout or ["2x2", "4x2"] if layout != "none"]
+    if options.write_docs:
+        SECTION.around(options.write_docs)
     if layouts:
         namespaces.require()
 
@@ -76,22 +106,15 @@ def main():
         for hosts, ranks in layouts:
             cells += between_hosts(hosts, ranks, cache, tuning)
 
-    print(f"# {machine_text(machine())}")
-    places = list(dict.fromkeys(cell.where for cell in cells))
-    rows = []
-    for place in places:
-        ratios = [cell.ratio for cell in cells if cell.where == place]
-        rows.append([place, str(len(ratios)), f"{sum(ratio <= NEAR for ratio in ratios) / len(ratios):.2f}", f"{max(ratios):.2f}"])
-    print(*terminal_table(["", "cells", f"within {NEAR}", "worst"], rows), sep="\n")
+    header, *rows = summary(cells)
+    print(f"# {machine_text(machine())}", *terminal_table(header, rows), sep="\n")
     far = sorted((cell for cell in cells if cell.ratio > NEAR), key=lambda cell: -cell.ratio)
     print(*terminal_table(["", "collective", "size", "chosen", "fastest", "ratio"],
-                         [[cell.where, cell.collective, size_text(cell.bytes), cell.chosen, cell.fastest, f"{cell.ratio:.2f}"] for cell in far]), sep="\n")
-    share = 1 - len(far) / len(cells)
-    verdicts = [Verdict(share >= WANTED_SHARE, f"{WANTED_SHARE:.0%} of the cells within {NEAR} of the fastest method; {share:.1%} of {len(cells)}"),
-                Verdict(all(cell.ratio <= MOST for cell in cells),
-                        f"no cell beyond {MOST}; {sum(cell.ratio > MOST for cell in cells)}, the worst {max(cell.ratio for cell in cells):.2f}")]
-    print("\n".join(map(verdict_text, verdicts)))
-    sys.exit(0 if all(verdict.holds for verdict in verdicts) else 1)
+                          [[cell.where, cell.collective, size_text(cell.bytes), cell.chosen, cell.fastest, f"{cell.ratio:.2f}"] for cell in far]), sep="\n")
+    print(*map(verdict_text, verdicts(cells)), sep="\n")
+    if options.write_docs:
+        SECTION.replace(options.write_docs, section(cells))
+    sys.exit(0 if all(verdict.holds for verdict in verdicts(cells)) else 1)
 
 
 if __name__ == "__main__":
