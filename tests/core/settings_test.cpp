@@ -59,6 +59,8 @@ TEST(Settings, AreListedWithMeaningAndDefault) {
                                                     {"STRETTO_EXPLAIN", "0"},
                                                     {"STRETTO_FLIGHT_DIR", ""},
                                                     {"STRETTO_DETERMINISTIC", "0"},
+                                                    {"STRETTO_CACHE_DIR", ""},
+                                                    {"STRETTO_CALIBRATE", "auto"},
                                                     {"STRETTO_CHECK", "0"},
                                                     {"STRETTO_RANKS_PER_NODE", "0"},
                                                     {"STRETTO_NODES_PER_POD", "0"},
