@@ -18,6 +18,7 @@
 #include "memory_loop.hpp"
 #include "perf/result.hpp"
 #include "stretto/build.hpp"
+#include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
 
 namespace {
@@ -163,8 +164,7 @@ int run(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   if (!options.json.empty()) perf::check_writable("--json", options.json);
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  std::printf("# %s, %s, one thread; GB/s of bytes read and written\n", perf::processor_name().c_str(),
-              vector_target().c_str());
+  std::printf("# %s, %s, one thread; GB/s of bytes read and written\n", processor_name().c_str(), vector_target().c_str());
   std::printf("%-24s %-5s %-8s %8s %8s %8s %7s\n", "kernel", "dtype", "size", "MB", "GB/s", "loop", "ratio");
   const auto add = [&](const Case& what, const Size& size, DType dtype) {
     const nlohmann::ordered_json row = measure(what, size, dtype, options.repetitions);
@@ -184,7 +184,7 @@ int run(int argc, char** argv) {
     }
   }
   const nlohmann::ordered_json all = {
-      {"cpu", perf::processor_name()}, {"vectors", vector_target()}, {"version", build_version()}, {"rows", rows}};
+      {"cpu", processor_name()}, {"vectors", vector_target()}, {"version", build_version()}, {"rows", rows}};
   if (!options.json.empty()) perf::write_file("--json", options.json, all.dump(1) + "\n");
   return 0;
 }

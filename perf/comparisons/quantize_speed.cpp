@@ -168,16 +168,16 @@ int run(const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Options options;
-  CLI::App app("Compares the kernels of quantization with a copy");
-  app.add_option("--sizes", options.sizes, "Bytes of the elements, such as 512K or 64M")->delimiter(',');
-  app.add_option("--formats", options.formats, "int8, int4, fp8, onebit")->delimiter(',');
-  app.add_option("--dtypes", options.dtypes, "f32, bf16, f16")->delimiter(',');
-  app.add_option("--repetitions", options.repetitions, "Repetitions of each side, in turn")->check(CLI::PositiveNumber);
-  app.add_option("--at-least", options.at_least, "Fail if a ratio is below this");
-  app.add_option("--json", options.json, "A file for the results");
-  CLI11_PARSE(app, argc, argv);
   try {
+    Options options;
+    CLI::App app("Compares the kernels of quantization with a copy");
+    app.add_option("--sizes", options.sizes, "Bytes of the elements, such as 512K or 64M")->delimiter(',');
+    app.add_option("--formats", options.formats, "int8, int4, fp8, onebit")->delimiter(',');
+    app.add_option("--dtypes", options.dtypes, "f32, bf16, f16")->delimiter(',');
+    app.add_option("--repetitions", options.repetitions, "Repetitions of each side, in turn")->check(CLI::PositiveNumber);
+    app.add_option("--at-least", options.at_least, "Fail if a ratio is below this");
+    app.add_option("--json", options.json, "A file for the results");
+    CLI11_PARSE(app, argc, argv);
     return run(options);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());

@@ -48,6 +48,7 @@ std::vector<Method> promising(const CallTimes& times, double times_slower, std::
   std::sort(known.begin(), known.end(), [](const MethodTime& a, const MethodTime& b) { return a.seconds < b.seconds; });
   if (known.size() > most) known.resize(most);
   std::vector<Method> methods;
+  methods.reserve(known.size());
   for (const MethodTime& time : known) methods.push_back(time.method);
   return methods;
 }
@@ -226,7 +227,7 @@ void calibrate_if_unknown(const Communicator& world) {
   std::vector<std::string> found;
   // What rank 0 has measured; empty if it got nowhere.
   const auto learn = [&](const std::string& mine) {
-    const std::string route = same_text(context, mine);
+    std::string route = same_text(context, mine);
     if (!route.empty()) selector.learn(fmt::format(R"({{"routes": [{}]}})", route), cache.path());
     return route;
   };

@@ -25,6 +25,7 @@ std::vector<SizeTimes> median_of(const std::vector<std::vector<SizeTimes>>& runs
     std::vector<MethodTime> methods;
     for (const MethodTime& time : result[i].methods) {
       std::vector<double> seconds;
+      seconds.reserve(runs.size());
       for (const auto& run : runs) seconds.push_back(run[i].of(time.method));
       if (std::all_of(seconds.begin(), seconds.end(), [](double value) { return std::isfinite(value); })) {
         methods.push_back({time.method, median(seconds)});
