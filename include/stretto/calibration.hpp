@@ -69,7 +69,7 @@ STRETTO_API const std::vector<Collective>& timed_collectives();
 // pieces, none of which would be empty.
 STRETTO_API std::vector<Method> methods_within_node(Collective collective, std::int64_t elements);
 
-// What was measured on a route, as a tuning file says it: costs for the cost model, and for each kind of memory the table of
+// The measurements of a route, as a tuning file has them: costs for the cost model, and for each kind of memory the table of
 // the fastest methods.
 struct STRETTO_API MeasuredRoute {
   RouteCost route;  // without rules

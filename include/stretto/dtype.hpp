@@ -34,7 +34,7 @@ constexpr bool is_narrow(DType dtype) {
 
 STRETTO_API const char* name(DType dtype);
 STRETTO_API DType dtype_from_name(const char* name);  // "f64", "fp64", ...; throws Error naming the choices
-// As training programs' flags call it: "fp64", "fp32", "bf16", "fp16".
+// The name that flags of training programs use: "fp64", "fp32", "bf16", "fp16".
 STRETTO_API const char* training_name(DType dtype);
 
 // How the contributions of ranks are combined. avg is the sum, divided exactly once by the number of ranks; integers

@@ -105,7 +105,7 @@ std::vector<Case> embedding(const Size& size, DType dtype) {
            }}};
 }
 
-// Of the processor, so that other programs on the machine count less.
+// The thread's processor time, on which other programs on the machine have less influence.
 double thread_seconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);

@@ -225,7 +225,7 @@ void calibrate_if_unknown(const Communicator& world) {
   const double begin = now_seconds();
   const Selector::Unruled unruled(selector);
   std::vector<std::string> found;
-  // What rank 0 has measured; empty if it got nowhere.
+  // All ranks learn the route that rank 0 has measured. Empty: it got nowhere.
   const auto learn = [&](const std::string& mine) {
     std::string route = same_text(context, mine);
     if (!route.empty()) selector.learn(fmt::format(R"({{"routes": [{}]}})", route), cache.path());

@@ -60,7 +60,7 @@ struct CallOrder::Waiting {
   std::vector<int> waits_for;
 };
 
-// What the answers say holds together although they come one after the other: an operation cannot have ended that a later
+// The answers agree with each other although they come one after the other: an operation cannot have ended that a later
 // answer says has not begun.
 void CallOrder::check(const OpenCall& mine, std::vector<int> ranks) {
   std::erase_if(ranks, [&](int rank) { return std::ranges::count(mine.ranks, rank) == 0; });
