@@ -98,6 +98,23 @@ class Tokens(Interchange):
         expected = one.encode("<|endoftext|>" + play.replace("\n\n", "\n\n<|endoftext|>"), allowed_special="all")
         self.assertEqual(self.tokens(play.encode(), "--documents", "sections"), expected)
 
+    def test_of_tiny_shakespeare_are_as_many_as_llm_c_counts(self):
+        need()
+        text = PACKAGES / "microgpt/input.txt"
+        vocabulary, merges = self.gpt2_vocabulary()
+        counts = {"val.bin": 32768, "train.bin": 305260}  # llm.c, dev/data/tinyshakespeare.py
+        words = [os.environ["TOKENIZE_PROGRAM"], "--vocab", vocabulary, "--merges", merges]
+        train, val, back = (self.directory / name for name in ("train.bin", "val.bin", "back"))
+        self.run_program(*words, "--documents", "sections", "--val-tokens", counts["val.bin"], "--val-out", val, "--out", train, text)
+        header = 256 * 4
+        for name, count in counts.items():
+            self.assertEqual(((self.directory / name).stat().st_size - header) / 2, count, name)
+        parts = []
+        for tokens in (val, train):
+            self.run_program(*words, "--decode", "--no-separators", "--out", back, tokens)
+            parts.append(back.read_bytes())
+        self.assertEqual(b"".join(parts), text.read_bytes())
+
 
 class Models(Interchange):
     def setUp(self):
