@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -13,6 +14,7 @@
 #include "core/fail.hpp"
 #include "device/stream/short_time_slice.hpp"
 #include "stretto/stream.hpp"
+#include "transport/ucx/ucx_connections.hpp"
 #include "transport/ucx/ucx_library.hpp"
 
 namespace stretto {
@@ -27,6 +29,8 @@ bool has_rdma_device() {
   std::error_code none;
   return std::filesystem::directory_iterator("/sys/class/infiniband", none) != std::filesystem::directory_iterator();
 }
+
+constexpr std::chrono::milliseconds patience_with_connections{1000};
 
 }  // namespace
 
@@ -64,6 +68,7 @@ UcxWorker::~UcxWorker() {
   closing_ = true;
   ucp_worker_signal(worker_);
   server_.join();
+  shut_down_stuck_connections(event_descriptor_, patience_with_connections);
   {
     const std::lock_guard lock(mutex_);
     for (UcxPeer& peer : peers_) {
