@@ -129,7 +129,7 @@ Network::Network(Job& job, bool may_pin)
            job.rank());
     }
     const std::uint64_t node = nodes.empty() ? identity.host : nodes[rank];
-    peers_[rank] = {identity.segment, identity.heap, same_host && wanted != "ucx", node, nullptr, nullptr};
+    peers_[rank] = {identity.segment, identity.heap, same_host && wanted != "ucx", node, false, nullptr, nullptr};
     require(!peers_[rank].shares_memory || identity.ring_bytes == mine.ring_bytes,
             "STRETTO_RING_BYTES={} on rank {} differs from rank {}'s; give all ranks of a host the same.",
             setting("STRETTO_RING_BYTES"), job.rank(), rank);
@@ -234,6 +234,10 @@ void Network::pin(const std::vector<int>& local_ranks) {
   for (auto at = numbers.begin(); at != numbers.end(); at += 1 + *at) places.emplace_back(at + 1, at + 1 + *at);
   const auto mine_is = std::find(local_ranks.begin(), local_ranks.end(), job_.rank()) - local_ranks.begin();
   take_place(places, static_cast<std::size_t>(mine_is));
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const int rank = local_ranks[i];
+    peers_[rank].shares_core = rank != job_.rank() && places[i] == places[static_cast<std::size_t>(mine_is)];
+  }
   log().info("Rank {} runs on hardware threads {}.", job_.rank(),
              fmt::join(places[static_cast<std::size_t>(mine_is)], ", "));
 }

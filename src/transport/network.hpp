@@ -39,6 +39,8 @@ class Network {
   bool over_shared_memory(int peer) const { return peers_[peer].shares_memory; }
   // Equal for ranks of one node: of one host, or as STRETTO_RANKS_PER_NODE divides the ranks.
   std::uint64_t node_of(int rank) const { return peers_[rank].node; }
+  // Whether the rank is bound to the core of this rank, which it shares with it (on_shared_core()).
+  bool shares_core(int peer) const { return peers_[peer].shares_core; }
   bool one_host() const { return one_host_; }                // all ranks of the job are on this host
   double ranks_per_core() const { return ranks_per_core_; }  // of this host
   // Whether the ranks of a host may read each other's memory through the kernel; the same on all ranks of the job.
@@ -75,6 +77,7 @@ class Network {
     HeapAddress heap;
     bool shares_memory = false;
     std::uint64_t node = 0;
+    bool shares_core = false;
     std::shared_ptr<PeerSegment> open;
     std::unique_ptr<PeerMemory> memory;
   };

@@ -27,6 +27,7 @@ thread_local std::int64_t next_look = nobody_asked;    // look_again_at(): nothi
 thread_local std::int64_t latest_look = nobody_asked;  // look_again_by(): something may come before
 constexpr std::int64_t longest_nap = 1'000'000;        // nanoseconds by which a missed ring may be late
 constexpr int looks_first = 1000;
+constexpr int looks_beside_mates = 100;  // one to five microseconds, by the processor
 thread_local void (*meanwhile)() = nullptr;
 constexpr int pauses_between = 8;  // two calls of `meanwhile`, while pauses are short
 
@@ -41,14 +42,6 @@ void futex_wait_punctually(std::atomic<std::uint32_t>& word, std::uint32_t expec
   prctl(PR_SET_TIMERSLACK, 1);  // else the kernel may add 50 us, so that several sleeps end at once
   futex_wait(word, expected, std::min(nanoseconds, longest_sleep));
   prctl(PR_SET_TIMERSLACK, slack);
-}
-
-void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("isb");  // yield returns at once on most processors
-#endif
 }
 
 // Lets barriers of other processes reach this process, so that its own rings need no fence.
@@ -92,7 +85,8 @@ WaitPolicy WaitPolicy::chosen(int local_ranks) {
   if (mode == "spin") return {looks_first, INT_MAX, 0, false};
   if (mode == "yield") return {1, 0, INT_MAX, false};
   if (mode == "sleep") return {1, 0, 0, true};
-  return local_ranks <= usable_cores() ? WaitPolicy{looks_first, 20, 500, true} : WaitPolicy{1, 0, 500, true};
+  return local_ranks <= usable_cores() ? WaitPolicy{looks_first, 20, 500, true}
+                                       : WaitPolicy{1, 0, 500, true, true, looks_beside_mates};
 }
 
 WaitPolicy WaitPolicy::in_background() const {

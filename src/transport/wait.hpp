@@ -33,6 +33,15 @@ struct Bell {
   static const bool fences_rings;
 };
 
+// Between two looks that do not leave the core.
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");  // yield returns at once on most processors
+#endif
+}
+
 // The number of cores on which this process may run.
 int usable_cores();
 
@@ -54,6 +63,9 @@ struct WaitPolicy {
   bool may_sleep = true;
   // Whether a pause that look_again_at() ends waits for that time on the core; else it sleeps, and ends up to 100 us later.
   bool punctual = true;
+  // Looks without leaving the core for a rank on another core, while all ranks that share this one's wait as well: giving
+  // the core up and getting it back takes longer than such an answer most often does.
+  int looks_with_idle_mates = 0;
   static WaitPolicy chosen(int local_ranks);  // from STRETTO_WAIT and the number of cores
   // For a thread that waits beside its own rank's computation: gives up the core at once, and uses none of it to be
   // punctual. It sleeps and never yields: for Linux a yield gives up the rest of a time slice, and a thread that yields

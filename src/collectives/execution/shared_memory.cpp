@@ -9,6 +9,7 @@
 #include "collectives/plan/call_signature.hpp"
 #include "collectives/plan/plan_builder.hpp"
 #include "stretto/memory.hpp"
+#include "transport/bootstrap/pinning.hpp"
 
 namespace stretto {
 
@@ -23,6 +24,33 @@ BufferPlaces buffer_places_of(const std::byte* input, const std::byte* output, c
 std::size_t packet_bytes_of(const PlanRequest& request, DType wire) {
   if (request.method.algorithm != Algorithm::packet) return 0;
   return std::max<std::size_t>(1, static_cast<std::size_t>(packet_elements(request)) * size_of(wire));
+}
+
+SharedMemory::SharedMemory(Links& links)
+    : told(links.membership().job_ranks.size()),
+      sources(told.size()),
+      targets(told.size()),
+      links_(links),
+      looks_(links.wait_policy().looks > 1 ? 32 : 1),
+      looks_with_idle_mates_(links.wait_policy().looks_with_idle_mates) {
+  if (looks_with_idle_mates_ == 0) return;
+  for (int member = 0; member < size(); ++member) {
+    if (links.network().shares_core(links.membership().job_ranks[member])) core_mates_.push_back(member);
+  }
+}
+
+// The ranks that share this one's core have posted, too, so they can do nothing with the core until the post of a rank on
+// another core is there, which takes less time than giving up the core and getting it back.
+const std::byte* SharedMemory::look_with_idle_mates(int member, std::size_t bytes) {
+  if (!on_shared_core()) return nullptr;
+  for (const int mate : core_mates_) {
+    if (board().seen(mate, bytes) == nullptr) return nullptr;
+  }
+  for (int i = 0; i < looks_with_idle_mates_; ++i) {
+    relax();
+    if (const std::byte* const word = board().seen(member, bytes)) return word;
+  }
+  return nullptr;
 }
 
 void SharedMemory::begin(const Execution& execution) {

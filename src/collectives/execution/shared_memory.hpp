@@ -31,12 +31,7 @@ std::size_t packet_bytes_of(const PlanRequest& request, DType wire);
 // operation at a time.
 class SharedMemory {
  public:
-  explicit SharedMemory(Links& links)
-      : told(links.membership().job_ranks.size()),
-        sources(told.size()),
-        targets(told.size()),
-        links_(links),
-        looks_(links.wait_policy().looks > 1 ? 32 : 1) {}
+  explicit SharedMemory(Links& links);
 
   Board& board() { return links_.board(); }
   PeerMemory& memory(int member) { return links_.memory(member); }
@@ -47,11 +42,13 @@ class SharedMemory {
   // Posts and looks belong to this call from here on. The execution must outlive them.
   void begin(const Execution& execution);
   // The bytes that a member posted, or null. Throws Error(invalid_argument), and tells all ranks, if the member posted them
-  // for another call. If ranks have cores of their own, it looks several times in a row, which detects a post soonest.
+  // for another call. If ranks have cores of their own, it looks several times in a row, which detects a post soonest; if
+  // they share cores, while all that share this rank's wait as well.
   const std::byte* look(int member, std::size_t bytes) {
     Board& all = board();
     const std::byte* word = nullptr;
     for (int i = 0; i < looks_ && word == nullptr; ++i) word = all.seen(member, bytes);
+    if (word == nullptr && !core_mates_.empty()) word = look_with_idle_mates(member, bytes);
     if (word != nullptr && !all.agrees(member)) [[unlikely]]
       refuse(member);
     return word;
@@ -64,10 +61,12 @@ class SharedMemory {
   std::vector<void*> targets;
 
  private:
+  const std::byte* look_with_idle_mates(int member, std::size_t bytes);
   [[noreturn]] void refuse(int member);
 
   Links& links_;
-  int looks_;
+  const int looks_, looks_with_idle_mates_;
+  std::vector<int> core_mates_;  // the members that share this rank's core
   const Execution* call_ = nullptr;
   std::shared_ptr<std::byte> scratch_;
   std::size_t scratch_bytes_ = 0;

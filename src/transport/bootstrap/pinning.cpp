@@ -175,6 +175,7 @@ void run_on(const HardwareThreads& threads) {
 namespace {
 
 std::atomic<const HardwareThreads*> cores_of_all_ranks = nullptr;  // if ranks share cores; the last place taken
+std::atomic<bool> keeps_shared_core = false;
 HardwareThreads before_any_place;
 
 HardwareThreads threads_allowed() {
@@ -192,19 +193,25 @@ HardwareThreads threads_allowed() {
 void take_place(const std::vector<HardwareThreads>& places, std::size_t rank) {
   if (before_any_place.empty()) before_any_place = threads_allowed();
   run_on(places[rank]);
+  keeps_shared_core = false;
   delete cores_of_all_ranks.exchange(nullptr);
   if (std::count(places.begin(), places.end(), places[rank]) == 1) return;
   auto all = std::make_unique<HardwareThreads>();
   for (const HardwareThreads& threads : places) all->insert(all->end(), threads.begin(), threads.end());
   cores_of_all_ranks = all.release();
+  keeps_shared_core = true;
 }
 
 void leave_place() {
+  keeps_shared_core = false;
   run_on(before_any_place);
   delete cores_of_all_ranks.exchange(nullptr);
 }
 
+bool on_shared_core() { return keeps_shared_core.load(std::memory_order_relaxed); }
+
 void leave_shared_core() {
+  keeps_shared_core = false;
   if (const HardwareThreads* const all = cores_of_all_ranks.load()) run_on(*all);
 }
 

@@ -48,6 +48,8 @@ void run_on(const HardwareThreads& threads);
 void take_place(const std::vector<HardwareThreads>& places, std::size_t rank);
 // Lets all threads of this process run where its threads ran before the first take_place().
 void leave_place();
+// Whether this process runs on a core that take_place() gave to several ranks.
+bool on_shared_core();
 // Where take_place() gave a core to several ranks, lets this process's threads run on the cores of all of them. For ranks
 // that work by turns: while one waits, another could not take over its core.
 void leave_shared_core();

@@ -149,9 +149,9 @@ TEST(LeaveSharedCore, LetsRanksOfOneCoreRunOnAll) {
   const auto threads_after = [&](const std::vector<HardwareThreads>& places) {
     return fork_ranks(1, [&](int) {
       take_place(places, 0);
-      if (threads_allowed() != 1) return 100;
+      if (threads_allowed() != 1 || on_shared_core() != (places[0] == places[1])) return 100;
       leave_shared_core();
-      return threads_allowed();
+      return on_shared_core() ? 101 : threads_allowed();
     });
   };
   const HardwareThreads one = {allowed[0]}, other = {allowed[1]};
