@@ -4,7 +4,7 @@
 
 // `./dev test` runs the cases that find most faults in little time; `./dev test --all` sets STRETTO_TEST_ALL=1, and the
 // tests then run every case. `./dev test --daily` sets it to daily: every case but those of tests that take very long, which
-// run a part of theirs, every day another one.
+// run a part of theirs, every day another one, or as few as by default.
 namespace stretto {
 
 // Whether every case runs, rather than the default selection.
@@ -13,10 +13,12 @@ inline bool all_tests() {
   return value != nullptr && (std::string_view(value) == "1" || std::string_view(value) == "daily");
 }
 
-// Of a test that takes very long and has its cases in so many parts: how many parts to make, of which today's runs.
-inline unsigned parts_of_a_day(unsigned parts) {
+inline bool daily_tests() {
   const char* const value = std::getenv("STRETTO_TEST_ALL");
-  return value != nullptr && std::string_view(value) == "daily" ? parts : 1;
+  return value != nullptr && std::string_view(value) == "daily";
 }
+
+// Of a test that takes very long and has its cases in so many parts: how many parts to make, of which today's runs.
+inline unsigned parts_of_a_day(unsigned parts) { return daily_tests() ? parts : 1; }
 
 }  // namespace stretto

@@ -16,7 +16,7 @@ UCX = bytes.fromhex("78563412bebafeca")  # how connections between sockets of UC
 
 def connected(address):
     stranger = socket.socket()
-    stranger.settimeout(0.2)
+    stranger.settimeout(0.05)
     try:
         stranger.connect(address)
     except OSError:  # nobody listens, or too many have come

@@ -24,7 +24,7 @@ namespace stretto {
   if (test_device() != Device::cpu) GTEST_SKIP() << (reason)
 
 // Whether only some of the cases that calls_are_slow() leaves are tried: not by ./dev test --all.
-inline bool few_cases() { return calls_are_slow() && !all_tests(); }
+inline bool few_cases() { return calls_are_slow() && (!all_tests() || daily_tests()); }
 
 // The memory of one call on the tested device.
 class Mirror {
