@@ -1,15 +1,20 @@
 """What a job measures at its first start on a machine: what it keeps, who uses it, and when nothing is measured."""
+import fcntl
 import json
 import os
 import pathlib
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from clean_environment import clean_environment  # noqa: E402
+from free_port import free_port  # noqa: E402
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from perf.comparisons.namespaces import Network, obstacle  # noqa: E402
@@ -24,20 +29,35 @@ class Calibration(unittest.TestCase):
         self.addCleanup(temporary.cleanup)
         self.cache = pathlib.Path(temporary.name) / "a" / "cache"
 
-    def job(self, **settings):
-        """What a job of 2 ranks says on stderr."""
+    def start(self, ranks=2, on_one_core=False, **settings):
         environment = clean_environment({"STRETTO_CALIBRATE": "auto", "STRETTO_CACHE_DIR": str(self.cache), "STRETTO_LOG": "info",
                                          "STRETTO_EXPLAIN": "1", **settings})
-        done = subprocess.run([PERF, "all_reduce", "--nproc", "2", "-b", "4096", "-e", "4096", "-n", "1"], env=environment,
-                              capture_output=True, text=True, timeout=60)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return done.stderr
+        pinned = ["taskset", "-c", str(min(os.sched_getaffinity(0)))] if on_one_core else []
+        return subprocess.Popen([*pinned, PERF, "all_reduce", "--nproc", str(ranks), "-b", "4096", "-e", "4096", "-n", "1"], env=environment,
+                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    def said_by(self, *jobs):
+        """What jobs say on stderr, each until its end."""
+        said = [job.communicate(timeout=60)[1] for job in jobs]
+        self.assertEqual([job.returncode for job in jobs], [0] * len(jobs), said)
+        return said
+
+    def job(self, **settings):
+        """What a job of 2 ranks says on stderr."""
+        return self.said_by(self.start(**settings))[0]
 
     def written(self):
-        """The only file of the cache."""
+        """The only file of measurements in the cache. The other one is that by which jobs take turns."""
         files = list(self.cache.iterdir())
-        self.assertEqual(len(files), 1, files)
-        return files[0]
+        measurements = [file for file in files if file.suffix == ".json"]
+        self.assertEqual(len(measurements), 1, files)
+        self.assertLessEqual({*files}, {*measurements, pathlib.Path(f"{measurements[0]}.turn")})
+        return measurements[0]
+
+    def unlucky(self):
+        """Forgets that the machine was too busy, which would keep the next job from trying again."""
+        for file in self.cache.glob("*.turn"):
+            file.unlink()
 
     def measure(self, **settings):
         """A busy machine may need several jobs."""
@@ -46,6 +66,7 @@ class Calibration(unittest.TestCase):
             self.assertRegex(said, MEASURED)
             if "Measured" in said:
                 return said
+            self.unlucky()
         self.skipTest("the machine is too busy to be measured")
 
     def test_the_next_job_uses_what_the_first_has_measured(self):
@@ -94,9 +115,10 @@ class Calibration(unittest.TestCase):
             network.known.update(STRETTO_CACHE_DIR=str(self.cache), STRETTO_CALIBRATE="auto")
             for _ in range(20):
                 network.run([PERF, "all_reduce", "-b", "4096", "-e", "4096", "-n", "1"])
-                routes = json.loads(self.written().read_text())["routes"] if self.cache.exists() else []
+                routes = json.loads(self.written().read_text())["routes"] if list(self.cache.glob("*.json")) else []
                 if {route["route"] for route in routes} == {"shm", "network"}:
                     break
+                self.unlucky()
             else:
                 self.skipTest("the machine is too busy to be measured")
             network.known["STRETTO_EXPLAIN"] = "1"
@@ -119,6 +141,104 @@ class Calibration(unittest.TestCase):
         if "Measured" in said:
             self.assertIn("/dev/null/no", said)
             self.assertIn("STRETTO_CALIBRATE=off", said)
+
+    def test_jobs_that_start_at_once_measure_in_turn(self):
+        for _ in range(10):
+            said = self.said_by(*[self.start() for _ in range(3)])
+            self.assertEqual(sum(text.count("Measuring this machine") for text in said), 1, said)
+            if self.cache.exists() and list(self.cache.glob("*.json")):
+                break
+            self.unlucky()
+        else:
+            self.skipTest("the machine is too busy to be measured")
+        for text in said:
+            self.assertIn(f"by measurement, in {self.written()}", text)
+
+    def test_jobs_that_write_at_once_keep_what_each_has_measured(self):
+        for _ in range(10):
+            said = self.said_by(*[self.start(ranks) for ranks in (2, 3)])
+            if all("Measured this machine" in text for text in said):
+                break
+            shutil.rmtree(self.cache)
+        else:
+            self.skipTest("the machine is too busy to be measured")
+        self.assertEqual({route["ranks"] for route in json.loads(self.written().read_text())["routes"]}, {2, 3})
+        for text in self.said_by(*[self.start(ranks) for ranks in (2, 3)]):
+            self.assertIn(f"by measurement, in {self.written()}", text)
+            self.assertNotIn("Measuring", text)
+
+    def test_a_job_that_measures_for_too_long_is_not_waited_for(self):
+        self.measure()
+        path = self.written()
+        path.unlink()
+        with open(f"{path}.turn", "a") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            said = self.job()
+        self.assertIn("Another job has been measuring this machine", said)
+        self.assertNotIn("Measuring this machine", said)
+
+    def test_all_ranks_take_the_first_rank_s_measurements(self):
+        """Each rank finds other ones."""
+        self.measure()
+        content = json.loads(self.written().read_text())
+        caches = []
+        for rank, method in enumerate(("ring", "two_shot")):
+            content["routes"][0].update(table=f"all_reduce:0-inf:{method}", symmetric_table=f"all_reduce:0-inf:{method}")
+            caches.append(self.cache.parent / f"cache{rank}")
+            caches[-1].mkdir()
+            (caches[-1] / self.written().name).write_text(json.dumps(content))
+        port = str(free_port())
+        ranks = [subprocess.Popen([PERF, "all_reduce", "-b", "4096", "-e", "4096", "-n", "1"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                  text=True, env=clean_environment({
+                                      "STRETTO_CALIBRATE": "auto", "STRETTO_CACHE_DIR": str(cache), "STRETTO_EXPLAIN": "1", "STRETTO_TIMEOUT": "20",
+                                      "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}))
+                 for rank, cache in enumerate(caches)]
+        self.assertRegex(self.said_by(*ranks)[0], rf"all_reduce of 1024 f32 in 'world'.* ring, by measurement, in {caches[0]}/")
+
+    def job_in_vain(self):
+        """What a job says whose measurement gets nowhere, as on a machine that is very busy: its ranks share a core, and one of them is
+        halted for as long as it measures."""
+        job = self.start(on_one_core=True)
+        before = ""
+        while "Measuring this machine" not in before:
+            before += (line := job.stderr.readline())
+            self.assertTrue(line, before)
+        rank = int(pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()[1])
+        os.kill(rank, signal.SIGSTOP)
+        time.sleep(2.5)
+        os.kill(rank, signal.SIGCONT)
+        return before + self.said_by(job)[0]
+
+    def test_not_every_job_tries_to_measure_a_busy_machine(self):
+        for _ in range(10):  # the halt may come too late
+            said = self.job_in_vain()
+            if "Measured" not in said:
+                break
+            shutil.rmtree(self.cache)
+        self.assertIn("jobs try again in 1 min", said)
+        turn, = self.cache.iterdir()  # nothing else is kept
+        said = self.job(on_one_core=True)
+        self.assertNotIn("Measuring this machine", said)
+        self.assertIn("jobs try again in 1 min", said)
+        # The time has come.
+        (_, tries), = (content := json.loads(turn.read_text())).items()
+        tries["again"] = int(time.time())
+        turn.write_text(json.dumps(content))
+        self.assertIn("Measuring this machine", self.job(on_one_core=True))
+        self.measure(on_one_core=True, STRETTO_CALIBRATE="now")
+        self.assertEqual(json.loads(turn.read_text()), {})
+        self.written()
+
+    def test_what_a_killed_job_left_is_tidied_up(self):
+        self.measure()
+        path = self.written()
+        left, young = (path.with_name(f"{path.name}.{name}.unfinished") for name in ("0badcafe", "600dcafe"))
+        for file in (left, young):
+            file.write_text("{")
+        os.utime(left, (0, time.time() - 3600))
+        self.measure(STRETTO_CALIBRATE="now")
+        self.assertFalse(left.exists())
+        self.assertTrue(young.exists(), "its job may still be writing")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -72,6 +73,21 @@ std::string place_of(const Json& route) {
          route.at("ranks_per_core").dump();
 }
 
+std::string unfinished_name(const std::string& path) {
+  return fmt::format("{}.{:08x}.unfinished", path, std::random_device{}());
+}
+
+// What a job that was killed has left. Nobody needs a minute for a file as small as this.
+void remove_unfinished(const fs::path& path) {
+  std::error_code ignored;
+  for (const fs::directory_entry& each : fs::directory_iterator(path.parent_path(), ignored)) {
+    const std::string name = each.path().filename();
+    if (!name.starts_with(path.filename().string() + ".") || !name.ends_with(".unfinished")) continue;
+    const auto age = fs::file_time_type::clock::now() - each.last_write_time(ignored);
+    if (!ignored && age > std::chrono::minutes(1)) fs::remove(each, ignored);
+  }
+}
+
 }  // namespace
 
 MeasurementCache::MeasurementCache(bool several_hosts) : machine_(machine(several_hosts)) {
@@ -79,14 +95,14 @@ MeasurementCache::MeasurementCache(bool several_hosts) : machine_(machine(severa
   if (!in.empty()) path_ = in / fmt::format("tuning-{:016x}.json", XXH64(machine_.data(), machine_.size(), 0));
 }
 
-std::string MeasurementCache::read() const {
+std::string MeasurementCache::read(bool reports) const {
   if (path_.empty() || access(path_.c_str(), F_OK) != 0) return "";
   try {
     std::string text = text_of_file(path_, path_);
     Tuning::from_json(text, path_);
     return text;
   } catch (const Error& error) {
-    log().warn("{} This machine is measured again.", error.what());
+    if (reports) log().warn("{} This machine is measured again.", error.what());
     return "";
   }
 }
@@ -99,18 +115,19 @@ void MeasurementCache::add(const std::vector<std::string>& routes) const {
     return;
   }
   Json file{{"machine", machine_}, {"routes", Json::array()}};
-  if (const std::string known = read(); !known.empty()) file["routes"] = Json::parse(known).at("routes");
+  if (const std::string known = read(false); !known.empty()) file["routes"] = Json::parse(known).at("routes");
   for (const std::string& text : routes) {
     const Json route = Json::parse(text);
     std::erase_if(file["routes"].get_ref<Json::array_t&>(),
                   [&](const Json& old) { return place_of(old) == place_of(route); });
     file["routes"].push_back(route);
   }
-  // Jobs that do this at the same time, maybe in containers with the same process ids, each write a file of their own. The
-  // last one's stays, and the job that then misses its routes measures them again.
-  const std::string unfinished = fmt::format("{}.{:08x}", path_, std::random_device{}());
+  // Jobs that measure take turns (MeasuringTurn). Where the file system has no locks, each still writes a file of its own,
+  // and the last one's stays.
+  const std::string unfinished = unfinished_name(path_);
   std::error_code error;
   fs::create_directories(fs::path(path_).parent_path(), error);
+  remove_unfinished(path_);
   std::ofstream out(unfinished);
   out << file.dump(1) << '\n';
   out.close();

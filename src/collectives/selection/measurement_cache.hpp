@@ -11,8 +11,8 @@ class MeasurementCache {
  public:
   explicit MeasurementCache(bool several_hosts);
   const std::string& path() const { return path_; }  // empty if no directory for it is known
-  // The file's text; empty if there is none. One that cannot be read is reported, and counts as none.
-  std::string read() const;
+  // The file's text; empty if there is none. One that cannot be read counts as none, and is reported unless it has been.
+  std::string read(bool reports = true) const;
   // Adds routes to the file, as JSON objects, in the place of those for as many ranks. A file that cannot be written is
   // reported.
   void add(const std::vector<std::string>& routes) const;

@@ -1,0 +1,110 @@
+#include "collectives/calibration/route_measurement.hpp"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include "collectives/calibration/sweep.hpp"
+#include "collectives/communicator/group.hpp"
+#include "core/setting_values.hpp"
+
+namespace stretto {
+namespace {
+
+constexpr double budget_within = 1.8, budget_between = 3.5;  // seconds
+constexpr Effort small_within{.looks = 3, .most_calls = 10, .seconds = 0},
+    large_within{.looks = 2, .most_calls = 1, .seconds = 0};
+constexpr Effort small_between{.looks = 2, .most_calls = 3, .seconds = 0};
+constexpr Effort large_between{.looks = 1, .most_calls = 2, .most_bytes = 8 << 20, .seconds = 0};
+constexpr double most_memory = 1 << 30;         // bytes of all buffers on a host
+constexpr std::int64_t must_reach = 128 << 10;  // bytes: a measurement that ends before is thrown away
+constexpr int reach = 4;  // a table speaks of four times as many bytes as were measured; beyond, the model does
+
+// The methods within a node, without those whose lanes or pieces would have less than a few KiB.
+std::vector<Method> sensible_methods(const TimedCall& call) {
+  std::vector<Method> methods = methods_within_node(call.request().collective, call.request().count);
+  const std::int64_t parts = std::max<std::int64_t>(1, call.bytes() / 8192);
+  std::erase_if(methods, [&](const Method& method) { return method.pieces > parts || method.lanes > parts; });
+  return methods;
+}
+
+// The methods that the model expects to be fastest: of each kind one in a single lane, and one in several.
+std::vector<Method> best_by_model(const TimedCall& call, Communicator::Group& group, const Selector& selector) {
+  const PlanRequest& plain = call.request();
+  PlanRequest request = group.planner().request_of({.collective = plain.collective, .count = plain.count}, {});
+  request.rank = 0;
+  const Choice choice =
+      selector.choose(request, DType::f32, ReduceOp::sum, group.planner().nodes(), group.links(), false, false);
+  std::set<std::tuple<Algorithm, Algorithm, Algorithm, bool>> kinds;
+  std::vector<Method> methods;
+  if (choice.candidates.empty()) methods.push_back(choice.method);
+  for (const Candidate& candidate : choice.candidates) {
+    const Method& method = candidate.method;
+    const bool is_new = kinds.insert({method.algorithm, method.inside, method.between, method.lanes > 1}).second;
+    if (is_new && methods.size() < 5) methods.push_back(method);
+  }
+  return methods;
+}
+
+}  // namespace
+
+std::optional<MeasuredRoute> within_node(const Communicator& node, double ranks_per_core) {
+  constexpr Sweep::Size sizes[] = {{8, 0, 0},           {512, 0, 0},       {4 << 10, 0, 0},   {32 << 10, 0, 0},
+                                   {256 << 10, 4, 100}, {2 << 20, 2.5, 5}, {16 << 20, 1.3, 2}};
+  const double most = on_rank_zero(node, std::min(most_memory / node.size(), number_setting("STRETTO_HEAP_BYTES") / 4));
+  Sweep sweep(node, small_within, large_within, budget_within);
+  std::int64_t reached = 0;
+  for (const Sweep::Size& size : sizes) {
+    if (2 * static_cast<double>(size.bytes) > most) break;  // an input and an output
+    if (!sweep.add(size, false, sensible_methods) || !sweep.add(size, true, sensible_methods)) break;
+    reached = size.bytes;
+  }
+  if (reached < must_reach) return std::nullopt;
+  sweep.look_again();
+  return measured_route("shm", node.size(), ranks_per_core, sweep.times(), reach);
+}
+
+LinkCost between_nodes(const Communicator& world, LinkCost cost) {
+  const int peer = static_cast<int>(std::find(world.nodes().begin(), world.nodes().end(), 1) - world.nodes().begin());
+  const Stream stream = Stream::inline_();
+  const auto round_trip = [&](std::vector<std::byte>& there, std::vector<std::byte>& back) {
+    const double begin = now_seconds();
+    const auto send = [&](const std::vector<std::byte>& what, int to) {
+      world.send(what.data(), static_cast<std::int64_t>(what.size()), DType::u8, to, stream).wait();
+    };
+    const auto receive = [&](std::vector<std::byte>& what, int from) {
+      world.recv(what.data(), static_cast<std::int64_t>(what.size()), DType::u8, from, stream).wait();
+    };
+    if (world.rank() == 0) {
+      send(there, peer);
+      receive(back, peer);
+    } else if (world.rank() == peer) {
+      receive(there, 0);
+      send(back, 0);
+    }
+    return now_seconds() - begin;
+  };
+  std::vector<std::byte> little(8), much(1 << 20);
+  double trip = 1, long_trip = 10;
+  for (int i = 0; i < 20; ++i) trip = std::min(trip, round_trip(little, little));
+  for (int i = 0; i < 3; ++i) long_trip = std::min(long_trip, round_trip(much, little));
+  cost.alpha = on_rank_zero(world, trip / 2);
+  cost.beta = on_rank_zero(world, std::max(long_trip - trip, 1e-7) / static_cast<double>(much.size()));
+  return cost;
+}
+
+std::optional<std::string> table_between_nodes(const Communicator& world, const Selector& selector) {
+  constexpr Sweep::Size sizes[] = {{64, 0, 0}, {8 << 10, 0, 0}, {128 << 10, 0, 0}, {1 << 20, 0, 0}, {8 << 20, 1.5, 3}};
+  Communicator::Group& group = Communicator::Group::of(world);
+  Sweep sweep(world, small_between, large_between, budget_between);
+  std::int64_t reached = 0;
+  for (const Sweep::Size& size : sizes) {
+    if (!sweep.add(size, false, [&](const TimedCall& call) { return best_by_model(call, group, selector); })) break;
+    reached = size.bytes;
+  }
+  if (reached < must_reach) return std::nullopt;
+  sweep.look_again();
+  return table_of(sweep.times(), reach);
+}
+
+}  // namespace stretto

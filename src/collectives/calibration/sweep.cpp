@@ -1,0 +1,73 @@
+#include "collectives/calibration/sweep.hpp"
+
+#include <algorithm>
+
+namespace stretto {
+namespace {
+
+constexpr std::int64_t large = 1 << 20;  // bytes
+constexpr double loyalty = 0.9;          // what the library takes so far stays unless another method takes less than this
+
+// The methods that are less than so many times slower than the fastest, best first: where bytes decide, what was far behind
+// at one size stays behind at the next.
+std::vector<Method> promising(const CallTimes& times, double times_slower, std::size_t most) {
+  std::vector<MethodTime> known = times.methods;
+  std::erase_if(known, [&](const MethodTime& time) { return time.seconds > times_slower * times.fastest().seconds; });
+  std::sort(known.begin(), known.end(), [](const MethodTime& a, const MethodTime& b) { return a.seconds < b.seconds; });
+  if (known.size() > most) known.resize(most);
+  std::vector<Method> methods;
+  methods.reserve(known.size());
+  for (const MethodTime& time : known) methods.push_back(time.method);
+  return methods;
+}
+
+}  // namespace
+
+double on_rank_zero(const Communicator& ranks, double value) {
+  ranks.broadcast(&value, &value, 1, DType::f64, 0, Stream::inline_()).wait();
+  return value;
+}
+
+Sweep::Sweep(const Communicator& ranks, const Effort& at_small_sizes, const Effort& at_large_sizes, double budget)
+    : ranks_(ranks), small_(at_small_sizes), large_(at_large_sizes), end_(now_seconds() + budget) {}
+
+bool Sweep::add(const Size& size, bool symmetric, const std::function<std::vector<Method>(const TimedCall&)>& methods) {
+  for (const Collective collective : timed_collectives()) {
+    if (is_over()) return false;
+    const std::int64_t count = TimedCall::count_of(collective, size.bytes, ranks_.size());
+    if (count == 0) continue;
+    const TimedCall call(ranks_, collective, count, symmetric);
+    const auto last = last_.find({collective, symmetric});
+    const bool decided = size.most_methods > 0 && last != last_.end();
+    const std::vector<Method> tried =
+        decided ? promising(times_[last->second], size.times_slower, size.most_methods) : methods(call);
+    const Method so_far = call.chosen();
+    CallTimes times = call.time(tried, effort_for(size.bytes));
+    if (times.methods.empty()) times = call.time(methods(call), effort_for(size.bytes));  // packets are too small by now
+    if (times.methods.empty()) continue;
+    for (MethodTime& time : times.methods) time.seconds *= time.method == so_far ? loyalty : 1;
+    last_[{collective, symmetric}] = times_.size();
+    times_.push_back(std::move(times));
+  }
+  return true;
+}
+
+void Sweep::look_again() {
+  for (CallTimes& times : times_) {
+    const std::vector<Method> best = promising(times, 2, 4);
+    if (best.size() < 2) continue;
+    if (is_over()) return;
+    const TimedCall call(ranks_, times.request.collective, times.request.count, times.symmetric);
+    const CallTimes again = call.time(best, effort_for(times.bytes));
+    const Method so_far = call.chosen();
+    for (MethodTime& time : times.methods) {
+      time.seconds = std::min(time.seconds, again.of(time.method) * (time.method == so_far ? loyalty : 1));
+    }
+  }
+}
+
+const Effort& Sweep::effort_for(std::int64_t bytes) const { return bytes >= large ? large_ : small_; }
+
+bool Sweep::is_over() const { return on_rank_zero(ranks_, end_ - now_seconds()) < 0; }
+
+}  // namespace stretto
