@@ -155,6 +155,16 @@ class SelfCalibration {
   double pause_ = 0;
 };
 
+// A stopped rank holds up others, and those others still, so that an operation's timeout may name a rank that only waits.
+// The job hears of every rank, and fails within two seconds behind the timeout with a sentence about the one that is silent.
+void wait_for_the_jobs_own_sentence(const Job& job) {
+  const double end = now_seconds() + 3;
+  while (now_seconds() < end) {
+    job.check();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
 }  // namespace
 
 void calibrate_if_unknown(const Communicator& world) {
@@ -167,7 +177,12 @@ void calibrate_if_unknown(const Communicator& world) {
                        !context.checks_calls();
   const int on_node = group.planner().request_of({}, {}).ranks_per_node;  // 0: nodes differ
   if (!is_real || on_node == 0) return;
-  SelfCalibration(world, on_node).run();
+  try {
+    SelfCalibration(world, on_node).run();
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::timeout) wait_for_the_jobs_own_sentence(context.job());
+    throw;
+  }
 }
 
 }  // namespace stretto
