@@ -82,7 +82,7 @@ class SelfCalibration {
   }
   template <class... Values>
   void info(fmt::format_string<Values...> text, Values&&... values) const {
-    if (is_first()) log().info(fmt::runtime(fmt::format(text, std::forward<Values>(values)...)));
+    if (is_first()) log().info("{}", fmt::format(text, std::forward<Values>(values)...));
   }
 
   // In short steps, since ranks must not wait in one exchange for longer than their time for it.
