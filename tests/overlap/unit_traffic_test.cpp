@@ -1,316 +1,24 @@
-// Training steps of a model whose values are integers: every use must find the values of its step, at every ZeRO stage, with
-// and without overlap.
+// What the traffic of units gathers, keeps and sums in a step, in which order, and what it refuses.
 #include "stretto/overlap/unit_traffic.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
 #include <memory>
-#include <random>
-#include <string>
+#include <utility>
 #include <vector>
 
+#include "integer_model.hpp"
 #include "same_bits.hpp"
-#include "stretto/stretto.hpp"
 #include "variables.hpp"
 
 namespace stretto {
 namespace {
 
-struct How {
-  ZeroStage stage = ZeroStage::values;
-  int prefetch = 1;
-  bool overlap = true;
-  int microbatches = 2;
-  std::vector<bool> whole = {};  // UnitTraffic::set_whole, after the first step
-  bool keep_through_step = false;
-  std::vector<std::size_t> summed_last = {};
-};
-
-struct Use {
-  std::size_t unit;
-  Pass pass;
-  int inside = 0;  // so many of the following uses lie within this one
-};
-
-// Units of different sizes over all ranks. In every step each use in `order` checks the values if it reads them, and adds to
-// the gradients if it adds any; then every owner adds the sum of the gradients to its values. All are integers, so sums are
-// exact.
-class Model {
- public:
-  Model(const Communicator& world, const How& how, std::vector<Use> order, std::size_t units)
-      : world_(world), how_(how), order_(std::move(order)), expected_(units) {
-    const Communicator gathers = world.duplicate("gathers");
-    for (std::size_t i = 0; i < units; ++i) {
-      const auto rows = static_cast<std::int64_t>(i + 3);
-      expected_[i].resize(static_cast<std::size_t>(rows * 5 + 1));
-      for (std::size_t k = 0; k < expected_[i].size(); ++k) expected_[i][k] = static_cast<double>(100 * i + k);
-      units_.push_back(std::make_unique<ShardedUnit>(gathers, world, std::vector<Shape>{{rows, 5}, {1}}, DType::f64,
-                                                     DType::f64, ShardedUnit::Options{.stage = how.stage}));
-      write_share(i);
-    }
-    std::vector<ShardedUnit*> pointers;
-    for (const auto& unit : units_) pointers.push_back(unit.get());
-    traffic_ =
-        std::make_unique<UnitTraffic>(pointers, Stream("gathers", Priority::urgent), Stream("sums", Priority::background),
-                                      UnitTraffic::Options{.prefetch = how.prefetch,
-                                                           .overlap = how.overlap,
-                                                           .keep_through_step = how.keep_through_step,
-                                                           .summed_last = how.summed_last});
-    // The first values travel like those of a step.
-    for (std::size_t i = 0; i < units; ++i) {
-      units_[i]->share_changed();
-      if (units_[i]->has_values()) units_[i]->gather(Stream::inline_()).wait();
-    }
-  }
-
-  // Learns the uses of a step before the first one, which then follows them.
-  void learn() {
-    const auto uses = [&] {
-      for (int microbatch = 0; microbatch < how_.microbatches; ++microbatch) {
-        for (const Use& use : order_) {
-          traffic_->begin_use(use.unit, use.pass);
-          most_live_ = std::max(most_live_, traffic_->live());
-          traffic_->end_use(use.unit);
-        }
-        traffic_->end_microbatch();
-      }
-    };
-    const std::uint64_t before = world_.ledger().next_sequence();
-    traffic_->learn(uses);
-    EXPECT_EQ(world_.ledger().next_sequence(), before) << "nothing is sent";
-    EXPECT_THROW(traffic_->learn(uses), Error);
-  }
-
-  void step() {
-    traffic_->begin_step();
-    std::vector<double> added(units_.size(), 0);
-    for (int microbatch = 0; microbatch < how_.microbatches; ++microbatch) {
-      for (std::size_t i = 0; i < order_.size();) i = use(i, microbatch);
-      for (const Use& use : order_) {
-        if (adds_gradients(use.pass)) added[use.unit] += world_.size() * (microbatch + 1);
-      }
-      traffic_->end_microbatch();
-    }
-    traffic_->finish_sums();
-    for (const std::size_t unit : traffic_->forward_order()) {
-      for (double& each : expected_[unit]) each += added[unit];
-      update(unit);
-      traffic_->updated(unit);
-    }
-    if (!how_.whole.empty() && steps_++ == 0) traffic_->set_whole(how_.whole);
-  }
-
-  void use(const Use& use, int microbatch, const std::function<void()>& inside = nullptr) {
-    traffic_->begin_use(use.unit, use.pass);
-    most_live_ = std::max(most_live_, traffic_->live());
-    if (!reads_values(use.pass)) most_live_unread_ = std::max(most_live_unread_, traffic_->live());
-    if (inside) inside();
-    if (reads_values(use.pass)) check(use.unit);
-    if (adds_gradients(use.pass)) {
-      for (const Tensor& gradient : units_[use.unit]->gradients()) {
-        for (std::int64_t i = 0; i < gradient.size(); ++i) gradient.set(i, gradient.at(i) + microbatch + 1);
-      }
-    }
-    traffic_->end_use(use.unit);
-  }
-
-  UnitTraffic& traffic() { return *traffic_; }
-  const ShardedUnit& unit(std::size_t i) const { return *units_[i]; }
-  std::vector<Tensor> shares() const {
-    std::vector<Tensor> all;
-    for (const auto& unit : units_) all.push_back(unit->share().clone());
-    return all;
-  }
-  int most_live() const { return most_live_; }
-  int most_live_unread() const { return most_live_unread_; }  // in uses that read no values
-  const std::string& fault() const { return fault_; }
-  void spoil() { expected_[0][0] += 1; }
-
- private:
-  // Returns the number of the next use that does not lie within this one.
-  std::size_t use(std::size_t i, int microbatch) {
-    const Use& outer = order_[i++];
-    use(outer, microbatch, [&] {
-      for (int n = 0; n < outer.inside && i < order_.size(); ++n) i = use(i, microbatch);
-    });
-    return i;
-  }
-  void check(std::size_t unit) {
-    std::size_t k = 0;
-    for (const Tensor& value : units_[unit]->values()) {
-      for (std::int64_t i = 0; i < value.size(); ++i, ++k) {
-        if (fault_.empty() && value.at(i) != expected_[unit][k]) {
-          fault_ = "unit " + std::to_string(unit) + "[" + std::to_string(k) + "] is " + std::to_string(value.at(i)) +
-                   " instead of " + std::to_string(expected_[unit][k]);
-        }
-      }
-    }
-  }
-  void write_share(std::size_t unit) {
-    const Tensor& share = units_[unit]->share();
-    const std::int64_t begin = world_.rank() * share.size();
-    for (std::int64_t i = 0; i < share.size() && begin + i < units_[unit]->elements(); ++i) {
-      share.set(i, expected_[unit][static_cast<std::size_t>(begin + i)]);
-    }
-  }
-  void update(std::size_t unit) {
-    ShardedUnit& of = *units_[unit];
-    if (!traffic_->is_whole(unit)) {
-      for (std::int64_t i = 0; i < of.share().size(); ++i) of.share().set(i, of.share().at(i) + of.gradient_share().at(i));
-      return;
-    }
-    for (std::size_t t = 0; t < of.values().size(); ++t) {
-      const Tensor& value = of.values()[t];
-      for (std::int64_t i = 0; i < value.size(); ++i) value.set(i, value.at(i) + of.gradients()[t].at(i));
-    }
-  }
-
-  Communicator world_;
-  How how_;
-  std::vector<Use> order_;
-  std::vector<std::vector<double>> expected_;  // values, by unit
-  std::vector<std::unique_ptr<ShardedUnit>> units_;
-  std::unique_ptr<UnitTraffic> traffic_;
-  int steps_ = 0;
-  int most_live_ = 0, most_live_unread_ = 0;
-  std::string fault_;
-};
-
-// A network with a tied layer: unit 0 is the first and the last that forward uses.
-std::vector<Use> network(std::size_t units) {
-  std::vector<Use> order;
-  for (std::size_t i = 0; i < units; ++i) order.push_back({i, Pass::forward});
-  order.push_back({0, Pass::forward});
-  order.push_back({0, Pass::backward});
-  for (std::size_t i = units; i-- > 0;) order.push_back({i, Pass::backward});
-  return order;
-}
-
-// The same with a backward in halves: the gradients of all inputs, and then those of the weights.
-std::vector<Use> network_in_halves(std::size_t units) {
-  std::vector<Use> order, weights;
-  for (const Use& use : network(units)) {
-    if (use.pass == Pass::forward) {
-      order.push_back(use);
-    } else {
-      order.push_back({use.unit, Pass::backward_input});
-      weights.push_back({use.unit, Pass::backward_weight});
-    }
-  }
-  order.insert(order.end(), weights.begin(), weights.end());
-  return order;
-}
-
-class EveryStage : public testing::TestWithParam<ZeroStage> {};
-
-TEST_P(EveryStage, EveryUseFindsItsValues) {
-  for (const int ranks : {1, 2, 3}) {
-    for (const bool overlap : {true, false}) {
-      for (const int prefetch : {0, 1, 3}) {
-        for (const int microbatches : {1, 3}) {
-          run_threads(ranks, [&](const Communicator& world) {
-            Model model(world, {GetParam(), prefetch, overlap, microbatches}, network(5), 5);
-            for (int step = 0; step < 4; ++step) model.step();
-            EXPECT_EQ(model.fault(), "") << ranks << " ranks, overlap " << overlap << ", prefetch " << prefetch;
-            model.spoil();
-            model.step();
-            EXPECT_NE(model.fault(), "") << "the control";
-          });
-        }
-      }
-    }
-  }
-}
-
-// Units that are slower than computation: every use waits for its own.
-TEST_P(EveryStage, UsesWaitForSlowLinks) {
-  const Variable nodes("STRETTO_RANKS_PER_NODE", "1");
-  const Variable links("STRETTO_LINKS", "inter=1MB/s,200us");
-  run_threads(2, [&](const Communicator& world) {
-    Model model(world, {.stage = GetParam()}, network(5), 5);
-    for (int step = 0; step < 4; ++step) model.step();
-    EXPECT_EQ(model.fault(), "");
-  });
-}
-
-// Any order of uses, also such that begin and end in each other, is learned.
-TEST_P(EveryStage, RandomOrders) {
-  for (unsigned seed = 0; seed < 20; ++seed) {
-    std::mt19937 random(seed);
-    std::vector<Use> order;
-    for (int i = 0; i < 12; ++i) {
-      const std::size_t unit = random() % 4;
-      const auto pass = static_cast<Pass>(random() % 4);
-      order.push_back({unit, pass, random() % 3 == 0 ? static_cast<int>(random() % 3) : 0});
-    }
-    run_threads(2, [&](const Communicator& world) {
-      const How how{.stage = GetParam(), .prefetch = static_cast<int>(seed % 3), .keep_through_step = seed % 2 == 1};
-      Model model(world, how, order, 4);
-      for (int step = 0; step < 3; ++step) model.step();
-      EXPECT_EQ(model.fault(), "") << seed;
-    });
-  }
-}
-
-TEST_P(EveryStage, UsesOutsideAStepFindTheValuesToo) {
-  run_threads(2, [&](const Communicator& world) {
-    Model model(world, {.stage = GetParam()}, network(4), 4);
-    for (int step = 0; step < 3; ++step) {
-      for (const std::size_t unit : {2, 0, 3}) model.use({unit, Pass::forward}, 0);
-      model.step();
-    }
-    EXPECT_EQ(model.fault(), "");
-    EXPECT_EQ(model.traffic().live(), GetParam() == ZeroStage::values ? 0 : 4);
-  });
-}
-
-TEST_P(EveryStage, LearnedUsesFindTheirValuesFromTheFirstStepOn) {
-  for (const int microbatches : {1, 3}) {
-    run_threads(3, [&](const Communicator& world) {
-      Model model(world, {.stage = GetParam(), .microbatches = microbatches}, network(5), 5);
-      model.learn();
-      const auto gathers = [&] {
-        const std::uint64_t since = world.ledger().next_sequence();
-        model.step();
-        return std::ranges::count(world.ledger().records(since), "parameters", &Record::tag);
-      };
-      const auto first = gathers();
-      EXPECT_EQ(gathers(), first);
-      EXPECT_EQ(model.fault(), "");
-      EXPECT_EQ(model.most_live(), GetParam() == ZeroStage::values ? 2 : 5) << "in no step more than in others";
-    });
-  }
-}
-
-TEST_P(EveryStage, HalvesOfBackwardGiveTheBitsOfTheWhole) {
-  for (const int prefetch : {0, 1, 3}) {
-    for (const int microbatches : {1, 3}) {
-      run_threads(2, [&](const Communicator& world) {
-        const auto trained = [&](const std::vector<Use>& order) {
-          Model model(world, {.stage = GetParam(), .prefetch = prefetch, .microbatches = microbatches}, order, 5);
-          for (int step = 0; step < 3; ++step) model.step();
-          EXPECT_EQ(model.fault(), "");
-          return model.shares();
-        };
-        const std::vector<Tensor> whole = trained(network(5));
-        std::vector<Use> halves = network_in_halves(5);
-        EXPECT_TRUE(same_bits(trained(halves), whole));
-        halves.pop_back();
-        EXPECT_FALSE(same_bits(trained(halves), whole)) << "the control: a weight gradient is missing";
-      });
-    }
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(All, EveryStage, testing::ValuesIn(zero_stages),
-                         [](const auto& stage) { return "zero" + std::to_string(static_cast<int>(stage.param)); });
-
 TEST(UnitTraffic, UnitsThatAreNotWholeAreUpdatedByShare) {
   run_threads(3, [](const Communicator& world) {
-    Model model(world, {.stage = ZeroStage::none, .whole = {true, false, true, false}}, network(4), 4);
+    IntegerModel model(world, {.stage = ZeroStage::none, .whole = {true, false, true, false}}, network(4), 4);
     for (int step = 0; step < 4; ++step) model.step();
     EXPECT_EQ(model.fault(), "");
     EXPECT_TRUE(model.traffic().is_whole(0));
@@ -326,7 +34,7 @@ TEST(UnitTraffic, UnitsThatAreNotWholeAreUpdatedByShare) {
 TEST(UnitTraffic, HoldsNoMoreUnitsThanItMay) {
   run_threads(2, [](const Communicator& world) {
     for (const int prefetch : {0, 1, 2}) {
-      Model model(world, {.prefetch = prefetch}, network(6), 6);
+      IntegerModel model(world, {.prefetch = prefetch}, network(6), 6);
       for (int step = 0; step < 3; ++step) model.step();
       EXPECT_EQ(model.most_live(), 1 + prefetch);
     }
@@ -336,8 +44,8 @@ TEST(UnitTraffic, HoldsNoMoreUnitsThanItMay) {
 // A step's gathers: each unit once for forward and once for backward, but those that stay in between.
 TEST(UnitTraffic, GathersWhatLeavesAndNothingElse) {
   run_threads(2, [](const Communicator& world) {
-    const auto gathers = [&](ZeroStage stage, int microbatches, const std::vector<Use>& order = network(6)) {
-      Model model(world, {.stage = stage, .microbatches = microbatches}, order, 6);
+    const auto gathers = [&](ZeroStage stage, int microbatches, const std::vector<ModelUse>& order = network(6)) {
+      IntegerModel model(world, {.stage = stage, .microbatches = microbatches}, order, 6);
       model.step();
       const std::uint64_t since = world.ledger().next_sequence();
       model.step();
@@ -356,7 +64,7 @@ TEST(UnitTraffic, GathersWhatLeavesAndNothingElse) {
 
 TEST(UnitTraffic, EachHalfOfBackwardHasWhatItNeedsAndNoMore) {
   run_threads(2, [](const Communicator& world) {
-    Model model(world, {.stage = ZeroStage::values, .microbatches = 1}, network_in_halves(4), 4);
+    IntegerModel model(world, {.stage = ZeroStage::values, .microbatches = 1}, network_in_halves(4), 4);
     for (int step = 0; step < 3; ++step) model.step();
     EXPECT_EQ(model.most_live(), 2);
     EXPECT_EQ(model.most_live_unread(), 0);
@@ -376,8 +84,8 @@ TEST(UnitTraffic, EachHalfOfBackwardHasWhatItNeedsAndNoMore) {
 TEST(UnitTraffic, PrefetchedUnitsOutlastUsesThatDoNotReadThem) {
   run_threads(2, [](const Communicator& world) {
     // 1 is gathered during the first use of 0, which stays for its next use.
-    Model model(world, {.stage = ZeroStage::values, .microbatches = 1},
-                {{0, Pass::forward}, {1, Pass::backward_weight}, {0, Pass::forward}, {1, Pass::forward}}, 2);
+    IntegerModel model(world, {.stage = ZeroStage::values, .microbatches = 1},
+                       {{0, Pass::forward}, {1, Pass::backward_weight}, {0, Pass::forward}, {1, Pass::forward}}, 2);
     model.step();
     const std::uint64_t since = world.ledger().next_sequence();
     model.step();
@@ -387,8 +95,8 @@ TEST(UnitTraffic, PrefetchedUnitsOutlastUsesThatDoNotReadThem) {
 }
 
 // Two microbatches of a pipeline: forwards of both, and then their backwards.
-std::vector<Use> network_in_turns(std::size_t units) {
-  std::vector<Use> order;
+std::vector<ModelUse> network_in_turns(std::size_t units) {
+  std::vector<ModelUse> order;
   for (const Pass pass : {Pass::forward, Pass::forward, Pass::backward, Pass::backward}) {
     for (std::size_t i = 0; i < units; ++i) order.push_back({pass == Pass::forward ? i : units - 1 - i, pass});
   }
@@ -402,11 +110,11 @@ TEST(UnitTraffic, UnitsThatStayAreGatheredOnceAStep) {
     int most_live;
   };
   run_threads(3, [](const Communicator& world) {
-    for (const std::vector<Use>& order : {network(5), network_in_halves(5), network_in_turns(5)}) {
+    for (const std::vector<ModelUse>& order : {network(5), network_in_halves(5), network_in_turns(5)}) {
       for (const bool overlap : {true, false}) {
         const auto trained = [&](bool stay, int prefetch, bool learns) {
-          Model model(world, {.prefetch = prefetch, .overlap = overlap, .microbatches = 3, .keep_through_step = stay}, order,
-                      5);
+          IntegerModel model(world, {.prefetch = prefetch, .overlap = overlap, .microbatches = 3, .keep_through_step = stay},
+                             order, 5);
           if (learns) model.learn();
           if (!learns) model.step();
           const std::uint64_t since = world.ledger().next_sequence();
@@ -433,7 +141,7 @@ TEST(UnitTraffic, UnitsThatStayAreGatheredOnceAStep) {
 }
 
 // The number of elements of the units that were summed, in the order in which their last sums began.
-std::vector<std::int64_t> sums_of_a_step(const Communicator& world, Model& model) {
+std::vector<std::int64_t> sums_of_a_step(const Communicator& world, IntegerModel& model) {
   const std::uint64_t since = world.ledger().next_sequence();
   model.step();
   std::vector<std::int64_t> counts;
@@ -449,8 +157,8 @@ TEST(UnitTraffic, UnitsThatAreSummedLastStartBehindAllOthers) {
       for (const bool overlap : {true, false}) {
         for (const bool learns : {true, false}) {
           const auto made = [&](std::vector<std::size_t> last) {
-            auto model = std::make_unique<Model>(
-                world, How{.stage = stage, .overlap = overlap, .summed_last = std::move(last)}, network(4), 4);
+            auto model = std::make_unique<IntegerModel>(
+                world, ModelOptions{.stage = stage, .overlap = overlap, .summed_last = std::move(last)}, network(4), 4);
             if (learns) model->learn();
             return model;
           };
@@ -479,7 +187,7 @@ TEST(UnitTraffic, RanksMayUseUnitsThatAreSummedLastInOrdersOfTheirOwn) {
   for (const ZeroStage stage : {ZeroStage::none, ZeroStage::optimizer}) {
     for (const bool overlap : {true, false}) {
       run_threads(2, [&](const Communicator& world) {
-        std::vector<Use> order;
+        std::vector<ModelUse> order;
         for (const Pass pass : {Pass::forward, Pass::backward}) {
           const bool first = (world.rank() == 0) == (pass == Pass::forward);
           if (first) order.push_back({0, pass});
@@ -487,7 +195,7 @@ TEST(UnitTraffic, RanksMayUseUnitsThatAreSummedLastInOrdersOfTheirOwn) {
           order.push_back({2, pass});
           if (!first) order.push_back({0, pass});
         }
-        Model model(world, {.stage = stage, .overlap = overlap, .microbatches = 3, .summed_last = {0}}, order, 3);
+        IntegerModel model(world, {.stage = stage, .overlap = overlap, .microbatches = 3, .summed_last = {0}}, order, 3);
         if (overlap) model.learn();
         for (int step = 0; step < 4; ++step) model.step();
         EXPECT_EQ(model.fault(), "");
@@ -502,11 +210,11 @@ TEST(UnitTraffic, RanksMayUseUnitsThatAreSummedLastInOrdersOfTheirOwn) {
 TEST(UnitTraffic, SumsNoUnitLastWhoseGradientsLeave) {
   run_threads(2, [](const Communicator& world) {
     for (const ZeroStage stage : {ZeroStage::gradients, ZeroStage::values}) {
-      EXPECT_THAT(sentence_of([&] { const Model model(world, {.stage = stage, .summed_last = {1}}, network(3), 3); }),
+      EXPECT_THAT(sentence_of([&] { const IntegerModel model(world, {.stage = stage, .summed_last = {1}}, network(3), 3); }),
                   testing::HasSubstr("Unit 1 of 3 cannot be summed last"));
     }
     EXPECT_THAT(
-        sentence_of([&] { const Model model(world, {.stage = ZeroStage::none, .summed_last = {3}}, network(3), 3); }),
+        sentence_of([&] { const IntegerModel model(world, {.stage = ZeroStage::none, .summed_last = {3}}, network(3), 3); }),
         testing::HasSubstr("Unit 3 of 3 cannot be summed last"));
   });
 }
@@ -514,7 +222,7 @@ TEST(UnitTraffic, SumsNoUnitLastWhoseGradientsLeave) {
 TEST(UnitTraffic, SaysWhichUseWasExpected) {
   run_threads(2, [](const Communicator& world) {
     using testing::HasSubstr;
-    Model model(world, {.microbatches = 1}, network(3), 3);
+    IntegerModel model(world, {.microbatches = 1}, network(3), 3);
     UnitTraffic& traffic = model.traffic();
     EXPECT_THAT(sentence_of([&] { traffic.finish_sums(); }), HasSubstr("has not begun"));
     EXPECT_THAT(sentence_of([&] { traffic.end_use(1); }), HasSubstr("Unit 1 of 3 is not in use"));
@@ -527,7 +235,7 @@ TEST(UnitTraffic, SaysWhichUseWasExpected) {
                 HasSubstr("Unit 0 is used for backward_weight as number 0"));
   });
   run_threads(2, [](const Communicator& world) {
-    Model model(world, {.microbatches = 1}, network(3), 3);
+    IntegerModel model(world, {.microbatches = 1}, network(3), 3);
     model.step();
     model.traffic().begin_step();
     model.traffic().begin_use(0, Pass::forward);
