@@ -35,8 +35,10 @@ if(TARGET stretto-perf)
   if(TARGET stretto-train)
     set(plan_train ${train})
   endif()
-  add_python_test(tools.plan_tool_test tools PLAN_PROGRAM=$<TARGET_FILE:stretto-plan> ${plan_train}
-    LINKS_FILE=${PROJECT_SOURCE_DIR}/docs/links/two_level.json)
+  foreach(part tool quantized pictures schedules attention)
+    add_python_test(tools.plan_${part}_test tools PLAN_PROGRAM=$<TARGET_FILE:stretto-plan> ${plan_train}
+      LINKS_FILE=${PROJECT_SOURCE_DIR}/docs/links/two_level.json)
+  endforeach()
   add_python_test(tools.layout_tool_test tools PLAN_PROGRAM=$<TARGET_FILE:stretto-plan> ${plan_train} ${root})
   add_python_test(tools.perf_tool_test tools ${perf} REPORT_PROGRAM=${PROJECT_SOURCE_DIR}/perf/report "BUILT_WITH=${built_with}"
     SANITIZED=${STRETTO_SANITIZE} ${mpirun})
