@@ -43,11 +43,15 @@ else()
   set_tests_properties(torch.door PROPERTIES LABELS torch SKIP_REGULAR_EXPRESSION "skipped: ")
 endif()
 
+set(mpi_random_calls_sources interop/mpi/mpi_random_calls.c)
+set(mpi_random_starts_sources interop/mpi/mpi_random_starts.c)
+file(GLOB mpi_situations_sources CONFIGURE_DEPENDS interop/mpi/situations/*.c)
 foreach(mpi ${STRETTO_MPIS})
   foreach(program mpi_random_calls mpi_random_starts mpi_situations)
-    add_executable(${program}_${mpi} interop/mpi/${program}.c)
+    add_executable(${program}_${mpi} ${${program}_sources})
     target_link_libraries(${program}_${mpi} PRIVATE mpi_${mpi})
-    set_target_properties(${program}_${mpi} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
+    # No name of the program's may take the place of one of the MPI's.
+    set_target_properties(${program}_${mpi} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR} C_VISIBILITY_PRESET hidden)
   endforeach()
   if(Python3_FOUND AND NOT STRETTO_SANITIZE)
     add_test(NAME interop.mpi_door_${mpi} COMMAND ${Python3_EXECUTABLE} -B mpi_door_test.py -v

@@ -258,7 +258,7 @@ static void random_call(uint64_t step, struct generator* common) {
   MPI_Comm_rank(comm, &rank);
   MPI_Comm_size(comm, &size);
   shape.root %= (unsigned)size;
-#ifdef MPICH_VERSION /* 4.0 may read from MPI_IN_PLACE itself where the root is not the first rank; see mpi_situations.c */
+#ifdef MPICH_VERSION /* 4.0 may read from MPI_IN_PLACE itself where the root is not the first rank; see situations/ */
   if (shape.kind == Reduce && shape.root != 0) shape.in_place = 0;
 #endif
   if (special < 3) {

@@ -26,7 +26,7 @@ static void put(void* where, enum element element, int value) {
 
 /* How elements lie: one after the other; with gaps; in pairs with their second element first. Counts and displacements are
    even. MPI lets each rank choose for itself, but Open MPI 4.1 may then choose different algorithms on two ranks, and hang:
-   here they choose alike, and mpi_situations.c has what is left out. */
+   here they choose alike, and situations/data.c has what is left out. */
 enum layout { DENSE, GAPS, SWAPPED, layouts };
 
 struct buffer {
