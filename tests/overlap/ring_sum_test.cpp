@@ -16,14 +16,14 @@
 namespace stretto {
 namespace {
 
-const Shape shape{3, 7};  // 64 is no multiple of these sizes in bytes
+const Shape odd_shape{3, 7};  // 64 is no multiple of these sizes in bytes
 using Make = Tensor (*)(Shape, DType, unsigned);
 Tensor random_numbers(Shape of, DType dtype, unsigned seed) { return random_tensor(std::move(of), dtype, seed); }
 
 // The contribution of `rank` to the sum for `block`.
 std::vector<Tensor> parts_of(Make make, int rank, int block) {
   const auto seed = static_cast<unsigned>(100 * rank + block);
-  return {make(shape, DType::f32, seed), make(shape, DType::f64, seed + 50)};
+  return {make(odd_shape, DType::f32, seed), make(odd_shape, DType::f64, seed + 50)};
 }
 
 void write(const std::vector<Tensor>& what, const std::vector<Tensor>& to) {

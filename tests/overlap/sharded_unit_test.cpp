@@ -388,7 +388,9 @@ TEST(ShardedUnit, WhatDoesNotFitIsRefusedInASentence) {
     EXPECT_THAT(sentence_of([&] { ShardedUnit(world, world, {}, DType::f32, DType::f32, {}); }), HasSubstr("0 tensors"));
     EXPECT_THAT(with({.stage = ZeroStage::gradients, .weights = int8}), HasSubstr("always there"));
     const Communicator pair = world.split(world.rank() / 2, world.rank(), "pair");
-    if (pair.size() == 2) EXPECT_THAT(with({.stage = ZeroStage::values, .secondary = pair}), HasSubstr("divisor"));
+    if (pair.size() == 2) {
+      EXPECT_THAT(with({.stage = ZeroStage::values, .secondary = pair}), HasSubstr("divisor"));
+    }
     const Communicator turned = world.split(0, -world.rank(), "turned");
     EXPECT_THAT(sentence_of([&] { ShardedUnit(world, turned, odd_shapes, DType::f32, DType::f32, {}); }),
                 world.rank() == 1 ? HasSubstr("") : HasSubstr("same ranks"));

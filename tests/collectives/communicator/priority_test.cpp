@@ -16,7 +16,7 @@
 namespace stretto {
 namespace {
 
-constexpr int ranks = 4;
+constexpr int four_ranks = 4;
 constexpr std::int64_t large = std::int64_t{1} << 19;  // f32: 2 MiB
 constexpr std::int64_t small = std::int64_t{1} << 14;  // 64 KiB
 
@@ -52,13 +52,13 @@ struct Overtaking {
 // A small gather starts while a large sum is in flight; the times are rank 0's.
 Overtaking overtake(Priority of_large, Priority of_small) {
   Overtaking seen;
-  run_threads(ranks, [&](const Communicator& world) {
+  run_threads(four_ranks, [&](const Communicator& world) {
     const Communicator other = world.duplicate("parameters");
     const Stream background("gradients", of_large);
     const Stream foreground("parameters", of_small);
     const Tensor sum({large}, DType::f32);
     const Tensor share({small}, DType::f32);
-    const Tensor gathered({small * ranks}, DType::f32);
+    const Tensor gathered({small * four_ranks}, DType::f32);
     fill(sum, world.rank());
     fill(share, world.rank());
     const OperationOptions ring{.method = method_from_text("ring*3")};
@@ -71,8 +71,8 @@ Overtaking overtake(Priority of_large, Priority of_small) {
         other.all_gather(share.raw(), gathered.raw(), small, DType::f32, foreground, {.method = Algorithm::ring});
     fast.wait();
     slow.wait();
-    EXPECT_EQ(wrong_in_sum(sum, ranks), -1);
-    EXPECT_EQ(wrong_in_gathered(gathered, ranks), -1);
+    EXPECT_EQ(wrong_in_sum(sum, four_ranks), -1);
+    EXPECT_EQ(wrong_in_gathered(gathered, four_ranks), -1);
     if (world.rank() != 0) return;
     seen = {fast.times().done - fast.times().started, slow.times().done - slow.times().started,
             fast.times().done < slow.times().done};

@@ -74,9 +74,13 @@ TEST(Shrink, RefusesWhatItCannotDo) {
   run_threads(3, [](const Communicator& world) {
     EXPECT_THAT(sentence_of([&] { world.shrink({3}); }), HasSubstr("rank 3"));
     EXPECT_THAT(sentence_of([&] { world.shrink({world.rank()}); }), HasSubstr("cannot name"));
-    if (world.rank() != 0) EXPECT_THAT(sentence_of([&] { world.shrink({0}); }), HasSubstr("its rank 0"));
+    if (world.rank() != 0) {
+      EXPECT_THAT(sentence_of([&] { world.shrink({0}); }), HasSubstr("its rank 0"));
+    }
     const Communicator pair = world.subgroup({0, 1}, "pair");
-    if (pair) EXPECT_THAT(sentence_of([&] { pair.shrink(); }), HasSubstr("'pair' has 2 of the job's 3 ranks"));
+    if (pair) {
+      EXPECT_THAT(sentence_of([&] { pair.shrink(); }), HasSubstr("'pair' has 2 of the job's 3 ranks"));
+    }
   });
 }
 
