@@ -165,7 +165,7 @@ TEST(Quantized, StochasticRoundingIsItsSeeds) {
   for (const QuantizedFormat format : {QuantizedFormat::int8, QuantizedFormat::int4}) {
     run_threads(2, [&](const Communicator& world) {
       const auto sum = [&](std::uint64_t seed) {
-        const Tensor x = gaussian(3000, DType::f32, 5);  // the same on both ranks
+        Tensor x = gaussian(3000, DType::f32, 5);  // the same on both ranks
         OperationOptions options = quantized_as(format);
         options.quantization.rounding = Rounding::stochastic;
         options.quantization.seed = seed;
@@ -189,7 +189,7 @@ TEST(Quantized, StochasticRoundingIsItsSeeds) {
 TEST(Quantized, IsNotMistakenForThePlainCall) {
   run_threads(2, [](const Communicator& world) {
     const auto sum = [&](QuantizedFormat format) {
-      const Tensor x = gaussian(1000, DType::f32, world.rank());
+      Tensor x = gaussian(1000, DType::f32, world.rank());
       std::ignore =
           world.all_reduce(x.raw(), x.raw(), 1000, DType::f32, ReduceOp::sum, calling_thread(), quantized_as(format));
       return x;

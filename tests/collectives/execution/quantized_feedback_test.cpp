@@ -79,7 +79,7 @@ TEST(Quantized, ErrorStateIsExplicit) {
     options.quantization.errors = &errors;
     options.quantization.tensor = "w";
     const auto sum = [&](ErrorFeedback& state) {
-      const Tensor x = gaussian(900, DType::f32, world.rank());
+      Tensor x = gaussian(900, DType::f32, world.rank());
       options.quantization.errors = &state;
       std::ignore = world.all_reduce(x, ReduceOp::sum, calling_thread(), options);
       return x;
