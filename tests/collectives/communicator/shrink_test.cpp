@@ -85,12 +85,12 @@ TEST(Shrink, RefusesWhatItCannotDo) {
 }
 
 class ShrinkProcesses : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Transports, ShrinkProcesses,
 #ifdef STRETTO_HAVE_UCX
-                         testing::Values("auto", "ucx"));
+const auto shrink_transports = testing::Values("auto", "ucx");
 #else
-                         testing::Values("auto"));
+const auto shrink_transports = testing::Values("auto");
 #endif
+INSTANTIATE_TEST_SUITE_P(Transports, ShrinkProcesses, shrink_transports);
 
 TEST_P(ShrinkProcesses, GoOnWithoutThoseThatWereKilled) {
   const Variable transport("STRETTO_TRANSPORT", GetParam());
