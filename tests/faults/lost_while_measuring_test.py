@@ -43,12 +43,12 @@ class LostWhileMeasuring(FaultTest):
         self.expect_nothing_left()
 
     def test_killed(self):
-        for victim, after in ((0, 0.1), (2, 0.6)):
+        for victim, after in ((0, 0.1), (2, 0.4)):
             with self.subTest(victim=victim):
                 self.lose(self.start_job(4), victim, signal.SIGKILL, after, "ended without a word: it was killed or crashed")
 
     def test_stopped(self):
-        for victim, after in ((0, 0.6), (2, 0.1)):
+        for victim, after in ((0, 0.4), (2, 0.1)):
             with self.subTest(victim=victim):
                 self.lose(self.start_job(4), victim, signal.SIGSTOP, after, "has given no sign of life for")
 
@@ -56,8 +56,8 @@ class LostWhileMeasuring(FaultTest):
         self.need("UCX")
         if obstacle():
             self.skipTest(obstacle())
-        for victim, lost_by, after, says in ((3, signal.SIGKILL, 2.2, "ended without a word"), (0, signal.SIGKILL, 0.5, "ended without a word"),
-                                             (1, signal.SIGSTOP, 2.2, "has given no sign of life for")):
+        for victim, lost_by, after, says in ((3, signal.SIGKILL, 1.0, "ended without a word"), (0, signal.SIGKILL, 0.5, "ended without a word"),
+                                             (1, signal.SIGSTOP, 1.0, "has given no sign of life for")):
             with self.subTest(victim=victim, after=after):
                 try:
                     network = Network([2, 2])

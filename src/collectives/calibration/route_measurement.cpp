@@ -1,8 +1,10 @@
 #include "collectives/calibration/route_measurement.hpp"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "collectives/calibration/sweep.hpp"
 #include "collectives/communicator/group.hpp"
@@ -11,11 +13,10 @@
 namespace stretto {
 namespace {
 
-constexpr double budget_within = 1.8, budget_between = 3.5;  // seconds
-constexpr Effort small_within{.looks = 3, .most_calls = 10, .seconds = 0},
-    large_within{.looks = 2, .most_calls = 1, .seconds = 0};
-constexpr Effort small_between{.looks = 2, .most_calls = 3, .seconds = 0};
-constexpr Effort large_between{.looks = 1, .most_calls = 2, .most_bytes = 8 << 20, .seconds = 0};
+constexpr Effort small_within{.looks = 3, .hopeless = 4, .most_calls = 10, .seconds = 0};
+constexpr Effort large_within{.looks = 2, .hopeless = 4, .most_calls = 1, .seconds = 0};
+constexpr Effort small_between{.looks = 2, .hopeless = 3, .most_calls = 3, .look_seconds = 0.003, .seconds = 0};
+constexpr Effort large_between{.looks = 1, .most_calls = 2, .most_bytes = 8 << 20, .look_seconds = 0.01, .seconds = 0};
 constexpr double most_memory = 1 << 30;         // bytes of all buffers on a host
 constexpr std::int64_t must_reach = 128 << 10;  // bytes: a measurement that ends before is thrown away
 constexpr int reach = 4;  // a table speaks of four times as many bytes as were measured; beyond, the model does
@@ -28,13 +29,41 @@ std::vector<Method> sensible_methods(const TimedCall& call) {
   return methods;
 }
 
-// The methods that the model expects to be fastest: of each kind one in a single lane, and one in several.
-std::vector<Method> best_by_model(const TimedCall& call, Communicator::Group& group, const Selector& selector) {
+Choice choice_of(const TimedCall& call, Communicator::Group& group, const Selector& selector) {
   const PlanRequest& plain = call.request();
   PlanRequest request = group.planner().request_of({.collective = plain.collective, .count = plain.count}, {});
   request.rank = 0;
-  const Choice choice =
-      selector.choose(request, DType::f32, ReduceOp::sum, group.planner().nodes(), group.links(), false, false);
+  return selector.choose(request, DType::f32, ReduceOp::sum, group.planner().nodes(), group.links(), false, false);
+}
+
+// The seconds that a call's bytes alone take on such a network by the best method for them: no message or step costs
+// anything, and nothing within a node.
+class LeastSeconds {
+ public:
+  LeastSeconds(Selector selector, const Communicator& world, double beta)
+      : selector_(std::move(selector)), group_(Communicator::Group::of(world)) {
+    std::string routes;
+    for (const char* name : {"shm", "network"}) {
+      MeasuredRoute route;
+      route.route = {.route = name, .ranks = world.size(), .ranks_per_core = selector_.ranks_per_core()};
+      route.route.cost.beta = name == std::string("network") ? beta : 0;
+      routes += (routes.empty() ? "" : ",") + route.to_json();
+    }
+    selector_.learn(fmt::format(R"({{"routes": [{}]}})", routes), "costs of bytes alone");
+  }
+  double operator()(const TimedCall& call) const {
+    const Choice choice = choice_of(call, group_, selector_);
+    return choice.candidates.empty() ? 0 : choice.candidates.front().seconds;
+  }
+
+ private:
+  Selector selector_;
+  Communicator::Group& group_;
+};
+
+// The methods that the model expects to be fastest: of each kind one in a single lane, and one in several.
+std::vector<Method> best_by_model(const TimedCall& call, Communicator::Group& group, const Selector& selector) {
+  const Choice choice = choice_of(call, group, selector);
   std::set<std::tuple<Algorithm, Algorithm, Algorithm, bool>> kinds;
   std::vector<Method> methods;
   if (choice.candidates.empty()) methods.push_back(choice.method);
@@ -48,11 +77,11 @@ std::vector<Method> best_by_model(const TimedCall& call, Communicator::Group& gr
 
 }  // namespace
 
-std::optional<MeasuredRoute> within_node(const Communicator& node, double ranks_per_core) {
+std::optional<MeasuredRoute> within_node(const Communicator& node, double ranks_per_core, double budget) {
   constexpr Sweep::Size sizes[] = {{8, 0, 0},           {512, 0, 0},       {4 << 10, 0, 0},   {32 << 10, 0, 0},
                                    {256 << 10, 4, 100}, {2 << 20, 2.5, 5}, {16 << 20, 1.3, 2}};
   const double most = on_rank_zero(node, std::min(most_memory / node.size(), number_setting("STRETTO_HEAP_BYTES") / 4));
-  Sweep sweep(node, small_within, large_within, budget_within);
+  Sweep sweep(node, small_within, large_within, budget);
   std::int64_t reached = 0;
   for (const Sweep::Size& size : sizes) {
     if (2 * static_cast<double>(size.bytes) > most) break;  // an input and an output
@@ -93,13 +122,17 @@ LinkCost between_nodes(const Communicator& world, LinkCost cost) {
   return cost;
 }
 
-std::optional<std::string> table_between_nodes(const Communicator& world, const Selector& selector) {
+std::optional<std::string> table_between_nodes(const Communicator& world, const Selector& selector, double beta,
+                                               double budget) {
   constexpr Sweep::Size sizes[] = {{64, 0, 0}, {8 << 10, 0, 0}, {128 << 10, 0, 0}, {1 << 20, 0, 0}, {8 << 20, 1.5, 3}};
   Communicator::Group& group = Communicator::Group::of(world);
-  Sweep sweep(world, small_between, large_between, budget_between);
+  const LeastSeconds least_seconds(selector, world, beta);
+  Sweep sweep(world, small_between, large_between, budget);
   std::int64_t reached = 0;
   for (const Sweep::Size& size : sizes) {
-    if (!sweep.add(size, false, [&](const TimedCall& call) { return best_by_model(call, group, selector); })) break;
+    if (!sweep.add(
+            size, false, [&](const TimedCall& call) { return best_by_model(call, group, selector); }, least_seconds))
+      break;
     reached = size.bytes;
   }
   if (reached < must_reach) return std::nullopt;

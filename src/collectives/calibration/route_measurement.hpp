@@ -5,15 +5,16 @@
 #include "collectives/selection/select.hpp"
 #include "stretto/calibration.hpp"
 
-// What a job measures at its start. Collective; the same on all ranks of one node, or of the job.
+// What a job measures at its start. Collective; the same on all ranks of one node, or of the job. Budgets are in seconds.
 namespace stretto {
 
 // Costs and tables of the ranks of one node. Empty if the machine was too slow, or too busy, to get as far as a table must
 // reach.
-std::optional<MeasuredRoute> within_node(const Communicator& node, double ranks_per_core);
+std::optional<MeasuredRoute> within_node(const Communicator& node, double ranks_per_core, double budget);
 // `cost` with latency and bandwidth as they are between the first ranks of the first two nodes.
 LinkCost between_nodes(const Communicator& world, LinkCost cost);
-// The table of ranks on several nodes; empty as above.
-std::optional<std::string> table_between_nodes(const Communicator& world, const Selector& selector);
+// The table of ranks on several nodes, whose network has that bandwidth (LinkCost::beta); empty as above.
+std::optional<std::string> table_between_nodes(const Communicator& world, const Selector& selector, double beta,
+                                               double budget);
 
 }  // namespace stretto

@@ -19,6 +19,8 @@
 namespace stretto {
 namespace {
 
+// Seconds for a measurement: on one host; and on several, of which so many are for the ranks of a host.
+constexpr double budget_of_one_host = 1.8, budget_of_several = 2, budget_within_several = 0.6, least_budget_between = 0.8;
 constexpr double patience = 10;  // seconds to wait for another job that measures; a measurement takes a few
 
 // Rank 0's text.
@@ -52,6 +54,7 @@ class SelfCalibration {
     const bool measures_node = lacks_node() && (must || is_due(node_name()));
     const bool measures_network = lacks_network() && (must || is_due(network_name()));
     if (!measures_node && !measures_network) return;
+    end_ = now_seconds() + budget_of_several;
     info("Measuring this machine with {} ranks.", world_.size());
     {
       const Selector::Unruled unruled(selector_);
@@ -121,7 +124,8 @@ class SelfCalibration {
   }
 
   std::optional<MeasuredRoute> node_route(const Communicator& ranks) const {
-    std::optional<MeasuredRoute> route = within_node(several_ ? ranks.node() : ranks, per_core_);
+    std::optional<MeasuredRoute> route = several_ ? within_node(ranks.node(), per_core_, budget_within_several)
+                                                  : within_node(ranks, per_core_, budget_of_one_host);
     if (route) route->route.cost.quantize = selector_.tuning().nearest("shm", on_node_, per_core_).cost.quantize;
     return route;
   }
@@ -136,7 +140,8 @@ class SelfCalibration {
                      .ranks_per_core = per_core_,
                      .cost = std::getenv("STRETTO_NETWORK") != nullptr ? told : measured};
     learn(tuning_of(network));  // the methods to be timed follow from it
-    const std::optional<std::string> table = table_between_nodes(ranks, selector_);
+    const double budget = std::max(least_budget_between, end_ - now_seconds());
+    const std::optional<std::string> table = table_between_nodes(ranks, selector_, measured.beta, budget);
     if (!table) return std::nullopt;
     network.table = *table;
     return network;
@@ -151,6 +156,7 @@ class SelfCalibration {
   MeasurementCache cache_;
   MeasuringTurn turn_;
   std::vector<std::string> found_;  // on rank 0
+  double end_ = 0;
   bool is_busy_ = false;
   double pause_ = 0;
 };

@@ -29,21 +29,23 @@ double on_rank_zero(const Communicator& ranks, double value) {
 }
 
 Sweep::Sweep(const Communicator& ranks, const Effort& at_small_sizes, const Effort& at_large_sizes, double budget)
-    : ranks_(ranks), small_(at_small_sizes), large_(at_large_sizes), end_(now_seconds() + budget) {}
+    : ranks_(ranks), small_(at_small_sizes), large_(at_large_sizes), begin_(now_seconds()), budget_(budget) {}
 
-bool Sweep::add(const Size& size, bool symmetric, const std::function<std::vector<Method>(const TimedCall&)>& methods) {
+bool Sweep::add(const Size& size, bool symmetric, const std::function<std::vector<Method>(const TimedCall&)>& methods,
+                const std::function<double(const TimedCall&)>& least_seconds) {
   for (const Collective collective : timed_collectives()) {
-    if (is_over()) return false;
+    if (is_over(size.bytes < large ? 2 * budget_ : budget_)) return false;
     const std::int64_t count = TimedCall::count_of(collective, size.bytes, ranks_.size());
-    if (count == 0) continue;
+    if (count == 0 || settled_.contains(collective)) continue;
     const TimedCall call(ranks_, collective, count, symmetric);
     const auto last = last_.find({collective, symmetric});
     const bool decided = size.most_methods > 0 && last != last_.end();
     const std::vector<Method> tried =
         decided ? promising(times_[last->second], size.times_slower, size.most_methods) : methods(call);
     const Method so_far = call.chosen();
-    CallTimes times = call.time(tried, effort_for(size.bytes));
-    if (times.methods.empty()) times = call.time(methods(call), effort_for(size.bytes));  // packets are too small by now
+    const double least = least_seconds && size.bytes >= large ? least_seconds(call) : 0;
+    CallTimes times = time(call, tried, least);
+    if (times.methods.empty()) times = time(call, methods(call), least);  // packets are too small by now
     if (times.methods.empty()) continue;
     for (MethodTime& time : times.methods) time.seconds *= time.method == so_far ? loyalty : 1;
     last_[{collective, symmetric}] = times_.size();
@@ -52,11 +54,27 @@ bool Sweep::add(const Size& size, bool symmetric, const std::function<std::vecto
   return true;
 }
 
+CallTimes Sweep::time(const TimedCall& call, const std::vector<Method>& methods, double least_seconds) {
+  const Effort& effort = effort_for(call.bytes());
+  if (least_seconds == 0) return call.time(methods, effort);
+  const Method so_far = call.chosen();
+  CallTimes times = call.time({so_far}, effort);
+  if (!times.methods.empty() && loyalty * times.fastest().seconds < least_seconds) {
+    settled_.insert(call.request().collective);
+    return times;
+  }
+  std::vector<Method> others = methods;
+  std::erase(others, so_far);
+  const std::vector<MethodTime> more = call.time(others, effort).methods;
+  times.methods.insert(times.methods.end(), more.begin(), more.end());
+  return times;
+}
+
 void Sweep::look_again() {
   for (CallTimes& times : times_) {
     const std::vector<Method> best = promising(times, 2, 4);
     if (best.size() < 2) continue;
-    if (is_over()) return;
+    if (is_over(budget_)) return;
     const TimedCall call(ranks_, times.request.collective, times.request.count, times.symmetric);
     const CallTimes again = call.time(best, effort_for(times.bytes));
     const Method so_far = call.chosen();
@@ -68,6 +86,6 @@ void Sweep::look_again() {
 
 const Effort& Sweep::effort_for(std::int64_t bytes) const { return bytes >= large ? large_ : small_; }
 
-bool Sweep::is_over() const { return on_rank_zero(ranks_, end_ - now_seconds()) < 0; }
+bool Sweep::is_over(double budget) const { return on_rank_zero(ranks_, begin_ + budget - now_seconds()) < 0; }
 
 }  // namespace stretto

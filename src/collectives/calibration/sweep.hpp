@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -20,24 +21,29 @@ class Sweep {
     double times_slower;       // than the fastest at the last size: what is left out
     std::size_t most_methods;  // of those that are left; 0: all methods are timed, whatever they took at the last size
   };
-  // budget: seconds.
+  // budget: seconds. Sizes below 1 MiB, without which a measurement is worth nothing, may take twice as long.
   Sweep(const Communicator& ranks, const Effort& at_small_sizes, const Effort& at_large_sizes, double budget);
 
-  // methods(call): those to time as long as nothing is known. Returns false once the budget is used up.
-  bool add(const Size& size, bool symmetric, const std::function<std::vector<Method>(const TimedCall&)>& methods);
+  // methods(call): those to time as long as nothing is known. least_seconds(call): what no method can be faster than; where
+  // the library's choice nearly takes that for large vectors, no other one is timed, nor any at larger sizes. Returns false
+  // once the budget is used up.
+  bool add(const Size& size, bool symmetric, const std::function<std::vector<Method>(const TimedCall&)>& methods,
+           const std::function<double(const TimedCall&)>& least_seconds = {});
   // Looks once more at each call's best methods, as far as the budget reaches: a machine that other work has slowed down for
   // a moment may be itself again.
   void look_again();
   const std::vector<CallTimes>& times() const { return times_; }
 
  private:
+  CallTimes time(const TimedCall& call, const std::vector<Method>& methods, double least_seconds);
   const Effort& effort_for(std::int64_t bytes) const;
-  bool is_over() const;
+  bool is_over(double budget) const;
 
   const Communicator& ranks_;
   Effort small_, large_;
-  double end_;
+  double begin_, budget_;
   std::map<std::pair<Collective, bool>, std::size_t> last_;  // the place in times_ of the last size
+  std::set<Collective> settled_;
   std::vector<CallTimes> times_;
 };
 

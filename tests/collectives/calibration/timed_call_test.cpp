@@ -34,6 +34,20 @@ TEST(TimedCall, EveryPossibleMethodAlikeOnAllRanks) {
   }
 }
 
+// Where the first call takes longer than a look may, the looks have one call each.
+TEST(TimedCall, SlowCallsAreFew) {
+  run_threads(2, [&](const Communicator& world) {
+    const auto operations = [&](double look_seconds) {
+      const std::uint64_t before = world.ledger().next_sequence();
+      const TimedCall call(world, Collective::all_reduce, 64, false);
+      call.time({Algorithm::ring}, {.looks = 2, .most_calls = 5, .look_seconds = look_seconds, .seconds = 0});
+      return world.ledger().next_sequence() - before;
+    };
+    const auto many = operations(1e9), few = operations(0);
+    EXPECT_EQ(many, few + 2 * (5 - 1));
+  });
+}
+
 TEST(TimedCall, SharesOfEveryRank) {
   EXPECT_EQ(TimedCall::count_of(Collective::all_gather, 4096, 4), 256);
   EXPECT_EQ(TimedCall::count_of(Collective::broadcast, 4096, 4), 1024);
