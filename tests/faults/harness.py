@@ -61,7 +61,8 @@ def session_of(leader):
 
 def ranks_under(parent):
     """The pids of the ranks that a program with --nproc has started, in rank order."""
-    return [pid for _, pid in sorted((start, pid) for pid, its_parent, _, start in processes() if its_parent == parent)]
+    pids = int(pathlib.Path("/proc/sys/kernel/pid_max").read_text())  # behind the largest pid come small ones
+    return sorted((pid for pid, its_parent, *_ in processes() if its_parent == parent), key=lambda pid: (pid - parent) % pids)
 
 
 def listeners_of(pid):

@@ -74,6 +74,7 @@ TEST(Bell, LosesNoRingBetweenTwo) {
 }
 
 TEST(Waiter, IsNoSleeperAfterItFoundSomething) {
+  forget_looks();  // of tests before this one
   Bell bell{};
   Waiter waiter(sleep_at_once, bell);
   EXPECT_EQ(waiter.idle_seconds(), 0);
