@@ -41,7 +41,7 @@ def training(flags):
 
 
 def processes():
-    """(pid, parent, session, start time) of every process but zombies."""
+    """(pid, parent, session) of every process but zombies."""
     found = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -51,12 +51,12 @@ def processes():
         except OSError:  # the process has just ended
             continue
         if fields[0] != "Z":
-            found.append((int(entry), int(fields[1]), int(fields[3]), int(fields[19])))
+            found.append((int(entry), int(fields[1]), int(fields[3])))
     return found
 
 
 def session_of(leader):
-    return [pid for pid, _, session, _ in processes() if session == leader]
+    return [pid for pid, _, session in processes() if session == leader]
 
 
 def ranks_under(parent):
