@@ -42,7 +42,9 @@ class LazyFunction<Result(Arguments...)> {
 
 // Declares a variable that hides, within its namespace, the function of the global namespace that the library's header
 // declares.
+// NOLINTBEGIN(bugprone-macro-parentheses): a declaration
 #define STRETTO_LAZY_FUNCTION(library, name) \
   inline constinit ::stretto::LazyFunction<decltype(::name)> name { library, #name }
+// NOLINTEND(bugprone-macro-parentheses)
 
 }  // namespace stretto

@@ -40,14 +40,14 @@ std::vector<Tensor> ring_sum(Make make, const Communicator& world, const Stream&
     sums.pass();
   }
   if (!own_first) write_own();
-  const std::vector<Tensor> home = sums.finish();
+  std::vector<Tensor> home = sums.finish();
   EXPECT_EQ(values(sums.finish()[0]), values(home[0]));  // the own part is added once
   return home;
 }
 
 // The sum in the order of the ring, starting at rank `first`.
 std::vector<Tensor> summed_from(Make make, int first, int block, int ranks) {
-  const std::vector<Tensor> sums = parts_of(make, around(first, ranks), block);
+  std::vector<Tensor> sums = parts_of(make, around(first, ranks), block);
   for (int i = 1; i < ranks; ++i) {
     const std::vector<Tensor> parts = parts_of(make, around(first + i, ranks), block);
     for (std::size_t t = 0; t < sums.size(); ++t) kernels::add(sums[t], parts[t], sums[t]);
