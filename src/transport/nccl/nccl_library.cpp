@@ -23,6 +23,7 @@ namespace {
 #define STRETTO_TEXT_OF(number) #number
 #define STRETTO_SONAME(major) "libnccl.so." STRETTO_TEXT_OF(major)
 constinit LazyLibrary libnccl{STRETTO_SONAME(NCCL_MAJOR), "Collectives and messages between GPUs"};
+#undef STRETTO_SONAME  // files are compiled together
 STRETTO_LAZY_FUNCTION(libnccl, pncclAllGather);
 STRETTO_LAZY_FUNCTION(libnccl, pncclAllReduce);
 STRETTO_LAZY_FUNCTION(libnccl, pncclAlltoAll);

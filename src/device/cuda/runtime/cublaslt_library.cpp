@@ -10,6 +10,7 @@ namespace {
 #define STRETTO_TEXT_OF(number) #number
 #define STRETTO_SONAME(major) "libcublasLt.so." STRETTO_TEXT_OF(major)
 constinit LazyLibrary cublaslt{STRETTO_SONAME(CUBLAS_VER_MAJOR), "Matrix products on a GPU"};
+#undef STRETTO_SONAME  // files are compiled together
 
 }  // namespace
 }  // namespace stretto
