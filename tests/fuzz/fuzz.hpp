@@ -53,15 +53,15 @@ class Arguments {
   std::vector<char*> values_;
 };
 
-// A directory in memory that ends with the process.
+// A directory in memory that ends with the process. The path is never destroyed: it is needed after all that are.
 inline const std::filesystem::path& directory() {
-  static const std::filesystem::path made = [] {
+  static const auto* const made = [] {
     std::string name = "/dev/shm/fuzz-XXXXXX";
     if (mkdtemp(name.data()) == nullptr) std::abort();
     std::atexit([] { std::filesystem::remove_all(directory()); });
-    return std::filesystem::path(name);
+    return new std::filesystem::path(name);
   }();
-  return made;
+  return *made;
 }
 
 inline void write(const std::string& name, const std::string& text) {
