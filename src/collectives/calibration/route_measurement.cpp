@@ -1,6 +1,7 @@
 #include "collectives/calibration/route_measurement.hpp"
 
 #include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 #include <tuple>

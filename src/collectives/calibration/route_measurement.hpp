@@ -5,7 +5,8 @@
 #include "collectives/selection/select.hpp"
 #include "stretto/calibration.hpp"
 
-// What a job measures at its start. Collective; the same on all ranks of one node, or of the job. Budgets are in seconds.
+// The measurements that a job makes at its start. All ranks of the node, or of the job, call them together and get the same
+// results. Budgets are in seconds.
 namespace stretto {
 
 // Costs and tables of the ranks of one node. Empty if the machine was too slow, or too busy, to get as far as a table must

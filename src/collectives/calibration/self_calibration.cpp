@@ -1,6 +1,7 @@
 #include "collectives/calibration/self_calibration.hpp"
 
 #include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>

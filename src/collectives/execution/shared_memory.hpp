@@ -42,8 +42,8 @@ class SharedMemory {
   // Posts and looks belong to this call from here on. The execution must outlive them.
   void begin(const Execution& execution);
   // The bytes that a member posted, or null. Throws Error(invalid_argument), and tells all ranks, if the member posted them
-  // for another call. If ranks have cores of their own, it looks several times in a row, which detects a post soonest; if
-  // they share cores, while all that share this rank's wait as well.
+  // for another call. If ranks have cores of their own, it looks several times in a row, which detects a post soonest. If
+  // they share cores, it does so while all ranks that share this rank's core wait as well.
   const std::byte* look(int member, std::size_t bytes) {
     Board& all = board();
     const std::byte* word = nullptr;

@@ -77,7 +77,7 @@ std::string unfinished_name(const std::string& path) {
   return fmt::format("{}.{:08x}.unfinished", path, std::random_device{}());
 }
 
-// What a job that was killed has left. Nobody needs a minute for a file as small as this.
+// Removes files that killed jobs have left. A job that still writes one has begun it less than a minute ago.
 void remove_unfinished(const fs::path& path) {
   std::error_code ignored;
   for (const fs::directory_entry& each : fs::directory_iterator(path.parent_path(), ignored)) {

@@ -25,7 +25,7 @@ std::vector<std::size_t> methods_of(const Sweep& sweep) {
   return numbers;
 }
 
-// Where the bytes alone take as long as the library's choice does, no other method is timed, and no larger vector.
+// If the library's choice takes no longer than the bytes alone, the sweep times no other method and no larger vector.
 TEST(Sweep, TriesNoMethodThatCannotBeFaster) {
   run_threads(2, [](const Communicator& world) {
     for (const double least : {1e9, 1e-9}) {

@@ -6,7 +6,7 @@
 #include "stretto/stretto.hpp"
 
 namespace stretto {
-// What the tests of quantized collectives have in common.
+// Calls and inputs that several tests of quantized collectives share.
 namespace quantized_calls {
 
 inline const std::vector<Collective> collectives{Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce};
