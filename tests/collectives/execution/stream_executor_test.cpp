@@ -42,9 +42,9 @@ std::vector<Case> every_case() {
   std::vector<Case> cases;
   for (int i = 0; i < static_cast<int>(Collective::barrier); ++i) {
     for (const Route route : all_routes) {
-      // By default two routes: the one whose messages another library carries, and the one that carries them through the
-      // host.
-      if (!all_tests() && route != Route::nccl && route != Route::staged) continue;
+      // By default and daily two routes: the one whose messages another library carries, and the one that carries them
+      // through the host.
+      if ((!all_tests() || daily_tests()) && route != Route::nccl && route != Route::staged) continue;
       cases.push_back({static_cast<Collective>(i), route});
     }
   }
