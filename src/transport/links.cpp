@@ -35,11 +35,14 @@ Links::Links(Network& network, Membership membership, int area_members)
 Links::~Links() {
   links_.clear();
   board_.reset();
-  if (membership_.id == 0) return;  // the world's area goes with the segment
-  auto leavers = leave();
-  if (shares_memory_ && !leavers) return;
-  network_.retire(
-      {membership_.areas[membership_.rank], area_bytes(area_members_), membership_.job_ranks.size(), std::move(leavers)});
+  std::unique_ptr<Board::Leavers> leavers;
+  if (membership_.id != 0) leavers = leave();
+  if (membership_.id == 0 || (shares_memory_ && !leavers)) {
+    network_.keep(kept_memory_.release());  // the area goes with the segment
+  } else {
+    network_.retire({membership_.areas[membership_.rank], area_bytes(area_members_), membership_.job_ranks.size(),
+                     std::move(leavers), kept_memory_.release()});
+  }
 }
 
 // If members share memory, tells all of them that this rank leaves, and returns the count of the members that have left in

@@ -7,6 +7,7 @@
 #include "transport/link.hpp"
 #include "transport/network.hpp"
 #include "transport/shm/board.hpp"
+#include "transport/shm/kept_memory.hpp"
 #include "transport/shm/peer_memory.hpp"
 #include "transport/wait.hpp"
 
@@ -44,6 +45,7 @@ class Links {
   bool shares_memory() const { return shares_memory_; }
   bool one_process() const { return one_process_; }  // if so, all members reach all memory of each other
   Board& board() { return board_ ? *board_ : open_board(); }
+  KeptMemory& kept_memory() { return kept_memory_; }
   PeerMemory& memory(int member) { return memories_[member] ? *memories_[member] : open_memory(member); }
   const Membership& membership() const { return membership_; }
   Network& network() { return network_; }
@@ -62,6 +64,7 @@ class Links {
   bool shares_memory_;
   bool one_process_;
   std::unique_ptr<Board> board_;
+  KeptMemory kept_memory_;
   std::vector<PeerMemory*> memories_;
 };
 

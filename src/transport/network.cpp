@@ -12,6 +12,7 @@
 #include <cstring>
 #include <exception>
 #include <fstream>
+#include <iterator>
 #include <set>
 #include <thread>
 
@@ -323,6 +324,11 @@ void Network::retire(Retired area) {
     segment_->release(one.area, one.bytes);
     return true;
   });
+}
+
+void Network::keep(std::vector<std::shared_ptr<std::byte>> memory) {
+  const std::lock_guard lock(mutex_);
+  std::move(memory.begin(), memory.end(), std::back_inserter(kept_));
 }
 
 }  // namespace stretto

@@ -68,9 +68,12 @@ class Network {
   struct Retired {
     std::size_t area, bytes, members;
     std::unique_ptr<Board::Leavers> leavers;
+    std::vector<std::shared_ptr<std::byte>> memory;  // that members may still read
   };
-  // Gives the area back as soon as all members have left: at once, or when another area retires.
+  // Gives area and memory back as soon as all members have left: at once, or when another area retires.
   void retire(Retired area);
+  // Gives the memory back with this object, when all ranks have left the job.
+  void keep(std::vector<std::shared_ptr<std::byte>> memory);
 
   struct PeerRank {
     SegmentAddress segment;
@@ -90,6 +93,7 @@ class Network {
   std::vector<PeerRank> peers_;
   LinkSetting link_setting_;
   std::vector<Retired> retired_;
+  std::vector<std::shared_ptr<std::byte>> kept_;
   AwaitedRanks awaited_ranks_;
   GpuExports gpu_exports_;
   WaitPolicy wait_policy_;

@@ -2,8 +2,8 @@
 // recomputation, with and without sequence parallelism, against one rank that accumulates over the same global batch.
 //
 // By default a sample that is another one every day; a failure says its seed, and --gtest_random_seed=SEED draws it again.
-// With all tests, every cell. In daily ones every cell of up to two ranks, a quarter of those of three, a sixteenth of those of up
-// to seven, and a 32nd part of those of eight, which are as many as all others: the seeds 1 to 32 together take all.
+// With all tests, every cell. In daily ones every cell of up to two ranks, a quarter of those of three, a sixteenth of those
+// of up to seven, and a 32nd part of those of eight, which are as many as all others: the seeds 1 to 32 together take all.
 #include <gmock/gmock.h>
 
 #include <mutex>

@@ -5,17 +5,19 @@ namespace stretto {
 OperationRun::OperationRun(const Execution& execution, OperationPrecedence* precedence)
     : execution_(execution), precedence_(precedence) {
   const PlannedCall& planned = *execution_.planned;
-  if (planned.depends_on_memory()) {
-    exchange_.emplace(execution_);
+  if (!planned.depends_on_memory()) {
+    begin_plan(planned.ordinary, Announcement::none);
+  } else if (SharedMemoryRun::announces(execution_)) {
+    begin_plan(planned.ordinary, Announcement::with_first_signal);
   } else {
-    begin_plan(planned.ordinary, false);
+    exchange_.emplace(execution_);
   }
 }
 
-void OperationRun::begin_plan(const PlanVariant& variant, bool announced) {
+void OperationRun::begin_plan(const PlanVariant& variant, Announcement announcement) {
   variant_ = &variant;
   if (shares_memory(variant.plan->request.method.algorithm)) {
-    in_memory_.emplace(execution_, variant, announced);
+    in_memory_.emplace(execution_, variant, announcement);
   } else {
     over_links_.emplace(execution_, variant, precedence_);
   }
@@ -27,7 +29,7 @@ bool OperationRun::advance() {
   const bool moved = exchange_->advance();
   if (!exchange_->finished()) return moved;
   const PlannedCall& planned = *execution_.planned;
-  begin_plan(exchange_->symmetric() ? planned.symmetric : planned.ordinary, true);
+  begin_plan(exchange_->symmetric() ? planned.symmetric : planned.ordinary, Announcement::exchanged);
   return true;
 }
 

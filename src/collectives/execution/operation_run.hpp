@@ -8,9 +8,9 @@
 
 namespace stretto {
 
-// One operation in flight on the host. The ranks first tell each other where their buffers are, if the plan depends on that,
-// and then run the plan. A plan that goes over mapped memory and needs no buffers of its own runs without an allocation, a
-// lock or an atomic read-modify-write.
+// One operation in flight on the host. The ranks first tell each other where their buffers are, if the plan depends on that
+// and a rank does not know it from its own buffers, and then run the plan. A plan that goes over mapped memory and needs no
+// buffers of its own runs without an allocation, a lock or an atomic read-modify-write.
 class OperationRun {
  public:
   // Both must outlive this object; execution.planned must not be null. precedence: null if the operation neither yields to
@@ -24,7 +24,7 @@ class OperationRun {
   const PlanVariant* variant() const { return variant_; }
 
  private:
-  void begin_plan(const PlanVariant& variant, bool announced);
+  void begin_plan(const PlanVariant& variant, Announcement announcement);
 
   const Execution& execution_;
   OperationPrecedence* precedence_;

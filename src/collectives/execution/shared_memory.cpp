@@ -80,15 +80,6 @@ void SharedMemory::post(const BufferPlaces& mine) {
   board().post();
 }
 
-std::byte* SharedMemory::scratch(std::size_t bytes) {
-  if (bytes > scratch_bytes_) {
-    scratch_ = nullptr;
-    scratch_ = allocate(bytes);
-    scratch_bytes_ = bytes;
-  }
-  return scratch_.get();
-}
-
 BufferExchange::BufferExchange(const Execution& execution)
     : shared_(*execution.shared),
       mine_(buffer_places_of(execution.buffers.input, execution.buffers.output, nullptr,

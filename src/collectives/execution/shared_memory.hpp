@@ -53,8 +53,7 @@ class SharedMemory {
       refuse(member);
     return word;
   }
-  // Returns memory in the symmetric heap; the same memory as last time if that is large enough.
-  std::byte* scratch(std::size_t bytes);
+  KeptMemory& scratch() { return links_.kept_memory(); }
 
   std::vector<BufferPlaces> told;  // by member
   std::vector<const void*> sources;
@@ -68,8 +67,6 @@ class SharedMemory {
   const int looks_, looks_with_idle_mates_;
   std::vector<int> core_mates_;  // the members that share this rank's core
   const Execution* call_ = nullptr;
-  std::shared_ptr<std::byte> scratch_;
-  std::size_t scratch_bytes_ = 0;
 };
 
 // The members of a communicator tell each other where their buffers of a call are. So they learn whether all buffers are in

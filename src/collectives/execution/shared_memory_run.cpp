@@ -28,9 +28,18 @@ bool needs_no_scratch(const PlanRequest& request) {
   return touches_buffers(algorithm) && !(algorithm == Algorithm::pull && request.collective == Collective::reduce);
 }
 
+// Whether every rank waits for the first signals of all others.
+bool all_hear_all(Collective collective) { return !has_root(collective) || collective == Collective::reduce; }
+
 }  // namespace
 
-SharedMemoryRun::SharedMemoryRun(const Execution& execution, const PlanVariant& variant, bool announced)
+bool SharedMemoryRun::announces(const Execution& execution) {
+  const PlanRequest& request = execution.planned->ordinary.plan->request;
+  if (request.method.algorithm != Algorithm::staged || !all_hear_all(request.collective)) return false;
+  return buffer_places_of(execution.buffers.input, execution.buffers.output, nullptr, request).symmetric == 0;
+}
+
+SharedMemoryRun::SharedMemoryRun(const Execution& execution, const PlanVariant& variant, Announcement announcement)
     : request_(variant.plan->request),
       caller_(execution.buffers),
       wire_(variant.wire),
@@ -39,7 +48,7 @@ SharedMemoryRun::SharedMemoryRun(const Execution& execution, const PlanVariant& 
       buffers_(caller_, wire_, request_, symmetric_space()),
       width_(size_of(wire_)),
       post_bytes_(sizeof(BufferPlaces)),
-      announced_(announced && needs_no_scratch(request_) && !caller_.need_copies(wire_)) {
+      announcement_(announcement) {
   shared_.begin(execution);
   const Plan& plan = *variant.plan;
   ensure(plan.lanes.size() <= 1, "A plan over shared memory has {} lanes.", plan.lanes.size());
@@ -52,8 +61,8 @@ SharedMemoryRun::SharedMemoryRun(const Execution& execution, const PlanVariant& 
     ensure(packet_bytes_ <= most_packet_bytes, "A packet of {} bytes does not fit.", packet_bytes_);
     const bool from_root = request_.collective == Collective::broadcast || request_.collective == Collective::scatter;
     only_hears_ = from_root && request_.rank != request_.root;
-  } else if (plan.scratch_count > 0) {
-    scratch_ = shared_.scratch(static_cast<std::size_t>(plan.scratch_count) * width_);
+  } else {
+    kept_bytes_ = static_cast<std::size_t>(plan.scratch_count) * width_;
   }
 }
 
@@ -67,13 +76,7 @@ SharedMemoryRun::~SharedMemoryRun() {
 }
 
 bool SharedMemoryRun::advance() {
-  if (!begun_) {
-    if (packet_bytes_ > 0) {  // the plan's scratch is the slot of the next post
-      if (!board_.may_post(post_bytes_)) return false;
-      scratch_ = board_.draft(packet_bytes_);
-    }
-    begun_ = true;
-  }
+  if (!begun_ && !begin()) return false;
   bool moved = false;
   for (; step_ != end_; ++step_) {
     if (!perform(*step_)) return moved;
@@ -81,10 +84,24 @@ bool SharedMemoryRun::advance() {
   }
   if (finished_) return false;
   buffers_.finish();
+  if (kept_bytes_ > 0) shared_.scratch().keep(board_.posted());
   return finished_ = true;
 }
 
+// Takes the plan's scratch, unless members may still read what it held.
+bool SharedMemoryRun::begin() {
+  if (packet_bytes_ > 0) {  // it is the slot of the next post
+    if (!board_.may_post(post_bytes_)) return false;
+    scratch_ = board_.draft(packet_bytes_);
+  } else if (kept_bytes_ > 0) {
+    if (!board_.all_posted(shared_.scratch().posts_needed())) return false;
+    scratch_ = shared_.scratch().next(kept_bytes_);
+  }
+  return begun_ = true;
+}
+
 std::vector<int> SharedMemoryRun::awaited() const {
+  if (!begun_ && kept_bytes_ > 0) return board_.without_post(shared_.scratch().posts_needed());
   if (!begun_ || step_ == end_ || step_->kind != StepKind::wait) return board_.behind(post_bytes_);
   std::vector<int> silent;  // the ones for which this phase waits
   for (const Step* step = step_; step != end_ && step->kind != StepKind::signal; ++step) {
@@ -96,7 +113,7 @@ std::vector<int> SharedMemoryRun::awaited() const {
 // Returns false if the step has to wait.
 bool SharedMemoryRun::perform(const Step& step) {
   switch (step.kind) {
-    case StepKind::signal: return signal();
+    case StepKind::signal: return signal(step);
     case StepKind::wait: return wait(step.peer);
     case StepKind::read: read(step); return true;
     case StepKind::read_reduce: read_reduce(step); return true;
@@ -111,11 +128,12 @@ bool SharedMemoryRun::perform(const Step& step) {
   }
 }
 
-bool SharedMemoryRun::signal() {
+bool SharedMemoryRun::signal(const Step& step) {
   has_signalled_ = true;
-  if (announced_) {
-    announced_ = false;
-    return true;
+  const bool is_first = first_signal_ == nullptr;
+  if (is_first) {
+    first_signal_ = &step;
+    if (announcement_ == Announcement::exchanged && needs_no_scratch(request_) && !caller_.need_copies(wire_)) return true;
   }
   if (packet_bytes_ > 0) {
     board_.post();
@@ -123,6 +141,7 @@ bool SharedMemoryRun::signal() {
     if (!board_.may_post(post_bytes_)) return false;
     BufferPlaces& mine = shared_.told[shared_.rank()];
     mine = buffer_places_of(buffers_.input(), buffers_.output(), scratch_, request_);
+    if (announcement_ == Announcement::with_first_signal) mine.symmetric = 0;  // the caller's are not, whatever travels
     shared_.post(mine);
   }
   heard_ = 0;
@@ -134,6 +153,8 @@ bool SharedMemoryRun::wait(int peer) {
   if (word == nullptr) return false;
   if (only_hears_) board_.fetch_ahead(peer, post_bytes_);
   if (packet_bytes_ == 0) std::memcpy(&shared_.told[peer], word, sizeof(BufferPlaces));
+  // The peer took part in a BufferExchange, and begins its plan now.
+  if (announcement_ == Announcement::with_first_signal && shared_.told[peer].symmetric != 0) return signal_again();
   if (++heard_ < shared_.size() - 1) return true;
   board_.saw_all();
   if (request_.method.algorithm == Algorithm::push) check_symmetric();
@@ -187,6 +208,17 @@ void SharedMemoryRun::copy_to_all(const Step& step) {
 const std::byte* SharedMemoryRun::own_term(const Slice& slice) const {
   if (packet_bytes_ == 0) return own(slice);
   return buffers_.input() + static_cast<std::size_t>(slice.offset) * width_;
+}
+
+// Goes back to the first signal. What has been read since from other ranks is read again.
+bool SharedMemoryRun::signal_again() {
+  announcement_ = Announcement::none;
+  if (!signal(*first_signal_)) {
+    announcement_ = Announcement::with_first_signal;
+    return false;
+  }
+  step_ = first_signal_;
+  return true;
 }
 
 // All ranks detect this at the same step, before any of them has touched a buffer, so the communicator stays usable.

@@ -6,12 +6,23 @@
 
 namespace stretto {
 
+// How the ranks of a call learn whether all buffers are in memory that the others can map.
+enum class Announcement : std::uint8_t {
+  none,       // They need not know.
+  exchanged,  // A BufferExchange of the call has just finished. It replaces the first signal, unless that tells more.
+  with_first_signal,  // See SharedMemoryRun::announces().
+};
+
 // One plan in flight whose ranks reach each other's memory: they signal, wait, and read and write in the others' buffers.
 class SharedMemoryRun {
  public:
-  // announced: a BufferExchange of the same call has just finished. It replaces the plan's first signal, unless that signal
-  // tells more. execution and variant must outlive this object.
-  SharedMemoryRun(const Execution& execution, const PlanVariant& variant, bool announced);
+  // Whether this rank runs the call's ordinary plan without a BufferExchange, because it knows that not all buffers can be
+  // mapped: its own cannot. Its first signal then is its part in the exchange of those ranks that do not know. If there are
+  // such ranks, all signal once more, with their data in place.
+  static bool announces(const Execution& execution);
+
+  // execution and variant must outlive this object.
+  SharedMemoryRun(const Execution& execution, const PlanVariant& variant, Announcement announcement);
   ~SharedMemoryRun();  // if unfinished: waits until the others have given up, too
   SharedMemoryRun(const SharedMemoryRun&) = delete;
   SharedMemoryRun& operator=(const SharedMemoryRun&) = delete;
@@ -21,13 +32,15 @@ class SharedMemoryRun {
   std::vector<int> awaited() const;
 
  private:
+  bool begin();
   bool perform(const Step& step);
-  bool signal();
+  bool signal(const Step& step);
   bool wait(int peer);
   void read(const Step& step);
   void read_reduce(const Step& step);
   void copy_to_all(const Step& step);
   void reduce_in_pieces(const Step& step);
+  bool signal_again();
   void check_symmetric();
   bool streams(const Step& step) const;
   const std::byte* own_term(const Slice& slice) const;
@@ -46,13 +59,15 @@ class SharedMemoryRun {
   const Step* step_ = nullptr;
   const Step* end_ = nullptr;
   std::byte* scratch_ = nullptr;
+  std::size_t kept_bytes_ = 0;    // of scratch in the communicator's kept memory
   std::size_t packet_bytes_ = 0;  // 0: no packet
   std::size_t post_bytes_;
   int heard_ = 0;            // members heard since the last signal
   bool only_hears_ = false;  // only receives packets from the root, which may be ahead
   bool begun_ = false;
   bool has_signalled_ = false;
-  bool announced_;
+  Announcement announcement_;
+  const Step* first_signal_ = nullptr;
   bool finished_ = false;
 };
 

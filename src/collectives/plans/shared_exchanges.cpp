@@ -15,7 +15,7 @@ void require_even(const PlanRequest& request) {
 
 }  // namespace
 
-// n is the whole output. packet, staged: alpha, or 2 alpha, + (p+1)/p n gamma; pull: 2 alpha + (p-1)/p n beta + n/p gamma
+// n is the whole output. packet, staged: alpha + (p+1)/p n gamma; pull: 2 alpha + (p-1)/p n beta + n/p gamma
 Cost shared_all_gather_cost(const PlanRequest& request) {
   const double share = longest_share(request);
   if (request.size == 1) return of_copies(share);
@@ -36,7 +36,7 @@ Plan shared_all_gather(const PlanRequest& request) {
   return plan.finish();
 }
 
-// n is the whole input. packet, staged: alpha, or 2 alpha, + (2p-1)/p n gamma; pull: 2 alpha + (p-1)/p n beta + n/p gamma
+// n is the whole input. packet, staged: alpha + (2p-1)/p n gamma; pull: 2 alpha + (p-1)/p n beta + n/p gamma
 Cost shared_all_to_all_cost(const PlanRequest& request) {
   require_even(request);
   const double share = longest_share(request);
@@ -60,7 +60,7 @@ Plan shared_all_to_all(const PlanRequest& request) {
   return plan.finish();
 }
 
-// packet, staged: alpha, or 2 alpha, + 2 n gamma; pull: 2 alpha + n beta. The root's own copy hides behind the others'.
+// packet, staged: alpha + 2 n gamma; pull: 2 alpha + n beta. The root's own copy hides behind the others'.
 Cost shared_broadcast_cost(const PlanRequest& request) {
   const auto n = static_cast<double>(request.count);
   if (request.size == 1) return of_copies(n);
@@ -99,7 +99,7 @@ Plan push_broadcast(const PlanRequest& request) {
   return plan.finish();
 }
 
-// n is the whole output. packet, staged: alpha, or 2 alpha, + (p+1)/p n gamma; pull: 2 alpha + (p-1)/p n beta + n/p gamma
+// n is the whole output. packet, staged: alpha + (p+1)/p n gamma; pull: 2 alpha + (p-1)/p n beta + n/p gamma
 Cost shared_gather_cost(const PlanRequest& request) {
   const double share = longest_share(request);
   if (request.size == 1) return of_copies(share);
@@ -123,7 +123,7 @@ Plan shared_gather(const PlanRequest& request) {
   return plan.finish();
 }
 
-// n is the whole input. packet, staged: alpha, or 2 alpha, + n gamma; pull: 2 alpha + n/p beta. Others hide the root's own
+// n is the whole input. packet, staged: alpha + n gamma; pull: 2 alpha + n/p beta. Others hide the root's own
 // copy.
 Cost shared_scatter_cost(const PlanRequest& request) {
   const double share = longest_share(request);

@@ -2,12 +2,13 @@
 #include "collectives/plans/generators.hpp"
 
 // Ranks of one host read and write each other's memory. A rank offers the data that others want, signals, and waits for
-// their signals. By packet and staged it offers a copy in scratch; by pull it offers its input itself. A last signal says
-// that the rank has read everything. A packet needs no such signal, since its slot is kept.
+// their signals. By packet and staged it offers a copy in scratch, which is kept for those that have not read it yet; by
+// pull it offers its input itself. Where ranks touch each other's buffers, a last signal says that the rank is done with
+// them.
 namespace stretto::plans {
 
 inline bool copies(const PlanRequest& request) { return request.method.algorithm != Algorithm::pull; }
-inline bool closes(const PlanRequest& request) { return request.method.algorithm != Algorithm::packet; }
+inline bool closes(const PlanRequest& request) { return touches_buffers(request.method.algorithm); }
 
 class SharedPlan : public PlanBuilder {
  public:

@@ -20,7 +20,7 @@ Plan packet_all_reduce(const PlanRequest& request) {
   return plan.finish();
 }
 
-// staged: 3 alpha + (3p-1)/p n gamma; pull: 3 alpha + 2 (p-1)/p n beta + (p-1)/p n gamma
+// staged: 2 alpha + (3p-1)/p n gamma; pull: 3 alpha + 2 (p-1)/p n beta + (p-1)/p n gamma
 Cost shared_all_reduce_cost(const PlanRequest& request) {
   const auto n = static_cast<double>(request.count);
   const double share = longest_share(request);
@@ -77,7 +77,7 @@ Plan packet_reduce(const PlanRequest& request) {
   return plan.finish();
 }
 
-// staged: 3 alpha + (3p-2)/p n gamma; pull: 3 alpha + 2 (p-1)/p n beta + (p-1)/p n gamma
+// staged: 2 alpha + (3p-2)/p n gamma; pull: 3 alpha + 2 (p-1)/p n beta + (p-1)/p n gamma
 Cost shared_reduce_cost(const PlanRequest& request) {
   const auto n = static_cast<double>(request.count);
   const double share = longest_share(request);
@@ -123,7 +123,7 @@ Plan push_reduce(const PlanRequest& request) {
   return plan.finish();
 }
 
-// n is the whole input. packet, staged: alpha, or 2 alpha, + (2p-1)/p n gamma; pull: 2 alpha + (p-1)/p n (beta + gamma)
+// n is the whole input. packet, staged: alpha + (2p-1)/p n gamma; pull: 2 alpha + (p-1)/p n (beta + gamma)
 Cost shared_reduce_scatter_cost(const PlanRequest& request) {
   const double share = longest_share(request);
   if (request.size == 1) return of_copies(share);

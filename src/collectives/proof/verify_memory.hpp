@@ -115,10 +115,11 @@ class Memory {
     });
   }
 
-  // When a rank's plan is done, the rank may use its own memory for anything, which counts as a write. Only the slots of
-  // packets are kept.
+  // When a rank's plan is done, the rank may use its own memory for anything, which counts as a write. Scratch is kept by
+  // algorithms that touch nothing else of other ranks.
   void check_ending(int rank) {
-    const bool keeps_scratch = plans_[rank].request.method.algorithm == Algorithm::packet;
+    const Algorithm algorithm = plans_[rank].request.method.algorithm;
+    const bool keeps_scratch = shares_memory(algorithm) && !touches_buffers(algorithm);
     for (const Buffer buffer : callers_and_scratch) {
       if (!order_ || (buffer == Buffer::scratch && keeps_scratch)) continue;
       if (const Order::Clash clash = order_->write(rank, layout_.range_of(rank, buffer))) {

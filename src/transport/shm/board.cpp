@@ -27,20 +27,23 @@ std::uint64_t Board::needed_for(std::size_t bytes) const {
 
 bool Board::may_post(std::size_t bytes) {
   const std::uint64_t needed = needed_for(bytes);
-  if (needed == 0) return true;
+  return needed == 0 || all_posted(needed);
+}
+
+bool Board::all_posted(std::uint64_t number) {
+  if (number <= all_reached_) return true;
   for (std::size_t member = 0; member < members_.size(); ++member) {
-    if (line(static_cast<int>(member), needed).posts() < needed) return false;
+    if (line(static_cast<int>(member), number).posts() < number) return false;
   }
   for (const OneWord& word : words_) word.seen();
-  all_reached_ = needed;
+  all_reached_ = number;
   return true;
 }
 
-std::vector<int> Board::behind(std::size_t bytes) {
-  const std::uint64_t needed = needed_for(bytes);
+std::vector<int> Board::without_post(std::uint64_t number) {
   std::vector<int> members;
-  for (int member = 0; needed > 0 && member < static_cast<int>(members_.size()); ++member) {
-    if (line(member, needed).posts() < needed) members.push_back(member);
+  for (int member = 0; number > 0 && member < static_cast<int>(members_.size()); ++member) {
+    if (line(member, number).posts() < number) members.push_back(member);
   }
   return members;
 }

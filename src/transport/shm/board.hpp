@@ -48,6 +48,9 @@ class Board {
   // Whether all members have read the slot of the next post. Only a member that did not read the others' last posts has to
   // wait for that; it then waits until half the slots are free, since each look takes a cache line from its writer.
   bool may_post(std::size_t bytes);
+  // Whether all members have posted that often, and so have left every operation before it.
+  bool all_posted(std::uint64_t number);
+  std::uint64_t posted() const { return posted_; }
   // The place for the bytes of the next post, at most room_bytes.
   std::byte* draft(std::size_t bytes) { return room(rank_, posted_ + 1, bytes); }
   void post() {
@@ -69,8 +72,9 @@ class Board {
   // Notes that seen() has found all members' posts, which spares may_post() its looks.
   void saw_all() { all_reached_ = posted_; }
 
-  // The members for which may_post() waits.
-  std::vector<int> behind(std::size_t bytes);
+  // The members for which may_post(), or all_posted(), waits.
+  std::vector<int> behind(std::size_t bytes) { return without_post(needed_for(bytes)); }
+  std::vector<int> without_post(std::uint64_t number);
   // After an error: give_up() tells that this rank no longer touches the others' memory; all_gave_up() returns whether all
   // members have told so.
   void give_up() {

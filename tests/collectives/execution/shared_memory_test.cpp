@@ -6,6 +6,8 @@
 #include <thread>
 #include <tuple>
 
+#include "../../temporary_directory.hpp"
+#include "../../variables.hpp"
 #include "collectives/ledger/fast_path_log.hpp"
 #include "core/fail.hpp"
 #include "stretto/stretto.hpp"
@@ -64,6 +66,59 @@ TEST(AnyMemory, GivesTheSameSumsWhateverEachRankBrings) {
                          sum(world, count, true, is(world.rank(), pattern));
                          last_algorithm(world);
                        }
+                     }
+                   }),
+            0);
+}
+
+// A tuning file by which ranks with ordinary memory use staged, and others pull or push, on any machine.
+std::string by_staged_or_not(int ranks) {
+  std::string routes;
+  for (int cores = 1; cores <= 512; ++cores) {
+    routes += fmt::format(
+        R"({}{{"route": "shm", "ranks": {}, "ranks_per_core": {:.6f}, "alpha_us": 1, "overhead_us": 1, "bandwidth_gbs": 1,
+ "local_gbs": 1, "lane_gain": 0, "table": "all_to_all:staged;reduce_scatter:staged;all_gather:staged;reduce:staged",
+ "symmetric_table": "all_to_all:pull;reduce_scatter:pull;all_gather:pull;reduce:push"}})",
+        routes.empty() ? "" : ", ", ranks, static_cast<double>(ranks) / cores);
+  }
+  return fmt::format(R"({{"routes": [{}]}})", routes);
+}
+
+// Some ranks know from their own buffers that not all can be mapped, others hear it from them.
+TEST(AnyMemory, GivesTheSameBlocksWhateverEachRankBrings) {
+  const TemporaryDirectory directory;
+  const Variable tuning("STRETTO_TUNING", directory.write("tuning.json", by_staged_or_not(3)));
+  EXPECT_EQ(launch(3,
+                   [](const Communicator& world) {
+                     const int size = world.size();
+                     const auto value = [](int from, int to) { return static_cast<float>(10 * from + to + 1); };
+                     for (int pattern = 0; pattern < 16; ++pattern) {
+                       const std::int64_t count = 100 + 3000 * (pattern % 3);
+                       const bool symmetric = (pattern % 8 >> world.rank() & 1) != 0;
+                       Buffer input(count * size, pattern >= 8 || symmetric, 0);
+                       Buffer output(count * size, pattern < 8 || symmetric, -1);
+                       bool all = pattern % 8 == 7;
+                       for (int to = 0; to < size; ++to) {
+                         std::fill_n(input.data() + to * count, count, value(world.rank(), to));
+                       }
+                       const auto check = [&](Algorithm mapped, int blocks, auto expected) {
+                         const Algorithm by = last_algorithm(world);
+                         require(by == (all ? mapped : Algorithm::staged), "Pattern {} went by {}.", pattern, name(by));
+                         for (int i = 0; i < blocks; ++i)
+                           require_all(output.data() + i * count, count, expected(i), "elements");
+                       };
+                       float sum = 0;  // of the blocks for this rank
+                       for (int from = 0; from < size; ++from) sum += value(from, world.rank());
+                       std::ignore = world.all_to_all(input.data(), output.data(), count, DType::f32, here);
+                       check(Algorithm::pull, size, [&](int i) { return value(i, world.rank()); });
+                       std::ignore =
+                           world.reduce_scatter(input.data(), output.data(), count, DType::f32, ReduceOp::sum, here);
+                       check(Algorithm::pull, 1, [&](int) { return sum; });
+                       std::ignore = world.all_gather(input.data(), output.data(), count, DType::f32, here);
+                       check(Algorithm::pull, size, [&](int i) { return value(i, 0); });
+                       all |= pattern >= 8 && (pattern & 2) != 0;  // the root's output alone
+                       std::ignore = world.reduce(input.data(), output.data(), count, DType::f32, ReduceOp::max, 1, here);
+                       check(Algorithm::push, world.rank() == 1 ? 1 : 0, [&](int) { return value(size - 1, 0); });
                      }
                    }),
             0);

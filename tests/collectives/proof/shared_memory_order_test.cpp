@@ -63,11 +63,13 @@ TEST(SharedMemory, MayNotBeTouchedWhenItsOwnerMayBeDone) {
   EXPECT_THAT(refusal(sums_of_all(2, tell, wait_for_all, nothing)),
               testing::HasSubstr("Rank 0 may be done while rank 1 still reads element 0 of rank 0's input"));
   EXPECT_THAT(refusal(sums_of_all(2, tell, wait_for_all, tell)), testing::HasSubstr("may be done while"));
-  // The slots of packets are kept; those of others are not.
+  // The scratch of packet and staged is kept; that of others is not.
   std::vector<Plan> plans;
   for (int rank = 0; rank < 3; ++rank) plans.push_back(make_plan({Collective::all_reduce, Algorithm::packet, rank, 3, 4}));
   EXPECT_EQ(refusal(plans), "");
   for (Plan& plan : plans) plan.request.method = Algorithm::staged;
+  EXPECT_EQ(refusal(plans), "");
+  for (Plan& plan : plans) plan.request.method = Algorithm::pull;
   EXPECT_THAT(refusal(plans),
               testing::HasSubstr("Rank 0 may be done while rank 2 still reads element 0 of rank 0's scratch"));
 }
@@ -122,7 +124,7 @@ TEST(SharedMemory, IsRefusedWhereSignalsDoNotFitTogether) {
 // The last signals left out by all ranks, and the waits behind them.
 TEST(SharedMemory, NeedsTheClosingOfEveryPlanThatHasOne) {
   for (const auto& [collective, algorithm] : every_algorithm()) {
-    if (!shares_memory(algorithm) || algorithm == Algorithm::packet) continue;
+    if (!touches_buffers(algorithm)) continue;
     std::vector<Plan> plans;
     for (int rank = 0; rank < 4; ++rank) plans.push_back(make_plan({collective, algorithm, rank, 4, 8, 1}));
     EXPECT_EQ(refusal(plans), "");
