@@ -21,6 +21,7 @@ SECTION = DocsSection("./dev perf selection")
 WANTED_SHARE, NEAR, MOST = 0.95, 1.15, 1.5
 COLLECTIVES = ["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "gather", "scatter"]
 HOST_SIZES = ["4K", "64K", "1M"]
+CALLS = {"4K": 20, "64K": 5, "1M": 2}
 PERF = BIN / "stretto-perf"
 
 Cell = collections.namedtuple("Cell", "where collective bytes chosen fastest ratio")
@@ -51,12 +52,15 @@ def between_hosts(hosts, ranks, cache, tuning):
         network.known = {**settings, "STRETTO_CACHE_DIR": cache}
         for collective in COLLECTIVES:
             for size in HOST_SIZES:
-                command = [PERF, collective, "-b", size, "-e", size, "-w", 1, "-n", 3, "-N", 3, "-c", 0, "--in-place", 0, "--algo"]
-                chosen, = figures_of([*command, "auto"], network.run)["rows"]
-                fixed = figures_of([*command, "all"], network.run)["rows"]
-                fastest = min([chosen, *fixed], key=lambda row: row["time_us"])
-                yield Cell(f"{hosts} hosts x {ranks} ranks", collective, chosen["bytes"], chosen["algo"], fastest["algo"],
-                           chosen["time_us"] / fastest["time_us"])
+                command = [PERF, collective, "-b", size, "-e", size, "-w", 1, "-c", 0, "--in-place", 0]
+                chosen = figures_of([*command, "-n", 1, "--algo", "auto"], network.run)["rows"][0]["algo"]
+                every = figures_of([*command, "-n", 3, "-N", 3, "--algo", "all"], network.run)["rows"]
+                # The least of many times is often luck: those that may be the fastest are timed again, in turn with the choice.
+                fast = [row["algo"] for row in sorted(every, key=lambda row: row["time_us"]) if row["algo"] != chosen][:4]
+                again = figures_of([*command, "-n", CALLS[size], "-N", 9, "--algo", ",".join([chosen, *fast])], network.run)["rows"]
+                us = {row["algo"]: row["time_us"] for row in again}
+                fastest = min(us, key=us.get)
+                yield Cell(f"{hosts} hosts x {ranks} ranks", collective, again[0]["bytes"], chosen, fastest, us[chosen] / us[fastest])
 
 
 def verdicts(cells):

@@ -55,7 +55,7 @@ bool Sweep::add(const Size& size, bool symmetric, const std::function<std::vecto
 }
 
 CallTimes Sweep::time(const TimedCall& call, const std::vector<Method>& methods, double least_seconds) {
-  const Effort& effort = effort_for(call.bytes());
+  const Effort effort = effort_for(call.request().collective, call.bytes());
   if (least_seconds == 0) return call.time(methods, effort);
   const Method so_far = call.chosen();
   CallTimes times = call.time({so_far}, effort);
@@ -76,7 +76,7 @@ void Sweep::look_again() {
     if (best.size() < 2) continue;
     if (is_over(budget_)) return;
     const TimedCall call(ranks_, times.request.collective, times.request.count, times.symmetric);
-    const CallTimes again = call.time(best, effort_for(times.bytes));
+    const CallTimes again = call.time(best, effort_for(times.request.collective, times.bytes));
     const Method so_far = call.chosen();
     for (MethodTime& time : times.methods) {
       time.seconds = std::min(time.seconds, again.of(time.method) * (time.method == so_far ? loyalty : 1));
@@ -84,7 +84,16 @@ void Sweep::look_again() {
   }
 }
 
-const Effort& Sweep::effort_for(std::int64_t bytes) const { return bytes >= large ? large_ : small_; }
+// Calls with a root overlap: the next one begins while ranks far from the root are still in the last. A few calls in a row
+// do not show what each of many takes.
+Effort Sweep::effort_for(Collective collective, std::int64_t bytes) const {
+  Effort effort = bytes >= large ? large_ : small_;
+  if (has_root(collective)) {
+    effort.most_calls *= 4;
+    effort.look_seconds *= 2;
+  }
+  return effort;
+}
 
 bool Sweep::is_over(double budget) const { return on_rank_zero(ranks_, begin_ + budget - now_seconds()) < 0; }
 

@@ -36,7 +36,7 @@ class Sweep {
 
  private:
   CallTimes time(const TimedCall& call, const std::vector<Method>& methods, double least_seconds);
-  const Effort& effort_for(std::int64_t bytes) const;
+  Effort effort_for(Collective collective, std::int64_t bytes) const;
   bool is_over(double budget) const;
 
   const Communicator& ranks_;
