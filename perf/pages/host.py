@@ -82,7 +82,7 @@ def limit_lines(figures):
 def machine_line(figures):
     versions = [figures["versions"][name] for name in ("stretto", "openmpi", "mpich", "gloo") if name in figures["versions"]]
     return (f"{machine_text(figures['machine'])}: {'; '.join(versions)}; {rounds_text(figures['rounds'])}, loops of "
-            f"{figures['seconds']} s")
+            f"{figures['seconds']} s" + (f"; {figures['waited']} s waited for cores that had moved apart" if figures["waited"] else ""))
 
 
 def summary(figures):

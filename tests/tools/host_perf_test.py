@@ -41,7 +41,7 @@ def good_figures():
     return {
         "machine": {"cpu": "A processor", "cores": 2, "system": "A system", "date": "2000-01-01"}, "command": "./dev perf host",
         "rounds": 3, "seconds": 0.1, "sizes": SIZES, "partial": False, "versions": {"stretto": "Stretto 1", "mpich": "MPICH 4"},
-        "commands": {}, "wrong": [], "times": times, "limit": limit,
+        "commands": {}, "wrong": [], "times": times, "limit": limit, "waited": 0,
     }
 
 

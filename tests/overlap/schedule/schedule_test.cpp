@@ -102,10 +102,10 @@ TEST(Schedules, AMessageTakesItsTime) {
 // Messages between the two stages delay every microbatch of 1F1B, but only the first and the last where one more is under
 // way.
 TEST(Schedules, EagerForwardsHideMessages) {
-  const ScheduleTimes times{1, 1, 1, 0.3};
+  const ScheduleTimes of_both{1, 1, 1, 0.3};
   const double without = simulate(make_schedule(ScheduleKind::one_forward_one_backward, 2, 8)).step;
-  EXPECT_NEAR(simulate(make_schedule(ScheduleKind::one_forward_one_backward, 2, 8), times).step, without + 9 * 0.3, 1e-9);
-  EXPECT_NEAR(simulate(make_schedule(ScheduleKind::eager_one_forward_one_backward, 2, 8), times).step, without + 2 * 0.3,
+  EXPECT_NEAR(simulate(make_schedule(ScheduleKind::one_forward_one_backward, 2, 8), of_both).step, without + 9 * 0.3, 1e-9);
+  EXPECT_NEAR(simulate(make_schedule(ScheduleKind::eager_one_forward_one_backward, 2, 8), of_both).step, without + 2 * 0.3,
               1e-9);
   EXPECT_EQ(simulate(make_schedule(ScheduleKind::eager_one_forward_one_backward, 2, 8)).step, without);
 }
