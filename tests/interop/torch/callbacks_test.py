@@ -196,7 +196,11 @@ def leaves_nothing(rank):
     dist.all_reduce(torch.ones(3), async_op=True).get_future().then(slow)  # nobody waits for it
     dist.destroy_process_group()
     stretto_torch._leave()
-    assert (threads(), ended) == (0, [True]), (threads(), ended)
+    assert ended == [True], ended
+    until = time.monotonic() + 10
+    while threads() > 0 and time.monotonic() < until:  # a thread that has been joined is listed for a moment more
+        time.sleep(0.01)
+    assert threads() == 0, threads()
     os._exit(0)
 
 
