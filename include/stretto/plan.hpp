@@ -208,8 +208,8 @@ struct Step {
 //
 // Signals and waits: all ranks signal equally often, and wait equally often. When a rank accesses another rank's memory,
 // signals order this access relative to all other accesses to that memory. They also keep it between the owner's
-// beginning and end of the collective. Packets are the exception: a rank may read a slot after the slot's owner has
-// finished the collective, because the library keeps a slot until all ranks have read it.
+// beginning and end of the collective. Packet and staged are the exceptions: a rank may read a slot, or scratch, after
+// its owner has finished the collective, because the library keeps it until all ranks have read it.
 struct Lane {
   std::vector<Step> steps;
   std::vector<std::size_t> round_ends;  // steps [round_ends[i-1], round_ends[i]) are round i

@@ -28,6 +28,7 @@ Links::Links(Network& network, Membership membership, int area_members)
                    std::all_of(membership_.job_ranks.begin(), membership_.job_ranks.end(),
                                [&](int peer) { return network.peers_[peer].heap.pid == Heap::mine().address().pid; })),
       memories_(membership_.job_ranks.size()) {
+  network.collect_retired();
   // Between hosts a wait is long, and a look is a system call: the core is better used for computation.
   if (!shares_memory_) wait_policy_ = network.wait_policy().between_hosts();
 }

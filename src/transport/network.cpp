@@ -317,8 +317,15 @@ PeerMemory& Network::open_memory(int peer) {
 }
 
 void Network::retire(Retired area) {
+  {
+    const std::lock_guard lock(mutex_);
+    retired_.push_back(std::move(area));
+  }
+  collect_retired();
+}
+
+void Network::collect_retired() {
   const std::lock_guard lock(mutex_);
-  retired_.push_back(std::move(area));
   std::erase_if(retired_, [&](const Retired& one) {
     if (one.leavers && one.leavers->count() < one.members) return false;
     segment_->release(one.area, one.bytes);

@@ -52,6 +52,9 @@ class Network {
   // Ends the claims to cores and lets this rank run on all, so that a smaller job can divide them anew. Returns whether that
   // may bind this rank to cores.
   bool unpin();
+  // Gives back the memory of communicators that all their members have left by now. Making and leaving a communicator does
+  // so, too.
+  void collect_retired();
   std::string route_name(int peer) const { return over_shared_memory(peer) ? "shm" : "ucx"; }
 
  private:
@@ -70,7 +73,6 @@ class Network {
     std::unique_ptr<Board::Leavers> leavers;
     std::vector<std::shared_ptr<std::byte>> memory;  // that members may still read
   };
-  // Gives area and memory back as soon as all members have left: at once, or when another area retires.
   void retire(Retired area);
   // Gives the memory back with this object, when all ranks have left the job.
   void keep(std::vector<std::shared_ptr<std::byte>> memory);

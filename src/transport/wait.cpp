@@ -23,9 +23,11 @@ namespace {
 constexpr std::int64_t longest_sleep = 50'000'000;  // nanoseconds
 constexpr std::int64_t time_to_wake = 50'000;       // from a sleep that ends, mostly less
 constexpr std::int64_t nobody_asked = std::numeric_limits<std::int64_t>::max();
-[[gnu::tls_model("initial-exec")]] thread_local std::int64_t next_look =
-    nobody_asked;  // look_again_at(): nothing comes before
-[[gnu::tls_model("initial-exec")]] thread_local std::int64_t latest_look = nobody_asked;  // look_again_by()
+// Every operation forgets these, which must take no call.
+// look_again_at(): nothing comes before.
+[[gnu::tls_model("initial-exec")]] thread_local std::int64_t next_look = nobody_asked;
+// look_again_by(): something may come before.
+[[gnu::tls_model("initial-exec")]] thread_local std::int64_t latest_look = nobody_asked;
 constexpr std::int64_t longest_nap = 1'000'000;  // nanoseconds by which a missed ring may be late
 constexpr int looks_first = 1000;
 constexpr int looks_beside_mates = 100;  // one to five microseconds, by the processor

@@ -63,18 +63,19 @@ class LeastSeconds {
 };
 
 // The methods that the model expects to be fastest: of each kind one in a single lane, and one in several. For few bytes the
-// best ones without levels, too: what messages of the two kinds cost there, the model knows least.
+// best ones without levels, too: there the model knows least what messages within and between nodes cost.
 std::vector<Method> best_by_model(const TimedCall& call, Communicator::Group& group, const Selector& selector) {
   const std::size_t most = 5, without_levels = has_root(call.request().collective) ? 3 : 2;
   const Choice choice = choice_of(call, group, selector);
   std::set<std::tuple<Algorithm, Algorithm, Algorithm, bool>> kinds;
   std::vector<Method> methods;
   if (choice.candidates.empty()) methods.push_back(choice.method);
-  std::size_t flat = call.bytes() < (1 << 20) ? 0 : without_levels;
+  const std::size_t wanted_flat = call.bytes() < (1 << 20) ? without_levels : 0;
+  std::size_t flat = 0;
   for (const Candidate& candidate : choice.candidates) {
     const Method& method = candidate.method;
     const bool is_flat = !needs_nodes(method.algorithm);
-    if (methods.size() >= most && (!is_flat || flat >= without_levels)) continue;
+    if (methods.size() >= most && (!is_flat || flat >= wanted_flat)) continue;
     if (!kinds.insert({method.algorithm, method.inside, method.between, method.lanes > 1}).second) continue;
     methods.push_back(method);
     flat += is_flat ? 1 : 0;

@@ -63,6 +63,8 @@ class SelfCalibration {
       if (measures_node) add(node_name(), node_route(ranks));
       if (measures_network) add(network_name(), network_route(ranks));
     }
+    world_.barrier(Stream::inline_()).wait();  // all have left it
+    context_.network().collect_retired();
     context_.ledger().begin_again();
     if (!is_first()) return;
     const std::string took = fmt::format("with {} ranks in {:.1f} s", world_.size(), now_seconds() - begin);

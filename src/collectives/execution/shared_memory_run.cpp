@@ -69,7 +69,7 @@ SharedMemoryRun::SharedMemoryRun(const Execution& execution, const PlanVariant& 
 // The others may still access this rank's buffers, which the handler of the exception may free. So this tells them to stop,
 // and waits until they have. A dead rank has stopped.
 SharedMemoryRun::~SharedMemoryRun() {
-  if (finished_ || !has_signalled_ || !touches_buffers(request_.method.algorithm)) return;
+  if (finished_ || first_signal_ == nullptr || !touches_buffers(request_.method.algorithm)) return;
   board_.give_up();
   const double until = now_seconds() + std::chrono::duration<double>(grace_after_failure).count();
   while (!board_.all_gave_up() && now_seconds() < until) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -129,7 +129,6 @@ bool SharedMemoryRun::perform(const Step& step) {
 }
 
 bool SharedMemoryRun::signal(const Step& step) {
-  has_signalled_ = true;
   const bool is_first = first_signal_ == nullptr;
   if (is_first) {
     first_signal_ = &step;
@@ -212,7 +211,7 @@ const std::byte* SharedMemoryRun::own_term(const Slice& slice) const {
 
 // Goes back to the first signal. What has been read since from other ranks is read again.
 bool SharedMemoryRun::signal_again() {
-  announcement_ = Announcement::none;
+  announcement_ = Announcement::exchanged;
   if (!signal(*first_signal_)) {
     announcement_ = Announcement::with_first_signal;
     return false;

@@ -65,7 +65,6 @@ class SharedMemoryRun {
   int heard_ = 0;            // members heard since the last signal
   bool only_hears_ = false;  // only receives packets from the root, which may be ahead
   bool begun_ = false;
-  bool has_signalled_ = false;
   Announcement announcement_;
   const Step* first_signal_ = nullptr;
   bool finished_ = false;

@@ -15,9 +15,9 @@ namespace stretto {
 
 // Signals between the members of a communicator on one host. Each member posts, over and over, into slots that only it
 // writes and all others read: a number and the bytes that come with it, in one cache line if they fit. All members post
-// equally often, and read each other's k-th posts after their own k-th post and before their next one: so a slot is free
-// again when all members have posted once more. No read-modify-write, no lock; a post costs the cache lines that change
-// cores.
+// equally often, and read each other's k-th posts after their own k-th post and before their next one, or not at all: so a
+// slot is free again when all members have posted once more. No read-modify-write, no lock; a post costs the cache lines
+// that change cores.
 class Board {
  public:
   static constexpr std::size_t line_room = 56;      // bytes that fit into the cache line of the number

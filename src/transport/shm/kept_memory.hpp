@@ -9,8 +9,9 @@ namespace stretto {
 
 // Memory of this rank in the symmetric heap that the members of a communicator read, even when the rank's own operation is
 // done. So an operation needs no signal that all have read. Two parts take turns. A part is given out again when all members
-// have posted on the board after the operation that used it: then they have read it. They have had an operation in between
-// to post in, that of the other part, for which they do not wait for this rank: so no two ranks wait for each other.
+// have posted on the board after the operation that used it: then they have read it. So to begin an operation, a rank waits
+// only for first posts of an earlier one, and nobody waits for a later operation to give those: the oldest operation that is
+// not done always proceeds.
 class KeptMemory {
  public:
   // How often every member must have posted before next() may be called.

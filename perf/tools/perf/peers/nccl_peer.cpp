@@ -65,7 +65,7 @@ void require_a_gpu_each(const stretto::Communicator& world) {
   if (twice == all.end()) return;
   require(world.rank() != 0, "--vs nccl: several of the {} ranks use GPU {}, which NCCL refuses; give each one of its own.",
           world.size(), twice->data());
-  world.barrier(stretto::Stream::inline_());  // ends when rank 0 has failed
+  world.barrier(stretto::Stream::inline_()).wait();  // ends when rank 0 has failed
 }
 
 class NcclPeer : public Peer {
