@@ -7,6 +7,7 @@
 #include <thread>
 #include <tuple>
 
+#include "../oracle.hpp"
 #include "core/fail.hpp"
 #include "stretto/stretto.hpp"
 #include "transport/shm/kept_memory.hpp"
@@ -17,57 +18,15 @@ namespace {
 const Stream here = Stream::inline_();
 const OperationOptions staged{.method = Algorithm::staged};
 
-using Values = std::vector<std::int64_t>;
-
 // One rank's part in one call, checked. Values differ by rank, call and element.
 void call(const Communicator& world, Collective collective, std::int64_t count, int root, std::int64_t number) {
-  const int size = world.size();
-  const auto value = [&](int rank, std::int64_t i) { return number * 1000 + rank * 100 + i % 100; };
-  Values input(count * size);
-  for (std::int64_t i = 0; i < count * size; ++i) input[i] = value(world.rank(), i);
-  Values output(count * size, -1);
-  Work work;
-  const bool is_root = world.rank() == root;
-  Values expected(count * size, -1);
-  switch (collective) {
-    case Collective::all_reduce:
-    case Collective::reduce:
-      for (std::int64_t i = 0; i < count; ++i) {
-        if (collective == Collective::reduce && !is_root) continue;
-        expected[i] = 0;
-        for (int rank = 0; rank < size; ++rank) expected[i] += value(rank, i);
-      }
-      break;
-    case Collective::reduce_scatter:
-      for (std::int64_t i = 0; i < count; ++i) {
-        expected[i] = 0;
-        for (int rank = 0; rank < size; ++rank) expected[i] += value(rank, world.rank() * count + i);
-      }
-      break;
-    case Collective::all_gather:
-    case Collective::gather:
-      for (std::int64_t i = 0; i < count * size; ++i) {
-        if (collective == Collective::all_gather || is_root) expected[i] = value(static_cast<int>(i / count), i % count);
-      }
-      break;
-    case Collective::all_to_all:
-      for (std::int64_t i = 0; i < count * size; ++i) {
-        expected[i] = value(static_cast<int>(i / count), world.rank() * count + i % count);
-      }
-      break;
-    case Collective::broadcast:
-      for (std::int64_t i = 0; i < count; ++i) expected[i] = value(root, i);
-      break;
-    default:  // scatter
-      for (std::int64_t i = 0; i < count; ++i) expected[i] = value(root, world.rank() * count + i);
-  }
-  Call what{collective, input.data(), output.data(), count, DType::i64};
-  what.root = has_root(collective) ? root : 0;
-  world.start(what, here, staged).wait();
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    require(expected[i] == -1 || output[i] == expected[i], "Call {}, {} of {}: element {} of rank {} is {}, not {}.", number,
-            name(collective), count, i, world.rank(), output[i], expected[i]);
-  }
+  oracle::Problem problem{collective, world.size(), count};
+  problem.root = has_root(collective) ? root : 0;
+  problem.salt = number;
+  oracle::Buffers buffers(problem, world.rank(), false);
+  world.start(buffers.call(), here, staged).wait();
+  require(buffers.fault().empty(), "Call {}, {} of {}, on rank {}: {}", number, name(collective), count, world.rank(),
+          buffers.fault());
 }
 
 // The same calls on all ranks, each of which is sometimes late. Sizes grow and shrink.
