@@ -111,6 +111,7 @@ class Job:
         self.saving = {"--save-interval": draw.randint(2, 12), "--async-save": draw.choice([None, True]), "--keep": draw.choice([0, 2])}
         self.stages = [Stage(draw, self.always) for _ in range(draw.randint(1, 3))] + [Stage(draw, self.always, disturbed=False)]
         self.runs = []
+        self.stopped_rank0 = []  # its process; nobody waits for it behind the last step
         self.same_until = self.steps  # the step until which losses are, bit for bit, those without a fault
 
     def __str__(self):
@@ -131,7 +132,11 @@ class Job:
         return started
 
     def wait(self, runs):
-        ended = lambda: all(run.process.poll() is not None for run in runs)
+        def ended():
+            if self.steps_done() == self.steps:
+                send(signal.SIGCONT, self.stopped_rank0)
+            return all(run.process.poll() is not None for run in runs)
+
         written = lambda: sum(file.stat().st_size for file in self.directory.rglob("metrics.jsonl"))
         before = -1
         while before != (before := written()):
@@ -149,6 +154,9 @@ class Job:
         metrics = self.log / "metrics.jsonl"
         return metrics.read_text().count("\n") if metrics.exists() else 0
 
+    def newest_saved(self):
+        return max((int(index.parent.name.removeprefix("step_")) for index in self.save.glob("step_*/index.json")), default=0)
+
     def undisturbed(self):
         log = self.directory / "undisturbed"
         runs = self.start(self.stages[0], {"--log-dir": log}, by_parent=True)
@@ -162,7 +170,7 @@ class Job:
         for number, stage in enumerate(self.stages):
             if self.steps_done() == self.steps:
                 break
-            begun = self.steps_done()
+            begun, saved = self.steps_done(), self.newest_saved()
             flags = {**self.saving, "--save": self.save, "--log-dir": self.log, "--resume": "auto" if number else None}
             runs = self.start(stage, {**flags, **(WAYS[stage.way] if stage.whom else {})}, stage.by_parent,
                               TIMEOUTS.get(stage.fault, LONG_TIMEOUT))
@@ -171,9 +179,8 @@ class Job:
             self.wait(stage.of_others(runs) if stage.fault == "stop" else runs)
             send(signal.SIGKILL, [run.process.pid for run in runs if run.process.poll() is None])
             self.wait(runs)
-            continued = re.search(r"Continues after step (\d+)\.", runs[0].output)
             if number and self.steps_done() > 0:
-                self.same_until = min(self.same_until, int(continued[1]) if continued else 0)
+                self.same_until = min(self.same_until, saved)
             self.expect_end(stage, runs)
             self.expect_nothing(left_over)
         self.expect_losses(losses(self.log), whole)
@@ -187,6 +194,8 @@ class Job:
         pids = stage.pids(runs)
         if not ended():
             send(SIGNALS[stage.fault], pids)
+            if stage.fault == "stop" and stage.victim == 0:
+                self.stopped_rank0 = pids
         if stage.fault == "pause":
             time.sleep(stage.pause)
             send(signal.SIGCONT, pids)
