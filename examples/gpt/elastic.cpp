@@ -81,7 +81,8 @@ class ElasticTraining {
     } catch (const Error& error) {
       has_ended_ = true;
       const bool rank0_has_said_why = error.code() == ErrorCode::unavailable && loss.code() == ErrorCode::peer_gave_up;
-      throw rank0_has_said_why ? loss : error;
+      if (rank0_has_said_why) throw loss;
+      throw;
     }
   }
 

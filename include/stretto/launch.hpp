@@ -19,7 +19,8 @@ struct LaunchOptions {
   // true, all ranks start again as a new job, and run the same body.
   std::function<bool(const LostRank& lost)> starts_again;
   // The loss of a rank other than rank 0 does not end the other ranks, which may call Communicator::shrink(). The exit
-  // status is that of rank 0.
+  // status is that of rank 0. If shrink() throws because rank 0 is lost, and body does not catch it, a rank 0 that is
+  // stopped or hangs is killed, and the status is 1.
   bool survivors_go_on = false;
 };
 

@@ -117,6 +117,14 @@ class Elastic(FaultTest):
         self.expect_losses_as_without_losses({"--nproc": 3})
         self.expect_nothing_left()
 
+    def test_a_rank_0_that_is_stopped_ends_the_job(self):
+        run = self.start({**self.flags, "--nproc": 3}, {"STRETTO_TIMEOUT": "3"})
+        self.wait_for_steps(self.log("log"), 12)
+        os.kill(ranks_under(run.process.pid)[0], signal.SIGSTOP)
+        self.assertEqual(self.status(run), 1)
+        self.assertEqual([line for line in run.errors if "without its rank 0" not in line], [], run.errors)
+        self.expect_nothing_left()
+
     def test_a_body_of_rank_0_that_throws_ends_the_others(self):
         port, texts = free_port(), [self.directory / f"text{rank}" for rank in range(3)]
         for text in texts:

@@ -93,8 +93,8 @@ class RunningBodies {
 };
 constexpr std::chrono::seconds seconds_to_return{2};
 
-// with_others: the status if the body failed because another rank did.
-int run_guarded(int rank, int size, const std::function<Communicator()>& join, const RankBody& body, int with_others = 1) {
+// forked: whether fork_ranks() reads the status.
+int run_guarded(int rank, int size, const std::function<Communicator()>& join, const RankBody& body, bool forked = false) {
   Communicator world;
   std::string sentence;
   int status = 1;
@@ -104,8 +104,11 @@ int run_guarded(int rank, int size, const std::function<Communicator()>& join, c
     body(world);
     process.end_child(0);
     return 0;
+  } catch (const LostRank0& error) {
+    if (forked) status = lost_rank_0;
+    sentence = error.what();
   } catch (const Error& error) {
-    if (error.is_of_another_rank()) status = with_others;
+    if (forked && error.is_of_another_rank()) status = failed_with_others;
     if (error.code() == ErrorCode::peer_gave_up) return status;
     sentence = error.what();
   } catch (const std::exception& error) {
@@ -176,7 +179,7 @@ int launch(int nproc, const RankBody& body, const LaunchOptions& options) {
         }
         setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);  // by this, ranks choose GPUs of their own
         return run_guarded(
-            rank, nproc, [&] { return join(rank, nproc, own, true); }, body, failed_with_others);
+            rank, nproc, [&] { return join(rank, nproc, own, true); }, body, true);
       };
       // Only rank 0 listens, and only until all have come.
       LostChild lost;

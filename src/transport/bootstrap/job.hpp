@@ -7,11 +7,19 @@
 #include <string>
 #include <vector>
 
+#include "stretto/error.hpp"
+
 // The ranks of one job before and beside the fast transports: here they exchange addresses, and learn that one of them has
 // died.
 namespace stretto {
 
 using Bytes = std::vector<std::byte>;
+
+// What shrink() throws if rank 0 is lost. launch() tells it from other errors, since without it the job is over.
+class LostRank0 : public Error {
+ public:
+  explicit LostRank0(const std::string& sentence) : Error(ErrorCode::unavailable, sentence) {}
+};
 
 // An operation, under the same name on all ranks that take part in it.
 struct OperationId {
@@ -98,7 +106,7 @@ class Job {
   // Collective over the ranks that go on, whether the job has failed or not: a job of their own, in the order of their
   // ranks, which shares nothing with this one. No other call may be under way. Those who have ended, who give no sign of
   // life, who have not called it within `patience` seconds, or whom a caller names in `lost`, stay behind. This job has then
-  // failed. Throws Error(unavailable) if rank 0 is lost, Error(peer_gave_up) on a rank that another one has named.
+  // failed. Throws LostRank0, or Error(peer_gave_up) on a rank that another one has named.
   virtual std::unique_ptr<Job> shrink(const std::vector<int>& lost, double patience) = 0;
 
   // The observer must live until it is replaced, by null at the end.

@@ -63,6 +63,7 @@ class Verdict {
       return blame(Guilt::killed, rank, fmt::format("was killed by SIG{}", sigabbrev_np(WTERMSIG(wait_status))));
     }
     const int status = WEXITSTATUS(wait_status);
+    if (status == lost_rank_0) return blame(Guilt::ended_first, 0, "was lost to the others");
     if (status == 0 || status == failed_with_others) return blame(Guilt::ended_first, rank, "ended before the others");
     blame(Guilt::failed, rank, fmt::format("failed with status {}", status));
   }
@@ -82,7 +83,8 @@ class Verdict {
 
 int status_of(int wait_status) {
   if (WIFSIGNALED(wait_status)) return 128 + WTERMSIG(wait_status);
-  return WEXITSTATUS(wait_status) == failed_with_others ? 1 : WEXITSTATUS(wait_status);
+  const int status = WEXITSTATUS(wait_status);
+  return status == failed_with_others || status == lost_rank_0 ? 1 : status;
 }
 
 }  // namespace
@@ -167,7 +169,8 @@ int fork_ranks(int count, const std::function<int(int rank)>& body, const std::f
       if (child == children.end()) continue;  // another child of the program
       const int rank = child->second;
       children.erase(child);
-      if (survivors_go_on && rank != 0) continue;
+      const bool ends_all = rank == 0 || (WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == lost_rank_0);
+      if (survivors_go_on && !ends_all) continue;
       verdict.child_ended(rank, wait_status, gave_up);
       const int status = status_of(wait_status);
       if ((result == 0 && status != 0) || survivors_go_on) deadline = now_seconds() + seconds_to_end_after_a_failure;

@@ -91,9 +91,9 @@ TcpJob::SmallerJob TcpJob::follow_rank_0(const std::vector<std::int32_t>& names,
     changed_.wait_for(lock, std::chrono::milliseconds(100));
   }
   if (!shrunk_) {
-    fail(ErrorCode::unavailable,
-         "The job cannot go on without its rank 0, through which the ranks meet, and which {}; start the job again.",
-         rank0.open() ? fmt::format("has not called shrink() for {:.0f} s", now_seconds() - begin) : "is lost");
+    throw LostRank0(fmt::format(
+        "The job cannot go on without its rank 0, through which the ranks meet, and which {}; start the job again.",
+        rank0.open() ? fmt::format("has not called shrink() for {:.0f} s", now_seconds() - begin) : "is lost"));
   }
   lock.unlock();
   end_serving();

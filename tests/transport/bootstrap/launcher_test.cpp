@@ -198,5 +198,13 @@ TEST(ForkRanks, LetsSurvivorsGoOnWhileRank0Does) {
             5);
 }
 
+TEST(ForkRanks, EndsARank0ThatTheOthersHaveLost) {
+  LostChild lost;
+  const auto run_rank = [](int rank) { return rank == 0 ? pause() : rank == 1 ? lost_rank_0 : 3; };
+  EXPECT_EQ(fork_ranks(3, run_rank, {}, true, &lost), 1);
+  EXPECT_EQ(lost.rank, 0);
+  EXPECT_EQ(lost.fate, "did not end with the others, and was killed");
+}
+
 }  // namespace
 }  // namespace stretto
