@@ -178,7 +178,7 @@ enum class StepKind : std::uint8_t {
   wait,         // waits until the peer has signalled as often as this rank
   read,         // destination = source in the peer's memory; the peer may be this rank
   read_reduce,  // destination in the peer's memory, or in every rank's memory (peer == everybody) = the reduction of source
-                // of every rank, in rank order, rounded once
+                // of every rank, in rank order, rounded once; this rank's own part is read from its input: see own_part()
   copy_to_all,  // destination in every rank's memory = source in the peer's memory; the peer may be this rank
 };
 constexpr bool between_memories(StepKind kind) { return kind >= StepKind::signal; }
@@ -201,6 +201,9 @@ struct Step {
   int vectors = 1;
   std::int64_t apart = 0;
 };
+
+// read_reduce: what the rank adds of itself. A source in scratch is a copy of the input for other ranks.
+constexpr Slice own_part(const Step& step) { return {Buffer::input, step.source.offset, step.source.count}; }
 
 // A lane is a list of rounds. The steps of a round are concurrent. They write disjoint memory, but may read the same
 // memory. At most one step of a round sends to a given peer, and at most one receives from a given peer. Rounds run in

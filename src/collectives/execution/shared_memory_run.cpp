@@ -178,7 +178,7 @@ void SharedMemoryRun::read_reduce(const Step& step) {
     const bool mapped = member == shared_.rank() || packet_bytes_ > 0 ||
                         shared_.memory(member).maps(place_in_member(member, step.source.buffer));
     if (!mapped) return reduce_in_pieces(step);
-    shared_.sources[member] = member == shared_.rank() ? own_term(step.source) : reach(member, step.source);
+    shared_.sources[member] = member == shared_.rank() ? own(own_part(step)) : reach(member, step.source);
     if (to_all) shared_.targets[member] = const_cast<std::byte*>(reach(member, step.destination));
   }
   const ReduceOp op = combining(caller_.op);
@@ -200,13 +200,6 @@ void SharedMemoryRun::copy_to_all(const Step& step) {
     auto* const to = const_cast<std::byte*>(reach(member, step.destination));
     if (from != to) kernels::copy(from, to, bytes(step.source), streams(step));  // equal in place
   }
-}
-
-// The bytes that this rank put into its packet are still in its input. A read from the slot would wait for the cache line,
-// which others are reading.
-const std::byte* SharedMemoryRun::own_term(const Slice& slice) const {
-  if (packet_bytes_ == 0) return own(slice);
-  return buffers_.input() + static_cast<std::size_t>(slice.offset) * width_;
 }
 
 // Goes back to the first signal. What has been read since from other ranks is read again.

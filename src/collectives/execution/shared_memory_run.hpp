@@ -43,7 +43,6 @@ class SharedMemoryRun {
   bool signal_again();
   void check_symmetric();
   bool streams(const Step& step) const;
-  const std::byte* own_term(const Slice& slice) const;
   const std::byte* reach(int member, const Slice& slice) const;
   BufferPlace place_in_member(int member, Buffer buffer) const;
   std::byte* own(const Slice& slice) const;

@@ -40,8 +40,9 @@ std::string text_of(const Step& step) {
     case StepKind::read:
       return fmt::format("read {} = {} of {}", text_of(step.destination), text_of(step.source), step.peer);
     case StepKind::read_reduce:
-      return fmt::format("read_reduce {} of {} = {} of all", text_of(step.destination),
-                         step.peer == everybody ? "everybody" : fmt::format("{}", step.peer), text_of(step.source));
+      return fmt::format("read_reduce {} of {} = {} of all{}", text_of(step.destination),
+                         step.peer == everybody ? "everybody" : fmt::format("{}", step.peer), text_of(step.source),
+                         step.source.buffer == Buffer::input ? "" : fmt::format(" others and {}", text_of(own_part(step))));
     case StepKind::copy_to_all:
       return fmt::format("copy_to_all {} of everybody = {} of {}", text_of(step.destination), text_of(step.source),
                          step.peer);

@@ -1,5 +1,5 @@
 // Reductions over shared memory: one rank forms each sum, in rank order, from all vectors in their owners' memory. So the
-// bits are the same on every rank, whatever the size.
+// bits are the same on every rank, whatever the size. What a rank alone reads of itself it does not offer.
 #include "collectives/plans/shared_memory.hpp"
 
 namespace stretto::plans {
@@ -20,23 +20,23 @@ Plan packet_all_reduce(const PlanRequest& request) {
   return plan.finish();
 }
 
-// staged: 2 alpha + (3p-1)/p n gamma; pull: 3 alpha + 2 (p-1)/p n beta + (p-1)/p n gamma
+// staged: 2 alpha + (3p-2)/p n gamma; pull: 3 alpha + 2 (p-1)/p n beta + (p-1)/p n gamma
 Cost shared_all_reduce_cost(const PlanRequest& request) {
   const auto n = static_cast<double>(request.count);
   const double share = longest_share(request);
   if (request.size == 1) return of_copies(n);
-  return of_offer(request, n) + one_phase + of_reduction(request, share) + one_phase +
+  return of_offer(request, n - share) + one_phase + of_reduction(request, share) + one_phase +
          of_reads(request, (request.size - 1) * share) + of_offer(request, share) + of_closing(request);
 }
 Plan shared_all_reduce(const PlanRequest& request) {
   if (request.size == 1) return alone(request);
   SharedPlan plan(request);
   const Shares shares = Shares::of(request);
-  // A rank's sum replaces its own contribution, which no other rank needs.
+  // A rank's sum is where its own contribution would be.
   const auto sum = [&](int rank) {
     return copies(request) ? scratch(shares.begin(rank), shares.length(rank)) : share_out(shares, rank);
   };
-  plan.offer(input(0, request.count));
+  plan.offer_all_but(share_in(shares, request.rank));
   plan.tell();
   plan.wait_for_all();
   plan.read_reduce(plan.offered(shares.begin(request.rank), shares.length(request.rank)), request.rank, sum(request.rank));
@@ -69,7 +69,7 @@ Cost packet_reduce_cost(const PlanRequest& request) { return packet_all_reduce_c
 Plan packet_reduce(const PlanRequest& request) {
   if (request.size == 1) return alone(request);
   SharedPlan plan(request);
-  plan.offer(input(0, request.count));
+  if (request.rank != request.root) plan.offer(input(0, request.count));
   plan.tell();
   if (request.rank != request.root) return plan.finish();
   plan.wait_for_all();
@@ -77,12 +77,12 @@ Plan packet_reduce(const PlanRequest& request) {
   return plan.finish();
 }
 
-// staged: 2 alpha + (3p-2)/p n gamma; pull: 3 alpha + 2 (p-1)/p n beta + (p-1)/p n gamma
+// staged: 2 alpha + 3 (p-1)/p n gamma; pull: 3 alpha + 2 (p-1)/p n beta + (p-1)/p n gamma
 Cost shared_reduce_cost(const PlanRequest& request) {
   const auto n = static_cast<double>(request.count);
   const double share = longest_share(request);
   if (request.size == 1) return of_copies(n);
-  return of_offer(request, n) + one_phase + of_reduction(request, share) + one_phase +
+  return of_offer(request, n - share) + one_phase + of_reduction(request, share) + one_phase +
          of_reads(request, (request.size - 1) * share) + of_closing(request);
 }
 Plan shared_reduce(const PlanRequest& request) {
@@ -90,10 +90,10 @@ Plan shared_reduce(const PlanRequest& request) {
   SharedPlan plan(request);
   const Shares shares = Shares::of(request);
   const bool is_root = request.rank == request.root;
-  // The sums in the scratch of all ranks except the root. By staged they replace the rank's own contribution.
+  // The sums in the scratch of all ranks except the root, by staged where the rank's own contribution would be.
   const auto sum = [&](int rank) { return scratch(copies(request) ? shares.begin(rank) : 0, shares.length(rank)); };
   if (!copies(request) && !is_root) plan.use_scratch(shares.length(request.rank));
-  plan.offer(input(0, request.count));
+  plan.offer_all_but(share_in(shares, request.rank));
   plan.tell();
   plan.wait_for_all();
   plan.read_reduce(plan.offered(shares.begin(request.rank), shares.length(request.rank)), request.rank,
@@ -123,20 +123,20 @@ Plan push_reduce(const PlanRequest& request) {
   return plan.finish();
 }
 
-// n is the whole input. packet, staged: alpha + (2p-1)/p n gamma; pull: 2 alpha + (p-1)/p n (beta + gamma)
+// n is the whole input. packet, staged: alpha + 2 (p-1)/p n gamma; pull: 2 alpha + (p-1)/p n (beta + gamma)
 Cost shared_reduce_scatter_cost(const PlanRequest& request) {
   const double share = longest_share(request);
   if (request.size == 1) return of_copies(share);
-  return of_offer(request, request.size * share) + one_phase + of_reduction(request, share) + of_closing(request);
+  return of_offer(request, (request.size - 1) * share) + one_phase + of_reduction(request, share) + of_closing(request);
 }
 Plan shared_reduce_scatter(const PlanRequest& request) {
   if (request.size == 1) return alone(request);
   SharedPlan plan(request);
   const Shares shares = Shares::of(request);
-  plan.offer(input(0, shares.total()));
+  const Slice own = share_in(shares, request.rank);
+  plan.offer_all_but(own);
   plan.tell();
   plan.wait_for_all();
-  const Slice own = share_in(shares, request.rank);
   plan.read_reduce(plan.offered(own.offset, own.count), request.rank, output(0, own.count));
   plan.close();
   return plan.finish();

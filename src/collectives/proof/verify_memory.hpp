@@ -179,8 +179,9 @@ class Memory {
   void reduce_all(int rank, const Step& step) {
     const std::int64_t count = step.destination.count;
     const std::int64_t sum = cells_.spare(count);
-    take(rank, layout_.cell_of(0, step.source), sum, count);
-    for (int from = 1; from < size_; ++from) add(rank, sum, layout_.cell_of(from, step.source), sum, count);
+    const auto part_of = [&](int owner) { return layout_.cell_of(owner, Steps::part_of(owner, rank, step)); };
+    take(rank, part_of(0), sum, count);
+    for (int from = 1; from < size_; ++from) add(rank, sum, part_of(from), sum, count);
     if (step.finishes) finish(rank, sum, count);
     steps_.for_each_owner(rank, step, [&](int owner) { cells_.copy(sum, layout_.cell_of(owner, step.destination), count); });
   }

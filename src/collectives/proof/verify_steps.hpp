@@ -42,7 +42,7 @@ class Steps {
            step.vectors);
     if (step.kind == StepKind::signal || step.kind == StepKind::wait) return;
     if (step.kind == StepKind::read_reduce) {
-      for (int owner = 0; owner < size_; ++owner) check_slice(rank, owner, step.source);
+      for (int owner = 0; owner < size_; ++owner) check_slice(rank, owner, part_of(owner, rank, step));
     } else if (step.kind != StepKind::recv) {
       check_slice(rank, reads_one ? step.peer : rank, step.source);
     }
@@ -69,7 +69,8 @@ class Steps {
     if (exchanges_or_orders(step.kind) || quantizes(step.kind)) return;
     for_each_owner(rank, step, [&](int owner) {
       if (reads_one && owner != step.peer) return;
-      const Range from = layout_.range_of(owner, step.source);
+      const bool of_all = step.kind == StepKind::read_reduce;
+      const Range from = layout_.range_of(owner, of_all ? part_of(owner, rank, step) : step.source);
       const Range to = layout_.range_of(owner, step.destination);
       demand(from.begin == to.begin || from.end <= to.begin || to.end <= from.begin,
              "Rank {} reads memory that the same step writes elsewhere.", rank);
@@ -103,6 +104,8 @@ class Steps {
     if (!of_all) add_source(rank, step.kind == StepKind::read ? step.peer : rank, step, add);
   }
 
+  // read_reduce: what the rank adds of the owner.
+  static Slice part_of(int owner, int rank, const Step& step) { return owner == rank ? own_part(step) : step.source; }
   static bool adds_records(StepKind kind) { return kind == StepKind::dequantize_reduce || kind == StepKind::requantize; }
   // One of the packed vectors that a step adds.
   static Slice vector_of(const Step& step, int vector) {
@@ -141,9 +144,10 @@ class Steps {
 
   template <class Add>
   void add_source(int rank, int owner, const Step& step, Add add) const {
-    Range from = layout_.range_of(owner, step.source);
-    const bool writes_there = step.kind == StepKind::read_reduce ? step.peer == everybody || step.peer == owner
-                                                                 : step.kind != StepKind::send && owner == rank;
+    const bool of_all = step.kind == StepKind::read_reduce;
+    Range from = layout_.range_of(owner, of_all ? part_of(owner, rank, step) : step.source);
+    const bool writes_there =
+        of_all ? step.peer == everybody || step.peer == owner : step.kind != StepKind::send && owner == rank;
     if (writes_there && !quantizes(step.kind) && step.destination.count > 0 &&
         from.begin == layout_.cell_of(owner, step.destination)) {
       from.begin += step.destination.count;
