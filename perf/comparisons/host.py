@@ -17,7 +17,8 @@ from perf.pages import host as page
 from perf.pages.text import size_text
 
 FURTHER = 1.5  # times the least exchange: from here on two cores are further apart than they were
-MOST_WAIT = 300  # seconds in all for cores that are further apart
+FIRST_LOOKS = 20  # at the exchange, one a second, to find the least
+MOST_WAIT = {"partial": 300, "whole": 900}  # seconds in all for cores that are further apart, of a run
 PREPARED_UP_TO = 4 << 10  # bytes; for more, the time that preparing saves cannot be measured
 
 
@@ -42,6 +43,7 @@ class Measurement:
         self.found = []  # (one of the three above, its key, microseconds): of the program that runs
         self.nearest = math.inf  # microseconds of the exchange between two cores, at its fastest
         self.waited = 0  # seconds for that
+        self.most_wait = MOST_WAIT["partial" if options.partial else "whole"]
         self.wrong = set()
         self.versions = {}
         self.commands = {}
@@ -69,16 +71,21 @@ class Measurement:
         self.nearest = min(self.nearest, us)
         return us
 
+    def find_nearest(self):
+        for _ in range(FIRST_LOOKS):
+            self.exchange_of_two()
+            time.sleep(1)
+
     def steadily(self, program, *arguments):
         """Runs a program of one side while the two cores are as near to each other as they can be: those of a virtual machine move
         every few seconds or minutes, and all sides are to be measured on the same machine."""
         for _ in range(3):
-            while self.exchange_of_two() > FURTHER * self.nearest and self.waited < MOST_WAIT:
+            while self.exchange_of_two() > FURTHER * self.nearest and self.waited < self.most_wait:
                 time.sleep(1)
                 self.waited += 1
             self.found = []
             program(*arguments)
-            if self.exchange_of_two() <= FURTHER * self.nearest or self.waited >= MOST_WAIT:
+            if self.exchange_of_two() <= FURTHER * self.nearest or self.waited >= self.most_wait:
                 break
         for times, key, us in self.found:
             times.setdefault(key, []).append(us)
@@ -200,6 +207,8 @@ def main():
         figures = read_json(options.earlier)
     else:
         measurement = Measurement(options)
+        if not options.quick:
+            measurement.find_nearest()
         for i in range(options.rounds):
             measurement.round()
             print(f"round {i + 1} of {options.rounds} is done", file=sys.stderr)
