@@ -75,12 +75,12 @@ class Launchers(FaultTest):
         port = free_port()
         pair = [self.start_rank(rank, 2, port, {}, variables={"STRETTO_JOB_SECRET": f"of {rank}",
                                                               "STRETTO_MEET_TIMEOUT": "2"}) for rank in range(2)]
-        self.expect_refusals(pair, [["1 did not come", port, "2 s", "STRETTO_JOB_SECRET"], ["STRETTO_JOB_SECRET differs"]])
+        self.expect_refusals(pair, [["rank 1 did not come", port, "2 s", "STRETTO_JOB_SECRET"], ["STRETTO_JOB_SECRET differs"]])
 
     def test_rank_that_never_comes(self):
         port = free_port()
         soon = {"STRETTO_MEET_TIMEOUT": "1"}
-        self.expect_refusals([self.start_rank(0, 3, port, {}, variables=soon)], [["1, 2 did not come", port, "1 s"]])
+        self.expect_refusals([self.start_rank(0, 3, port, {}, variables=soon)], [["ranks 1 and 2 did not come", port, "1 s"]])
         self.expect_refusals([self.start_rank(1, 3, port, {}, variables=soon)], [["Rank 0 does not answer", port, "1 s"]])
 
     def test_ranks_that_count_differently(self):

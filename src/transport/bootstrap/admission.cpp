@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/fail.hpp"
+#include "core/rank_list.hpp"
 #include "stretto/stream.hpp"
 
 namespace stretto {
@@ -153,7 +154,7 @@ class AdmissionDesk {
     if (other_versions_ > 0) hint += fmt::format("; {} came with another version of Stretto", other_versions_);
     if (strangers_ > 0) hint += fmt::format("; {} connections were of no ranks", strangers_);
     if (!refusal_.empty()) hint += "; turned away was: " + refusal_;
-    fail(ErrorCode::timeout, "Of {} ranks, {} did not come to {}:{} within {} s{}{}", size_, fmt::join(missing, ", "),
+    fail(ErrorCode::timeout, "Of {} ranks, {} did not come to {}:{} within {} s{}{}", size_, rank_list(missing),
          meeting_.host, port, meeting_.timeout, hint, refusal_.empty() ? "." : "");
   }
 

@@ -141,7 +141,7 @@ TEST(JobLimits, SeveralJobsOfOneProcessGoOnAtTheSameTime) {
 TEST(JobLimits, WhoDoesNotComeInTimeIsNamed) {
   MeetingPoint point = open_meeting("127.0.0.1");
   point.timeout = 0.2;
-  EXPECT_THAT(sentence_of(ErrorCode::timeout, [&] { connect(0, 3, point); }), HasSubstr("1, 2 did not come"));
+  EXPECT_THAT(sentence_of(ErrorCode::timeout, [&] { connect(0, 3, point); }), HasSubstr("ranks 1 and 2 did not come"));
 }
 
 }  // namespace

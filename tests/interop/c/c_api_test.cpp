@@ -209,7 +209,7 @@ TEST(CApi, SaysWhichRanksDidNotCome) {
   strettoUniqueId id{};
   ASSERT_SUCCESS(strettoGetUniqueId(&id));
   strettoComm_t comm = nullptr;
-  EXPECT_REFUSED(strettoCommInitRank(&comm, 3, id, 0), strettoRemoteError, HasSubstr("1, 2 did not come"));
+  EXPECT_REFUSED(strettoCommInitRank(&comm, 3, id, 0), strettoRemoteError, HasSubstr("ranks 1 and 2 did not come"));
 }
 
 TEST(CApi, PremultipliedSumsBelongToTheirCommunicatorAndType) {
