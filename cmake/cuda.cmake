@@ -64,6 +64,8 @@ print(next(f for f in files('nvidia-cudnn-frontend') if f.name == 'cudnn_fronten
     find_library(CUDNN_LIBRARY cudnn HINTS ${CUDAToolkit_LIBRARY_DIR})
     if(CUDNN_FRONTEND_INCLUDE_DIR AND CUDNN_INCLUDE_DIR AND CUDNN_LIBRARY)
       set(CUDNN_FOUND ON)
+      get_filename_component(cudnn_folder ${CUDNN_LIBRARY} DIRECTORY)
+      list(APPEND CMAKE_BUILD_RPATH ${cudnn_folder})
       version_in(${CUDNN_INCLUDE_DIR}/cudnn_version.h CUDNN LEVEL cudnn_version)
     endif()
   endif()

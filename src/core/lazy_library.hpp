@@ -47,4 +47,14 @@ class LazyFunction<Result(Arguments...)> {
   inline constinit ::stretto::LazyFunction<decltype(::name)> name { library, #name }
 // NOLINTEND(bugprone-macro-parentheses)
 
+// The soname of a library whose header tells the number of its version: STRETTO_SONAME("cudnn", CUDNN_MAJOR).
+#define STRETTO_TEXT_OF(number) #number
+#define STRETTO_SONAME(name, major) "lib" name ".so." STRETTO_TEXT_OF(major)
+
+// The body of a function that is declared by the library's header: calls the library's. For what the headers of others call,
+// which the linker looks for by name.
+#define STRETTO_FORWARD(library, name, ...)                                                \
+  static constinit stretto::LazyFunction<decltype(name)> forward{stretto::library, #name}; \
+  return forward(__VA_ARGS__)
+
 }  // namespace stretto

@@ -33,6 +33,10 @@ unset LD_LIBRARY_PATH # programs find the library by themselves
 for program in "$prefix"/bin/*; do
   "$program" --help >/dev/null || stop "The installed ${program##*/} does not start."
 done
+# What only some calls need is loaded by them.
+if ldd "$prefix/bin/stretto-train" | grep -E 'lib(dnnl|openblas|nccl|uc[pst]|cublas|cudnn|nvrtc)'; then
+  stop "The installed stretto-train loads these libraries at its start."
+fi
 while read -r door; do
   if ldd "$door" | grep 'libstretto.*not found'; then stop "The installed $door does not find the library."; fi
 done < <(find "$prefix" -name 'libstretto-*.so')

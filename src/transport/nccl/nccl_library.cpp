@@ -20,10 +20,7 @@
 namespace stretto {
 namespace {
 
-#define STRETTO_TEXT_OF(number) #number
-#define STRETTO_SONAME(major) "libnccl.so." STRETTO_TEXT_OF(major)
-constinit LazyLibrary libnccl{STRETTO_SONAME(NCCL_MAJOR), "Collectives and messages between GPUs"};
-#undef STRETTO_SONAME  // files are compiled together
+constinit LazyLibrary libnccl{STRETTO_SONAME("nccl", NCCL_MAJOR), "Collectives and messages between GPUs"};
 STRETTO_LAZY_FUNCTION(libnccl, pncclAllGather);
 STRETTO_LAZY_FUNCTION(libnccl, pncclAllReduce);
 STRETTO_LAZY_FUNCTION(libnccl, pncclAlltoAll);

@@ -7,52 +7,46 @@
 namespace stretto {
 namespace {
 
-#define STRETTO_TEXT_OF(number) #number
-#define STRETTO_SONAME(major) "libcublasLt.so." STRETTO_TEXT_OF(major)
-constinit LazyLibrary cublaslt{STRETTO_SONAME(CUBLAS_VER_MAJOR), "Matrix products on a GPU"};
-#undef STRETTO_SONAME  // files are compiled together
+constinit LazyLibrary cublaslt{STRETTO_SONAME("cublasLt", CUBLAS_VER_MAJOR), "Matrix products on a GPU"};
 
 }  // namespace
 }  // namespace stretto
 
-#define STRETTO_FORWARD(name, ...)                                                          \
-  static constinit stretto::LazyFunction<decltype(name)> forward{stretto::cublaslt, #name}; \
-  return forward(__VA_ARGS__)
+const char* cublasLtGetStatusString(cublasStatus_t status) { STRETTO_FORWARD(cublaslt, cublasLtGetStatusString, status); }
 
-const char* cublasLtGetStatusString(cublasStatus_t status) { STRETTO_FORWARD(cublasLtGetStatusString, status); }
-
-cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) { STRETTO_FORWARD(cublasLtCreate, handle); }
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) { STRETTO_FORWARD(cublaslt, cublasLtCreate, handle); }
 
 cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t description, size_t size, cublasComputeType_t compute,
                                                cudaDataType_t scale) {
-  STRETTO_FORWARD(cublasLtMatmulDescInit_internal, description, size, compute, scale);
+  STRETTO_FORWARD(cublaslt, cublasLtMatmulDescInit_internal, description, size, compute, scale);
 }
 
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t description, cublasLtMatmulDescAttributes_t attribute,
                                               const void* value, size_t size) {
-  STRETTO_FORWARD(cublasLtMatmulDescSetAttribute, description, attribute, value, size);
+  STRETTO_FORWARD(cublaslt, cublasLtMatmulDescSetAttribute, description, attribute, value, size);
 }
 
 cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayout_t layout, size_t size, cudaDataType type,
                                                  uint64_t rows, uint64_t columns, int64_t leading) {
-  STRETTO_FORWARD(cublasLtMatrixLayoutInit_internal, layout, size, type, rows, columns, leading);
+  STRETTO_FORWARD(cublaslt, cublasLtMatrixLayoutInit_internal, layout, size, type, rows, columns, leading);
 }
 
 cublasStatus_t cublasLtMatmulPreferenceInit_internal(cublasLtMatmulPreference_t preference, size_t size) {
-  STRETTO_FORWARD(cublasLtMatmulPreferenceInit_internal, preference, size);
+  STRETTO_FORWARD(cublaslt, cublasLtMatmulPreferenceInit_internal, preference, size);
 }
 
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
                                                     cublasLtMatmulPreferenceAttributes_t attribute, const void* value,
                                                     size_t size) {
-  STRETTO_FORWARD(cublasLtMatmulPreferenceSetAttribute, preference, attribute, value, size);
+  STRETTO_FORWARD(cublaslt, cublasLtMatmulPreferenceSetAttribute, preference, attribute, value, size);
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
                                               cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t preference, int wanted,
                                               cublasLtMatmulHeuristicResult_t results[], int* found) {
-  STRETTO_FORWARD(cublasLtMatmulAlgoGetHeuristic, handle, operation, a, b, c, d, preference, wanted, results, found);
+  STRETTO_FORWARD(cublaslt, cublasLtMatmulAlgoGetHeuristic, handle, operation, a, b, c, d, preference, wanted, results,
+                  found);
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, const void* alpha, const void* a,
@@ -60,6 +54,6 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
                               const void* beta, const void* c, cublasLtMatrixLayout_t layout_c, void* d,
                               cublasLtMatrixLayout_t layout_d, const cublasLtMatmulAlgo_t* algorithm, void* workspace,
                               size_t workspace_bytes, cudaStream_t stream) {
-  STRETTO_FORWARD(cublasLtMatmul, handle, operation, alpha, a, layout_a, b, layout_b, beta, c, layout_c, d, layout_d,
-                  algorithm, workspace, workspace_bytes, stream);
+  STRETTO_FORWARD(cublaslt, cublasLtMatmul, handle, operation, alpha, a, layout_a, b, layout_b, beta, c, layout_c, d,
+                  layout_d, algorithm, workspace, workspace_bytes, stream);
 }
