@@ -145,7 +145,8 @@ class Measurement:
             self.steadily(self.limit, ranks, [size for size in sizes if size in LIMIT_SIZES])
         if 2 in self.options.ranks:
             for collective in OTHERS:
-                self.steadily(self.stretto, collective, 2, "symmetric", sizes)
+                for side in ("symmetric", "malloc"):
+                    self.steadily(self.stretto, collective, 2, side, sizes)
                 for form in self.forms(2, "openmpi"):
                     self.steadily(self.mpi, collective, 2, form, sizes)
 

@@ -6,7 +6,7 @@ Exits 1 if a kernel of training reaches less than 0.9 of the loops' speed where 
 import sys
 
 from perf.comparisons.programs import BIN, add_outputs, command_text, figures_of, machine, parser_of, read_json, run, write_json
-from perf.pages.text import DocsSection, Verdict, machine_text, markdown_table, verdict_text
+from perf.pages.text import DocsSection, Verdict, beside, machine_text, markdown_table, verdict_text
 
 SECTION = DocsSection("./dev perf kernels")
 WANTED = 0.9
@@ -30,7 +30,8 @@ def table(rows):
 def verdicts(rows):
     for row in rows:
         if row["size"] == "memory":
-            yield Verdict(row["ratio"] >= WANTED, f"{row['kernel']}, {row['dtype']}: {row['ratio']:.2f} of the loop's speed, wanted {WANTED}")
+            yield Verdict(row["ratio"] >= WANTED,
+                          f"{row['kernel']}, {row['dtype']}: {beside(row['ratio'], WANTED)} of the loop's speed, wanted {WANTED}")
 
 
 def section(figures):

@@ -186,10 +186,11 @@ class Network:
         """Runs a job to its end without output; raises CommandFailed if a rank fails."""
         self.output_of(command)
 
-    def output_of(self, command):
-        """Runs a job to its end and returns what rank 0 printed; raises CommandFailed if a rank fails."""
-        ranks = self.start(command, stdout=lambda rank: subprocess.PIPE if rank == 0 else subprocess.DEVNULL, text=True)
-        output = ranks[0].communicate()[0]
+    def output_of(self, command, environment=None, stream="stdout"):
+        """Runs a job to its end and returns what rank 0 printed there; raises CommandFailed if a rank fails."""
+        kept = {stream: lambda rank: subprocess.PIPE if rank == 0 else subprocess.DEVNULL}
+        ranks = self.start(command, environment, **{"stdout": subprocess.DEVNULL, **kept}, text=True)
+        output = "".join(filter(None, ranks[0].communicate()))
         statuses = [rank.wait() for rank in ranks]
         if any(statuses):
             raise CommandFailed(f"{' '.join(map(str, command))} ended with {statuses}")
@@ -212,7 +213,7 @@ class Network:
                                 env=self.variables({"NETLAB_HOLDERS": holders, **(environment or {})}), **how)
 
     def variables(self, more):
-        return {**self.known, **os.environ, **{name: str(value) for name, value in more.items()}}
+        return {**os.environ, **self.known, **{name: str(value) for name, value in more.items()}}
 
 
 # Units of rates as tc writes them: the unit of STRETTO_NETWORK, and bytes per second.

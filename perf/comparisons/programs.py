@@ -12,7 +12,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = ROOT / "build/bin"
 # Variables that would make a program believe that another launcher started it, or would change the measurement.
-FOREIGN = re.compile(r"(RANK|LOCAL_RANK|WORLD_SIZE|MASTER_\w+|(OMPI|PMIX?|MPIR|SLURM|STRETTO(?!_CALIBRATE|_CACHE_DIR)|TORCHELASTIC)_\w+)$")
+FOREIGN = re.compile(r"(RANK|LOCAL_RANK|WORLD_SIZE|MASTER_\w+|(OMPI|PMIX?|MPIR|SLURM|STRETTO(?!_CALIBRATE|_CACHE_DIR|_CPU_LEVEL)|TORCHELASTIC)_\w+)$")
 
 
 def cores():
@@ -27,9 +27,10 @@ def cpu_field(name):
 
 def machine():
     release = pathlib.Path("/etc/os-release")
+    level = os.environ.get("STRETTO_CPU_LEVEL")
     system = re.search(r'^PRETTY_NAME="?([^"\n]*)', release.read_text(), re.M) if release.exists() else None
     return {
-        "cpu": cpu_field("model name") or os.uname().machine,
+        "cpu": (cpu_field("model name") or os.uname().machine) + (f" (STRETTO_CPU_LEVEL={level})" if level else ""),
         "cores": cores(),
         "system": f"{system.group(1) if system else os.uname().sysname}, Linux {os.uname().release}",
         "date": datetime.date.today().isoformat(),

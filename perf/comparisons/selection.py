@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 from perf.comparisons import namespaces
-from perf.comparisons.programs import BIN, ROOT, figures_of, machine, parser_of, run
+from perf.comparisons.programs import BIN, ROOT, command_text, figures_of, machine, parser_of, run
 from perf.pages.text import DocsSection, Verdict, machine_text, markdown_table, size_text, terminal_table, verdict_text
 
 SECTION = DocsSection("./dev perf selection")
@@ -33,10 +33,18 @@ def invented(path):
     return str(path)
 
 
+def tell_measured(where, said):
+    """Exits with an error if the job that was to measure the machine has kept nothing."""
+    measured = re.search(r"Measured this machine.*", said)
+    if not measured:
+        sys.exit(f"error: the machine was too busy to be measured, {where}; try again when it does less.")
+    print(f"# {where}: {measured[0]}", flush=True)
+
+
 def on_one_host(ranks, runs, cache, tuning):
     known = {"STRETTO_CACHE_DIR": cache}
-    said = run([PERF, "barrier", "--nproc", ranks, "-n", 1], STRETTO_CALIBRATE="now", STRETTO_TUNING=tuning, STRETTO_LOG="info", **known).stderr
-    print(f"# {ranks} ranks: " + re.search(r"(?:Measured this machine|The machine was too busy).*", said)[0], flush=True)
+    measuring = {"STRETTO_CALIBRATE": "now", "STRETTO_TUNING": tuning, "STRETTO_LOG": "info"}
+    tell_measured(f"{ranks} ranks", run([PERF, "barrier", "--nproc", ranks, "-n", 1], **measuring, **known).stderr)
     rows = figures_of([PERF, "selection", "--nproc", ranks, "-f", 8, "--runs", runs, "--tolerance", 1e9], lambda words: run(words, **known))
     for row in rows:
         fastest = min(row["us"], key=row["us"].get)
@@ -46,10 +54,10 @@ def on_one_host(ranks, runs, cache, tuning):
 
 def between_hosts(hosts, ranks, cache, tuning):
     with namespaces.Network([ranks] * hosts, "1gbit") as network:
-        settings = dict(network.known)
-        network.known.update(STRETTO_CACHE_DIR=cache, STRETTO_CALIBRATE="now", STRETTO_TUNING=tuning)
-        network.run([PERF, "barrier", "-n", 1])
-        network.known = {**settings, "STRETTO_CACHE_DIR": cache}
+        network.known["STRETTO_CACHE_DIR"] = cache
+        measuring = {"STRETTO_CALIBRATE": "now", "STRETTO_TUNING": tuning, "STRETTO_LOG": "info"}
+        where = f"{hosts} hosts x {ranks} ranks"
+        tell_measured(where, network.output_of([PERF, "barrier", "-n", 1], measuring, "stderr"))
         for collective in COLLECTIVES:
             for size in HOST_SIZES:
                 command = [PERF, collective, "-b", size, "-e", size, "-w", 1, "-c", 0, "--in-place", 0]
@@ -60,7 +68,7 @@ def between_hosts(hosts, ranks, cache, tuning):
                 again = figures_of([*command, "-n", CALLS[size], "-N", 9, "--algo", ",".join([chosen, *fast])], network.run)["rows"]
                 us = {row["algo"]: row["time_us"] for row in again}
                 fastest = min(us, key=us.get)
-                yield Cell(f"{hosts} hosts x {ranks} ranks", collective, again[0]["bytes"], chosen, fastest, us[chosen] / us[fastest])
+                yield Cell(where, collective, again[0]["bytes"], chosen, fastest, us[chosen] / us[fastest])
 
 
 def verdicts(cells):
@@ -80,23 +88,26 @@ def summary(cells):
     return rows
 
 
-def section(cells):
+def section(cells, command):
     """The part of the page: without cells that are near."""
     header, *rows = summary(cells)
-    lines = [f"Measured by `./dev perf selection` on {machine_text(machine())}. The ratio is the choice's time over the fastest method's:", "",
+    lines = [f"Measured by `{command}` on {machine_text(machine())}. The ratio is the choice's time over the fastest method's:", "",
              *markdown_table(header, rows), ""]
     return "\n".join(lines + [f"- {verdict_text(verdict)}" for verdict in verdicts(cells)])
 
 
 def main():
     parser = parser_of("selection", __doc__)
-    parser.add_argument("--nproc", default="2,3,4,8", help="numbers of ranks on one host (default 2,3,4,8); empty: none")
-    parser.add_argument("--layout", action="append", help="HOSTSxRANKS; may be given several times (default 2x2 4x2); 'none': no hosts")
-    parser.add_argument("--runs", type=int, default=3, help="runs on one host, over which medians are taken (default 3)")
+    cuts = [
+        parser.add_argument("--nproc", default="2,3,4,8", help="numbers of ranks on one host (default 2,3,4,8); 0: none"),
+        parser.add_argument("--layouts", default="2x2,4x2", help="HOSTSxRANKS between hosts (default 2x2,4x2); 0: none"),
+        parser.add_argument("--runs", type=int, default=3, help="runs on one host, over which medians are taken (default 3)"),
+    ]
     parser.add_argument("--write-docs", type=pathlib.Path, nargs="?", const=ROOT / "docs/selection.md", metavar="PAGE",
                         help="write the figures into the page (default docs/selection.md)")
     options = parser.parse_args()
-    layouts = [tuple(map(int, layout.split("x"))) for layout in options.layout or ["2x2", "4x2"] if layout != "none"]
+    command = command_text(parser, options, cuts)
+    layouts = [tuple(map(int, layout.split("x"))) for layout in options.layouts.split(",") if layout != "0"]
     if options.write_docs:
         SECTION.around(options.write_docs)
     if layouts:
@@ -105,7 +116,7 @@ def main():
     cells = []
     with tempfile.TemporaryDirectory(prefix="selection-") as cache:
         tuning = invented(pathlib.Path(cache) / "invented.json")
-        for ranks in filter(None, options.nproc.split(",")):
+        for ranks in map(int, options.nproc.split(",") if options.nproc != "0" else []):
             cells += on_one_host(ranks, options.runs, cache, tuning)
         for hosts, ranks in layouts:
             cells += between_hosts(hosts, ranks, cache, tuning)
@@ -117,7 +128,7 @@ def main():
                           [[cell.where, cell.collective, size_text(cell.bytes), cell.chosen, cell.fastest, f"{cell.ratio:.2f}"] for cell in far]), sep="\n")
     print(*map(verdict_text, verdicts(cells)), sep="\n")
     if options.write_docs:
-        SECTION.replace(options.write_docs, section(cells))
+        SECTION.replace(options.write_docs, section(cells, command))
     sys.exit(0 if all(verdict.holds for verdict in verdicts(cells)) else 1)
 
 

@@ -1,16 +1,26 @@
-"""Compares training speed with PyTorch DDP over Gloo: the same model on 2 ranks of 1 thread, the two timed in turn.
+"""Compares training speed with PyTorch DDP over Gloo: the same model on 2 ranks of 1 thread, whole programs in turn.
 
-Prints medians, the ratio of each round, and its bound: the ratio if nothing but the products with weights took time. Exits 1 if
-Stretto falls short of the wanted ratio. With --dtype bf16 the wanted ratio applies to processors with AVX512_BF16; elsewhere the
-figures are printed only.
+Prints the ratio of each round, its bound, which is the ratio if nothing but the products with weights took time, and the share of
+matrix products; then verdicts on the medians. Exits 1 if Stretto falls short of one.
 """
 import statistics
 import sys
 
-from perf.comparisons.programs import BIN, ROOT, cpu_field, last_json, model_text, parser_of, run, write_json
+from perf.comparisons.programs import (BIN, ROOT, add_outputs, command_text, cpu_field, last_json, machine, model_text, parser_of, read_json,
+                                       run, write_json)
+from perf.comparisons.rounds import in_turn
+from perf.pages.text import DocsSection, Verdict, beside, machine_text, markdown_table, rounds_text, verdict_text
 
-WANTED = {"fp32": 1.25, "bf16": 2.0}
 RANKS = 2
+DTYPES = ("fp32", "bf16")
+RATIO = {"fp32": 1.25, "bf16": 2.0}  # wanted of tokens per second over PyTorch's; of bf16 if the processor has AVX512_BF16
+SHARE = 0.92  # wanted of matrix products in fp32
+# What makes each side compute as on a processor of that level.
+LEVELS = {
+    "native": {},
+    "avx2": {"STRETTO_CPU_LEVEL": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "DNNL_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2",
+             "OPENBLAS_CORETYPE": "Haswell"},
+}
 
 
 def bound(stretto, ddp):
@@ -19,59 +29,108 @@ def bound(stretto, ddp):
     return products_only / ddp["tokens_per_s"]
 
 
-def main():
-    parser = parser_of("train", __doc__)
-    parser.add_argument("--program", default=str(BIN / "train_speed"))
-    parser.add_argument("--dtype", choices=sorted(WANTED), default="fp32")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--json", help="write the figures to this file")
-    options = parser.parse_args()
-    steps = ["--nproc", str(RANKS), "--steps", str(options.steps), "--warmup", "6", "--dtype", options.dtype]
-    sides = {
-        "stretto": [options.program, *steps],
-        "ddp": ["/usr/bin/python3", ROOT / "perf/comparisons/peers/ddp_gpt.py", *steps],
-    }
-    machine = cpu_field("model name")
-
-    print(f"{machine}; {model_text(6)}, {RANKS} ranks, {options.dtype}")
-    rounds = []
-    for i in range(options.rounds):
-        result = {side: last_json(run(command).stdout) for side, command in sides.items()}
-        ratio = result["stretto"]["tokens_per_s"] / result["ddp"]["tokens_per_s"]
-        rounds.append({**result, "ratio": ratio})
-        print(
-            f"round {i + 1}: Stretto {result['stretto']['tokens_per_s']:.0f} tokens/s, PyTorch DDP {result['ddp']['tokens_per_s']:.0f}, "
-            f"ratio {ratio:.2f} (at most {bound(**result):.2f}), GEMM share {result['stretto']['gemm_share']:.2f}",
-            flush=True,
-        )
+def summary(rounds, dtype):
+    pairs = [(each[f"Stretto {dtype}"], each[f"PyTorch {dtype}"]) for each in rounds]
 
     def median(get):
-        return statistics.median(get(each) for each in rounds)
+        return statistics.median(get(*pair) for pair in pairs)
 
-    summary = {
-        "machine": machine,
-        "dtype": options.dtype,
-        "stretto_tokens_per_s": median(lambda r: r["stretto"]["tokens_per_s"]),
-        "ddp_tokens_per_s": median(lambda r: r["ddp"]["tokens_per_s"]),
-        "ratio": median(lambda r: r["ratio"]),
-        "bound": median(lambda r: bound(r["stretto"], r["ddp"])),
-        "gemm_share": median(lambda r: r["stretto"]["gemm_share"]),
-        "gemm_gflops_per_rank": median(lambda r: r["stretto"]["gemm_gflops_per_rank"]),
-        "torch": rounds[0]["ddp"]["torch"],
-        "rounds": rounds,
+    return {
+        "stretto_tokens_per_s": median(lambda stretto, ddp: stretto["tokens_per_s"]),
+        "ddp_tokens_per_s": median(lambda stretto, ddp: ddp["tokens_per_s"]),
+        "ratios": [stretto["tokens_per_s"] / ddp["tokens_per_s"] for stretto, ddp in pairs],
+        "bound": median(bound),
+        "gemm_share": median(lambda stretto, ddp: stretto["gemm_share"]),
+        "gemm_gflops_per_rank": median(lambda stretto, ddp: stretto["gemm_gflops_per_rank"]),
     }
-    print(
-        f"median: Stretto {summary['stretto_tokens_per_s']:.0f} tokens/s, PyTorch DDP {summary['ddp_tokens_per_s']:.0f}, "
-        f"ratio {summary['ratio']:.2f} (wanted {WANTED[options.dtype]}; at most {summary['bound']:.2f}, if nothing but the products with "
-        f"weights took time); GEMM share {summary['gemm_share']:.2f} of {summary['gemm_gflops_per_rank']:.0f} GFLOP/s a rank"
-    )
-    if options.json:
-        write_json(options.json, summary)
-    if options.dtype == "bf16" and "avx512_bf16" not in cpu_field("flags").split():
-        print("This processor has no AVX512_BF16, so that no ratio is required of bf16.")
-        return 0
-    return 0 if summary["ratio"] >= WANTED[options.dtype] else 1
+
+
+def measured(options):
+    variables = LEVELS[options.level]
+    sides = {}
+    for dtype in options.dtypes:
+        flags = ["--nproc", RANKS, "--steps", options.steps, "--warmup", 6, "--dtype", dtype]
+        sides[f"Stretto {dtype}"] = [options.program, *flags]
+        sides[f"PyTorch {dtype}"] = ["/usr/bin/python3", ROOT / "perf/comparisons/peers/ddp_gpt.py", *flags]
+    rounds = in_turn(list(sides), options.rounds, lambda side: last_json(run(sides[side], **variables).stdout))
+    of_dtypes = {dtype: summary(rounds, dtype) for dtype in options.dtypes}
+    if len(of_dtypes) == 2:
+        of_dtypes["bf16"]["over_fp32"] = statistics.median(each["Stretto bf16"]["tokens_per_s"] / each["Stretto fp32"]["tokens_per_s"]
+                                                           for each in rounds)
+    return {
+        "machine": machine(),
+        "command": options.command,
+        "level": options.level,
+        "bf16_instructions": options.level == "native" and "avx512_bf16" in cpu_field("flags").split(),
+        "torch": rounds[0][f"PyTorch {options.dtypes[0]}"]["torch"],
+        "rounds": options.rounds,
+        "dtypes": of_dtypes,
+    }
+
+
+def verdicts(figures):
+    for dtype, of in figures["dtypes"].items():
+        ratio = statistics.median(of["ratios"])
+        if dtype == "fp32" or figures["bf16_instructions"]:
+            yield Verdict(ratio >= RATIO[dtype], f"{dtype}: {beside(ratio, RATIO[dtype])} times PyTorch's tokens per second, wanted {RATIO[dtype]}"
+                                                 f" ({of['bound']:.2f} if nothing but the products with weights took time)")
+        if dtype == "fp32":
+            yield Verdict(of["gemm_share"] >= SHARE, f"fp32: a share of {beside(of['gemm_share'], SHARE)} of matrix products, wanted {SHARE}")
+        if dtype == "bf16" and not figures["bf16_instructions"]:
+            over = of.get("over_fp32")
+            yield Verdict(None if over is None else over >= 1,
+                          "bf16, without bf16 instructions: tokens per second over those in fp32" + (f": {beside(over, 1)}" if over else ""))
+
+
+def table(figures):
+    header = ["", "Stretto, tokens/s", "PyTorch DDP", "ratio", "by round", "at most", "GEMM share", "GFLOP/s a rank"]
+    rows = []
+    for dtype, of in figures["dtypes"].items():
+        rows.append([dtype, f"{of['stretto_tokens_per_s']:,.0f}", f"{of['ddp_tokens_per_s']:,.0f}", f"{statistics.median(of['ratios']):.2f}",
+                     f"{min(of['ratios']):.2f} to {max(of['ratios']):.2f}", f"{of['bound']:.2f}", f"{of['gemm_share']:.2f}",
+                     f"{of['gemm_gflops_per_rank']:.0f}"])
+    return markdown_table(header, rows)
+
+
+def section(figures):
+    return "\n\n".join([
+        f"Measured by `{figures['command']}` on {machine_text(figures['machine'])}, PyTorch {figures['torch']}; {rounds_text(figures['rounds'])}.",
+        "\n".join(table(figures)), "\n".join(f"- {verdict_text(verdict)}" for verdict in verdicts(figures))])
+
+
+def parse():
+    parser = parser_of("train", __doc__)
+    parser.add_argument("--program", default=str(BIN / "train_speed"))
+    cuts = [
+        parser.add_argument("--dtype", choices=DTYPES, help="only this type"),
+        parser.add_argument("--level", choices=LEVELS, default="native", help="avx2: all sides as on a processor without AVX-512"),
+        parser.add_argument("--rounds", type=int, default=5),
+        parser.add_argument("--steps", type=int, default=5),
+    ]
+    add_outputs(parser, "train", "docs/performance.md")
+    options = parser.parse_args()
+    options.command = command_text(parser, options, cuts)
+    options.dtypes = [options.dtype] if options.dtype else list(DTYPES)
+    return options
+
+
+def main():
+    options = parse()
+    page = DocsSection("./dev perf train" + (" --level avx2" if options.level == "avx2" else ""))
+    if options.write_docs:
+        page.around(options.write_docs)
+    if options.earlier:
+        figures = read_json(options.earlier)
+    else:
+        print(f"{model_text(6)}, {RANKS} ranks", file=sys.stderr)
+        figures = measured(options)
+        write_json(options.json, figures)
+    print("\n".join(table(figures)))
+    for verdict in verdicts(figures):
+        print(verdict_text(verdict))
+    if options.write_docs:
+        page.replace(options.write_docs, section(figures))
+    return 0 if all(verdict.holds for verdict in verdicts(figures)) else 1
 
 
 if __name__ == "__main__":

@@ -32,13 +32,13 @@ def others_table(figures):
         ours = side(figures, collective, 2, "symmetric")
         if not ours:
             continue
-        header += [collective, "Open MPI", "ratio"]
-        columns.append((ours, best_peer(figures, collective, 2), ratios(figures, collective, 2, "symmetric")))
+        header += [collective, "Open MPI", "ratio", "with malloc"]
+        columns.append((ours, best_peer(figures, collective, 2), *(ratios(figures, collective, 2, name) for name in ("symmetric", "malloc"))))
     rows = []
-    for size in sorted(set().union(*(ours for ours, _, _ in columns))) if columns else []:
+    for size in sorted(set().union(*(ours for ours, *_ in columns))) if columns else []:
         row = [size_text(size)]
-        for ours, best, by_size in columns:
-            row += [cell(ours, size), cell(best, size), f"{by_size[size]:.2f}" if size in by_size else ""]
+        for ours, best, *both in columns:
+            row += [cell(ours, size), cell(best, size), *(f"{by_size[size]:.2f}" if size in by_size else "" for by_size in both)]
         rows.append(row)
     return header, rows
 

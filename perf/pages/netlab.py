@@ -1,6 +1,8 @@
 """Verdicts on the figures of `./dev perf netlab`, and the figures as text on a terminal and as a section of docs/performance.md."""
+import math
+
 from perf.comparisons import namespaces
-from perf.pages.text import DocsSection, Verdict, machine_text, markdown_table, rounds_text, size_text, verdict_text
+from perf.pages.text import DocsSection, Verdict, beside, machine_text, markdown_table, rounds_text, size_text, verdict_text
 
 SECTION = DocsSection("./dev perf netlab")
 MIB = 1 << 20
@@ -66,31 +68,31 @@ def model_ratios(figures, size):
 def verdicts(figures):
     found = [Verdict(figures["wrong"] == 0, f"no wrong values: {figures['wrong']}")]
 
-    def ask(text, value, holds):
-        found.append(Verdict(None, text) if value is None else Verdict(holds(value), f"{text}: {value:.2f}"))
+    def ask(text, value, least=-math.inf, most=math.inf):
+        nearest = min(least, most, key=lambda limit: abs(limit - (value or 0)))
+        found.append(Verdict(None, text) if value is None else Verdict(least <= value <= most, f"{text}: {beside(value, nearest)}"))
 
     stream = figures["stream"] / namespaces.bytes_per_second(figures["rate"])
     busy = "" if stream >= LEAST_STREAM else " (the machine is too busy to judge)"
-    ask(f"a TCP stream at least {LEAST_STREAM} of the link's rate{busy}", stream, lambda value: value >= LEAST_STREAM)
+    ask(f"a TCP stream at least {LEAST_STREAM} of the link's rate{busy}", stream, LEAST_STREAM)
     for size in sorted({*SIZES, *figures["sizes"]}):
         text = size_text(size)
         ours = time_of(figures, "stretto", size)
         openmpi, gloo = (ratio(peer_time(figures, peer, size), ours) for peer in ("openmpi", "gloo"))
         if size >= 16 * MIB:
-            ask(f"{text}: at most 1.1 times the bound", ratio(ours, bound_us(figures, size)), lambda value: value <= 1.1)
+            ask(f"{text}: at most 1.1 times the bound", ratio(ours, bound_us(figures, size)), most=1.1)
         if size == MIB:
             peer = None if None in (openmpi, gloo) else min(openmpi, gloo)
-            ask(f"{text}: at least 2 times as fast as the best of Open MPI and Gloo", peer, lambda value: value >= 2)
+            ask(f"{text}: at least 2 times as fast as the best of Open MPI and Gloo", peer, 2)
         if size == 64 * MIB:
-            ask(f"{text}: at least 1.8 times as fast as Open MPI", openmpi, lambda value: value >= 1.8)
-            ask(f"{text}: at least 1.05 times as fast as Gloo", gloo, lambda value: value >= 1.05)
+            ask(f"{text}: at least 1.8 times as fast as Open MPI", openmpi, 1.8)
+            ask(f"{text}: at least 1.05 times as fast as Gloo", gloo, 1.05)
         if size >= 4 * MIB:
             for method, value in model_ratios(figures, size) or [("any method", None)]:
-                ask(f"{text}, {method}: the model within 15% of sockets", value, lambda value: abs(value - 1) <= 0.15)
+                ask(f"{text}, {method}: the model within 15% of sockets", value, 0.85, 1.15)
     _, fastest, names, quantized = quantized_times(figures)
     by = f" (by {names})" if fastest else ""
-    ask(f"quantized reduce-scatter and all-gather at least 3 times as fast as in bf16{by}", ratio(fastest, quantized),
-        lambda value: value >= 3)
+    ask(f"quantized reduce-scatter and all-gather at least 3 times as fast as in bf16{by}", ratio(fastest, quantized), 3)
     return found
 
 

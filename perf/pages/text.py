@@ -19,6 +19,12 @@ def time_text(us):
     return f"{us:.3f} us" if us < 10 else f"{us:.1f} us" if us < 1000 else f"{us / 1000:.2f} ms"
 
 
+def beside(value, limit):
+    """The value with two digits, or as many more as it takes to differ from the limit."""
+    digits = next((digits for digits in range(2, 6) if f"{value:.{digits}f}" != f"{limit:.{digits}f}"), 2)
+    return f"{value:.{digits}f}"
+
+
 def machine_text(machine):
     return f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}, {machine['date']}"
 

@@ -24,7 +24,7 @@ class Selection(unittest.TestCase):
         self.assertEqual(summary(both)[1:], [["2 ranks", "4", "50%", "1", "2.00"], ["2 hosts x 2 ranks", "1", "100%", "0", "1.00"]])
 
     def test_the_page(self):
-        self.assertIn("| 2 ranks | 1 | 100% | 0 | 1.00 |", section(cells(1.0)))
+        self.assertIn("| 2 ranks | 1 | 100% | 0 | 1.00 |", section(cells(1.0), "./dev perf selection"))
         SECTION.around(ROOT / "docs/selection.md")  # exits if the page has no place for the figures
 
 
