@@ -51,17 +51,23 @@ class ElasticTraining {
       if (!std::binary_search(go_on.begin(), go_on.end(), those_left[rank])) others.push_back(rank);
     }
     if (std::find(others.begin(), others.end(), left_.rank()) != others.end()) return false;
-    if (!others.empty()) left_ = left_.shrink(others);
+    if (!others.empty()) left_ = shrink_after(loss, others);
     ranks_ = left_;
-    line_.data_parallel = 0;  // follows from the ranks
+    const bool compared_copies = line_.check_replicas > 0;
+    line_ = line_on(ranks_.size());
     decide_where_to_begin();
-    rank0_first(ranks_, [&] { line_.check(ranks_.size(), ranks_.rank()); });
+    try {
+      rank0_first(ranks_, [&] { line_.check(ranks_.size(), ranks_.rank()); });
+    } catch (const Error& error) {
+      fail(error.code(), "{} {}", loss.what(), error.what());
+    }
     if (ranks_.rank() == 0) {
       const std::string from = line_.resume == Resume::yes
                                    ? fmt::format("after step {}", newest_step(line_))
                                    : std::string("from the beginning, since the job has no checkpoint yet");
-      const std::string sentence = fmt::format("{} Training goes on with {} of {} ranks, dp {}, {}.\n", loss.what(),
-                                               ranks_.size(), before, line_.mesh_on(ranks_.size()).data, from);
+      const std::string without = compared_copies && line_.check_replicas == 0 ? ", without --check-replicas" : "";
+      const std::string sentence = fmt::format("{} Training goes on with {} of {} ranks, dp {}{}, {}.\n", loss.what(),
+                                               ranks_.size(), before, line_.mesh_on(ranks_.size()).data, without, from);
       std::fputs(sentence.c_str(), stderr);
     }
     return true;
@@ -69,15 +75,31 @@ class ElasticTraining {
 
   std::vector<std::int64_t> those_who_go_on(const std::vector<std::int64_t>& left, const Error& loss) const {
     try {
-      return ranks_to_go_on(left, line_.mesh_on(ranks_.size()), line_.trainer.global_batch, line_.trainer.micro_batch);
+      return ranks_to_go_on(left, line_.mesh_on(ranks_.size()), [&](int ranks) { return trains_on(ranks); });
     } catch (const Error& error) {
       fail(error.code(), "{} {}", loss.what(), error.what());
     }
   }
 
-  Communicator shrink_after(const Error& loss) {
+  CommandLine line_on(int ranks) const {
+    CommandLine fewer = line_;
+    fewer.data_parallel = 0;                                                         // follows from the ranks
+    if (fewer.mesh_on(ranks).divided(token_axes).empty()) fewer.check_replicas = 0;  // there is one copy
+    return fewer;
+  }
+
+  bool trains_on(int ranks) const {
     try {
-      return left_.shrink();
+      line_on(ranks).trainer.check(line_on(ranks).mesh_on(ranks));
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
+  Communicator shrink_after(const Error& loss, const std::vector<int>& others = {}) {
+    try {
+      return left_.shrink(others);
     } catch (const Error& error) {
       has_ended_ = true;
       const bool rank0_has_said_why = error.code() == ErrorCode::unavailable && loss.code() == ErrorCode::peer_gave_up;
@@ -108,7 +130,7 @@ void train_and_go_on(const Communicator& world, const CommandLine& line, StopReq
 }
 
 std::vector<std::int64_t> ranks_to_go_on(const std::vector<std::int64_t>& left, const MeshShape& mesh,
-                                         std::int64_t global_batch, std::int64_t micro_batch) {
+                                         const std::function<bool(int ranks)>& trains_on) {
   const auto replica_of = [&](std::int64_t rank) { return mesh.place(static_cast<int>(rank), Axis::data); };
   const std::int64_t ranks_of_one = mesh.ranks() / mesh.data;
   std::map<int, std::int64_t> left_of;  // by replica
@@ -121,7 +143,7 @@ std::vector<std::int64_t> ranks_to_go_on(const std::vector<std::int64_t>& left, 
     fail(ErrorCode::unavailable, "Of {} ranks {} are left, and one replica takes {}; start the job again.", mesh.ranks(),
          left.size(), ranks_of_one);
   }
-  while (replicas > 1 && global_batch % (micro_batch * replicas) != 0) --replicas;
+  while (replicas > 1 && !trains_on(static_cast<int>(replicas * ranks_of_one))) --replicas;
   if (drops_replicas) {
     std::set<int> chosen;
     for (const std::int64_t rank : result) chosen.insert(replica_of(rank));

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "options.hpp"
@@ -9,13 +10,13 @@
 namespace gpt {
 
 // Trains. With --elastic, when ranks are lost, those that are left go on from the job's newest checkpoint, with as many
-// whole replicas as they make up and the global batch divides into. A rank that is left over returns. Collective.
+// whole replicas as they make up and can train by the other flags. A rank that is left over returns. Collective.
 void train_and_go_on(const stretto::Communicator& world, const CommandLine& line, StopRequest& stop);
 
 // Chooses the survivors of a mesh that go on. These are the replicas that lost no rank. If rank 0's replica has lost one,
-// they are the first survivors instead, which close up, because a job cannot leave its rank 0. Ranks are in ascending order.
-// Throws Error(unavailable) if they are too few for one replica.
+// they are the first survivors instead, which close up, because a job cannot leave its rank 0. As many replicas go on as
+// trains_on() accepts, or one. Ranks are in ascending order. Throws Error(unavailable) if they are too few for one replica.
 std::vector<std::int64_t> ranks_to_go_on(const std::vector<std::int64_t>& left, const stretto::MeshShape& mesh,
-                                         std::int64_t global_batch, std::int64_t micro_batch);
+                                         const std::function<bool(int ranks)>& trains_on);
 
 }  // namespace gpt

@@ -84,6 +84,19 @@ class Elastic(FaultTest):
         self.expect_notice(run.errors[0], "2", "2 of 4 ranks, dp 2")  # 8 sequences do not divide by 3 ranks of 2
         self.expect_nothing_left()
 
+    def test_as_many_replicas_go_on_as_the_other_flags_allow(self):
+        run = self.start({**self.flags, "--nproc": 4, "--zero": 3, "--hpz-size": 2, "--train-iters": 60})
+        self.lose(run, [3], 12)
+        self.assertEqual(self.status(run), 0, run.errors)
+        self.assertEqual(len(run.errors), 1, run.errors)
+        self.expect_notice(run.errors[0], "3", "2 of 4 ranks, dp 2")  # 3 ranks are no pairs
+        run = self.start({**self.flags, "--nproc": 2, "--check-replicas": 5, "--train-iters": 60, "--save": self.directory / "two",
+                          "--log-dir": self.log("two")})
+        self.lose(run, [1], 12, "two")
+        self.assertEqual(self.status(run), 0, run.errors)
+        self.expect_notice(run.errors[0], "1", "1 of 2 ranks, dp 1, without --check-replicas")
+        self.expect_nothing_left()
+
     def test_a_pipeline_and_zero3(self):
         for name, flags in (("pipeline", {"--pp": 2, "--nproc": 4}), ("zero3", {"--zero": 3, "--nproc": 3})):
             with self.subTest(name=name):
@@ -122,7 +135,8 @@ class Elastic(FaultTest):
         self.wait_for_steps(self.log("log"), 12)
         os.kill(ranks_under(run.process.pid)[0], signal.SIGSTOP)
         self.assertEqual(self.status(run), 1)
-        self.assertEqual([line for line in run.errors if "without its rank 0" not in line], [], run.errors)
+        self.assertEqual([line for line in run.errors if "without its rank 0" not in line],
+                         ["error: Rank 0 did not end with the others, and was killed."])
         self.expect_nothing_left()
 
     def test_a_body_of_rank_0_that_throws_ends_the_others(self):

@@ -111,7 +111,6 @@ class Job:
         self.saving = {"--save-interval": draw.randint(2, 12), "--async-save": draw.choice([None, True]), "--keep": draw.choice([0, 2])}
         self.stages = [Stage(draw, self.always) for _ in range(draw.randint(1, 3))] + [Stage(draw, self.always, disturbed=False)]
         self.runs = []
-        self.stopped_rank0 = []  # its process; nobody waits for it behind the last step
         self.same_until = self.steps  # the step until which losses are, bit for bit, those without a fault
 
     def __str__(self):
@@ -132,11 +131,7 @@ class Job:
         return started
 
     def wait(self, runs):
-        def ended():
-            if self.steps_done() == self.steps:
-                send(signal.SIGCONT, self.stopped_rank0)
-            return all(run.process.poll() is not None for run in runs)
-
+        ended = lambda: all(run.process.poll() is not None for run in runs)
         written = lambda: sum(file.stat().st_size for file in self.directory.rglob("metrics.jsonl"))
         before = -1
         while before != (before := written()):
@@ -194,8 +189,6 @@ class Job:
         pids = stage.pids(runs)
         if not ended():
             send(SIGNALS[stage.fault], pids)
-            if stage.fault == "stop" and stage.victim == 0:
-                self.stopped_rank0 = pids
         if stage.fault == "pause":
             time.sleep(stage.pause)
             send(signal.SIGCONT, pids)

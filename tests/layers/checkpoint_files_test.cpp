@@ -82,6 +82,10 @@ TEST_F(CheckpointErrors, TheNewestCompleteOneIsFound) {
   std::string left_out = "of an earlier call";
   EXPECT_EQ(find_checkpoint(directory.path(), &left_out), checkpoint);
   EXPECT_EQ(left_out, "");
+  std::filesystem::rename(directory / "latest", directory / "renamed");
+  EXPECT_EQ(find_checkpoint(directory.path()), directory / "step_00000004");
+  EXPECT_TRUE(has_checkpoint(directory.path()));
+  std::filesystem::rename(directory / "renamed", directory / "latest");
   std::filesystem::remove(index);
   EXPECT_EQ(find_checkpoint(directory.path(), &left_out), directory / "step_00000002");
   EXPECT_EQ(left_out, checkpoint);

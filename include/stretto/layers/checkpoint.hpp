@@ -59,8 +59,9 @@ STRETTO_API void save_checkpoint(const ShardedParameters& parameters, const Adam
                                  const std::map<std::string, std::string>& notes = {});
 
 // The checkpoint that DIR/latest names, or, if that one's index.json is missing, the newest older one that has it; or the
-// directory itself if it is a checkpoint. Throws Error(io) if there is none. left_out, if given, becomes the one that
-// DIR/latest names if an older one is returned instead, or empty.
+// directory itself if it is a checkpoint. A job that is killed may leave its first one without DIR/latest: then the newest
+// that has an index.json. Throws Error(io) if there is none. left_out, if given, becomes the one that DIR/latest names if an
+// older one is returned instead, or empty.
 STRETTO_API std::string find_checkpoint(const std::string& directory, std::string* left_out = nullptr);
 // Whether a checkpoint was ever completed there, or the directory is one.
 STRETTO_API bool has_checkpoint(const std::string& directory);

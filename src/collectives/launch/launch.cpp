@@ -24,6 +24,7 @@
 #include "core/forks.hpp"
 #include "core/log.hpp"
 #include "core/setting_values.hpp"
+#include "transport/bootstrap/fork_ranks.hpp"
 #include "transport/bootstrap/launcher.hpp"
 
 namespace stretto {
@@ -185,6 +186,7 @@ int launch(int nproc, const RankBody& body, const LaunchOptions& options) {
       LostChild lost;
       const int status = fork_ranks(
           nproc, run_rank, [&] { close(point.listener); }, options.survivors_go_on, &lost);
+      if (lost.killed_here) report(0, 1, fmt::format("Rank {} {}.", lost.rank, lost.fate));
       if (status == 0 || !options.starts_again || !options.starts_again({lost.rank, lost.fate})) return status;
     }
   } catch (const std::exception& error) {

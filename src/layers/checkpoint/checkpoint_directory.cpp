@@ -61,6 +61,14 @@ std::vector<fs::path> entries(const fs::path& directory, const std::string& begi
 
 bool is_complete(const fs::path& checkpoint) { return fs::exists(checkpoint / "index.json"); }
 
+std::vector<fs::path> complete_checkpoints(const fs::path& directory) {  // the newest first
+  if (!fs::is_directory(directory)) return {};
+  std::vector<fs::path> found = entries(directory, "step_", "");
+  std::erase_if(found, [](const fs::path& path) { return !is_complete(path); });
+  std::sort(found.begin(), found.end(), std::greater<>());
+  return found;
+}
+
 }  // namespace
 
 void begin_checkpoint(const fs::path& directory, const std::string& name) {
@@ -105,7 +113,7 @@ void remove_old_checkpoints(const fs::path& directory, int keep) {
 }
 
 bool has_checkpoint(const std::string& directory) {
-  return is_complete(directory) || fs::exists(fs::path(directory) / "latest");
+  return is_complete(directory) || fs::exists(fs::path(directory) / "latest") || !complete_checkpoints(directory).empty();
 }
 
 std::string find_checkpoint(const std::string& directory, std::string* left_out) {
@@ -114,18 +122,21 @@ std::string find_checkpoint(const std::string& directory, std::string* left_out)
   const fs::path latest = fs::path(directory) / "latest";
   std::ifstream file;
   if (fs::is_regular_file(latest)) file.open(latest);
+  std::vector<fs::path> complete = complete_checkpoints(directory);
   std::string name;
-  if (!file.is_open() || !std::getline(file, name)) fail(ErrorCode::io, "There is no checkpoint in {}.", directory);
+  if (!file.is_open() || !std::getline(file, name)) {
+    if (complete.empty()) fail(ErrorCode::io, "There is no checkpoint in {}.", directory);
+    return complete.front();  // the job was killed before it could name its first one
+  }
   const fs::path newest = fs::path(directory) / name;
   if (is_complete(newest)) return newest;
-  std::vector<fs::path> older = entries(directory, "step_", "");
-  std::erase_if(older, [&](const fs::path& path) { return path.filename().string() >= name || !is_complete(path); });
-  if (older.empty()) {
+  std::erase_if(complete, [&](const fs::path& path) { return path.filename().string() >= name; });
+  if (complete.empty()) {
     fail(ErrorCode::io, "There is no complete checkpoint in {}: {} has no index.json, nor is an older one there.", directory,
          name);
   }
   if (left_out != nullptr) *left_out = newest;
-  return *std::max_element(older.begin(), older.end());
+  return complete.front();
 }
 
 }  // namespace stretto

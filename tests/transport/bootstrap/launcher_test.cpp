@@ -1,11 +1,9 @@
-// The environment variables of launchers, and the exit status of forked ranks.
+// The environment variables of launchers.
 #include "transport/bootstrap/launcher.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <csignal>
 #include <memory>
 #include <optional>
 #include <string>
@@ -149,61 +147,6 @@ TEST_F(Launcher, MayHoldThePortItself) {
   EXPECT_EQ(launched_as()->port, 29501);
   set("STRETTO_PORT", "4000");
   EXPECT_EQ(launched_as()->port, 4000);
-}
-
-TEST(ForkRanks, ReturnsWhatBecameOfThem) {
-  EXPECT_EQ(fork_ranks(3, [](int) { return 0; }), 0);
-  EXPECT_EQ(fork_ranks(3, [](int rank) { return rank == 1 ? 7 : 0; }), 7);
-  EXPECT_EQ(fork_ranks(2, [](int rank) { return rank == 1 ? raise(SIGKILL) : 0; }), 128 + SIGKILL);
-  bool told = false;
-  EXPECT_EQ(fork_ranks(
-                2, [&](int) { return told ? 1 : 0; }, [&] { told = true; }),
-            0);
-  EXPECT_TRUE(told);
-}
-
-// Ranks 0 and 1 end as ranks do that hear of a failure.
-TEST(ForkRanks, NamesTheChildByWhichTheJobFailed) {
-  const auto lost_with = [](const std::function<int()>& end_of_rank2) {
-    LostChild lost;
-    EXPECT_NE(fork_ranks(
-                  3,
-                  [&](int rank) {
-                    if (rank == 2) return end_of_rank2();
-                    usleep(200000);
-                    return failed_with_others;
-                  },
-                  {}, false, &lost),
-              failed_with_others);
-    EXPECT_EQ(lost.rank, 2);
-    return lost.fate;
-  };
-  EXPECT_EQ(lost_with([] { return raise(SIGKILL); }), "was killed by SIGKILL");
-  EXPECT_EQ(lost_with([] {
-              usleep(400000);
-              return 7;
-            }),
-            "failed with status 7");
-  EXPECT_EQ(lost_with([] { return 0; }), "ended before the others");
-}
-
-TEST(ForkRanks, LetsSurvivorsGoOnWhileRank0Does) {
-  const auto run_rank = [](int rank) {
-    if (rank == 1) raise(SIGKILL);
-    return rank == 2 ? 3 : 0;
-  };
-  EXPECT_EQ(fork_ranks(3, run_rank, {}, true), 0);
-  EXPECT_EQ(fork_ranks(
-                3, [](int rank) { return rank == 0 ? 5 : 0; }, {}, true),
-            5);
-}
-
-TEST(ForkRanks, EndsARank0ThatTheOthersHaveLost) {
-  LostChild lost;
-  const auto run_rank = [](int rank) { return rank == 0 ? pause() : rank == 1 ? lost_rank_0 : 3; };
-  EXPECT_EQ(fork_ranks(3, run_rank, {}, true, &lost), 1);
-  EXPECT_EQ(lost.rank, 0);
-  EXPECT_EQ(lost.fate, "did not end with the others, and was killed");
 }
 
 }  // namespace

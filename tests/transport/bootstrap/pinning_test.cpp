@@ -12,7 +12,7 @@
 
 #include "core/fail.hpp"
 #include "stretto/launch.hpp"
-#include "transport/bootstrap/launcher.hpp"
+#include "transport/bootstrap/fork_ranks.hpp"
 #include "variables.hpp"
 
 namespace stretto {

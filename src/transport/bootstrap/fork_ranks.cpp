@@ -1,0 +1,169 @@
+#include "transport/bootstrap/fork_ranks.hpp"
+
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <map>
+
+#include "core/fail.hpp"
+#include "stretto/stream.hpp"
+
+namespace stretto {
+namespace {
+
+constexpr double seconds_to_end_after_a_failure = 8;
+
+// Tells by which of the children, in the order in which they end, a job failed.
+class Verdict {
+ public:
+  void child_ended(int rank, int wait_status, bool by_this_process) {
+    if (WIFSIGNALED(wait_status)) {
+      if (by_this_process) return blame(Guilt::did_not_end, rank, "did not end with the others, and was killed");
+      return blame(Guilt::killed, rank, fmt::format("was killed by SIG{}", sigabbrev_np(WTERMSIG(wait_status))));
+    }
+    const int status = WEXITSTATUS(wait_status);
+    if (status == lost_rank_0) return blame(Guilt::ended_first, 0, "was lost to the others");
+    if (status == 0 || status == failed_with_others) return blame(Guilt::ended_first, rank, "ended before the others");
+    blame(Guilt::failed, rank, fmt::format("failed with status {}", status));
+  }
+  LostChild lost() const { return {rank_, fate_, guilt_ == Guilt::did_not_end}; }
+
+ private:
+  enum class Guilt { none, ended_first, did_not_end, failed, killed };
+  void blame(Guilt guilt, int rank, std::string fate) {
+    if (guilt <= guilt_) return;
+    guilt_ = guilt;
+    rank_ = rank;
+    fate_ = std::move(fate);
+  }
+
+  Guilt guilt_ = Guilt::none;
+  int rank_ = -1;
+  std::string fate_;
+};
+
+int status_of(int wait_status) {
+  if (WIFSIGNALED(wait_status)) return 128 + WTERMSIG(wait_status);
+  const int status = WEXITSTATUS(wait_status);
+  return status == failed_with_others || status == lost_rank_0 ? 1 : status;
+}
+
+// A program that ignores SIGCHLD, which it may inherit, would not be told how its children end.
+class ToldOfChildren {
+ public:
+  ToldOfChildren() {
+    struct sigaction told {};
+    told.sa_handler = SIG_DFL;
+    sigaction(SIGCHLD, &told, &before_);
+  }
+  ~ToldOfChildren() { restore(); }
+  ToldOfChildren(const ToldOfChildren&) = delete;
+  ToldOfChildren& operator=(const ToldOfChildren&) = delete;
+  void restore() const { sigaction(SIGCHLD, &before_, nullptr); }
+
+ private:
+  struct sigaction before_ {};
+};
+
+struct Child {
+  int rank;
+  bool stopped = false;
+};
+using Children = std::map<pid_t, Child>;
+
+bool rest_is_stopped(const Children& children, int count) {
+  return children.size() < static_cast<std::size_t>(count) &&
+         std::all_of(children.begin(), children.end(), [](const auto& each) { return each.second.stopped; });
+}
+
+void kill_all(const Children& children) {
+  for (const auto& [pid, child] : children) kill(pid, SIGKILL);
+}
+
+Children start(int count, const std::function<int(int rank)>& body, const ToldOfChildren& told) {
+  std::fflush(nullptr);  // else every child would write the buffered output again
+  const pid_t parent = getpid();
+  Children children;
+  for (int rank = 0; rank < count; ++rank) {
+    const pid_t child = fork();
+    if (child < 0) {
+      const int error = errno;
+      kill_all(children);
+      for (const auto& [started, its] : children) waitpid(started, nullptr, 0);
+      fail(ErrorCode::unavailable, "Cannot start rank {} of {}: {}.", rank, count, errno_text(error));
+    }
+    if (child == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() != parent) _exit(1);  // it died before prctl
+      told.restore();
+      const int status = body(rank);
+      std::fflush(nullptr);
+      _exit(status);  // must not run the parent's exit handlers
+    }
+    children[child] = {rank};
+  }
+  return children;
+}
+
+}  // namespace
+
+int fork_ranks(int count, const std::function<int(int rank)>& body, const std::function<void()>& all_started,
+               bool survivors_go_on, LostChild* lost) {
+  const ToldOfChildren told;
+  Children children = start(count, body, told);
+  if (all_started) all_started();
+
+  int result = 0;
+  Verdict verdict;
+  double failed_by = 0;   // when the rest must have ended; 0: no rank has failed
+  double stopped_by = 0;  // the same; 0: not all that are left are stopped
+  bool gave_up = false;
+  while (!children.empty()) {
+    const double deadline = failed_by > 0 ? failed_by : stopped_by;
+    const bool only_looks = deadline > 0 && !gave_up;
+    int wait_status = 0;
+    const pid_t changed = waitpid(-1, &wait_status, WUNTRACED | WCONTINUED | (only_looks ? WNOHANG : 0));
+    if (changed < 0 && errno == EINTR) continue;
+    if (changed < 0) {  // another part of the program has waited for them
+      if (result == 0) result = 1;
+      break;
+    }
+    if (changed == 0) {
+      gave_up = now_seconds() > deadline;
+      if (gave_up) kill_all(children);
+      usleep(10000);
+      continue;
+    }
+    const auto place = children.find(changed);
+    if (place == children.end()) continue;  // another child of the program
+    const int rank = place->second.rank;
+    if (WIFSTOPPED(wait_status) || WIFCONTINUED(wait_status)) {
+      place->second.stopped = WIFSTOPPED(wait_status);
+    } else {
+      children.erase(place);
+      const bool ends_all = rank == 0 || (WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == lost_rank_0);
+      if (!survivors_go_on || ends_all) {
+        verdict.child_ended(rank, wait_status, gave_up);
+        const int status = gave_up && result == 0 ? 1 : status_of(wait_status);
+        if ((result == 0 && status != 0) || survivors_go_on) failed_by = now_seconds() + seconds_to_end_after_a_failure;
+        // A child that was killed may be seen to end after the others, which lost their connections to it.
+        if (result == 0 || (result < 128 && WIFSIGNALED(wait_status) && !gave_up)) result = status;
+      }
+    }
+    if (!rest_is_stopped(children, count)) {
+      stopped_by = 0;
+    } else if (stopped_by == 0) {
+      stopped_by = now_seconds() + seconds_to_end_after_a_failure;
+    }
+  }
+  if (lost != nullptr && result != 0) *lost = verdict.lost();
+  return result;
+}
+
+}  // namespace stretto

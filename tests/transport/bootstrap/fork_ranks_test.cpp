@@ -1,0 +1,97 @@
+#include "transport/bootstrap/fork_ranks.hpp"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+
+namespace stretto {
+namespace {
+
+TEST(ForkRanks, ReturnsWhatBecameOfThem) {
+  EXPECT_EQ(fork_ranks(3, [](int) { return 0; }), 0);
+  EXPECT_EQ(fork_ranks(3, [](int rank) { return rank == 1 ? 7 : 0; }), 7);
+  EXPECT_EQ(fork_ranks(2, [](int rank) { return rank == 1 ? raise(SIGKILL) : 0; }), 128 + SIGKILL);
+  bool told = false;
+  EXPECT_EQ(fork_ranks(
+                2, [&](int) { return told ? 1 : 0; }, [&] { told = true; }),
+            0);
+  EXPECT_TRUE(told);
+}
+
+// Ranks 0 and 1 end as ranks do that hear of a failure.
+TEST(ForkRanks, NamesTheChildByWhichTheJobFailed) {
+  const auto lost_with = [](const std::function<int()>& end_of_rank2) {
+    LostChild lost;
+    EXPECT_NE(fork_ranks(
+                  3,
+                  [&](int rank) {
+                    if (rank == 2) return end_of_rank2();
+                    usleep(200000);
+                    return failed_with_others;
+                  },
+                  {}, false, &lost),
+              failed_with_others);
+    EXPECT_EQ(lost.rank, 2);
+    return lost.fate;
+  };
+  EXPECT_EQ(lost_with([] { return raise(SIGKILL); }), "was killed by SIGKILL");
+  EXPECT_EQ(lost_with([] {
+              usleep(400000);
+              return 7;
+            }),
+            "failed with status 7");
+  EXPECT_EQ(lost_with([] { return 0; }), "ended before the others");
+}
+
+TEST(ForkRanks, LetsSurvivorsGoOnWhileRank0Does) {
+  const auto run_rank = [](int rank) {
+    if (rank == 1) raise(SIGKILL);
+    return rank == 2 ? 3 : 0;
+  };
+  EXPECT_EQ(fork_ranks(3, run_rank, {}, true), 0);
+  EXPECT_EQ(fork_ranks(
+                3, [](int rank) { return rank == 0 ? 5 : 0; }, {}, true),
+            5);
+}
+
+TEST(ForkRanks, EndsARank0ThatTheOthersHaveLost) {
+  LostChild lost;
+  const auto run_rank = [](int rank) { return rank == 0 ? pause() : rank == 1 ? lost_rank_0 : 3; };
+  EXPECT_EQ(fork_ranks(3, run_rank, {}, true, &lost), 1);
+  EXPECT_EQ(lost.rank, 0);
+  EXPECT_EQ(lost.fate, "did not end with the others, and was killed");
+  EXPECT_TRUE(lost.killed_here);
+}
+
+TEST(ForkRanks, EndsTheRestIfItIsStopped) {
+  LostChild lost;
+  const auto run_rank = [](int rank) { return rank == 0 ? raise(SIGSTOP) : 0; };
+  EXPECT_EQ(fork_ranks(2, run_rank, {}, true, &lost), 1);
+  EXPECT_EQ(lost.rank, 0);
+  EXPECT_TRUE(lost.killed_here);
+}
+
+TEST(ForkRanks, WaitsForAStoppedOneThatIsWoken) {
+  const auto run_rank = [](int rank) {
+    if (rank == 1) return 0;
+    const pid_t self = getpid();
+    if (fork() == 0) {  // wakes it
+      usleep(300000);
+      kill(self, SIGCONT);
+      _exit(0);
+    }
+    raise(SIGSTOP);
+    return 0;
+  };
+  EXPECT_EQ(fork_ranks(2, run_rank), 0);
+}
+
+TEST(ForkRanks, HearsOfChildrenWhereSigchldIsIgnored) {
+  const auto before = std::signal(SIGCHLD, SIG_IGN);
+  EXPECT_EQ(fork_ranks(2, [](int rank) { return rank == 1 ? raise(SIGKILL) : 0; }), 128 + SIGKILL);
+  EXPECT_EQ(std::signal(SIGCHLD, before), SIG_IGN);
+}
+
+}  // namespace
+}  // namespace stretto
