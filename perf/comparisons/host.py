@@ -3,8 +3,8 @@ Stretto, Open MPI, MPICH and Gloo in turn, each in a program of its own (Gloo in
 
 Prints the times and the verdicts on them, writes a JSON file, and exits 1 where Stretto falls short.
 """
+import bisect
 import json
-import math
 import statistics
 import sys
 import time
@@ -16,8 +16,9 @@ from perf.comparisons.programs import (BIN, add_outputs, command_text, cores, fi
 from perf.pages import host as page
 from perf.pages.text import size_text
 
-FURTHER = 1.5  # times the least exchange: from here on two cores are further apart than they were
-FIRST_LOOKS = 20  # at the exchange, one a second, to find the least
+FURTHER = 1.5  # times the exchange of near cores: from here on two cores are further apart than they were
+FIRST_LOOKS = 20  # at the exchange, one a second
+NEAREST = 0.1  # of all looks: single ones see a far shorter time, for which it would be in vain to wait
 MOST_WAIT = {"partial": 300, "whole": 900}  # seconds in all for cores that are further apart, of a run
 PREPARED_UP_TO = 4 << 10  # bytes; for more, the time that preparing saves cannot be measured
 
@@ -41,7 +42,7 @@ class Measurement:
         self.exchanges = {}  # ranks -> microseconds, one a round
         self.limits = {}  # (ranks, collective, size) -> microseconds, one a round
         self.found = []  # (one of the three above, its key, microseconds): of the program that runs
-        self.nearest = math.inf  # microseconds of the exchange between two cores, at its fastest
+        self.looks = []  # microseconds of the exchange between two cores, in ascending order
         self.waited = 0  # seconds for that
         self.most_wait = MOST_WAIT["partial" if options.partial else "whole"]
         self.wrong = set()
@@ -68,24 +69,27 @@ class Measurement:
 
     def exchange_of_two(self):
         us = json.loads(run([BIN / "host_limit", 2, "exchange"]).stdout)["exchange_us"]
-        self.nearest = min(self.nearest, us)
+        bisect.insort(self.looks, us)
         return us
 
-    def find_nearest(self):
+    def look_first(self):
         for _ in range(FIRST_LOOKS):
             self.exchange_of_two()
             time.sleep(1)
+
+    def is_far(self):
+        return self.exchange_of_two() > FURTHER * self.looks[int(NEAREST * len(self.looks))]
 
     def steadily(self, program, *arguments):
         """Runs a program of one side while the two cores are as near to each other as they can be: those of a virtual machine move
         every few seconds or minutes, and all sides are to be measured on the same machine."""
         for _ in range(3):
-            while self.exchange_of_two() > FURTHER * self.nearest and self.waited < self.most_wait:
+            while self.is_far() and self.waited < self.most_wait:
                 time.sleep(1)
                 self.waited += 1
             self.found = []
             program(*arguments)
-            if self.exchange_of_two() <= FURTHER * self.nearest or self.waited >= self.most_wait:
+            if not self.is_far() or self.waited >= self.most_wait:
                 break
         for times, key, us in self.found:
             times.setdefault(key, []).append(us)
@@ -209,7 +213,7 @@ def main():
     else:
         measurement = Measurement(options)
         if not options.quick:
-            measurement.find_nearest()
+            measurement.look_first()
         for i in range(options.rounds):
             measurement.round()
             print(f"round {i + 1} of {options.rounds} is done", file=sys.stderr)
