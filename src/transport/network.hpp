@@ -7,7 +7,7 @@
 
 #include "transport/awaited_ranks.hpp"
 #include "transport/bootstrap/job.hpp"
-#include "transport/bootstrap/pinning.hpp"
+#include "transport/bootstrap/processes/pinning.hpp"
 #include "transport/gpu/gpu_exports.hpp"
 #include "transport/link.hpp"
 #include "transport/link_setting.hpp"

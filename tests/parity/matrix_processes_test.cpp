@@ -17,7 +17,7 @@
 #include "../tiers.hpp"
 #include "by_hand.hpp"
 #include "matrix_sample.hpp"
-#include "transport/bootstrap/fork_ranks.hpp"
+#include "transport/bootstrap/processes/fork_ranks.hpp"
 
 namespace parity {
 namespace {

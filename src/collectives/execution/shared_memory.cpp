@@ -9,7 +9,7 @@
 #include "collectives/plan/call_signature.hpp"
 #include "collectives/plan/plan_builder.hpp"
 #include "stretto/memory.hpp"
-#include "transport/bootstrap/pinning.hpp"
+#include "transport/bootstrap/processes/pinning.hpp"
 
 namespace stretto {
 

@@ -24,8 +24,8 @@
 #include "core/forks.hpp"
 #include "core/log.hpp"
 #include "core/setting_values.hpp"
-#include "transport/bootstrap/fork_ranks.hpp"
 #include "transport/bootstrap/launcher.hpp"
+#include "transport/bootstrap/processes/fork_ranks.hpp"
 
 namespace stretto {
 namespace {

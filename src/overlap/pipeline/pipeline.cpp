@@ -8,7 +8,7 @@
 #include "device/stream/place_in_computation.hpp"
 #include "overlap/pipeline/stage_messages.hpp"
 #include "stretto/device.hpp"
-#include "transport/bootstrap/pinning.hpp"
+#include "transport/bootstrap/processes/pinning.hpp"
 
 namespace stretto {
 namespace {

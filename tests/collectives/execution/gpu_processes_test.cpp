@@ -15,7 +15,7 @@
 #include "collectives/gpu_buffers.hpp"
 #include "core/log.hpp"
 #include "stand_in/job_on_gpus.hpp"
-#include "transport/bootstrap/fork_ranks.hpp"
+#include "transport/bootstrap/processes/fork_ranks.hpp"
 #include "variables.hpp"
 
 namespace stretto {

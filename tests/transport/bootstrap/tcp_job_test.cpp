@@ -13,9 +13,9 @@
 
 #include "core/fail.hpp"
 #include "stretto/stream.hpp"
-#include "transport/bootstrap/fork_ranks.hpp"
 #include "transport/bootstrap/frames.hpp"
 #include "transport/bootstrap/job.hpp"
+#include "transport/bootstrap/processes/fork_ranks.hpp"
 #include "transport/bootstrap/socket.hpp"
 #include "variables.hpp"
 

@@ -1,4 +1,4 @@
-#include "transport/bootstrap/pinning.hpp"
+#include "transport/bootstrap/processes/pinning.hpp"
 
 #include <fmt/format.h>
 #include <hwloc.h>

@@ -1,5 +1,5 @@
 // The placement of ranks on machines of any shape, and their pinning.
-#include "transport/bootstrap/pinning.hpp"
+#include "transport/bootstrap/processes/pinning.hpp"
 
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -12,7 +12,7 @@
 
 #include "core/fail.hpp"
 #include "stretto/launch.hpp"
-#include "transport/bootstrap/fork_ranks.hpp"
+#include "transport/bootstrap/processes/fork_ranks.hpp"
 #include "variables.hpp"
 
 namespace stretto {

@@ -1,4 +1,4 @@
-#include "transport/bootstrap/fork_ranks.hpp"
+#include "transport/bootstrap/processes/fork_ranks.hpp"
 
 #include <sys/prctl.h>
 #include <sys/wait.h>
