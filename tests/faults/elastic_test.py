@@ -131,7 +131,7 @@ class Elastic(FaultTest):
         self.expect_nothing_left()
 
     def test_a_rank_0_that_is_stopped_ends_the_job(self):
-        run = self.start({**self.flags, "--nproc": 3}, {"STRETTO_TIMEOUT": "3"})
+        run = self.start({**self.flags, "--nproc": 3, "--save-interval": 100}, {"STRETTO_TIMEOUT": "3"})  # killed, it would leave a save
         self.wait_for_steps(self.log("log"), 12)
         os.kill(ranks_under(run.process.pid)[0], signal.SIGSTOP)
         self.assertEqual(self.status(run), 1)
