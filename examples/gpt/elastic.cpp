@@ -83,14 +83,16 @@ class ElasticTraining {
 
   CommandLine line_on(int ranks) const {
     CommandLine fewer = line_;
-    fewer.data_parallel = 0;                                                         // follows from the ranks
-    if (fewer.mesh_on(ranks).divided(token_axes).empty()) fewer.check_replicas = 0;  // there is one copy
+    fewer.data_parallel = 0;  // follows from the ranks
+    const bool has_one_copy = fewer.mesh_on(ranks).divided(token_axes).empty();
+    if (has_one_copy) fewer.check_replicas = 0;
     return fewer;
   }
 
   bool trains_on(int ranks) const {
+    const CommandLine fewer = line_on(ranks);
     try {
-      line_on(ranks).trainer.check(line_on(ranks).mesh_on(ranks));
+      fewer.trainer.check(fewer.mesh_on(ranks));
       return true;
     } catch (const Error&) {
       return false;

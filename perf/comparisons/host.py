@@ -99,7 +99,7 @@ class Measurement:
         words += ["--in-place", int(collective == "broadcast"), "--memory", "malloc" if side == "malloc" else "symmetric"]
         if side == "prepared":
             words.append("--prepared")
-        if side == "malloc":
+        if side == "malloc" and collective == ALL_REDUCE:
             words += ["--vs", "gloo"]
         for first, last in doublings(sizes):
             result = figures_of([*words, "-b", first, "-e", last])

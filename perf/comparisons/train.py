@@ -3,6 +3,7 @@
 Prints the ratio of each round, its bound, which is the ratio if nothing but the products with weights took time, and the share of
 matrix products; then verdicts on the medians. Exits 1 if Stretto falls short of one.
 """
+import os
 import statistics
 import sys
 
@@ -107,6 +108,8 @@ def parse():
     ]
     add_outputs(parser, "train", "docs/performance.md")
     options = parser.parse_args()
+    if os.environ.get("STRETTO_CPU_LEVEL"):
+        sys.exit("error: STRETTO_CPU_LEVEL would hold for Stretto alone; give --level, which holds for PyTorch as well.")
     options.command = command_text(parser, options, cuts)
     options.dtypes = [options.dtype] if options.dtype else list(DTYPES)
     return options

@@ -1,16 +1,12 @@
 """./dev perf train: its verdicts on figures, with controls that fall short, and the page that it writes. Nothing is measured."""
-import contextlib
-import io
-import json
 import os
 import pathlib
 import sys
-import tempfile
 import unittest
-import unittest.mock
 
 ROOT = pathlib.Path(os.environ["ROOT"])
 sys.path.insert(0, str(ROOT))
+from page_harness import run_on  # noqa: E402
 from perf.comparisons import train  # noqa: E402
 from perf.pages.text import DocsSection  # noqa: E402
 
@@ -26,21 +22,8 @@ def figures(bf16_instructions=True, **dtypes):
 
 
 class TrainTest(unittest.TestCase):
-    def run_on(self, what):
-        """The status, what was printed, and the page that was written."""
-        with tempfile.TemporaryDirectory() as directory:
-            page, section = pathlib.Path(directory) / "page.md", DocsSection("./dev perf train")
-            page.write_text(f"before\n{section.begin}\nstale\n{section.end}\nafter\n")
-            earlier = pathlib.Path(directory) / "figures.json"
-            earlier.write_text(json.dumps(what))
-            printed = io.StringIO()
-            words = ["train", "--from", str(earlier), "--write-docs", str(page)]
-            with unittest.mock.patch.object(sys, "argv", words), contextlib.redirect_stdout(printed):
-                status = train.main()
-            return status, printed.getvalue(), page.read_text()
-
     def test_all_that_is_wanted(self):
-        status, printed, page = self.run_on(figures(fp32=of_dtype(1.3, 0.95), bf16=of_dtype(2.1, 0.8, over_fp32=1.5)))
+        status, printed, page = run_on(train.main, DocsSection("./dev perf train"), figures(fp32=of_dtype(1.3, 0.95), bf16=of_dtype(2.1, 0.8, over_fp32=1.5)))
         self.assertEqual((status, printed.count("holds:"), printed.count("\n")), (0, 3, 7), printed)
         self.assertIn("| fp32 | 1,300 | 1,000 | 1.30 | 1.20 to 1.50 | 2.50 | 0.95 | 100 |", page)
         self.assertNotIn("stale", page)
@@ -50,16 +33,16 @@ class TrainTest(unittest.TestCase):
         for what, sentence in [(figures(fp32=slow), "FALLS SHORT: fp32: 1.20 times"),
                                (figures(fp32=of_dtype(1.3, 0.9)), "FALLS SHORT: fp32: a share of 0.90"),
                                (figures(fp32=good, bf16=of_dtype(1.9, 0.8)), "FALLS SHORT: bf16: 1.90 times")]:
-            status, printed, page = self.run_on(what)
+            status, printed, page = run_on(train.main, DocsSection("./dev perf train"), what)
             self.assertEqual(status, 1)
             self.assertIn(sentence, printed)
             self.assertIn(f"- {sentence}", page)
 
     def test_bf16_without_its_instructions_is_compared_with_fp32(self):
         for over, expected in [(1.0, 0), (0.9, 1)]:
-            status, printed, _ = self.run_on(figures(False, fp32=of_dtype(1.3, 0.95), bf16=of_dtype(0.9, 0.8, over_fp32=over)))
+            status, printed, _ = run_on(train.main, DocsSection("./dev perf train"), figures(False, fp32=of_dtype(1.3, 0.95), bf16=of_dtype(0.9, 0.8, over_fp32=over)))
             self.assertEqual(status, expected, printed)
-        status, printed, _ = self.run_on(figures(False, bf16=of_dtype(0.9, 0.8)))
+        status, printed, _ = run_on(train.main, DocsSection("./dev perf train"), figures(False, bf16=of_dtype(0.9, 0.8)))
         self.assertEqual(status, 1)
         self.assertIn("NOT MEASURED: bf16, without bf16 instructions", printed)
 

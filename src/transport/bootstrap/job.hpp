@@ -15,7 +15,7 @@ namespace stretto {
 
 using Bytes = std::vector<std::byte>;
 
-// What shrink() throws if rank 0 is lost. launch() tells it from other errors, since without it the job is over.
+// shrink() throws it if rank 0 is lost: no rank can go on then, and launch() ends rank 0, too.
 class LostRank0 : public Error {
  public:
   explicit LostRank0(const std::string& sentence) : Error(ErrorCode::unavailable, sentence) {}

@@ -58,9 +58,11 @@ int status_of(int wait_status) {
 class ToldOfChildren {
  public:
   ToldOfChildren() {
+    sigaction(SIGCHLD, nullptr, &before_);
+    if (before_.sa_handler != SIG_IGN && (before_.sa_flags & SA_NOCLDWAIT) == 0) return;
     struct sigaction told {};
     told.sa_handler = SIG_DFL;
-    sigaction(SIGCHLD, &told, &before_);
+    sigaction(SIGCHLD, &told, nullptr);
   }
   ~ToldOfChildren() { restore(); }
   ToldOfChildren(const ToldOfChildren&) = delete;

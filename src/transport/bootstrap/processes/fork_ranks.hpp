@@ -17,9 +17,10 @@ constexpr int lost_rank_0 = 251;
 
 // Forks `count` children, runs body(rank) in each and returns 0, or the exit status of the first child that failed (128 +
 // signal if it was killed). A killed child counts as the first even if children that failed because of it are seen to end
-// earlier. Children die with this process. The others have a few seconds to end by themselves when one fails; if
-// survivors_go_on, only when that one is rank 0, whose status is then returned, or ends with lost_rank_0: rank 0 may hang.
-// So they have if one has ended and all others are stopped (SIGSTOP), which counts as failure if nobody wakes them.
+// earlier. Children die with this process. The children that are left have eight seconds to end, and are killed then:
+// - when one has failed; if survivors_go_on, only when rank 0 has ended, whose status is returned, or when a child ends with
+//   lost_rank_0, since rank 0 may hang;
+// - when one has ended and all others are stopped (SIGSTOP). This counts as failure, unless somebody wakes them in time.
 // all_started is called in this process when all of them run. lost: is filled in if the status is not 0.
 int fork_ranks(int count, const std::function<int(int rank)>& body, const std::function<void()>& all_started = {},
                bool survivors_go_on = false, LostChild* lost = nullptr);
