@@ -123,6 +123,10 @@ class PerfToolTest(unittest.TestCase):
             self.assertGreater(row["time_us"], 0)
             self.assertLessEqual(row["p50_us"], row["p99_us"])
 
+    def test_a_loop_that_is_shorter_than_the_copies(self):
+        row, = self.figures("broadcast", "-b", 8, "-e", 8, "-w", 0, "--seconds", 1e-9, "--in-place", 0, "--nproc", 2)["rows"]
+        self.assertEqual(row["wrong"], 0)
+
     def test_every_algorithm(self):
         named = {row["algo"] for row in self.figures("all_reduce", *SMALL, "--nproc", 3, "--algo", "ring,ring*2")["rows"]}
         self.assertEqual(named, {"ring", "ring*2"})
