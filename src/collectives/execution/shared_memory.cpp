@@ -75,9 +75,9 @@ void SharedMemory::refuse(int member) {
   throw Error(ErrorCode::invalid_argument, sentence);
 }
 
-void SharedMemory::post(const BufferPlaces& mine) {
-  std::memcpy(board().draft(sizeof mine), &mine, sizeof mine);
-  board().post();
+void SharedMemory::post(const BufferPlaces& mine, int posts) {
+  for (int i = 1; i <= posts; ++i) std::memcpy(board().draft(sizeof mine, i), &mine, sizeof mine);
+  board().post(posts);
 }
 
 BufferExchange::BufferExchange(const Execution& execution)

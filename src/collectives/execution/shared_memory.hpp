@@ -38,7 +38,7 @@ class SharedMemory {
   int rank() const { return links_.membership().rank; }
   int size() const { return static_cast<int>(told.size()); }
   bool one_process() const { return links_.one_process(); }  // if so, every address of a member is valid here
-  void post(const BufferPlaces& mine);
+  void post(const BufferPlaces& mine, int posts = 1);
   // Posts and looks belong to this call from here on. The execution must outlive them.
   void begin(const Execution& execution);
   // The bytes that a member posted, or null. Throws Error(invalid_argument), and tells all ranks, if the member posted them

@@ -28,14 +28,11 @@ bool needs_no_scratch(const PlanRequest& request) {
   return touches_buffers(algorithm) && !(algorithm == Algorithm::pull && request.collective == Collective::reduce);
 }
 
-// Whether every rank waits for the first signals of all others.
-bool all_hear_all(Collective collective) { return !has_root(collective) || collective == Collective::reduce; }
-
 }  // namespace
 
 bool SharedMemoryRun::announces(const Execution& execution) {
   const PlanRequest& request = execution.planned->ordinary.plan->request;
-  if (request.method.algorithm != Algorithm::staged || !all_hear_all(request.collective)) return false;
+  if (request.method.algorithm != Algorithm::staged) return false;
   return buffer_places_of(execution.buffers.input, execution.buffers.output, nullptr, request).symmetric == 0;
 }
 
@@ -48,7 +45,8 @@ SharedMemoryRun::SharedMemoryRun(const Execution& execution, const PlanVariant& 
       buffers_(caller_, wire_, request_, symmetric_space()),
       width_(size_of(wire_)),
       post_bytes_(sizeof(BufferPlaces)),
-      announcement_(announcement) {
+      announcement_(announcement),
+      posts_(announcement == Announcement::with_first_signal ? 2 : 1) {
   shared_.begin(execution);
   const Plan& plan = *variant.plan;
   ensure(plan.lanes.size() <= 1, "A plan over shared memory has {} lanes.", plan.lanes.size());
@@ -69,7 +67,7 @@ SharedMemoryRun::SharedMemoryRun(const Execution& execution, const PlanVariant& 
 // The others may still access this rank's buffers, which the handler of the exception may free. So this tells them to stop,
 // and waits until they have. A dead rank has stopped.
 SharedMemoryRun::~SharedMemoryRun() {
-  if (finished_ || first_signal_ == nullptr || !touches_buffers(request_.method.algorithm)) return;
+  if (finished_ || !signaled_ || !touches_buffers(request_.method.algorithm)) return;
   board_.give_up();
   const double until = now_seconds() + std::chrono::duration<double>(grace_after_failure).count();
   while (!board_.all_gave_up() && now_seconds() < until) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -102,7 +100,7 @@ bool SharedMemoryRun::begin() {
 
 std::vector<int> SharedMemoryRun::awaited() const {
   if (!begun_ && kept_bytes_ > 0) return board_.without_post(shared_.scratch().posts_needed());
-  if (!begun_ || step_ == end_ || step_->kind != StepKind::wait) return board_.behind(post_bytes_);
+  if (!begun_ || step_ == end_ || step_->kind != StepKind::wait) return board_.behind(post_bytes_, posts_);
   std::vector<int> silent;  // the ones for which this phase waits
   for (const Step* step = step_; step != end_ && step->kind != StepKind::signal; ++step) {
     if (step->kind == StepKind::wait && board_.seen(step->peer, post_bytes_) == nullptr) silent.push_back(step->peer);
@@ -113,7 +111,7 @@ std::vector<int> SharedMemoryRun::awaited() const {
 // Returns false if the step has to wait.
 bool SharedMemoryRun::perform(const Step& step) {
   switch (step.kind) {
-    case StepKind::signal: return signal(step);
+    case StepKind::signal: return signal();
     case StepKind::wait: return wait(step.peer);
     case StepKind::read: read(step); return true;
     case StepKind::read_reduce: read_reduce(step); return true;
@@ -128,20 +126,21 @@ bool SharedMemoryRun::perform(const Step& step) {
   }
 }
 
-bool SharedMemoryRun::signal(const Step& step) {
-  const bool is_first = first_signal_ == nullptr;
-  if (is_first) {
-    first_signal_ = &step;
-    if (announcement_ == Announcement::exchanged && needs_no_scratch(request_) && !caller_.need_copies(wire_)) return true;
+bool SharedMemoryRun::signal() {
+  const bool is_first = !signaled_;
+  signaled_ = true;
+  if (is_first && announcement_ == Announcement::exchanged && needs_no_scratch(request_) && !caller_.need_copies(wire_)) {
+    return true;
   }
   if (packet_bytes_ > 0) {
     board_.post();
   } else {
-    if (!board_.may_post(post_bytes_)) return false;
+    if (!board_.may_post(post_bytes_, posts_)) return false;
     BufferPlaces& mine = shared_.told[shared_.rank()];
     mine = buffer_places_of(buffers_.input(), buffers_.output(), scratch_, request_);
     if (announcement_ == Announcement::with_first_signal) mine.symmetric = 0;  // the caller's are not, whatever travels
-    shared_.post(mine);
+    shared_.post(mine, posts_);
+    posts_ = 1;
   }
   heard_ = 0;
   return true;
@@ -152,8 +151,6 @@ bool SharedMemoryRun::wait(int peer) {
   if (word == nullptr) return false;
   if (only_hears_) board_.fetch_ahead(peer, post_bytes_);
   if (packet_bytes_ == 0) std::memcpy(&shared_.told[peer], word, sizeof(BufferPlaces));
-  // The peer took part in a BufferExchange, and begins its plan now.
-  if (announcement_ == Announcement::with_first_signal && shared_.told[peer].symmetric != 0) return signal_again();
   if (++heard_ < shared_.size() - 1) return true;
   board_.saw_all();
   if (request_.method.algorithm == Algorithm::push) check_symmetric();
@@ -200,17 +197,6 @@ void SharedMemoryRun::copy_to_all(const Step& step) {
     auto* const to = const_cast<std::byte*>(reach(member, step.destination));
     if (from != to) kernels::copy(from, to, bytes(step.source), streams(step));  // equal in place
   }
-}
-
-// Goes back to the first signal. What has been read since from other ranks is read again.
-bool SharedMemoryRun::signal_again() {
-  announcement_ = Announcement::exchanged;
-  if (!signal(*first_signal_)) {
-    announcement_ = Announcement::with_first_signal;
-    return false;
-  }
-  step_ = first_signal_;
-  return true;
 }
 
 // All ranks detect this at the same step, before any of them has touched a buffer, so the communicator stays usable.

@@ -17,8 +17,8 @@ enum class Announcement : std::uint8_t {
 class SharedMemoryRun {
  public:
   // Whether this rank runs the call's ordinary plan without a BufferExchange, because it knows that not all buffers can be
-  // mapped: its own cannot. Its first signal then is its part in the exchange of those ranks that do not know. If there are
-  // such ranks, all signal once more, with their data in place.
+  // mapped: its own cannot. Its first signal is two posts at once: its part in the exchange of those ranks that do not know,
+  // and the first signal for which they wait behind it.
   static bool announces(const Execution& execution);
 
   // execution and variant must outlive this object.
@@ -34,13 +34,12 @@ class SharedMemoryRun {
  private:
   bool begin();
   bool perform(const Step& step);
-  bool signal(const Step& step);
+  bool signal();
   bool wait(int peer);
   void read(const Step& step);
   void read_reduce(const Step& step);
   void copy_to_all(const Step& step);
   void reduce_in_pieces(const Step& step);
-  bool signal_again();
   void check_symmetric();
   bool streams(const Step& step) const;
   const std::byte* reach(int member, const Slice& slice) const;
@@ -65,7 +64,8 @@ class SharedMemoryRun {
   bool only_hears_ = false;  // only receives packets from the root, which may be ahead
   bool begun_ = false;
   Announcement announcement_;
-  const Step* first_signal_ = nullptr;
+  int posts_;  // of the next signal
+  bool signaled_ = false;
   bool finished_ = false;
 };
 

@@ -18,15 +18,15 @@ Board::Board(const std::vector<Member>& members, int rank) : rank_(rank) {
   }
 }
 
-std::uint64_t Board::needed_for(std::size_t bytes) const {
+std::uint64_t Board::needed_for(std::size_t bytes, std::uint64_t posts) const {
   const std::uint64_t depth = bytes <= small_room ? slots : large_slots;
-  const std::uint64_t next = posted_ + 1;
+  const std::uint64_t last = posted_ + posts;
   // The slot holds this rank's post of that number less `depth`; a member that has posted after that has read it.
-  return next < all_reached_ + depth ? 0 : next - depth / 2;
+  return last < all_reached_ + depth ? 0 : last - depth / 2;
 }
 
-bool Board::may_post(std::size_t bytes) {
-  const std::uint64_t needed = needed_for(bytes);
+bool Board::may_post(std::size_t bytes, std::uint64_t posts) {
+  const std::uint64_t needed = needed_for(bytes, posts);
   return needed == 0 || all_posted(needed);
 }
 

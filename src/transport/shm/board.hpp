@@ -46,17 +46,20 @@ class Board {
   std::optional<std::string> told_by(int member) const;
 
   // Whether all members have read the slot of the next post. Only a member that did not read the others' last posts has to
-  // wait for that; it then waits until half the slots are free, since each look takes a cache line from its writer.
-  bool may_post(std::size_t bytes);
+  // wait for that; it then waits until half the slots are free, since each look takes a cache line from its writer. Several
+  // posts are made at once.
+  bool may_post(std::size_t bytes, std::uint64_t posts = 1);
   // Whether all members have posted that often, and so have left every operation before it.
   bool all_posted(std::uint64_t number);
   std::uint64_t posted() const { return posted_; }
-  // The place for the bytes of the next post, at most room_bytes.
-  std::byte* draft(std::size_t bytes) { return room(rank_, posted_ + 1, bytes); }
-  void post() {
-    const std::uint64_t number = ++posted_;
+  // The place for the bytes of the next post, or of one behind it, at most room_bytes.
+  std::byte* draft(std::size_t bytes, std::uint64_t ahead = 1) { return room(rank_, posted_ + ahead, bytes); }
+  void post(std::uint64_t posts = 1) {
     words_[rank_].published();
-    line(rank_, number).number.store(number | signature_, std::memory_order_release);
+    for (const std::uint64_t last = posted_ + posts; posted_ < last;) {
+      const std::uint64_t number = ++posted_;
+      line(rank_, number).number.store(number | signature_, std::memory_order_release);
+    }
     for (Bell* bell : bells_) bell->ring();
   }
   // The bytes of a member's post with the same number as this rank's last one; null while it is not there.
@@ -73,7 +76,7 @@ class Board {
   void saw_all() { all_reached_ = posted_; }
 
   // The members for which may_post(), or all_posted(), waits.
-  std::vector<int> behind(std::size_t bytes) { return without_post(needed_for(bytes)); }
+  std::vector<int> behind(std::size_t bytes, std::uint64_t posts = 1) { return without_post(needed_for(bytes, posts)); }
   std::vector<int> without_post(std::uint64_t number);
   // After an error: give_up() tells that this rank no longer touches the others' memory; all_gave_up() returns whether all
   // members have told so.
@@ -114,8 +117,8 @@ class Board {
   };
   PostLine& line(int member, std::uint64_t number) { return members_[member]->lines[number % slots]; }
   std::byte* room(int member, std::uint64_t number, std::size_t bytes);
-  // How often all members must have posted before this rank's next post of this size; 0 if they are known to have.
-  std::uint64_t needed_for(std::size_t bytes) const;
+  // How often all members must have posted before this rank's next posts of this size; 0 if they are known to have.
+  std::uint64_t needed_for(std::size_t bytes, std::uint64_t posts) const;
 
   int rank_;
   std::uint64_t posted_ = 0;

@@ -77,8 +77,9 @@ std::string by_staged_or_not(int ranks) {
   for (int cores = 1; cores <= 512; ++cores) {
     routes += fmt::format(
         R"({}{{"route": "shm", "ranks": {}, "ranks_per_core": {:.6f}, "alpha_us": 1, "overhead_us": 1, "bandwidth_gbs": 1,
- "local_gbs": 1, "lane_gain": 0, "table": "all_to_all:staged;reduce_scatter:staged;all_gather:staged;reduce:staged",
- "symmetric_table": "all_to_all:pull;reduce_scatter:pull;all_gather:pull;reduce:push"}})",
+ "local_gbs": 1, "lane_gain": 0,
+ "table": "all_to_all:staged;reduce_scatter:staged;all_gather:staged;reduce:staged;broadcast:staged;scatter:staged;gather:staged",
+ "symmetric_table": "all_to_all:pull;reduce_scatter:pull;all_gather:pull;reduce:push;broadcast:push;scatter:pull;gather:pull"}})",
         routes.empty() ? "" : ", ", ranks, static_cast<double>(ranks) / cores);
   }
   return fmt::format(R"({{"routes": [{}]}})", routes);
@@ -97,28 +98,37 @@ TEST(AnyMemory, GivesTheSameBlocksWhateverEachRankBrings) {
                        const bool symmetric = (pattern % 8 >> world.rank() & 1) != 0;
                        Buffer input(count * size, pattern >= 8 || symmetric, 0);
                        Buffer output(count * size, pattern < 8 || symmetric, -1);
-                       bool all = pattern % 8 == 7;
+                       const bool all = pattern % 8 == 7;
+                       const bool root_has = (pattern & 2) != 0;  // rank 1
+                       const bool to_root = all || (pattern >= 8 && root_has);  // its output alone is ordinary, or none
+                       const bool from_root = all || (pattern < 8 && root_has);
                        for (int to = 0; to < size; ++to) {
                          std::fill_n(input.data() + to * count, count, value(world.rank(), to));
                        }
-                       const auto check = [&](Algorithm mapped, int blocks, auto expected) {
+                       const auto check = [&](bool mappable, Algorithm mapped, int blocks, auto expected) {
                          const Algorithm by = last_algorithm(world);
-                         require(by == (all ? mapped : Algorithm::staged), "Pattern {} went by {}.", pattern, name(by));
+                         require(by == (mappable ? mapped : Algorithm::staged), "Pattern {} went by {}.", pattern, name(by));
                          for (int i = 0; i < blocks; ++i)
                            require_all(output.data() + i * count, count, expected(i), "elements");
                        };
                        float sum = 0;  // of the blocks for this rank
                        for (int from = 0; from < size; ++from) sum += value(from, world.rank());
                        std::ignore = world.all_to_all(input.data(), output.data(), count, DType::f32, here);
-                       check(Algorithm::pull, size, [&](int i) { return value(i, world.rank()); });
+                       check(all, Algorithm::pull, size, [&](int i) { return value(i, world.rank()); });
                        std::ignore =
                            world.reduce_scatter(input.data(), output.data(), count, DType::f32, ReduceOp::sum, here);
-                       check(Algorithm::pull, 1, [&](int) { return sum; });
+                       check(all, Algorithm::pull, 1, [&](int) { return sum; });
                        std::ignore = world.all_gather(input.data(), output.data(), count, DType::f32, here);
-                       check(Algorithm::pull, size, [&](int i) { return value(i, 0); });
-                       all |= pattern >= 8 && (pattern & 2) != 0;  // the root's output alone
+                       check(all, Algorithm::pull, size, [&](int i) { return value(i, 0); });
                        std::ignore = world.reduce(input.data(), output.data(), count, DType::f32, ReduceOp::max, 1, here);
-                       check(Algorithm::push, world.rank() == 1 ? 1 : 0, [&](int) { return value(size - 1, 0); });
+                       check(to_root, Algorithm::push, world.rank() == 1 ? 1 : 0, [&](int) { return value(size - 1, 0); });
+                       std::ignore = world.gather(input.data(), output.data(), count, DType::f32, 1, here);
+                       check(to_root, Algorithm::pull, world.rank() == 1 ? size : 0, [&](int i) { return value(i, 0); });
+                       for (int again = 0; again < 3; ++again) {  // the root may be ahead
+                         std::ignore = world.broadcast(input.data(), output.data(), count, DType::f32, 1, here);
+                         std::ignore = world.scatter(input.data(), output.data() + count, count, DType::f32, 1, here);
+                       }
+                       check(from_root, Algorithm::pull, 2, [&](int i) { return value(1, i * world.rank()); });
                      }
                    }),
             0);

@@ -72,6 +72,21 @@ TEST_F(Boards, AMemberThatIsFarAheadWaitsUntilHalfIsRead) {
   EXPECT_LT(read, ahead);  // the member may go on before the last post is read
 }
 
+TEST_F(Boards, TwoPostsAtOnceAreTwoForTheReader) {
+  std::uint8_t posted = 0, read = 0;
+  while (read < 100) {
+    while (posted < 100 && root_.may_post(8, 2)) {
+      for (int ahead = 1; ahead <= 2; ++ahead) std::fill_n(root_.draft(8, ahead), 8, static_cast<std::byte>(posted++));
+      root_.post(2);
+    }
+    ASSERT_LE(posted - read, static_cast<int>(Board::slots));
+    ASSERT_TRUE(can_post(reader_, 8, 0));
+    ASSERT_TRUE(shows(reader_, 0, 8, read)) << "post " << int{read};
+    reader_.saw_all();
+    ++read;
+  }
+}
+
 // Large posts have fewer slots; each size class has its own.
 TEST_F(Boards, PostsOfAllSizesMayFollowEachOther) {
   constexpr std::size_t sizes[] = {1, Board::line_room, 57, Board::small_room, Board::small_room + 1, Board::room_bytes};
