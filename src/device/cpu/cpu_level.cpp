@@ -58,6 +58,10 @@ hwy::ChosenTarget& apply_cpu_level() {
   if (const Level* const level = wanted_level()) {
     require(HWY_ARCH_X86 != 0, "STRETTO_CPU_LEVEL={} is a level of x86-64 processors; unset it on this one.", level->name);
     hwy::DisableTargets(level->too_high);
+  } else {
+#if HWY_ARCH_X86
+    rounds_to_bf16 = __builtin_cpu_supports("avx512bf16");
+#endif
   }
   hwy::ChosenTarget& choice = hwy::GetChosenTarget();
   capped_choice.store(&choice, std::memory_order_release);

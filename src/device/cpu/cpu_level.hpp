@@ -10,6 +10,9 @@ namespace stretto::kernels::cpu {
 // Highway's choice, once it is capped; null before.
 inline constinit std::atomic<hwy::ChosenTarget*> capped_choice = nullptr;
 
+// Whether the level has the instruction that rounds f32 to bf16 (AVX512_BF16). Set with the choice.
+inline constinit bool rounds_to_bf16 = false;
+
 // Throws Error(invalid_argument) for an unknown level.
 hwy::ChosenTarget& apply_cpu_level();
 

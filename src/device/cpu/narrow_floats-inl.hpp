@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "core/narrow_floats.hpp"
+#include "device/cpu/cpu_level.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::HWY_NAMESPACE {
@@ -89,6 +90,22 @@ template <class D, class T, class Narrow = hn::Rebind<Bits<T>, D>>
 HWY_INLINE hn::Vec<Narrow> narrow(D d, Type<T> type, hn::Vec<D> v) {
   return hn::TruncateTo(Narrow(), to_bits(d, type, v));
 }
+
+#if HWY_TARGET == HWY_AVX3 && !defined(__clang__)
+// In one instruction, which makes subnormal numbers zero: vectors with such a number take the general way. As assembly,
+// since no target of Highway 1.0 has it, and GCC does not ask whether the function's target does.
+HWY_INLINE hn::Vec<hn::ScalableTag<std::uint16_t, -1>> narrow(hn::ScalableTag<float> d, Type<bf16> type,
+                                                              hn::Vec<hn::ScalableTag<float>> v) {
+  const hn::ScalableTag<std::uint16_t, -1> narrow_tag;
+  constexpr int subnormal = 0x20;
+  if (cpu::rounds_to_bf16 && _mm512_fpclass_ps_mask(v.raw, subnormal) == 0) [[likely]] {
+    __m256i bits;
+    asm("vcvtneps2bf16 %1, %0" : "=v"(bits) : "v"(v.raw));
+    return hn::Vec<decltype(narrow_tag)>{bits};
+  }
+  return hn::TruncateTo(narrow_tag, to_bits(d, type, v));
+}
+#endif
 
 #if HWY_TARGET < HWY_SSE4 && !defined(HWY_DISABLE_F16C)  // AVX2 and wider convert f16 in hardware, and round to even
 template <class D>
