@@ -6,10 +6,12 @@
 #include <cstdio>
 #include <ctime>
 #include <exception>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "common/output_file.hpp"
 #include "stretto/kernels.hpp"
 
 namespace {
@@ -20,6 +22,7 @@ struct Options {
   std::vector<std::string> shapes = {"8x128x4x32", "4x256x4x64", "2x512x4x64", "1x1024x4x64", "1x256x2x128"};
   std::vector<std::string> dtypes = {"f32"};
   int repetitions = 51;
+  std::string json;
 };
 
 // Of the processor, so that other programs on the machine count less.
@@ -58,7 +61,7 @@ kernels::AttentionShape shape_of(const std::string& text) {
   return shape;
 }
 
-void compare(const kernels::AttentionShape& shape, DType dtype, int repetitions, const std::string& name) {
+nlohmann::ordered_json compare(const kernels::AttentionShape& shape, DType dtype, int repetitions, const std::string& name) {
   constexpr std::int64_t n = 768;
   const Tensor a = random_tensor({n, n}, dtype);
   const Tensor b = random_tensor({n, n}, dtype);
@@ -84,10 +87,18 @@ void compare(const kernels::AttentionShape& shape, DType dtype, int repetitions,
     forward_rates.push_back(4 * pairs / seconds(forward, calls));
     backward_rates.push_back(10 * pairs / seconds(backward, std::max(1, calls / 2)));
   }
-  const double rate = median(product_rates);
+  const double product_rate = median(product_rates);
+  const double forward_rate = median(forward_rates);
+  const double backward_rate = median(backward_rates);
   std::printf("%-5s %-14s product %6.1f Gflop/s   forward %6.1f (%2.0f%%)   backward %6.1f (%2.0f%%)\n",
-              stretto::name(dtype), name.c_str(), rate / 1e9, median(forward_rates) / 1e9,
-              100 * median(forward_rates) / rate, median(backward_rates) / 1e9, 100 * median(backward_rates) / rate);
+              stretto::name(dtype), name.c_str(), product_rate / 1e9, forward_rate / 1e9, 100 * forward_rate / product_rate,
+              backward_rate / 1e9, 100 * backward_rate / product_rate);
+  std::fflush(stdout);
+  return {{"shape", name},
+          {"dtype", stretto::name(dtype)},
+          {"product_flops", product_rate},
+          {"forward_flops", forward_rate},
+          {"backward_flops", backward_rate}};
 }
 
 }  // namespace
@@ -98,12 +109,16 @@ int main(int argc, char** argv) {
   app.add_option("--shapes", options.shapes, "BATCHxSEQUENCExHEADSxHEAD_SIZE")->delimiter(',');
   app.add_option("--dtypes", options.dtypes, "f64, f32, bf16, f16")->delimiter(',');
   app.add_option("--repetitions", options.repetitions, "Repetitions of each side, in turn")->check(CLI::PositiveNumber);
+  app.add_option("--json", options.json, "A file for the results");
   CLI11_PARSE(app, argc, argv);
   try {
+    if (!options.json.empty()) perf::check_writable("--json", options.json);
+    nlohmann::ordered_json rows = nlohmann::ordered_json::array();
     for (const std::string& dtype : options.dtypes) {
       for (const std::string& shape : options.shapes)
-        compare(shape_of(shape), dtype_from_name(dtype.c_str()), options.repetitions, shape);
+        rows.push_back(compare(shape_of(shape), dtype_from_name(dtype.c_str()), options.repetitions, shape));
     }
+    if (!options.json.empty()) perf::write_file("--json", options.json, nlohmann::ordered_json{{"rows", rows}}.dump(1) + "\n");
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());

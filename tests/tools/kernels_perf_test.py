@@ -15,9 +15,11 @@ def row(kernel, size, ratio):
             "ratio": ratio}
 
 
-def figures(ratio):
+def figures(ratio, attention=0.5):
     return {"machine": {"cpu": "A processor", "cores": 2, "system": "A system", "date": "2000-01-01"}, "command": "./dev perf kernels",
-            "training": [row("AdamW", "memory", ratio), row("AdamW", "trainer", 0.5)]}
+            "training": [row("AdamW", "memory", ratio), row("AdamW", "trainer", 0.5)],
+            "attention": [{"shape": "4x256x4x64", "dtype": "f32", "product_flops": 1e11, "forward_flops": attention * 1e11,
+                           "backward_flops": 6e10}]}
 
 
 class KernelsTest(unittest.TestCase):
@@ -26,6 +28,8 @@ class KernelsTest(unittest.TestCase):
         self.assertEqual(status, 0)
         self.assertIn("holds: AdamW, f32: 0.95 of the loop's speed, wanted 0.9", printed)
         self.assertIn("| AdamW | f32 | 19.0 | 20.0 | 0.95 | 10.0 | 20.0 | 0.50 |", page)
+        self.assertIn("holds: attention, forward, 4x256x4x64, f32: 0.50 of the products' rate, wanted 0.45", printed)
+        self.assertIn("| 4x256x4x64 | f32 | 100 | 0.50 | 0.60 |", page)
         self.assertNotIn("stale", page)
 
     def test_a_slow_kernel_falls_short(self):
@@ -33,6 +37,12 @@ class KernelsTest(unittest.TestCase):
         self.assertEqual(status, 1)
         self.assertIn("FALLS SHORT: AdamW, f32: 0.85", printed)
         self.assertIn("- FALLS SHORT: AdamW, f32: 0.85", page)
+
+    def test_slow_attention_falls_short(self):
+        status, printed, page = run_on(kernels.main, kernels.SECTION, figures(0.95, attention=0.44))
+        self.assertEqual(status, 1)
+        self.assertIn("FALLS SHORT: attention, forward, 4x256x4x64, f32: 0.44", printed)
+        self.assertIn("holds: attention, backward, 4x256x4x64, f32: 0.60", page)
 
 
 if __name__ == "__main__":
