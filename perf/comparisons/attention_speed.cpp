@@ -118,7 +118,8 @@ int main(int argc, char** argv) {
       for (const std::string& shape : options.shapes)
         rows.push_back(compare(shape_of(shape), dtype_from_name(dtype.c_str()), options.repetitions, shape));
     }
-    if (!options.json.empty()) perf::write_file("--json", options.json, nlohmann::ordered_json{{"rows", rows}}.dump(1) + "\n");
+    if (!options.json.empty())
+      perf::write_file("--json", options.json, nlohmann::ordered_json{{"rows", rows}}.dump(1) + "\n");
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());

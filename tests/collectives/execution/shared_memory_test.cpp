@@ -99,7 +99,7 @@ TEST(AnyMemory, GivesTheSameBlocksWhateverEachRankBrings) {
                        Buffer input(count * size, pattern >= 8 || symmetric, 0);
                        Buffer output(count * size, pattern < 8 || symmetric, -1);
                        const bool all = pattern % 8 == 7;
-                       const bool root_has = (pattern & 2) != 0;  // rank 1
+                       const bool root_has = (pattern & 2) != 0;                // rank 1
                        const bool to_root = all || (pattern >= 8 && root_has);  // its output alone is ordinary, or none
                        const bool from_root = all || (pattern < 8 && root_has);
                        for (int to = 0; to < size; ++to) {
