@@ -45,7 +45,7 @@ double median(std::vector<double> values) {
 }
 
 Tensor random_tensor(Shape shape, DType dtype) {
-  const Tensor result(std::move(shape), dtype);
+  Tensor result(std::move(shape), dtype);
   std::vector<float> numbers(static_cast<std::size_t>(result.size()));
   std::mt19937 generator(1);
   std::normal_distribution<float> normal;
@@ -101,9 +101,7 @@ nlohmann::ordered_json compare(const kernels::AttentionShape& shape, DType dtype
           {"backward_flops", backward_rate}};
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   Options options;
   CLI::App app("Compares attention with matrix products");
   app.add_option("--shapes", options.shapes, "BATCHxSEQUENCExHEADSxHEAD_SIZE")->delimiter(',');
@@ -111,16 +109,21 @@ int main(int argc, char** argv) {
   app.add_option("--repetitions", options.repetitions, "Repetitions of each side, in turn")->check(CLI::PositiveNumber);
   app.add_option("--json", options.json, "A file for the results");
   CLI11_PARSE(app, argc, argv);
+  if (!options.json.empty()) perf::check_writable("--json", options.json);
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const std::string& dtype : options.dtypes) {
+    for (const std::string& shape : options.shapes)
+      rows.push_back(compare(shape_of(shape), dtype_from_name(dtype.c_str()), options.repetitions, shape));
+  }
+  if (!options.json.empty()) perf::write_file("--json", options.json, nlohmann::ordered_json{{"rows", rows}}.dump(1) + "\n");
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
   try {
-    if (!options.json.empty()) perf::check_writable("--json", options.json);
-    nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-    for (const std::string& dtype : options.dtypes) {
-      for (const std::string& shape : options.shapes)
-        rows.push_back(compare(shape_of(shape), dtype_from_name(dtype.c_str()), options.repetitions, shape));
-    }
-    if (!options.json.empty())
-      perf::write_file("--json", options.json, nlohmann::ordered_json{{"rows", rows}}.dump(1) + "\n");
-    return 0;
+    return run(argc, argv);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return 2;
