@@ -1,10 +1,10 @@
 """Compares all-reduce between hosts with its bound, with Open MPI and Gloo, and with the link model. Takes root.
 
 Network namespaces of this machine stand for hosts (perf/netlab). Each round runs whole programs in turn: a bare TCP stream in both
-directions at once; stretto-perf with the method that the library chooses and with each --method, and Gloo on the same buffers; Open
-MPI, in a program of its own; reduce-scatter and all-gather, quantized and in bf16; and stretto-perf on one host, with STRETTO_LINKS
-at the stream's rate. Figures are medians over the rounds. Prints a table and the verdicts; exits 1 if a figure falls short or was
-not measured.
+directions at once; stretto-perf with the method that the library chooses, with each --method and, from the second round on, with the
+chosen method by its name, and Gloo on the same buffers; Open MPI, in a program of its own; reduce-scatter and all-gather, quantized and
+in bf16; and stretto-perf on one host, with STRETTO_LINKS at the stream's rate. Figures are medians over the rounds. Prints a table and
+the verdicts; exits 1 if a figure falls short or was not measured.
 """
 import json
 import pathlib
@@ -57,8 +57,9 @@ class Measurement:
             self.wrong += row["wrong"] or 0
 
     def all_reduce(self, side, start, more=()):
-        methods = ",".join([CHOSEN, *self.options.method])
         for size in self.options.sizes:
+            chosen = [self.chosen[side, size]] if side == "stretto" and (side, size) in self.chosen else []
+            methods = ",".join(dict.fromkeys([CHOSEN, *self.options.method, *chosen]))
             self.perf(side, ["all_reduce", "-b", size, "-e", size, "--algo", methods, *more], start)
 
     def model(self):
