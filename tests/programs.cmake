@@ -8,9 +8,10 @@ endforeach()
 set(mpirun MPIRUN_PROGRAM=$<$<BOOL:${MPIEXEC_EXECUTABLE}>:${MPIEXEC_EXECUTABLE}>)
 set(root ROOT=${PROJECT_SOURCE_DIR})
 
-# Checker and clock of stretto-perf.
+# Checker and clock of stretto-perf, and the curve that stretto-train draws.
 if(TARGET stretto-perf)
-  add_executable(tools_tests tools/perf_check_test.cpp tools/perf_measure_test.cpp tools/perf_stragglers_test.cpp)
+  add_executable(tools_tests tools/curve_test.cpp tools/perf_check_test.cpp tools/perf_measure_test.cpp tools/perf_stragglers_test.cpp)
+  target_include_directories(tools_tests PRIVATE ${PROJECT_SOURCE_DIR}/examples/gpt)
   target_link_libraries(tools_tests PRIVATE stretto perf_parts stretto_options GTest::gtest_main)
   add_test_shards(tools_tests 1)
 endif()

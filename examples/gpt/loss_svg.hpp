@@ -2,11 +2,9 @@
 #include <string>
 #include <vector>
 
-namespace gpt {
+#include "curve.hpp"
 
-struct CurvePoint {
-  double x, y;
-};
+namespace gpt {
 
 // A self-contained picture: training loss by step, its smoothed curve, and validation losses as dots. loss must not be
 // empty.

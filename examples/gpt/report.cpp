@@ -61,10 +61,19 @@ void Reporter::begin_after(std::int64_t step) {
     };
     const bool has_step = metrics.is_object() && metrics.contains("step") && metrics["step"].is_number_unsigned();
     if (!has_step || metrics["step"].get<std::uint64_t>() > static_cast<std::uint64_t>(step)) return false;
-    const std::optional<double> loss = number("loss");
-    if (loss) curve_.push_back({metrics["step"].get<std::int64_t>(), *loss, number("val_loss")});
+    if (const std::optional<double> loss = number("loss")) {
+      add_to_curves(metrics["step"].get<std::int64_t>(), *loss, number("val_loss"));
+    }
     return true;
   });
+}
+
+void Reporter::add_to_curves(std::int64_t step, double loss, std::optional<double> validation_loss) {
+  if (log_directory_.empty() || !std::isfinite(loss)) return;
+  losses_.add(static_cast<double>(step), loss);
+  if (validation_loss && std::isfinite(*validation_loss)) {
+    validation_losses_.add(static_cast<double>(step), *validation_loss);
+  }
 }
 
 void Reporter::say(const std::string& line) {
@@ -78,10 +87,7 @@ void Reporter::say(const std::string& line) {
 void Reporter::step(const StepReport& report) {
   last_ = report;
   seconds_per_step_ = seconds_per_step_ == 0 ? report.seconds : 0.9 * seconds_per_step_ + 0.1 * report.seconds;
-  if (std::isfinite(report.loss)) {
-    const bool is_drawn = report.validation_loss && std::isfinite(*report.validation_loss);
-    curve_.push_back({report.step, report.loss, is_drawn ? report.validation_loss : std::nullopt});
-  }
+  add_to_curves(report.step, report.loss, report.validation_loss);
   const bool listed = report.step == 1 || report.step == report.steps || report.step % log_interval_ == 0 ||
                       report.validation_loss || report.skipped || (report.slowest && report.slowest->named);
   if (listed) {
@@ -156,16 +162,11 @@ void Reporter::finish(const std::vector<stretto::Record>& records) {
       sum_row(std::get<0>(key), std::get<1>(key), std::get<2>(key), std::get<3>(key), traffic);
     sum_row("all", "", "", "", total);
   }
-  if (log_directory_.empty() || curve_.empty()) return;
-  std::vector<CurvePoint> loss;
-  std::vector<CurvePoint> validation;
-  for (const Point& point : curve_) {
-    loss.push_back({static_cast<double>(point.step), point.loss});
-    if (point.validation_loss) validation.push_back({static_cast<double>(point.step), *point.validation_loss});
-  }
+  const std::vector<CurvePoint> losses = losses_.points();
+  if (losses.empty()) return;
   const std::string path = log_directory_ + "/loss.svg";
   std::ofstream out(path);
-  out << loss_svg(loss, validation);
+  out << loss_svg(losses, validation_losses_.points());
   out.close();
   if (!out) fail(ErrorCode::io, "Cannot write {}: {}.", path, std::strerror(errno));
 }

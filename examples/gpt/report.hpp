@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "curve.hpp"
 #include "metrics_file.hpp"
 #include "stragglers.hpp"
 #include "stretto/ledger.hpp"
@@ -43,17 +44,13 @@ class Reporter {
   void finish(const std::vector<stretto::Record>& records);
 
  private:
-  struct Point {
-    std::int64_t step;
-    double loss;
-    std::optional<double> validation_loss;
-  };
   void draw_bar();
+  void add_to_curves(std::int64_t step, double loss, std::optional<double> validation_loss);
   bool terminal_;
   std::int64_t log_interval_;
   std::string log_directory_;
   std::unique_ptr<MetricsFile> metrics_;  // with a log directory
-  std::vector<Point> curve_;
+  Curve losses_, validation_losses_;
   StepReport last_;
   double seconds_per_step_ = 0;  // smoothed
 };
