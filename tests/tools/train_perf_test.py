@@ -21,9 +21,13 @@ def figures(bf16_instructions=True, **dtypes):
             "level": "native", "bf16_instructions": bf16_instructions, "torch": "1.13", "rounds": 3, "dtypes": dtypes}
 
 
+def run_train(what):
+    return run_on(train.main, DocsSection("./dev perf train"), what)
+
+
 class TrainTest(unittest.TestCase):
     def test_all_that_is_wanted(self):
-        status, printed, page = run_on(train.main, DocsSection("./dev perf train"), figures(fp32=of_dtype(1.3, 0.95), bf16=of_dtype(2.1, 0.8, over_fp32=1.5)))
+        status, printed, page = run_train(figures(fp32=of_dtype(1.3, 0.95), bf16=of_dtype(2.1, 0.8, over_fp32=1.5)))
         self.assertEqual((status, printed.count("holds:"), printed.count("\n")), (0, 3, 7), printed)
         self.assertIn("| fp32 | 1,300 | 1,000 | 1.30 | 1.20 to 1.50 | 2.50 | 0.95 | 100 |", page)
         self.assertNotIn("stale", page)
@@ -33,16 +37,16 @@ class TrainTest(unittest.TestCase):
         for what, sentence in [(figures(fp32=slow), "FALLS SHORT: fp32: 1.20 times"),
                                (figures(fp32=of_dtype(1.3, 0.9)), "FALLS SHORT: fp32: a share of 0.90"),
                                (figures(fp32=good, bf16=of_dtype(1.9, 0.8)), "FALLS SHORT: bf16: 1.90 times")]:
-            status, printed, page = run_on(train.main, DocsSection("./dev perf train"), what)
+            status, printed, page = run_train(what)
             self.assertEqual(status, 1)
             self.assertIn(sentence, printed)
             self.assertIn(f"- {sentence}", page)
 
     def test_bf16_without_its_instructions_is_compared_with_fp32(self):
         for over, expected in [(1.0, 0), (0.9, 1)]:
-            status, printed, _ = run_on(train.main, DocsSection("./dev perf train"), figures(False, fp32=of_dtype(1.3, 0.95), bf16=of_dtype(0.9, 0.8, over_fp32=over)))
+            status, printed, _ = run_train(figures(False, fp32=of_dtype(1.3, 0.95), bf16=of_dtype(0.9, 0.8, over_fp32=over)))
             self.assertEqual(status, expected, printed)
-        status, printed, _ = run_on(train.main, DocsSection("./dev perf train"), figures(False, bf16=of_dtype(0.9, 0.8)))
+        status, printed, _ = run_train(figures(False, bf16=of_dtype(0.9, 0.8)))
         self.assertEqual(status, 1)
         self.assertIn("NOT MEASURED: bf16, without bf16 instructions", printed)
 
