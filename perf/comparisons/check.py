@@ -80,7 +80,7 @@ def module(name, *words, python=sys.executable):
 
 
 PARTS = {
-    "host": Part(module("host", "--sizes", "8,2K,64K,1M,16M", "--rounds", "1"), host_ratios),
+    "host": Part(module("host", "--sizes", "8,2K,64K,1M,16M", "--rounds", "3"), host_ratios),
     "hosts": Part(module("netlab_report", "--sizes", "1,16", "--quantized-bytes", str(16 << 20), "--rounds", "1",
                          "--method", "two_level(ring+ring)*4/8"), netlab_ratios),
     "train": Part(module("train", "--rounds", "2", "--dtype", "fp32"), train_ratios),

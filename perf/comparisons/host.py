@@ -3,11 +3,8 @@ Stretto, Open MPI, MPICH and Gloo in turn, each in a program of its own (Gloo in
 
 Prints the times and the verdicts on them, writes a JSON file, and exits 1 where Stretto falls short.
 """
-import bisect
 import json
-import statistics
 import sys
-import time
 
 from perf.comparisons import mpi_programs
 from perf.comparisons.host_verdicts import ALL_REDUCE, LARGEST, LIMIT_SIZES, OTHERS, OTHER_LIMITS, falls_short
@@ -16,10 +13,6 @@ from perf.comparisons.programs import (BIN, add_outputs, command_text, cores, fi
 from perf.pages import host as page
 from perf.pages.text import size_text
 
-FURTHER = 1.5  # times the exchange of near cores: from here on two cores are further apart than they were
-FIRST_LOOKS = 20  # at the exchange, one a second
-NEAREST = 0.1  # of all looks: single ones see a far shorter time, for which it would be in vain to wait
-MOST_WAIT = {"partial": 300, "whole": 900}  # seconds in all for cores that are further apart, of a run
 PREPARED_UP_TO = 4 << 10  # bytes; for more, the time that preparing saves cannot be measured
 
 
@@ -34,6 +27,12 @@ def doublings(sizes):
     return runs
 
 
+def lower_quartile(rounds):
+    """Of one figure. The cores of a virtual machine move apart for seconds to minutes, in which small calls take several times as long:
+    sides are compared where each of them had its cores near each other."""
+    return sorted(rounds)[len(rounds) // 4]
+
+
 class Measurement:
     def __init__(self, options):
         self.options = options
@@ -41,10 +40,6 @@ class Measurement:
         self.samples = {}  # (collective, ranks, side, size) -> microseconds, one a round
         self.exchanges = {}  # ranks -> microseconds, one a round
         self.limits = {}  # (ranks, collective, size) -> microseconds, one a round
-        self.found = []  # (one of the three above, its key, microseconds): of the program that runs
-        self.looks = []  # microseconds of the exchange between two cores, in ascending order
-        self.waited = 0  # seconds for that
-        self.most_wait = MOST_WAIT["partial" if options.partial else "whole"]
         self.wrong = set()
         self.versions = {}
         self.commands = {}
@@ -65,34 +60,7 @@ class Measurement:
         return [form for form in self.loops if form.startswith(mpi) and (form != "openmpi_sm" or ranks <= cores())]
 
     def add(self, collective, ranks, side, size, us):
-        self.found.append((self.samples, (collective, ranks, side, size), us))
-
-    def exchange_of_two(self):
-        us = json.loads(run([BIN / "host_limit", 2, "exchange"]).stdout)["exchange_us"]
-        bisect.insort(self.looks, us)
-        return us
-
-    def look_first(self):
-        for _ in range(FIRST_LOOKS):
-            self.exchange_of_two()
-            time.sleep(1)
-
-    def is_far(self):
-        return self.exchange_of_two() > FURTHER * self.looks[int(NEAREST * len(self.looks))]
-
-    def steadily(self, program, *arguments):
-        """Runs a program of one side while the two cores are as near to each other as they can be: those of a virtual machine move
-        every few seconds or minutes, and all sides are to be measured on the same machine."""
-        for _ in range(3):
-            while self.is_far() and self.waited < self.most_wait:
-                time.sleep(1)
-                self.waited += 1
-            self.found = []
-            program(*arguments)
-            if not self.is_far() or self.waited >= self.most_wait:
-                break
-        for times, key, us in self.found:
-            times.setdefault(key, []).append(us)
+        self.samples.setdefault((collective, ranks, side, size), []).append(us)
 
     def stretto(self, collective, ranks, side, sizes):
         words = [BIN / "stretto-perf", collective, "--nproc", ranks, "-f", 2, "-w", 2, "--seconds", self.seconds, "--copies", 1]
@@ -130,10 +98,10 @@ class Measurement:
         def measured(what, *sizes):
             return json.loads(run([BIN / "host_limit", ranks, what, *sizes]).stdout)
 
-        self.found.append((self.exchanges, ranks, measured("exchange")["exchange_us"]))
+        self.exchanges.setdefault(ranks, []).append(measured("exchange")["exchange_us"])
         for collective in [ALL_REDUCE, *(OTHER_LIMITS if ranks == 2 else [])]:
             for size, us in (measured(collective, *sizes)["loops"] if sizes else {}).items():
-                self.found.append((self.limits, (ranks, collective, size), us))
+                self.limits.setdefault((ranks, collective, size), []).append(us)
 
     def round(self):
         """Every side once, whole programs in turn."""
@@ -141,28 +109,28 @@ class Measurement:
         for ranks in self.options.ranks:
             small = [size for size in sizes if size <= PREPARED_UP_TO]
             if ranks == 2 and small:
-                self.steadily(self.stretto, ALL_REDUCE, ranks, "prepared", small)
+                self.stretto(ALL_REDUCE, ranks, "prepared", small)
             for side in ("symmetric", "malloc"):
-                self.steadily(self.stretto, ALL_REDUCE, ranks, side, sizes)
+                self.stretto(ALL_REDUCE, ranks, side, sizes)
             for form in self.forms(ranks):
-                self.steadily(self.mpi, ALL_REDUCE, ranks, form, sizes)
-            self.steadily(self.limit, ranks, [size for size in sizes if size in LIMIT_SIZES])
+                self.mpi(ALL_REDUCE, ranks, form, sizes)
+            self.limit(ranks, [size for size in sizes if size in LIMIT_SIZES])
         if 2 in self.options.ranks:
             for collective in OTHERS:
                 for side in ("symmetric", "malloc"):
-                    self.steadily(self.stretto, collective, 2, side, sizes)
+                    self.stretto(collective, 2, side, sizes)
                 for form in self.forms(2, "openmpi"):
-                    self.steadily(self.mpi, collective, 2, form, sizes)
+                    self.mpi(collective, 2, form, sizes)
 
     def figures(self):
-        """Medians over the rounds."""
+        """The lower quartiles of the rounds."""
         times = {}
         for (collective, ranks, side, size), samples in sorted(self.samples.items()):
             by_ranks = times.setdefault(collective, {})
-            by_ranks.setdefault(str(ranks), {}).setdefault(side, {})[str(size)] = statistics.median(samples)
-        limit = {str(ranks): {"exchange_us": statistics.median(samples), "loops": {}} for ranks, samples in self.exchanges.items()}
+            by_ranks.setdefault(str(ranks), {}).setdefault(side, {})[str(size)] = lower_quartile(samples)
+        limit = {str(ranks): {"exchange_us": lower_quartile(samples), "loops": {}} for ranks, samples in self.exchanges.items()}
         for (ranks, collective, size), samples in self.limits.items():
-            limit[str(ranks)]["loops"].setdefault(collective, {})[size] = statistics.median(samples)
+            limit[str(ranks)]["loops"].setdefault(collective, {})[size] = lower_quartile(samples)
         return {
             "machine": machine(),
             "command": self.options.command,
@@ -175,7 +143,6 @@ class Measurement:
             "wrong": sorted(self.wrong),
             "times": times,
             "limit": limit,
-            "waited": self.waited,
         }
 
 
@@ -186,7 +153,7 @@ def parse():
                             help="one round of short loops over few sizes with 2 ranks; too rough for figures to keep"),
         parser.add_argument("--sizes", help="sizes such as 8,64K,64M (default every power of two from 8 bytes to 64M)"),
         parser.add_argument("--ranks", help="numbers of ranks (default 2,4,8)"),
-        parser.add_argument("--rounds", type=int, help="rounds, over which medians are taken (default 3)"),
+        parser.add_argument("--rounds", type=int, help="rounds, of which each figure's lower quartile is taken (default 4)"),
     ]
     add_outputs(parser, "host", "docs/performance.md")
     options = parser.parse_args()
@@ -194,7 +161,7 @@ def parse():
     if options.write_docs:
         page.SECTION.around(options.write_docs)  # fails now rather than after ten minutes of measurement
     options.partial = bool(options.quick or options.sizes or options.ranks)
-    options.rounds = options.rounds or (1 if options.quick else 3)
+    options.rounds = options.rounds or (1 if options.quick else 4)
     sizes = options.sizes or ("8,64K,4M" if options.quick else None)
     options.sizes = sizes_in_bytes(sizes) if sizes else [8 << i for i in range(24)]
     for size in options.sizes:
@@ -212,8 +179,6 @@ def main():
         figures = read_json(options.earlier)
     else:
         measurement = Measurement(options)
-        if not options.quick:
-            measurement.look_first()
         for i in range(options.rounds):
             measurement.round()
             print(f"round {i + 1} of {options.rounds} is done", file=sys.stderr)

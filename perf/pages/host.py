@@ -81,8 +81,8 @@ def limit_lines(figures):
 
 def machine_line(figures):
     versions = [figures["versions"][name] for name in ("stretto", "openmpi", "mpich", "gloo") if name in figures["versions"]]
-    return (f"{machine_text(figures['machine'])}: {'; '.join(versions)}; {rounds_text(figures['rounds'])}, loops of "
-            f"{figures['seconds']} s" + (f"; {figures['waited']} s waited for cores that had moved apart" if figures["waited"] else ""))
+    return (f"{machine_text(figures['machine'])}: {'; '.join(versions)}; "
+            f"{rounds_text(figures['rounds'], 'lower quartiles')}, loops of {figures['seconds']} s")
 
 
 def summary(figures):

@@ -29,8 +29,8 @@ def machine_text(machine):
     return f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}, {machine['date']}"
 
 
-def rounds_text(rounds):
-    return f"medians of {rounds} rounds" if rounds > 1 else "one round"
+def rounds_text(rounds, taken="medians"):
+    return f"{taken} of {rounds} rounds" if rounds > 1 else "one round"
 
 
 def verdict_text(verdict):

@@ -41,12 +41,19 @@ def good_figures():
     return {
         "machine": {"cpu": "A processor", "cores": 2, "system": "A system", "date": "2000-01-01"}, "command": "./dev perf host",
         "rounds": 3, "seconds": 0.1, "sizes": SIZES, "partial": False, "versions": {"stretto": "Stretto 1", "mpich": "MPICH 4"},
-        "commands": {}, "wrong": [], "times": times, "limit": limit, "waited": 0,
+        "commands": {}, "wrong": [], "times": times, "limit": limit,
     }
 
 
 def failing(figures):
     return [verdict.text for verdict in host_verdicts.verdicts(figures) if verdict.holds is False]
+
+
+class Rounds(unittest.TestCase):
+    def test_rounds_with_cores_far_from_each_other_do_not_count(self):
+        self.assertEqual(host.lower_quartile([0.27, 0.065, 0.28, 0.066]), 0.066)
+        self.assertEqual(host.lower_quartile([0.27, 0.065, 0.28]), 0.065)
+        self.assertEqual(host.lower_quartile([0.27]), 0.27)
 
 
 class Verdicts(unittest.TestCase):
