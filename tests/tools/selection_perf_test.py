@@ -6,11 +6,13 @@ import unittest
 
 ROOT = pathlib.Path(os.environ["ROOT"])
 sys.path.insert(0, str(ROOT))
-from perf.comparisons.selection import SECTION, Cell, section, summary, verdicts  # noqa: E402
+from perf.comparisons.selection import SECTION, cell, section, summary, verdicts  # noqa: E402
 
 
-def cells(*ratios):
-    return [Cell("2 ranks", "all_reduce", 8 << i, "ring", "direct", ratio) for i, ratio in enumerate(ratios)]
+def cells(*ratios, where="2 ranks"):
+    """Cells of these ratios, in which direct is the fastest method at both times."""
+    times = [{"ring": ratio, "direct": 1.0} for ratio in ratios]
+    return [cell(where, "all_reduce", 8 << i, "ring", us, us) for i, us in enumerate(times)]
 
 
 class Selection(unittest.TestCase):
@@ -20,11 +22,18 @@ class Selection(unittest.TestCase):
         self.assertEqual([verdict.holds for verdict in verdicts(cells(*[1.0] * 19, 1.6))], [True, False])
 
     def test_a_row_for_each_place(self):
-        both = [*cells(1.0, 1.2, 2.0, 1.1), Cell("2 hosts x 2 ranks", "gather", 4096, "direct", "direct", 1.0)]
-        self.assertEqual(summary(both)[1:], [["2 ranks", "4", "50%", "1", "2.00"], ["2 hosts x 2 ranks", "1", "100%", "0", "1.00"]])
+        both = [*cells(1.0, 1.2, 2.0, 1.1), *cells(1.0, where="2 hosts x 2 ranks")]
+        self.assertEqual(summary(both)[1:], [["2 ranks", "4", "50%", "1", "2.00", "100%", "0"],
+                                             ["2 hosts x 2 ranks", "1", "100%", "0", "1.00", "100%", "0"]])
+
+    def test_the_earlier_fastest_is_judged_by_the_later_times(self):
+        moved = cell("2 ranks", "gather", 64, "ring", {"ring": 1.0, "direct": 2.0}, {"ring": 2.0, "direct": 1.0})
+        gone = cell("2 ranks", "gather", 64, "direct", {"ring": 1.0, "direct": 2.0}, {"direct": 1.0})
+        self.assertEqual((moved.ratio, moved.repeated, moved.fastest), (2.0, 2.0, "direct"))
+        self.assertEqual((gone.ratio, gone.repeated), (1.0, float("inf")))
 
     def test_the_page(self):
-        self.assertIn("| 2 ranks | 1 | 100% | 0 | 1.00 |", section(cells(1.0), "./dev perf selection"))
+        self.assertIn("| 2 ranks | 1 | 100% | 0 | 1.00 | 100% | 0 |", section(cells(1.0), "./dev perf selection"))
         SECTION.around(ROOT / "docs/selection.md")  # exits if the page has no place for the figures
 
 
