@@ -10,17 +10,27 @@
 #include "device/cpu/simd-inl.hpp"
 #include "device/cpu/wide_gradient.hpp"
 
-// A row is read several times, but only once from memory: it fits into the L1 or L2 cache. Rows of 16-bit elements are
-// widened once, and gamma and beta once for all rows: conversions would take longer than all else.
+// A row is read several times, but only once from memory: it fits into the L1 or L2 cache. What 16-bit elements were widened
+// to is kept for the row's later passes, as are gamma and beta for all rows: conversions would take longer than all else.
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::HWY_NAMESPACE {
 namespace {
 
+template <class T>
+constexpr bool is_narrow = !std::is_same_v<T, Accumulator<T>>;
+
+// wide: scratch for the row, used if T is narrow.
 template <class T, class A = Accumulator<T>>
-void forward_row(const A* x, const A* gamma, const A* beta, A epsilon, std::int64_t columns, T* y, A* mean_out,
-                 A* rstd_out) {
+void forward_row(const T* x_row, const A* gamma, const A* beta, A epsilon, std::int64_t columns, T* y, A* mean_out,
+                 A* rstd_out, A* wide) {
   const AccumulatorTag<T> d;
-  const A sum = sum_over(d, columns, [&](std::int64_t c, auto lanes) HWY_ATTR { return load(d, x + c, lanes); });
+  const A sum = sum_over(d, columns, [&](std::int64_t c, auto lanes) HWY_ATTR {
+    const auto element = load(d, x_row + c, lanes);
+    if constexpr (is_narrow<T>) store(d, element, wide + c, lanes);
+    return element;
+  });
+  const A* x = wide;
+  if constexpr (!is_narrow<T>) x = x_row;
   const auto mean = hn::Set(d, sum / static_cast<A>(columns));
   // A second pass, since the mean square minus the squared mean would cancel where the mean is large.
   const A squares = sum_over(d, columns, [&](std::int64_t c, auto lanes) HWY_ATTR {
@@ -37,28 +47,44 @@ void forward_row(const A* x, const A* gamma, const A* beta, A epsilon, std::int6
 }
 
 // With normal = (x - mean) rstd and g = dy gamma: dx += rstd (g - mean(g) - normal mean(g normal)).
+// wide: scratch for two rows, used if T is narrow: normal and g for the second pass.
 template <class T, class A = Accumulator<T>>
-void backward_row(const A* x, const A* gamma, A mean_of_row, A rstd_of_row, const A* dy, std::int64_t columns, T* dx,
-                  A* dgamma, A* dbeta) {
+void backward_row(const T* x, const A* gamma, A mean_of_row, A rstd_of_row, const T* dy, std::int64_t columns, T* dx,
+                  A* dgamma, A* dbeta, A* wide) {
   const AccumulatorTag<T> d;
   const auto mean = hn::Set(d, mean_of_row);
   const auto rstd = hn::Set(d, rstd_of_row);
+  A* const wide_g = wide + columns;
   auto sum_g = hn::Zero(d);
   auto sum_g_normal = hn::Zero(d);
   for_each_vector(d, columns, [&](std::int64_t c, auto lanes) HWY_ATTR {
+    const auto gamma_c = load(d, gamma + c, lanes);  // zero in lanes without an element, and so is g
+    const auto dgamma_c = load(d, dgamma + c, lanes);
+    const auto dbeta_c = load(d, dbeta + c, lanes);
     const auto dy_c = load(d, dy + c, lanes);
     const auto normal = hn::Mul(hn::Sub(load(d, x + c, lanes), mean), rstd);
-    store(d, hn::MulAdd(dy_c, normal, load(d, dgamma + c, lanes)), dgamma + c, lanes);
-    store(d, hn::Add(load(d, dbeta + c, lanes), dy_c), dbeta + c, lanes);
-    const auto g = hn::Mul(dy_c, load(d, gamma + c, lanes));  // zero in lanes without an element
+    const auto g = hn::Mul(dy_c, gamma_c);
     sum_g = hn::Add(sum_g, g);
     sum_g_normal = hn::MulAdd(g, normal, sum_g_normal);
+    store(d, hn::MulAdd(dy_c, normal, dgamma_c), dgamma + c, lanes);
+    store(d, hn::Add(dbeta_c, dy_c), dbeta + c, lanes);
+    if constexpr (is_narrow<T>) {
+      store(d, normal, wide + c, lanes);
+      store(d, g, wide_g + c, lanes);
+    }
   });
   const auto mean_g = hn::Div(hn::SumOfLanes(d, sum_g), hn::Set(d, static_cast<A>(columns)));
   const auto mean_g_normal = hn::Div(hn::SumOfLanes(d, sum_g_normal), hn::Set(d, static_cast<A>(columns)));
   for_each_vector(d, columns, [&](std::int64_t c, auto lanes) HWY_ATTR {
-    const auto normal = hn::Mul(hn::Sub(load(d, x + c, lanes), mean), rstd);
-    const auto g = hn::Mul(load(d, dy + c, lanes), load(d, gamma + c, lanes));
+    auto normal = hn::Zero(d);
+    auto g = hn::Zero(d);
+    if constexpr (is_narrow<T>) {
+      normal = load(d, wide + c, lanes);
+      g = load(d, wide_g + c, lanes);
+    } else {
+      normal = hn::Mul(hn::Sub(load(d, x + c, lanes), mean), rstd);
+      g = hn::Mul(load(d, dy + c, lanes), load(d, gamma + c, lanes));
+    }
     const auto change = hn::NegMulAdd(normal, mean_g_normal, hn::Sub(g, mean_g));
     store(d, hn::MulAdd(change, rstd, load(d, dx + c, lanes)), dx + c, lanes);
   });
@@ -69,11 +95,10 @@ template <class T>
 class WideRows {
  public:
   WideRows(std::int64_t rows, std::int64_t columns) : columns_(columns) {
-    if (!std::is_same_v<T, Accumulator<T>>) scratch_.resize(static_cast<std::size_t>(rows * columns));
+    if (is_narrow<T>) scratch_.resize(static_cast<std::size_t>(rows * columns));
   }
-  const Accumulator<T>* of(const T* from, std::int64_t row) {
-    return widened(from, columns_, scratch_.data() + (scratch_.empty() ? 0 : row * columns_));
-  }
+  Accumulator<T>* at(std::int64_t row) { return is_narrow<T> ? scratch_.data() + row * columns_ : nullptr; }
+  const Accumulator<T>* of(const T* from, std::int64_t row) { return widened(from, columns_, at(row)); }
 
  private:
   std::int64_t columns_;
@@ -93,8 +118,8 @@ void layer_norm_forward_simd(const Tensor& x, const Tensor& gamma, const Tensor&
     for (std::int64_t row = 0; row < x.rows(); ++row) {
       const T* const x_row = x.data<T>() + row * columns;
       T* const y_row = y.data<T>() + row * columns;
-      forward_row(wide.of(x_row, 2), wide_gamma, wide_beta, static_cast<A>(epsilon), columns, y_row, mean.data<A>() + row,
-                  rstd.data<A>() + row);
+      forward_row(x_row, wide_gamma, wide_beta, static_cast<A>(epsilon), columns, y_row, mean.data<A>() + row,
+                  rstd.data<A>() + row, wide.at(2));
     }
   });
 }
@@ -110,8 +135,8 @@ void layer_norm_backward_simd(const Tensor& x, const Tensor& gamma, const Tensor
       const T* const x_row = x.data<T>() + row * columns;
       const T* const dy_row = dy.data<T>() + row * columns;
       T* const dx_row = dx.data<T>() + row * columns;
-      backward_row(wide.of(x_row, 1), wide_gamma, mean.data<A>()[row], rstd.data<A>()[row], wide.of(dy_row, 2), columns,
-                   dx_row, dgamma.data<A>(), dbeta.data<A>());
+      backward_row(x_row, wide_gamma, mean.data<A>()[row], rstd.data<A>()[row], dy_row, columns, dx_row, dgamma.data<A>(),
+                   dbeta.data<A>(), wide.at(1));
     }
   });
 }
