@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/fail.hpp"
+#include "core/whole_number.hpp"
 #include "stretto/tuning.hpp"
 
 namespace stretto {
@@ -16,21 +17,29 @@ void check_keys(const nlohmann::json& object, const std::vector<std::string>& kn
   }
 }
 
+int ranks_from_json(const nlohmann::json& value, const char* key, int least, const std::string& source) {
+  constexpr int most = 1 << 20;
+  const std::optional<int> ranks = whole_number(value, least, most);
+  require(ranks.has_value(), "{} has a route with {} = {}; it must be a whole number from {} to {}.", source, key,
+          value.dump(), least, most);
+  return *ranks;
+}
+
 RouteCost route_from_json(const nlohmann::json& entry, const std::string& source) {
   check_keys(entry,
              {"route", "ranks", "ranks_per_core", "alpha_us", "overhead_us", "bandwidth_gbs", "local_gbs", "lane_gain",
               "quantize_ns", "ranks_per_node", "table", "symmetric_table"},
              "A route in " + source);
   RouteCost route;
-  route.ranks = entry.at("ranks");
-  route.ranks_per_node = entry.value("ranks_per_node", 0);
-  require(route.ranks_per_node >= 0, "{} has a route with ranks_per_node = {}; it cannot be negative.", source,
-          route.ranks_per_node);
+  route.ranks = ranks_from_json(entry.at("ranks"), "ranks", 1, source);
+  if (entry.contains("ranks_per_node")) {
+    route.ranks_per_node = ranks_from_json(entry["ranks_per_node"], "ranks_per_node", 0, source);
+  }
   route.rules = rules_from_text(entry.value("table", ""), source);
   route.symmetric_rules = rules_from_text(entry.value("symmetric_table", ""), source);
   route.route = entry.at("route");
   route.ranks_per_core = entry.at("ranks_per_core");
-  for (const char* key : {"ranks", "ranks_per_core", "bandwidth_gbs", "local_gbs"}) {
+  for (const char* key : {"ranks_per_core", "bandwidth_gbs", "local_gbs"}) {
     require(entry.at(key).get<double>() > 0, "{} has a route with {} = {}; it must be more than 0.", source, key,
             entry.at(key).get<double>());
   }

@@ -5,6 +5,7 @@
 
 #include "core/fail.hpp"
 #include "core/text_file.hpp"
+#include "core/whole_number.hpp"
 #include "stretto/simulate.hpp"
 
 namespace stretto {
@@ -27,11 +28,12 @@ double number(const Json& object, const std::string& where, const char* key, boo
   return value;
 }
 
-int whole_number(const Json& object, const std::string& where, const char* key) {
-  require(
-      object[key].is_number_integer() && object[key].get<std::int64_t>() >= 1 && object[key].get<std::int64_t>() <= 1 << 20,
-      "{} of a link model has {} = {}; choose a whole number from 1 to {}.", where, key, object[key].dump(), 1 << 20);
-  return object[key].get<int>();
+int count_of(const Json& object, const std::string& where, const char* key) {
+  constexpr int most = 1 << 20;
+  const std::optional<int> number = whole_number(object[key], 1, most);
+  require(number.has_value(), "{} of a link model has {} = {}; choose a whole number from 1 to {}.", where, key,
+          object[key].dump(), most);
+  return *number;
 }
 
 LinkLevel level_of(const Json& object, std::size_t i, bool last) {
@@ -45,10 +47,10 @@ LinkLevel level_of(const Json& object, std::size_t i, bool last) {
   level.bandwidth_gbs = number(object, where, "bandwidth_gbs", false);
   require(last || object.contains("ranks"), "{} ({}) of a link model needs 'ranks'; only the last level may hold all.",
           where, level.name);
-  if (object.contains("ranks")) level.ranks = whole_number(object, where, "ranks");
+  if (object.contains("ranks")) level.ranks = count_of(object, where, "ranks");
   require(!last || !object.contains("ports"), "{} ({}) is the last of a link model, which nothing leaves; it has no ports.",
           where, level.name);
-  if (object.contains("ports")) level.ports = whole_number(object, where, "ports");
+  if (object.contains("ports")) level.ports = count_of(object, where, "ports");
   if (object.contains("own_ports")) {
     require(object["own_ports"].is_boolean(), "{} of a link model has own_ports = {}; choose true or false.", where,
             object["own_ports"].dump());

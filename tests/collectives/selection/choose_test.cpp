@@ -429,6 +429,11 @@ TEST(TuningFile, SaysWhatIsWrongWithIt) {
   EXPECT_DOUBLE_EQ(Tuning::from_json(quantizing, "a.json").routes[0].cost.quantize, 0.25e-9);
   quantizing.replace(quantizing.find("0.25"), 4, "-1.0");
   EXPECT_THAT(sentence(quantizing), HasSubstr("quantize_ns = -1"));
+  for (const char* ranks : {"0", "2.5", "1e87", "4294967298", "\"2\""}) {
+    std::string odd = two_routes;
+    odd.replace(odd.find("\"ranks\": 4"), 10, std::string("\"ranks\": ") + ranks);
+    EXPECT_THAT(sentence(odd), HasSubstr("it must be a whole number from 1 to 1048576")) << ranks;
+  }
   EXPECT_EQ(tuning.nearest("ucx", 8, 1).ranks, 2);
   EXPECT_THAT(sentence_of([&] { tuning.nearest("nccl", 2, 1); }), HasSubstr("'nccl'"));
 }
