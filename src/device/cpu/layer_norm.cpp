@@ -111,11 +111,12 @@ void layer_norm_forward_simd(const Tensor& x, const Tensor& gamma, const Tensor&
                              const Tensor& mean, const Tensor& rstd) {
   with_compute_type(x.dtype(), [&]<class T>(T) {
     using A = Accumulator<T>;
+    const std::int64_t rows = x.rows();  // kept: it is a product
     const std::int64_t columns = x.columns();
     WideRows<T> wide(3, columns);
     const A* const wide_gamma = wide.of(gamma.data<T>(), 0);
     const A* const wide_beta = wide.of(beta.data<T>(), 1);
-    for (std::int64_t row = 0; row < x.rows(); ++row) {
+    for (std::int64_t row = 0; row < rows; ++row) {
       const T* const x_row = x.data<T>() + row * columns;
       T* const y_row = y.data<T>() + row * columns;
       forward_row(x_row, wide_gamma, wide_beta, static_cast<A>(epsilon), columns, y_row, mean.data<A>() + row,
@@ -128,10 +129,11 @@ void layer_norm_backward_simd(const Tensor& x, const Tensor& gamma, const Tensor
                               const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta) {
   with_compute_type(x.dtype(), [&]<class T>(T) {
     using A = Accumulator<T>;
+    const std::int64_t rows = x.rows();  // kept: it is a product
     const std::int64_t columns = x.columns();
     WideRows<T> wide(3, columns);
     const A* const wide_gamma = wide.of(gamma.data<T>(), 0);
-    for (std::int64_t row = 0; row < x.rows(); ++row) {
+    for (std::int64_t row = 0; row < rows; ++row) {
       const T* const x_row = x.data<T>() + row * columns;
       const T* const dy_row = dy.data<T>() + row * columns;
       T* const dx_row = dx.data<T>() + row * columns;
