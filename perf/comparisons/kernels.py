@@ -83,6 +83,8 @@ def main():
         SECTION.around(options.write_docs)
     if options.earlier:
         figures = read_json(options.earlier)
+        if options.write_docs and not {"training", "attention"} <= figures.keys():
+            parser.error(f"--write-docs takes all parts, and {options.earlier} has one: measure without --only.")
     else:
         figures = measured(options)
         write_json(options.json, figures)

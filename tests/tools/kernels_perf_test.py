@@ -1,4 +1,6 @@
 """./dev perf kernels: its verdicts on figures, with a control that falls short, and the page that it writes. Nothing is measured."""
+import contextlib
+import io
 import os
 import pathlib
 import sys
@@ -43,6 +45,12 @@ class KernelsTest(unittest.TestCase):
         self.assertEqual(status, 1)
         self.assertIn("FALLS SHORT: attention, forward, 4x256x4x64, f32: 0.44", printed)
         self.assertIn("holds: attention, backward, 4x256x4x64, f32: 0.60", page)
+
+    def test_a_page_takes_all_parts(self):
+        one = {key: value for key, value in figures(0.95).items() if key != "attention"}
+        with self.assertRaises(SystemExit), contextlib.redirect_stderr(io.StringIO()) as said:
+            run_on(kernels.main, kernels.SECTION, one)
+        self.assertIn("has one: measure without --only", said.getvalue())
 
 
 if __name__ == "__main__":

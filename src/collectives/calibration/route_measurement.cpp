@@ -20,7 +20,8 @@ constexpr Effort small_between{.looks = 2, .hopeless = 3, .most_calls = 3, .look
 constexpr Effort large_between{.looks = 1, .most_calls = 2, .most_bytes = 8 << 20, .look_seconds = 0.01, .seconds = 0};
 constexpr double most_memory = 1 << 30;         // bytes of all buffers on a host
 constexpr std::int64_t must_reach = 128 << 10;  // bytes: a measurement that ends before is thrown away
-constexpr int reach = 4;  // a table speaks of four times as many bytes as were measured; beyond, the model does
+// A table speaks of so many times as many bytes as were measured; beyond, the model does. It knows least what memory costs.
+constexpr int reach_within = 4, reach_between = 2;
 
 // The methods within a node, without those whose lanes or pieces would have less than a few KiB.
 std::vector<Method> sensible_methods(const TimedCall& call) {
@@ -98,7 +99,7 @@ std::optional<MeasuredRoute> within_node(const Communicator& node, double ranks_
   }
   if (reached < must_reach) return std::nullopt;
   sweep.look_again();
-  return measured_route("shm", node.size(), ranks_per_core, sweep.times(), reach);
+  return measured_route("shm", node.size(), ranks_per_core, sweep.times(), reach_within);
 }
 
 LinkCost between_nodes(const Communicator& world, LinkCost cost) {
@@ -145,7 +146,7 @@ std::optional<std::string> table_between_nodes(const Communicator& world, const 
   }
   if (reached < must_reach) return std::nullopt;
   sweep.look_again();
-  return table_of(sweep.times(), reach);
+  return table_of(sweep.times(), reach_between);
 }
 
 }  // namespace stretto
