@@ -25,6 +25,7 @@ struct RouteCost {
   int ranks = 2;
   int ranks_per_node = 0;  // of ranks on several nodes; 0: all are on one
   double ranks_per_core = 1;
+  int measurements = 1;  // that the rest is of; jobs measure a machine several times
   LinkCost cost;
   std::vector<Rule>
       rules;  // override the cost model for groups of `ranks` ranks, placed alike, with a similar ranks_per_core
@@ -50,9 +51,9 @@ struct STRETTO_API Tuning {
   // on several. It need not exist; empty if there is no place for it.
   static std::string measurements_path(bool several_hosts);
   // Parses JSON: {"routes": [{"route", "ranks", "ranks_per_core", "alpha_us", "overhead_us", "bandwidth_gbs",
-  // "local_gbs", "lane_gain", "quantize_ns", "ranks_per_node", "table", "symmetric_table"}], "table": "all_reduce:...",
-  // "machine": "..."}. The tables, "machine", "ranks_per_node" and "quantize_ns" are optional. quantize_ns defaults to 4 /
-  // local_gbs, the time to copy an f32.
+  // "local_gbs", "lane_gain", "quantize_ns", "ranks_per_node", "measurements", "table", "symmetric_table"}], "table":
+  // "all_reduce:...", "machine": "..."}. The tables, "machine", "ranks_per_node", "measurements" and "quantize_ns" are
+  // optional. quantize_ns defaults to 4 / local_gbs, the time to copy an f32.
   static Tuning from_json(const std::string& text, const std::string& source);
   // Returns the measurement of `route` that is nearest to the given ranks and ranks_per_core. Throws Error if `routes`
   // has no measurement of that route.

@@ -5,12 +5,17 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <random>
 
 #include "core/fail.hpp"
 
 namespace stretto {
 namespace {
 
+namespace fs = std::filesystem;
 constexpr std::size_t most_bytes = std::size_t{16} << 20;
 
 struct OpenFile {
@@ -19,6 +24,17 @@ struct OpenFile {
     if (number >= 0) close(number);
   }
 };
+
+// A writer that still writes has begun less than a minute ago.
+void remove_unfinished(const fs::path& path) {
+  std::error_code ignored;
+  for (const fs::directory_entry& each : fs::directory_iterator(path.parent_path(), ignored)) {
+    const std::string name = each.path().filename();
+    if (!name.starts_with(path.filename().string() + ".") || !name.ends_with(".unfinished")) continue;
+    const auto age = fs::file_time_type::clock::now() - each.last_write_time(ignored);
+    if (!ignored && age > std::chrono::minutes(1)) fs::remove(each, ignored);
+  }
+}
 
 }  // namespace
 
@@ -38,6 +54,20 @@ std::string text_of_file(const std::string& path, const std::string& what) {
     if (more == 0) return text;
     require(got <= most_bytes, "{} cannot be read: it has more than {} bytes.", what, most_bytes);
   }
+}
+
+bool write_text_file(const std::string& path, const std::string& text) {
+  const std::string unfinished = fmt::format("{}.{:08x}.unfinished", path, std::random_device{}());
+  std::error_code error;
+  fs::create_directories(fs::path(path).parent_path(), error);
+  remove_unfinished(path);
+  std::ofstream out(unfinished);
+  out << text;
+  out.close();
+  if (out) fs::rename(unfinished, path, error);
+  if (out && !error) return true;
+  fs::remove(unfinished, error);
+  return false;
 }
 
 }  // namespace stretto

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <iterator>
 
 #include "../temporary_directory.hpp"
 #include "stretto/error.hpp"
@@ -44,6 +45,18 @@ TEST(TextFile, WhatMightNeverEndIsRefused) {
   std::filesystem::resize_file(large, std::uintmax_t{1} << 30);
   EXPECT_THAT(refusal_of_text(large), HasSubstr("more than 16777216 bytes"));
   EXPECT_THAT(refusal_of_text(directory / "none"), HasSubstr("No such file"));
+}
+
+TEST(TextFile, IsWrittenWholeOrNotAtAll) {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "new/file";
+  EXPECT_TRUE(write_text_file(path, "old"));
+  EXPECT_TRUE(write_text_file(path, "new"));
+  EXPECT_EQ(text_of_file(path, path), "new");
+  std::filesystem::create_directory(directory / "new/directory");
+  EXPECT_FALSE(write_text_file(directory / "new/directory", "text"));
+  EXPECT_FALSE(write_text_file("/dev/null/file", "text"));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory / "new"), std::filesystem::directory_iterator()), 2);
 }
 
 }  // namespace

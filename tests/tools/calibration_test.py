@@ -47,12 +47,19 @@ class Calibration(unittest.TestCase):
         return self.said_by(self.start(**settings))[0]
 
     def written(self):
-        """The only file of measurements in the cache. The other one is that by which jobs take turns."""
+        """The only file of measurements in the cache. The others are that by which jobs take turns, and the times of all methods."""
         files = list(self.cache.iterdir())
         measurements = [file for file in files if file.suffix == ".json"]
         self.assertEqual(len(measurements), 1, files)
-        self.assertLessEqual({*files}, {*measurements, pathlib.Path(f"{measurements[0]}.turn")})
+        self.assertLessEqual({*files}, {*measurements, *(pathlib.Path(f"{measurements[0]}.{of}") for of in ("turn", "times"))})
         return measurements[0]
+
+    def ten_minutes_later(self):
+        turn, = self.cache.glob("*.turn")
+        content = json.loads(turn.read_text())
+        for pause in content.values():
+            pause["again"] = int(time.time())
+        turn.write_text(json.dumps(content))
 
     def unlucky(self):
         """Forgets that the machine was too busy, which would keep the next job from trying again."""
@@ -82,6 +89,29 @@ class Calibration(unittest.TestCase):
         self.assertEqual(path.read_text(), content)
         # It is an ordinary tuning file.
         self.assertIn(f"by measurement, in {path}", self.job(STRETTO_CALIBRATE="off", STRETTO_TUNING=str(path)))
+
+    def test_two_later_jobs_measure_once_more(self):
+        self.measure()
+        for measurements in (2, 3):
+            self.assertNotRegex(self.job(), MEASURED, "the machine may still do what it did before")
+            for _ in range(20):
+                self.ten_minutes_later()
+                said = self.job()
+                self.assertRegex(said, MEASURED)
+                if "Measured" in said:
+                    break
+            else:
+                self.skipTest("the machine is too busy to be measured")
+            route, = json.loads(self.written().read_text())["routes"]
+            self.assertEqual(route["measurements"], measurements)
+        self.ten_minutes_later()
+        self.assertNotRegex(self.job(), MEASURED)
+        # Who cannot read the times begins anew, and keeps a table all the while.
+        path = self.written()
+        path.with_name(f"{path.name}.times").write_text("{")
+        self.measure(STRETTO_CALIBRATE="now")
+        route, = json.loads(self.written().read_text())["routes"]
+        self.assertNotIn("measurements", route)
 
     def test_now_measures_again_whatever_is_known(self):
         self.measure()
@@ -183,7 +213,7 @@ class Calibration(unittest.TestCase):
         content = json.loads(self.written().read_text())
         caches = []
         for rank, method in enumerate(("ring", "two_shot")):
-            content["routes"][0].update(table=f"all_reduce:0-inf:{method}", symmetric_table=f"all_reduce:0-inf:{method}")
+            content["routes"][0].update(measurements=3, table=f"all_reduce:0-inf:{method}", symmetric_table=f"all_reduce:0-inf:{method}")
             caches.append(self.cache.parent / f"cache{rank}")
             caches[-1].mkdir()
             (caches[-1] / self.written().name).write_text(json.dumps(content))
@@ -226,7 +256,7 @@ class Calibration(unittest.TestCase):
         turn.write_text(json.dumps(content))
         self.assertIn("Measuring this machine", self.job(on_one_core=True))
         self.measure(on_one_core=True, STRETTO_CALIBRATE="now")
-        self.assertEqual(json.loads(turn.read_text()), {})
+        self.assertEqual([name for name in json.loads(turn.read_text()) if "once more" not in name], [])
         self.written()
 
     def test_what_a_killed_job_left_is_tidied_up(self):

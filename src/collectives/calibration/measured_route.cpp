@@ -150,6 +150,7 @@ std::string MeasuredRoute::to_json() const {
                               {"lane_gain", three_digits(route.cost.lane_gain)}};
   if (route.cost.quantize > 0) json["quantize_ns"] = three_digits(route.cost.quantize * 1e9);
   if (route.ranks_per_node > 0) json["ranks_per_node"] = route.ranks_per_node;
+  if (route.measurements > 1) json["measurements"] = route.measurements;
   if (!table.empty()) json["table"] = table;
   if (!symmetric_table.empty()) json["symmetric_table"] = symmetric_table;
   return json.dump();

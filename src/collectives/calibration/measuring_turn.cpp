@@ -80,10 +80,18 @@ double MeasuringTurn::note(const std::string& what, bool in_vain) {
   } else {
     content.erase(what);
   }
-  const std::string text = content.dump(1) + '\n';
-  const bool is_written = file_ >= 0 && ftruncate(file_, 0) == 0 &&
-                          pwrite(file_, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size());
-  return is_written ? pause : 0;
+  return rewrite(content.dump(1)) ? pause : 0;
+}
+
+void MeasuringTurn::put_off(const std::string& what, double seconds) {
+  Json content = content_of(file_);
+  content[what] = {{"tries", 0}, {"again", std::time(nullptr) + static_cast<std::time_t>(seconds)}};
+  rewrite(content.dump(1));
+}
+
+bool MeasuringTurn::rewrite(const std::string& text) {
+  return file_ >= 0 && ftruncate(file_, 0) == 0 &&
+         pwrite(file_, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size());
 }
 
 }  // namespace stretto

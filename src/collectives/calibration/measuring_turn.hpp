@@ -20,8 +20,11 @@ class MeasuringTurn {
   double seconds_to_wait(const std::string& what) const;
   // Only in turn: remembers how it went. Returns the seconds until jobs try again, 0 if it went well.
   double note(const std::string& what, bool in_vain);
+  // Only in turn: `what` is not to be done within so many seconds.
+  void put_off(const std::string& what, double seconds);
 
  private:
+  bool rewrite(const std::string& text);
   std::string path_;
   int file_ = -1;
 };

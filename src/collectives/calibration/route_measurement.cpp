@@ -20,8 +20,6 @@ constexpr Effort small_between{.looks = 2, .hopeless = 3, .most_calls = 3, .look
 constexpr Effort large_between{.looks = 1, .most_calls = 2, .most_bytes = 8 << 20, .look_seconds = 0.01, .seconds = 0};
 constexpr double most_memory = 1 << 30;         // bytes of all buffers on a host
 constexpr std::int64_t must_reach = 128 << 10;  // bytes: a measurement that ends before is thrown away
-// A table speaks of so many times as many bytes as were measured; beyond, the model does. It knows least what memory costs.
-constexpr int reach_within = 4, reach_between = 2;
 
 // The methods within a node, without those whose lanes or pieces would have less than a few KiB.
 std::vector<Method> sensible_methods(const TimedCall& call) {
@@ -86,7 +84,7 @@ std::vector<Method> best_by_model(const TimedCall& call, Communicator::Group& gr
 
 }  // namespace
 
-std::optional<MeasuredRoute> within_node(const Communicator& node, double ranks_per_core, double budget) {
+std::vector<CallTimes> times_within_node(const Communicator& node, double budget) {
   constexpr Sweep::Size sizes[] = {{8, 0, 0},           {512, 0, 0},       {4 << 10, 0, 0},   {32 << 10, 0, 0},
                                    {256 << 10, 4, 100}, {2 << 20, 2.5, 5}, {16 << 20, 1.3, 2}};
   const double most = on_rank_zero(node, std::min(most_memory / node.size(), number_setting("STRETTO_HEAP_BYTES") / 4));
@@ -97,9 +95,9 @@ std::optional<MeasuredRoute> within_node(const Communicator& node, double ranks_
     if (!sweep.add(size, false, sensible_methods) || !sweep.add(size, true, sensible_methods)) break;
     reached = size.bytes;
   }
-  if (reached < must_reach) return std::nullopt;
+  if (reached < must_reach) return {};
   sweep.look_again();
-  return measured_route("shm", node.size(), ranks_per_core, sweep.times(), reach_within);
+  return sweep.times();
 }
 
 LinkCost between_nodes(const Communicator& world, LinkCost cost) {
@@ -131,8 +129,7 @@ LinkCost between_nodes(const Communicator& world, LinkCost cost) {
   return cost;
 }
 
-std::optional<std::string> table_between_nodes(const Communicator& world, const Selector& selector, double beta,
-                                               double budget) {
+std::vector<CallTimes> times_between_nodes(const Communicator& world, const Selector& selector, double beta, double budget) {
   constexpr Sweep::Size sizes[] = {{64, 0, 0}, {8 << 10, 0, 0}, {128 << 10, 0, 0}, {1 << 20, 0, 0}, {8 << 20, 1.5, 3}};
   Communicator::Group& group = Communicator::Group::of(world);
   const LeastSeconds least_seconds(selector, world, beta);
@@ -144,9 +141,9 @@ std::optional<std::string> table_between_nodes(const Communicator& world, const 
       break;
     reached = size.bytes;
   }
-  if (reached < must_reach) return std::nullopt;
+  if (reached < must_reach) return {};
   sweep.look_again();
-  return table_of(sweep.times(), reach_between);
+  return sweep.times();
 }
 
 }  // namespace stretto

@@ -1,6 +1,5 @@
 #pragma once
-#include <optional>
-#include <string>
+#include <vector>
 
 #include "collectives/selection/select.hpp"
 #include "stretto/calibration.hpp"
@@ -9,13 +8,14 @@
 // results. Budgets are in seconds.
 namespace stretto {
 
-// Costs and tables of the ranks of one node. Empty if the machine was too slow, or too busy, to get as far as a table must
-// reach.
-std::optional<MeasuredRoute> within_node(const Communicator& node, double ranks_per_core, double budget);
+// A table speaks of so many times as many bytes as were measured; beyond, the model does. It knows least what memory costs.
+constexpr int reach_within = 4, reach_between = 2;
+
+// Times of the ranks of one node. Empty if the machine was too slow, or too busy, to get as far as a table must reach.
+std::vector<CallTimes> times_within_node(const Communicator& node, double budget);
 // `cost` with latency and bandwidth as they are between the first ranks of the first two nodes.
 LinkCost between_nodes(const Communicator& world, LinkCost cost);
-// The table of ranks on several nodes, whose network has that bandwidth (LinkCost::beta); empty as above.
-std::optional<std::string> table_between_nodes(const Communicator& world, const Selector& selector, double beta,
-                                               double budget);
+// Times of ranks on several nodes, whose network has that bandwidth (LinkCost::beta); empty as above.
+std::vector<CallTimes> times_between_nodes(const Communicator& world, const Selector& selector, double beta, double budget);
 
 }  // namespace stretto

@@ -7,9 +7,11 @@
 #include <cmath>
 #include <cstdlib>
 #include <functional>
-#include <optional>
 #include <thread>
+#include <utility>
+#include <vector>
 
+#include "collectives/calibration/kept_times.hpp"
 #include "collectives/calibration/measuring_turn.hpp"
 #include "collectives/calibration/route_measurement.hpp"
 #include "collectives/communicator/group.hpp"
@@ -22,7 +24,8 @@ namespace {
 
 // Seconds for a measurement: on one host; and on several, of which so many are for the ranks of a host.
 constexpr double budget_of_one_host = 1.8, budget_of_several = 2, budget_within_several = 0.6, least_budget_between = 0.8;
-constexpr double patience = 10;  // seconds to wait for another job that measures; a measurement takes a few
+constexpr double patience = 10;        // seconds to wait for another job that measures; a measurement takes a few
+constexpr double pause_between = 600;  // seconds until a later job measures once more, when the machine may do other things
 
 // Rank 0's text.
 std::string same_text(RankContext& context, const std::string& mine) {
@@ -40,28 +43,32 @@ class SelfCalibration {
         selector_(context_.selector()),
         on_node_(on_node),
         cache_(several_),
-        turn_(cache_.path().empty() ? "" : cache_.path() + ".turn") {}
+        turn_(cache_.path().empty() ? "" : cache_.path() + ".turn"),
+        times_(cache_.path().empty() ? "" : cache_.path() + ".times") {}
 
   void run() {
-    if (!lacks_node() && !lacks_network()) return;
+    const bool lacks_any = lacks_node() || lacks_network();
+    if (!lacks_any && !may_repeat(node_measurements()) && !may_repeat(network_measurements())) return;
     const bool must = setting("STRETTO_CALIBRATE") == "now";
-    if (!takes_turn() && !must) {
-      info("Another job has been measuring this machine for {} s; this one goes on without measurements.", patience);
+    if (!takes_turn(lacks_any ? patience : 0) && !must) {
+      if (lacks_any) {
+        info("Another job has been measuring this machine for {} s; this one goes on without measurements.", patience);
+      }
       return;
     }
     const double begin = now_seconds();
     // Another job may have measured since this one began.
-    if (!must) learn(is_first() ? cache_.read(false) : "");
-    const bool measures_node = lacks_node() && (must || is_due(node_name()));
-    const bool measures_network = lacks_network() && (must || is_due(network_name()));
+    if (lacks_any && !must) learn(is_first() ? cache_.read(false) : "");
+    const bool measures_node = must ? lacks_node() : is_due(node_name(), node_measurements());
+    const bool measures_network = must ? lacks_network() : is_due(network_name(), network_measurements());
     if (!measures_node && !measures_network) return;
     end_ = now_seconds() + budget_of_several;
     info("Measuring this machine with {} ranks.", world_.size());
     {
       const Selector::Unruled unruled(selector_);
       const Communicator ranks = world_.duplicate("calibration");
-      if (measures_node) add(node_name(), node_route(ranks));
-      if (measures_network) add(network_name(), network_route(ranks));
+      if (measures_node) measure_node(ranks);
+      if (measures_network) measure_network(ranks);
     }
     world_.barrier(Stream::inline_()).wait();  // all have left it
     context_.network().collect_retired();
@@ -75,13 +82,24 @@ class SelfCalibration {
     } else {
       info("The machine was too busy to be measured {}; the next job tries again.", took);
     }
-    if (!found_.empty()) cache_.add(found_);
+    if (routes_.empty()) return;
+    for (const auto& [what, times] : found_) {
+      times_.write(what, times);
+      if (times.measurements < KeptTimes::enough) turn_.put_off(repetition(what), pause_between);
+    }
+    cache_.add(routes_);
   }
 
  private:
   bool is_first() const { return world_.rank() == 0; }
-  bool lacks_node() const { return on_node_ > 1 && !selector_.knows("shm", on_node_, 0); }
-  bool lacks_network() const { return several_ && !selector_.knows("network", world_.size(), on_node_); }
+  // How many measurements this job has found; as many as any job makes where nothing is to be measured.
+  int node_measurements() const { return on_node_ > 1 ? selector_.measurements("shm", on_node_, 0) : KeptTimes::enough; }
+  int network_measurements() const {
+    return several_ ? selector_.measurements("network", world_.size(), on_node_) : KeptTimes::enough;
+  }
+  bool lacks_node() const { return node_measurements() == 0; }
+  bool lacks_network() const { return network_measurements() == 0; }
+  static bool may_repeat(int measurements) { return measurements > 0 && measurements < KeptTimes::enough; }
   std::string node_name() const { return fmt::format("shm, {} ranks, {:.3g} per core", on_node_, per_core_); }
   std::string network_name() const {
     return fmt::format("network, {} ranks, {} per host, {:.3g} per core", world_.size(), on_node_, per_core_);
@@ -92,21 +110,26 @@ class SelfCalibration {
   }
 
   // In short steps, since ranks must not wait in one exchange for longer than their time for it.
-  bool takes_turn() {
-    const double end = now_seconds() + patience;
+  bool takes_turn(double seconds) {
+    const double end = now_seconds() + seconds;
     while (true) {
       std::string mine;
-      if (is_first()) mine = turn_.take(0.2) ? "taken" : now_seconds() < end ? "wait" : "not taken";
+      if (is_first()) mine = turn_.take(std::min(0.2, seconds)) ? "taken" : now_seconds() < end ? "wait" : "not taken";
       const std::string first = same_text(context_, mine);
       if (first != "wait") return first == "taken";
     }
   }
 
-  bool is_due(const std::string& what) {
+  static std::string repetition(const std::string& what) { return what + ", once more"; }
+
+  bool is_due(const std::string& what, int measurements) {
+    if (measurements >= KeptTimes::enough) return false;
     const double wait = is_first() ? turn_.seconds_to_wait(what) : 0;
-    if (wait > 0)
+    if (wait > 0 && measurements == 0) {
       info("The machine was too busy to be measured ({}); jobs try again in {:.0f} min.", what, std::ceil(wait / 60));
-    return same_text(context_, wait > 0 ? "" : "due") == "due";
+    }
+    const bool waits = wait > 0 || (is_first() && measurements > 0 && turn_.seconds_to_wait(repetition(what)) > 0);
+    return same_text(context_, waits ? "" : "due") == "due";
   }
 
   // All ranks learn the tuning that rank 0 has read or measured. Returns false if it has none.
@@ -117,23 +140,37 @@ class SelfCalibration {
   }
   static std::string tuning_of(const MeasuredRoute& route) { return fmt::format(R"({{"routes": [{}]}})", route.to_json()); }
 
-  // route: empty if the machine was too busy. Rank 0's counts.
-  void add(const std::string& what, const std::optional<MeasuredRoute>& route) {
-    const bool in_vain = !learn(route ? tuning_of(*route) : "");
-    if (!is_first()) return;
-    if (!in_vain) found_.push_back(route->to_json());
+  // route: of these times, which are empty if the machine was too busy. Rank 0's route counts, in which earlier measurements
+  // have their part.
+  void add(const std::string& what, const std::vector<CallTimes>& times,
+           const std::function<MeasuredRoute(const std::vector<CallTimes>&)>& route_of) {
+    const bool in_vain = times.empty();
+    std::string found;
+    if (is_first() && !in_vain) {
+      KeptTimes all = times_.read(what);
+      all.add(times);
+      MeasuredRoute route = route_of(all.calls);
+      route.route.measurements = all.measurements;
+      routes_.push_back(route.to_json());
+      found_.emplace_back(what, std::move(all));
+      found = tuning_of(route);
+    }
+    learn(found);
     is_busy_ = is_busy_ || in_vain;
-    pause_ = std::max(pause_, turn_.note(what, in_vain));
+    if (is_first()) pause_ = std::max(pause_, turn_.note(what, in_vain));
   }
 
-  std::optional<MeasuredRoute> node_route(const Communicator& ranks) const {
-    std::optional<MeasuredRoute> route = several_ ? within_node(ranks.node(), per_core_, budget_within_several)
-                                                  : within_node(ranks, per_core_, budget_of_one_host);
-    if (route) route->route.cost.quantize = selector_.tuning().nearest("shm", on_node_, per_core_).cost.quantize;
-    return route;
+  void measure_node(const Communicator& ranks) {
+    const std::vector<CallTimes> times =
+        several_ ? times_within_node(ranks.node(), budget_within_several) : times_within_node(ranks, budget_of_one_host);
+    add(node_name(), times, [&](const std::vector<CallTimes>& calls) {
+      MeasuredRoute route = measured_route("shm", on_node_, per_core_, calls, reach_within);
+      route.route.cost.quantize = selector_.tuning().nearest("shm", on_node_, per_core_).cost.quantize;
+      return route;
+    });
   }
 
-  std::optional<MeasuredRoute> network_route(const Communicator& ranks) {
+  void measure_network(const Communicator& ranks) {
     const LinkCost told = selector_.tuning().nearest("network", world_.size(), per_core_).cost;
     const LinkCost measured = between_nodes(ranks, told);
     MeasuredRoute network;
@@ -144,10 +181,11 @@ class SelfCalibration {
                      .cost = std::getenv("STRETTO_NETWORK") != nullptr ? told : measured};
     learn(tuning_of(network));  // the methods to be timed follow from it
     const double budget = std::max(least_budget_between, end_ - now_seconds());
-    const std::optional<std::string> table = table_between_nodes(ranks, selector_, measured.beta, budget);
-    if (!table) return std::nullopt;
-    network.table = *table;
-    return network;
+    add(network_name(), times_between_nodes(ranks, selector_, measured.beta, budget),
+        [&](const std::vector<CallTimes>& calls) {
+          network.table = table_of(calls, reach_between);
+          return network;
+        });
   }
 
   const Communicator& world_;
@@ -158,7 +196,9 @@ class SelfCalibration {
   double per_core_ = selector_.ranks_per_core();
   MeasurementCache cache_;
   MeasuringTurn turn_;
-  std::vector<std::string> found_;  // on rank 0
+  KeptTimesFile times_;
+  std::vector<std::string> routes_;                       // on rank 0
+  std::vector<std::pair<std::string, KeptTimes>> found_;  // of these routes
   double end_ = 0;
   bool is_busy_ = false;
   double pause_ = 0;

@@ -5,12 +5,10 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <random>
 
 #include "core/fail.hpp"
 #include "core/log.hpp"
@@ -73,21 +71,6 @@ std::string place_of(const Json& route) {
          route.at("ranks_per_core").dump();
 }
 
-std::string unfinished_name(const std::string& path) {
-  return fmt::format("{}.{:08x}.unfinished", path, std::random_device{}());
-}
-
-// Removes files that killed jobs have left. A job that still writes one has begun it less than a minute ago.
-void remove_unfinished(const fs::path& path) {
-  std::error_code ignored;
-  for (const fs::directory_entry& each : fs::directory_iterator(path.parent_path(), ignored)) {
-    const std::string name = each.path().filename();
-    if (!name.starts_with(path.filename().string() + ".") || !name.ends_with(".unfinished")) continue;
-    const auto age = fs::file_time_type::clock::now() - each.last_write_time(ignored);
-    if (!ignored && age > std::chrono::minutes(1)) fs::remove(each, ignored);
-  }
-}
-
 }  // namespace
 
 MeasurementCache::MeasurementCache(bool several_hosts) : machine_(machine(several_hosts)) {
@@ -124,16 +107,7 @@ void MeasurementCache::add(const std::vector<std::string>& routes) const {
   }
   // Jobs that measure take turns (MeasuringTurn). Where the file system has no locks, each still writes a file of its own,
   // and the last one's stays.
-  const std::string unfinished = unfinished_name(path_);
-  std::error_code error;
-  fs::create_directories(fs::path(path_).parent_path(), error);
-  remove_unfinished(path_);
-  std::ofstream out(unfinished);
-  out << file.dump(1) << '\n';
-  out.close();
-  if (out) fs::rename(unfinished, path_, error);
-  if (out && !error) return;
-  fs::remove(unfinished, error);
+  if (write_text_file(path_, file.dump(1) + '\n')) return;
   log().warn(
       "{} cannot be written, so that the next job measures this machine again; set STRETTO_CACHE_DIR to a directory "
       "that can, or STRETTO_CALIBRATE=off.",

@@ -136,12 +136,13 @@ Selector::Selector(Job& job, const Network& network) : explains_(setting("STRETT
   if (!first.measured.empty()) learn(first.measured, first.measured_in);
 }
 
-bool Selector::knows(const std::string& route, int ranks, int ranks_per_node) const {
-  return std::any_of(tuning_.routes.begin(), tuning_.routes.begin() + static_cast<std::ptrdiff_t>(measured_here_),
-                     [&](const RouteCost& known) {
-                       return known.route == route && known.ranks == ranks && known.ranks_per_node == ranks_per_node &&
-                              std::abs(known.ranks_per_core / circumstances_.ranks_per_core - 1) < 0.01;
-                     });
+int Selector::measurements(const std::string& route, int ranks, int ranks_per_node) const {
+  const auto end = tuning_.routes.begin() + static_cast<std::ptrdiff_t>(measured_here_);
+  const auto found = std::find_if(tuning_.routes.begin(), end, [&](const RouteCost& known) {
+    return known.route == route && known.ranks == ranks && known.ranks_per_node == ranks_per_node &&
+           std::abs(known.ranks_per_core / circumstances_.ranks_per_core - 1) < 0.01;
+  });
+  return found == end ? 0 : found->measurements;
 }
 
 void Selector::learn(const std::string& tuning, const std::string& source) {

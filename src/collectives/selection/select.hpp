@@ -35,8 +35,8 @@ class Selector {
     std::vector<Rule> rules_;
     bool deterministic_, explains_;
   };
-  // Whether a measurement of so many ranks is there that was made on this machine. ranks_per_node: 0 for ranks on one node.
-  bool knows(const std::string& route, int ranks, int ranks_per_node) const;
+  // How many measurements of so many ranks were made on this machine. ranks_per_node: 0 for ranks on one node.
+  int measurements(const std::string& route, int ranks, int ranks_per_node) const;
   // Adds routes of a tuning file's text, which take precedence. All ranks must do so at the same place in their calls.
   void learn(const std::string& tuning, const std::string& source);
   const Tuning& tuning() const { return tuning_; }

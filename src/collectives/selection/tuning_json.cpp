@@ -17,24 +17,23 @@ void check_keys(const nlohmann::json& object, const std::vector<std::string>& kn
   }
 }
 
-int ranks_from_json(const nlohmann::json& value, const char* key, int least, const std::string& source) {
+int count_from_json(const nlohmann::json& entry, const char* key, int least, const std::string& source) {
   constexpr int most = 1 << 20;
-  const std::optional<int> ranks = whole_number(value, least, most);
-  require(ranks.has_value(), "{} has a route with {} = {}; it must be a whole number from {} to {}.", source, key,
-          value.dump(), least, most);
-  return *ranks;
+  const std::optional<int> count = whole_number(entry.at(key), least, most);
+  require(count.has_value(), "{} has a route with {} = {}; it must be a whole number from {} to {}.", source, key,
+          entry.at(key).dump(), least, most);
+  return *count;
 }
 
 RouteCost route_from_json(const nlohmann::json& entry, const std::string& source) {
   check_keys(entry,
              {"route", "ranks", "ranks_per_core", "alpha_us", "overhead_us", "bandwidth_gbs", "local_gbs", "lane_gain",
-              "quantize_ns", "ranks_per_node", "table", "symmetric_table"},
+              "quantize_ns", "ranks_per_node", "measurements", "table", "symmetric_table"},
              "A route in " + source);
   RouteCost route;
-  route.ranks = ranks_from_json(entry.at("ranks"), "ranks", 1, source);
-  if (entry.contains("ranks_per_node")) {
-    route.ranks_per_node = ranks_from_json(entry["ranks_per_node"], "ranks_per_node", 0, source);
-  }
+  route.ranks = count_from_json(entry, "ranks", 1, source);
+  if (entry.contains("ranks_per_node")) route.ranks_per_node = count_from_json(entry, "ranks_per_node", 0, source);
+  if (entry.contains("measurements")) route.measurements = count_from_json(entry, "measurements", 1, source);
   route.rules = rules_from_text(entry.value("table", ""), source);
   route.symmetric_rules = rules_from_text(entry.value("symmetric_table", ""), source);
   route.route = entry.at("route");

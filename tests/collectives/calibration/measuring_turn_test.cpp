@@ -48,6 +48,18 @@ TEST(MeasuringTurn, PausesBetweenTriesGrow) {
   EXPECT_EQ(turn.note("shm", true), 60);
 }
 
+TEST(MeasuringTurn, PutsOff) {
+  const TemporaryDirectory directory;
+  MeasuringTurn turn(directory.path() + "/turn");
+  ASSERT_TRUE(turn.take(0));
+  turn.note("shm", true);
+  turn.put_off("shm, once more", 600);
+  EXPECT_GT(turn.seconds_to_wait("shm, once more"), 590);
+  EXPECT_EQ(turn.note("shm", false), 0);
+  EXPECT_GT(turn.seconds_to_wait("shm, once more"), 590);
+  EXPECT_LE(turn.seconds_to_wait("shm"), 0);
+}
+
 TEST(MeasuringTurn, NothingInTheFileKeepsJobsFromTryingForEver) {
   const std::string in_a_week = std::to_string(std::time(nullptr) + 7 * 24 * 3600);
   const std::vector<std::string> texts = {R"({"shm": {"tries": 3, "ag)", "[1]", R"({"shm": 3})",

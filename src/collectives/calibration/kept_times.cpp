@@ -1,0 +1,110 @@
+#include "collectives/calibration/kept_times.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/fail.hpp"
+#include "core/text_file.hpp"
+#include "core/whole_number.hpp"
+
+namespace stretto {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// The times of `fresh` with the earlier ones, which count as so many measurements.
+void join(CallTimes& earlier, int measurements, const CallTimes& fresh) {
+  std::vector<MethodTime> both;
+  for (const MethodTime& time : fresh.methods) {
+    const double before = earlier.of(time.method);
+    if (!std::isfinite(before)) continue;
+    const double sum = measurements * std::log(before) + std::log(time.seconds);
+    both.push_back({time.method, std::exp(sum / (measurements + 1))});
+  }
+  earlier.methods = both.empty() ? fresh.methods : both;
+}
+
+Json json_of(const CallTimes& times) {
+  Json us = Json::object();
+  for (const MethodTime& time : times.methods) us[to_string(time.method)] = time.seconds * 1e6;
+  return {{"collective", name(times.request.collective)},
+          {"ranks", times.request.size},
+          {"count", times.request.count},
+          {"bytes", times.bytes},
+          {"symmetric", times.symmetric},
+          {"us", us}};
+}
+
+CallTimes from_json(const Json& json) {
+  constexpr int most = 1 << 30;
+  const auto number = [&](const char* key) {
+    const std::optional<int> value = whole_number(json.at(key), 1, most);
+    require(value.has_value(), "{} is {}.", key, json.at(key).dump());
+    return *value;
+  };
+  CallTimes times;
+  times.request = {collective_from_name(json.at("collective")), Algorithm::automatic, 0, number("ranks"), number("count")};
+  times.bytes = number("bytes");
+  times.symmetric = json.at("symmetric");
+  for (const auto& [method, us] : json.at("us").items()) {
+    const auto seconds = us.get<double>() * 1e-6;
+    require(seconds > 0 && std::isfinite(seconds), "{} took {} s.", method, seconds);
+    times.methods.push_back({method_from_text(method), seconds});
+  }
+  require(!times.methods.empty(), "A call has no method.");
+  return times;
+}
+
+Json content_of(const std::string& path) {
+  try {
+    Json content = Json::parse(text_of_file(path, path), nullptr, false);
+    if (content.is_object()) return content;
+  } catch (const Error&) {  // there is none
+  }
+  return Json::object();
+}
+
+}  // namespace
+
+void KeptTimes::add(const std::vector<CallTimes>& fresh) {
+  const int before = std::min(measurements, enough - 1);
+  for (const CallTimes& times : fresh) {
+    const auto same = std::find_if(calls.begin(), calls.end(), [&](const CallTimes& call) {
+      return call.request == times.request && call.symmetric == times.symmetric;
+    });
+    if (same == calls.end()) {
+      calls.push_back(times);
+    } else {
+      join(*same, before, times);
+    }
+  }
+  std::stable_sort(calls.begin(), calls.end(), [](const CallTimes& a, const CallTimes& b) { return a.bytes < b.bytes; });
+  measurements = before + 1;
+}
+
+KeptTimes KeptTimesFile::read(const std::string& what) const {
+  if (path_.empty()) return {};
+  const Json content = content_of(path_);
+  if (!content.contains(what)) return {};
+  try {
+    KeptTimes times;
+    times.measurements = whole_number(content[what].at("measurements"), 1, KeptTimes::enough).value_or(0);
+    if (times.measurements == 0) return {};
+    for (const Json& call : content[what].at("calls")) times.calls.push_back(from_json(call));
+    return times;
+  } catch (const Error&) {
+  } catch (const Json::exception&) {
+  }
+  return {};
+}
+
+void KeptTimesFile::write(const std::string& what, const KeptTimes& times) const {
+  if (path_.empty()) return;
+  Json content = content_of(path_);
+  content[what] = {{"measurements", times.measurements}, {"calls", Json::array()}};
+  for (const CallTimes& call : times.calls) content[what]["calls"].push_back(json_of(call));
+  write_text_file(path_, content.dump() + '\n');
+}
+
+}  // namespace stretto

@@ -1,0 +1,34 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "stretto/calibration.hpp"
+
+namespace stretto {
+
+// What jobs have timed on one kind of machine, in one measurement or several. A machine is not always the same: other jobs
+// run on it, and the cores of a virtual one move. So a table rests on several measurements, made at different times.
+struct KeptTimes {
+  static constexpr int enough = 3;  // measurements, of which later ones count as much as each of this many
+  int measurements = 0;
+  std::vector<CallTimes> calls;
+
+  // Adds a measurement. A method's time becomes the geometric mean, so that each measurement counts by its ratios. A method
+  // stays if both have timed it, unless they have no method of the call in common.
+  void add(const std::vector<CallTimes>& fresh);
+};
+
+// The file of them, which lies beside a tuning file. Jobs that write it take turns (MeasuringTurn).
+class KeptTimesFile {
+ public:
+  explicit KeptTimesFile(std::string path) : path_(std::move(path)) {}  // empty: nothing is kept
+  // Empty if there are none, or the file cannot be read.
+  KeptTimes read(const std::string& what) const;
+  // A file that cannot be written is left as it was: the next job begins anew.
+  void write(const std::string& what, const KeptTimes& times) const;
+
+ private:
+  std::string path_;
+};
+
+}  // namespace stretto

@@ -1,0 +1,104 @@
+#include "collectives/calibration/kept_times.hpp"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "../../temporary_directory.hpp"
+
+namespace stretto {
+namespace {
+
+const Method ring = Algorithm::ring, lanes = method_from_text("ring*4"), packet = Algorithm::packet,
+             staged = Algorithm::staged;
+
+CallTimes call(std::int64_t bytes, const std::vector<MethodTime>& methods, bool symmetric = false) {
+  return {{Collective::all_reduce, Algorithm::automatic, 0, 4, bytes / 4}, bytes, symmetric, methods};
+}
+
+// In one measurement another job has slowed down the ring, which is the fastest method otherwise.
+TEST(KeptTimes, OneMeasurementDecidesNothing) {
+  KeptTimes times;
+  times.add({call(64, {{ring, 4e-6}, {staged, 2e-6}})});
+  EXPECT_EQ(times.calls[0].fastest().method, staged);
+  times.add({call(64, {{ring, 1e-6}, {staged, 2e-6}})});
+  EXPECT_DOUBLE_EQ(times.calls[0].of(ring), 2e-6);
+  times.add({call(64, {{ring, 1e-6}, {staged, 2e-6}})});
+  EXPECT_EQ(times.calls[0].fastest().method, ring);
+  EXPECT_EQ(times.measurements, 3);
+  times.add({call(64, {{ring, 1e-6}, {staged, 2e-6}})});
+  EXPECT_EQ(times.measurements, 3);
+}
+
+TEST(KeptTimes, EachMeasurementCountsByItsRatios) {
+  KeptTimes times;
+  times.add({call(64, {{ring, 1e-6}, {staged, 2e-6}})});
+  times.add({call(64, {{ring, 130e-6}, {staged, 100e-6}})});  // when all methods took a hundred times as long
+  EXPECT_EQ(times.calls[0].fastest().method, ring);
+}
+
+TEST(KeptTimes, MethodsAndCallsThatOnlyOneMeasurementHas) {
+  KeptTimes times;
+  times.add({call(1 << 20, {{ring, 1e-6}}), call(64, {{ring, 1e-6}, {staged, 1e-6}})});
+  times.add({call(64, {{packet, 1e-6}, {ring, 1e-6}}), call(64, {{packet, 1e-6}}, true), call(1 << 20, {{staged, 3e-6}})});
+  ASSERT_EQ(times.calls.size(), 3U);
+  EXPECT_EQ(times.calls[0].methods.size(), 1U);
+  EXPECT_EQ(times.calls[0].methods[0].method, ring);
+  EXPECT_TRUE(times.calls[1].symmetric);
+  EXPECT_EQ(times.calls[2].bytes, 1 << 20);
+  EXPECT_EQ(times.calls[2].fastest().method, staged);  // they have no method in common
+}
+
+TEST(KeptTimes, AFileOfSeveral) {
+  const TemporaryDirectory directory;
+  const KeptTimesFile file(directory / "new/times");
+  EXPECT_EQ(file.read("shm").measurements, 0);
+  KeptTimes times;
+  times.add({call(64, {{ring, 1.5e-6}, {lanes, 2e-6}}), call(64, {{packet, 1e-7}}, true)});
+  file.write("shm", times);
+  times.add({call(64, {{ring, 1.5e-6}})});
+  file.write("network", times);
+  EXPECT_EQ(file.read("network").measurements, 2);
+  const KeptTimes read = file.read("shm");
+  EXPECT_EQ(read.measurements, 1);
+  ASSERT_EQ(read.calls.size(), 2U);
+  EXPECT_EQ(read.calls[0].request, call(64, {}).request);
+  EXPECT_DOUBLE_EQ(read.calls[0].of(lanes), 2e-6);
+  EXPECT_TRUE(read.calls[1].symmetric);
+  for (const char* nowhere : {"", "/dev/null/times"}) {
+    KeptTimesFile(nowhere).write("shm", times);
+    EXPECT_EQ(KeptTimesFile(nowhere).read("shm").measurements, 0);
+  }
+}
+
+TEST(KeptTimes, AFileThatCannotBeReadCountsAsNone) {
+  const TemporaryDirectory directory;
+  const auto measurements = [&](const std::string& calls, const std::string& count = "1") {
+    const std::string text = R"({"shm": {"measurements": )" + count + R"(, "calls": [)" + calls + "]}}";
+    return KeptTimesFile(directory.write("times", text)).read("shm").measurements;
+  };
+  const std::string good =
+      R"({"collective": "all_reduce", "ranks": 4, "count": 16, "bytes": 64, "symmetric": false, "us": {"ring": 1}})";
+  const auto with = [&](const std::string& part, const std::string& instead) {
+    std::string text = good;
+    return text.replace(text.find(part), part.size(), instead);
+  };
+  EXPECT_EQ(measurements(good), 1);
+  EXPECT_EQ(measurements(good, "1e99"), 0);
+  EXPECT_EQ(measurements(good, "0"), 0);
+  EXPECT_EQ(measurements(good, "4"), 0);
+  EXPECT_EQ(measurements(with("\"ring\": 1", "")), 0);
+  EXPECT_EQ(measurements(with("\"ring\": 1", "\"ring\": 0")), 0);
+  EXPECT_EQ(measurements(with("\"ring\": 1", "\"ring\": -1")), 0);
+  EXPECT_EQ(measurements(with("\"ring\": 1", "\"rung\": 1")), 0);
+  EXPECT_EQ(measurements(with("all_reduce", "all_produce")), 0);
+  EXPECT_EQ(measurements(with("16", "1e99")), 0);
+  EXPECT_EQ(measurements(with("false", "3")), 0);
+  EXPECT_EQ(measurements("3"), 0);
+  for (const char* text : {"", "{", "[]", R"({"shm": 3})", R"({"shm": {}})"}) {
+    EXPECT_EQ(KeptTimesFile(directory.write("times", text)).read("shm").measurements, 0) << text;
+  }
+}
+
+}  // namespace
+}  // namespace stretto
