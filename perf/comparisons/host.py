@@ -27,10 +27,10 @@ def doublings(sizes):
     return runs
 
 
-def lower_quartile(rounds):
+def lower_fifth(rounds):
     """Of one figure. The cores of a virtual machine move apart for seconds to minutes, in which small calls take several times as long:
     sides are compared where each of them had its cores near each other."""
-    return sorted(rounds)[len(rounds) // 4]
+    return sorted(rounds)[len(rounds) // 5]
 
 
 class Measurement:
@@ -103,10 +103,12 @@ class Measurement:
             for size, us in (measured(collective, *sizes)["loops"] if sizes else {}).items():
                 self.limits.setdefault((ranks, collective, size), []).append(us)
 
-    def round(self):
+    def round(self, with_more_ranks):
         """Every side once, whole programs in turn."""
         sizes = self.options.sizes
         for ranks in self.options.ranks:
+            if ranks > cores() and not with_more_ranks:
+                continue
             small = [size for size in sizes if size <= PREPARED_UP_TO]
             if ranks == 2 and small:
                 self.stretto(ALL_REDUCE, ranks, "prepared", small)
@@ -123,14 +125,14 @@ class Measurement:
                     self.mpi(collective, 2, form, sizes)
 
     def figures(self):
-        """The lower quartiles of the rounds."""
+        """The lower fifths of the rounds."""
         times = {}
         for (collective, ranks, side, size), samples in sorted(self.samples.items()):
             by_ranks = times.setdefault(collective, {})
-            by_ranks.setdefault(str(ranks), {}).setdefault(side, {})[str(size)] = lower_quartile(samples)
-        limit = {str(ranks): {"exchange_us": lower_quartile(samples), "loops": {}} for ranks, samples in self.exchanges.items()}
+            by_ranks.setdefault(str(ranks), {}).setdefault(side, {})[str(size)] = lower_fifth(samples)
+        limit = {str(ranks): {"exchange_us": lower_fifth(samples), "loops": {}} for ranks, samples in self.exchanges.items()}
         for (ranks, collective, size), samples in self.limits.items():
-            limit[str(ranks)]["loops"].setdefault(collective, {})[size] = lower_quartile(samples)
+            limit[str(ranks)]["loops"].setdefault(collective, {})[size] = lower_fifth(samples)
         return {
             "machine": machine(),
             "command": self.options.command,
@@ -153,7 +155,7 @@ def parse():
                             help="one round of short loops over few sizes with 2 ranks; too rough for figures to keep"),
         parser.add_argument("--sizes", help="sizes such as 8,64K,64M (default every power of two from 8 bytes to 64M)"),
         parser.add_argument("--ranks", help="numbers of ranks (default 2,4,8)"),
-        parser.add_argument("--rounds", type=int, help="rounds, of which each figure's lower quartile is taken (default 4)"),
+        parser.add_argument("--rounds", type=int, help="rounds, of which each figure's lower fifth is taken (default 8); with more ranks than cores every second one"),
     ]
     add_outputs(parser, "host", "docs/performance.md")
     options = parser.parse_args()
@@ -161,7 +163,7 @@ def parse():
     if options.write_docs:
         page.SECTION.around(options.write_docs)  # fails now rather than after ten minutes of measurement
     options.partial = bool(options.quick or options.sizes or options.ranks)
-    options.rounds = options.rounds or (1 if options.quick else 4)
+    options.rounds = options.rounds or (1 if options.quick else 8)
     sizes = options.sizes or ("8,64K,4M" if options.quick else None)
     options.sizes = sizes_in_bytes(sizes) if sizes else [8 << i for i in range(24)]
     for size in options.sizes:
@@ -180,7 +182,7 @@ def main():
     else:
         measurement = Measurement(options)
         for i in range(options.rounds):
-            measurement.round()
+            measurement.round(with_more_ranks=i % 2 == 0)
             print(f"round {i + 1} of {options.rounds} is done", file=sys.stderr)
         figures = measurement.figures()
         write_json(options.json, figures)

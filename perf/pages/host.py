@@ -82,7 +82,7 @@ def limit_lines(figures):
 def machine_line(figures):
     versions = [figures["versions"][name] for name in ("stretto", "openmpi", "mpich", "gloo") if name in figures["versions"]]
     return (f"{machine_text(figures['machine'])}: {'; '.join(versions)}; "
-            f"{rounds_text(figures['rounds'], 'lower quartiles')}, loops of {figures['seconds']} s")
+            f"{rounds_text(figures['rounds'], 'lower fifths')}, loops of {figures['seconds']} s")
 
 
 def summary(figures):

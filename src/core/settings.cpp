@@ -104,10 +104,9 @@ const std::vector<Rule>& rules() {
        {}},
       {{"STRETTO_CALIBRATE",
         "auto: the first job with a number of ranks on a kind of machine measures at its start which methods are fastest, "
-        "unless "
-        "STRETTO_TUNING is set; off: no job measures, or uses what others have measured; now: this job measures again, even "
-        "if "
-        "STRETTO_TUNING is set",
+        "and "
+        "two later ones once more, unless STRETTO_TUNING is set; off: no job measures, or uses what others have measured; "
+        "now: this job measures once more, even if STRETTO_TUNING is set",
         "auto"},
        Kind::choice,
        {"auto", "off", "now"}},
