@@ -132,11 +132,10 @@ class SelfCalibration {
     return same_text(context_, waits ? "" : "due") == "due";
   }
 
-  // All ranks learn the tuning that rank 0 has read or measured. Returns false if it has none.
-  bool learn(const std::string& mine) {
+  // All ranks learn the tuning that rank 0 has read or measured, if it has one.
+  void learn(const std::string& mine) {
     const std::string tuning = same_text(context_, mine);
     if (!tuning.empty()) selector_.learn(tuning, cache_.path());
-    return !tuning.empty();
   }
   static std::string tuning_of(const MeasuredRoute& route) { return fmt::format(R"({{"routes": [{}]}})", route.to_json()); }
 
@@ -145,7 +144,7 @@ class SelfCalibration {
   void add(const std::string& what, const std::vector<CallTimes>& times,
            const std::function<MeasuredRoute(const std::vector<CallTimes>&)>& route_of) {
     const bool in_vain = times.empty();
-    std::string found;
+    std::string found = is_first() && in_vain ? cache_.read(false) : "";  // what the costs alone would take the place of
     if (is_first() && !in_vain) {
       KeptTimes all = times_.read(what);
       all.add(times);
