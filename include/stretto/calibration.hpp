@@ -10,7 +10,7 @@
 // Measurements that the choice of methods rests on: which method is the fastest for a call, and what a message costs. A
 // job measures a machine that it does not know (STRETTO_CALIBRATE); `stretto-perf calibrate` measures it for longer. The
 // idea is that of STAR-MPI (Faraj, Yuan and Lowenthal 2006), which tries algorithms in the program's own calls; here all of
-// them are tried before the program's first call, so that one run's sums do not differ from the next one's.
+// them are tried before the program's first call, so that equal calls of a job give equal sums from its first to its last.
 namespace stretto {
 
 struct MethodTime {
