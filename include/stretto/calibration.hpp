@@ -15,7 +15,7 @@ namespace stretto {
 
 struct MethodTime {
   Method method;
-  double seconds = 0;  // of one call, in a loop without barriers; the mean of all ranks
+  double seconds = 0;  // of one call, in a loop without barriers; the mean of all ranks or, with a root, the slowest one's
 };
 
 // The times of one call by several methods. The same on all ranks.

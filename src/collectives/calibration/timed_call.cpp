@@ -23,10 +23,12 @@ std::shared_ptr<std::byte> buffer_of(std::int64_t elements, bool symmetric) {
   return buffer;
 }
 
-// The ranks' values added up, on all of them.
-std::vector<double> sums(const Communicator& communicator, std::vector<double> mine) {
+// The ranks' seconds as one, on all of them: the mean or, of calls with a root, the most. Where data waits in buffers, ranks
+// leave such calls long before the data has arrived.
+std::vector<double> joined(const Communicator& communicator, Collective collective, std::vector<double> mine) {
   const auto count = static_cast<std::int64_t>(mine.size());
-  communicator.all_reduce(mine.data(), mine.data(), count, DType::f64, ReduceOp::sum, Stream::inline_()).wait();
+  const ReduceOp op = has_root(collective) ? ReduceOp::max : ReduceOp::avg;
+  communicator.all_reduce(mine.data(), mine.data(), count, DType::f64, op, Stream::inline_()).wait();
   return mine;
 }
 
@@ -80,7 +82,7 @@ CallTimes TimedCall::time(const std::vector<Method>& methods, const Effort& effo
     try {
       const double begin = now_seconds();
       communicator_.start(call_, stream, {.method = method}).wait();
-      first_calls.push_back((now_seconds() - begin) / communicator_.size());
+      first_calls.push_back(now_seconds() - begin);
       return true;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::invalid_argument) throw;
@@ -95,9 +97,9 @@ CallTimes TimedCall::time(const std::vector<Method>& methods, const Effort& effo
     communicator_.barrier(stream).wait();
     const double begin = now_seconds();
     for (int i = 0; i < calls; ++i) std::ignore = communicator_.start(call_, stream, {.method = method});
-    return (now_seconds() - begin) / calls / communicator_.size();
+    return (now_seconds() - begin) / calls;
   };
-  first_calls = sums(communicator_, std::move(first_calls));
+  first_calls = joined(communicator_, request_.collective, std::move(first_calls));
   const double few = static_cast<double>(std::clamp<std::int64_t>(effort.most_bytes / times.bytes, 1, effort.most_calls));
   std::vector<std::vector<double>> looks(times.methods.size());
   double least = std::numeric_limits<double>::infinity();  // in the first look
@@ -109,7 +111,7 @@ CallTimes TimedCall::time(const std::vector<Method>& methods, const Effort& effo
       means.push_back(
           mean_of(times.methods[m].method, static_cast<int>(std::clamp(effort.look_seconds / first_calls[m], 1.0, few))));
     }
-    means = sums(communicator_, std::move(means));
+    means = joined(communicator_, request_.collective, std::move(means));
     auto mean = means.begin();
     for (std::size_t m = 0; m < looks.size(); ++m) {
       if (!is_hopeless(m)) looks[m].push_back(*mean++);
@@ -126,7 +128,7 @@ CallTimes TimedCall::time(const std::vector<Method>& methods, const Effort& effo
         time.seconds <= 1.5 * fastest || std::find(always.begin(), always.end(), time.method) != always.end();
     const double calls = std::clamp(effort.seconds / time.seconds, static_cast<double>(effort.least_calls), 1e5);
     if (is_good && effort.seconds > 0)
-      time.seconds = sums(communicator_, {mean_of(time.method, static_cast<int>(calls))})[0];
+      time.seconds = joined(communicator_, request_.collective, {mean_of(time.method, static_cast<int>(calls))})[0];
   }
   return times;
 }
