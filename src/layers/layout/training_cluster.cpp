@@ -130,7 +130,9 @@ TrainingCluster training_cluster_from_text(const std::string& text) {
   }
   cluster.attention_flops = object.positive("attention_tflops") * 1e12;
   cluster.memory_bytes_per_second = object.positive("memory_gbs") * 1e9;
-  cluster.memory_bytes = static_cast<std::int64_t>(object.positive("memory_gib") * static_cast<double>(1 << 30));
+  const double memory_gib = object.positive("memory_gib"), most_gib = 1 << 30;
+  require(memory_gib <= most_gib, "A cluster has memory_gib = {}; give at most {}.", memory_gib, most_gib);
+  cluster.memory_bytes = static_cast<std::int64_t>(memory_gib * static_cast<double>(1 << 30));
   cluster.launch_seconds = object.number("launch_us", 0) * 1e-6;
   if (object.has("shared_cores")) cluster.shared_cores = shared_cores_of(object.at("shared_cores"));
   cluster.narrow_sums = object.flag("narrow_sums", false);

@@ -75,6 +75,7 @@ TEST(TrainingCluster, RefusesInOneSentence) {
   EXPECT_EQ(refusal("\"peak_tflops\": 312, ", ""), "A cluster needs 'peak_tflops'.");
   EXPECT_EQ(refusal("312", "-1"), "A cluster has peak_tflops = -1; give a positive number.");
   EXPECT_EQ(refusal("\"launch_us\": 1", "\"launch_us\": -2"), "A cluster has launch_us = -2; give a number of at least 0.");
+  EXPECT_THAT(refusal("\"memory_gib\": 80", "\"memory_gib\": 8e14"), testing::HasSubstr("give at most 1073741824"));
   EXPECT_THAT(refusal("memory_gib", "memory_gb"), testing::StartsWith("A cluster has the key 'memory_gb'; known are "));
   EXPECT_EQ(refusal("bf16", "int8"), "A cluster's products have the type 'int8'; known are bf16, fp16, fp32, fp64.");
   EXPECT_EQ(refusal("[1000, 100]", "[50, 100]"),
