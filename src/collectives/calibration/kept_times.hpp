@@ -6,10 +6,10 @@
 
 namespace stretto {
 
-// What jobs have timed on one kind of machine, in one measurement or several. A machine is not always the same: other jobs
-// run on it, and the cores of a virtual one move. So a table rests on several measurements, made at different times.
+// The times of one or several measurements on one kind of machine. Other jobs slow a machine down, and the cores of a
+// virtual one move: a table needs measurements from different times.
 struct KeptTimes {
-  static constexpr int enough = 3;  // measurements, of which later ones count as much as each of this many
+  static constexpr int enough = 3;  // measurements; a later one still counts for a third
   int measurements = 0;
   std::vector<CallTimes> calls;
 
