@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <set>
 
@@ -18,8 +19,8 @@ namespace {
 
 class ElasticTraining {
  public:
-  ElasticTraining(const Communicator& world, const CommandLine& line, StopRequest& stop)
-      : ranks_(world), left_(world), line_(line), stop_(stop) {
+  ElasticTraining(const Communicator& world, const CommandLine& line, StopRequest& stop) : line_(line), stop_(stop) {
+    train_on(world);
     line_.layout.automatic = false;  // it has been chosen
   }
 
@@ -37,22 +38,28 @@ class ElasticTraining {
   }
 
  private:
-  // Returns whether this rank goes on.
+  // Returns whether this rank goes on. If another rank is lost meanwhile, some ranks give up earlier in here than others,
+  // and all meet again in the next shrink. So whether they then train, or shrink once more, must follow from who is left
+  // alone.
   bool regroup(const Error& loss) {
     const int before = ranks_.size();
-    left_ = shrink_after(loss);
-    std::vector<std::int64_t> those_left(static_cast<std::size_t>(left_.size()));
-    const std::int64_t mine = ranks_.rank();
-    left_.all_gather(&mine, those_left.data(), 1, DType::i64, Stream::inline_(), {.tag = "who is left"}).wait();
-    if (line_.replicate_state) memory_.save(left_, line_.save);  // also by those that leave
-    const std::vector<std::int64_t> go_on = those_who_go_on(those_left, loss);
-    std::vector<int> others;
-    for (int rank = 0; rank < left_.size(); ++rank) {
-      if (!std::binary_search(go_on.begin(), go_on.end(), those_left[rank])) others.push_back(rank);
+    std::vector<int> others;  // that leave, by their ranks in left_
+    while (true) {
+      leave_behind(others, loss);
+      if (those_left_ == planned_) break;
+      planned_ = those_who_go_on(loss);
+      others.clear();
+      for (int rank = 0; rank < left_.size(); ++rank) {
+        if (!std::binary_search(planned_.begin(), planned_.end(), those_left_[rank])) others.push_back(rank);
+      }
+      if (line_.replicate_state) {
+        memory_.save(left_, line_.save);  // also by those that leave
+      } else if (others.empty()) {
+        break;
+      }
+      if (std::find(others.begin(), others.end(), left_.rank()) != others.end()) return false;
     }
-    if (std::find(others.begin(), others.end(), left_.rank()) != others.end()) return false;
-    if (!others.empty()) left_ = shrink_after(loss, others);
-    ranks_ = left_;
+    train_on(left_);
     const bool compared_copies = line_.check_replicas > 0;
     line_ = line_on(ranks_.size());
     decide_where_to_begin();
@@ -73,9 +80,9 @@ class ElasticTraining {
     return true;
   }
 
-  std::vector<std::int64_t> those_who_go_on(const std::vector<std::int64_t>& left, const Error& loss) const {
+  std::vector<int> those_who_go_on(const Error& loss) const {
     try {
-      return ranks_to_go_on(left, line_.mesh_on(ranks_.size()), [&](int ranks) { return trains_on(ranks); });
+      return ranks_to_go_on(those_left_, line_.mesh_on(ranks_.size()), [&](int ranks) { return trains_on(ranks); });
     } catch (const Error& error) {
       fail(error.code(), "{} {}", loss.what(), error.what());
     }
@@ -99,9 +106,13 @@ class ElasticTraining {
     }
   }
 
-  Communicator shrink_after(const Error& loss, const std::vector<int>& others = {}) {
+  // Those that are left now, without `others` of them.
+  void leave_behind(const std::vector<int>& others, const Error& loss) {
     try {
-      return left_.shrink(others);
+      std::vector<int> survivors;
+      left_ = left_.shrink(others, &survivors);
+      for (int& rank : survivors) rank = those_left_[rank];
+      those_left_ = std::move(survivors);
     } catch (const Error& error) {
       has_ended_ = true;
       const bool rank0_has_said_why = error.code() == ErrorCode::unavailable && loss.code() == ErrorCode::peer_gave_up;
@@ -110,14 +121,23 @@ class ElasticTraining {
     }
   }
 
+  void train_on(const Communicator& ranks) {
+    ranks_ = left_ = ranks;
+    those_left_.resize(static_cast<std::size_t>(ranks.size()));
+    std::iota(those_left_.begin(), those_left_.end(), 0);
+    planned_.clear();
+  }
+
   void decide_where_to_begin() {
     std::int64_t resumes = ranks_.rank() == 0 && can_go_on(line_) ? 1 : 0;
     ranks_.broadcast(&resumes, &resumes, 1, DType::i64, 0, Stream::inline_(), {.tag = "whether to resume"}).wait();
     if (resumes != 0) line_ = resumed(line_);
   }
 
-  Communicator ranks_;  // that train
-  Communicator left_;   // those of them that are left: another one may be lost while they come to an agreement
+  Communicator ranks_;           // that train
+  Communicator left_;            // those of them that are left: another one may be lost before all go on
+  std::vector<int> planned_;     // by rank in ranks_: those that train next, if the next shrink leaves just them
+  std::vector<int> those_left_;  // their ranks in ranks_
   CommandLine line_;
   StopRequest& stop_;
   ReplicatedState memory_;
@@ -131,15 +151,15 @@ void train_and_go_on(const Communicator& world, const CommandLine& line, StopReq
   ElasticTraining(world, line, stop).run();
 }
 
-std::vector<std::int64_t> ranks_to_go_on(const std::vector<std::int64_t>& left, const MeshShape& mesh,
-                                         const std::function<bool(int ranks)>& trains_on) {
-  const auto replica_of = [&](std::int64_t rank) { return mesh.place(static_cast<int>(rank), Axis::data); };
+std::vector<int> ranks_to_go_on(const std::vector<int>& left, const MeshShape& mesh,
+                                const std::function<bool(int ranks)>& trains_on) {
+  const auto replica_of = [&](int rank) { return mesh.place(rank, Axis::data); };
   const std::int64_t ranks_of_one = mesh.ranks() / mesh.data;
   std::map<int, std::int64_t> left_of;  // by replica
-  for (const std::int64_t rank : left) ++left_of[replica_of(rank)];
-  std::vector<std::int64_t> result = left;
+  for (const int rank : left) ++left_of[replica_of(rank)];
+  std::vector<int> result = left;
   const bool drops_replicas = left_of[0] == ranks_of_one;
-  if (drops_replicas) std::erase_if(result, [&](std::int64_t rank) { return left_of[replica_of(rank)] < ranks_of_one; });
+  if (drops_replicas) std::erase_if(result, [&](int rank) { return left_of[replica_of(rank)] < ranks_of_one; });
   auto replicas = static_cast<std::int64_t>(result.size()) / ranks_of_one;
   if (replicas == 0) {
     fail(ErrorCode::unavailable, "Of {} ranks {} are left, and one replica takes {}; start the job again.", mesh.ranks(),
@@ -148,9 +168,9 @@ std::vector<std::int64_t> ranks_to_go_on(const std::vector<std::int64_t>& left, 
   while (replicas > 1 && !trains_on(static_cast<int>(replicas * ranks_of_one))) --replicas;
   if (drops_replicas) {
     std::set<int> chosen;
-    for (const std::int64_t rank : result) chosen.insert(replica_of(rank));
+    for (const int rank : result) chosen.insert(replica_of(rank));
     const auto behind = std::next(chosen.begin(), replicas);
-    std::erase_if(result, [&](std::int64_t rank) { return behind != chosen.end() && replica_of(rank) >= *behind; });
+    std::erase_if(result, [&](int rank) { return behind != chosen.end() && replica_of(rank) >= *behind; });
   } else {
     result.resize(static_cast<std::size_t>(replicas * ranks_of_one));
   }

@@ -1,5 +1,4 @@
 #pragma once
-#include <cstdint>
 #include <functional>
 #include <vector>
 
@@ -16,7 +15,7 @@ void train_and_go_on(const stretto::Communicator& world, const CommandLine& line
 // Chooses the survivors of a mesh that go on. These are the replicas that lost no rank. If rank 0's replica has lost one,
 // they are the first survivors instead, which close up, because a job cannot leave its rank 0. As many replicas go on as
 // trains_on() accepts, or one. Ranks are in ascending order. Throws Error(unavailable) if they are too few for one replica.
-std::vector<std::int64_t> ranks_to_go_on(const std::vector<std::int64_t>& left, const stretto::MeshShape& mesh,
-                                         const std::function<bool(int ranks)>& trains_on);
+std::vector<int> ranks_to_go_on(const std::vector<int>& left, const stretto::MeshShape& mesh,
+                                const std::function<bool(int ranks)>& trains_on);
 
 }  // namespace gpt

@@ -188,21 +188,21 @@ class STRETTO_API Communicator {
   // The node of each member. Nodes are numbered from 0 in the order of the members.
   const std::vector<int>& nodes() const;
 
-  // Collective over the ranks of the job that go on after a loss. Returns a communicator of them, in their order, numbered
-  // from 0; its timeout is this one's. Call it on a communicator of all ranks of the job, when this rank's operations have
-  // ended, most of them by an error. Left behind are ranks that have ended, those that give no sign of life for
-  // STRETTO_MEET_TIMEOUT seconds, those that don't call it within the timeout, and those that a caller names in `lost`
-  // (ranks of this communicator), who need not be lost: their operations throw Error(peer_gave_up). A stopped process that
-  // was left behind must be ended, since it could still write to its peers' memory.
+  // Collective over the ranks of the job that go on after a loss. Returns a communicator of them, in their order in the job,
+  // numbered from 0; its timeout is this one's. `survivors`, if not null, gets their ranks in this communicator. Call it on
+  // a communicator of all ranks of the job, when this rank's operations have ended, most of them by an error. Left behind
+  // are ranks that have ended, those that give no sign of life for STRETTO_MEET_TIMEOUT seconds, those that don't call it
+  // within the timeout, and those that a caller names in `lost` (ranks of this communicator), who need not be lost: their
+  // operations throw Error(peer_gave_up). A stopped process that was left behind must be ended, since it could still write
+  // to its peers' memory.
   //
   // The returned communicator belongs to a new job with a ledger of its own, and can shrink again. All other communicators
   // of the old job are unusable, and hold memory until they are destroyed.
   //
   // Throws Error(unavailable) if rank 0 is lost, through which ranks meet, or if the process uses a GPU. Throws
-  // Error(peer_gave_up) on a rank that is left behind. A rank that is lost meanwhile is an error of the returned
-  // communicator, or of the call, after which the job must end. As MPI's MPIX_Comm_shrink (Bland et al. 2013). Cost: as to
-  // start a job.
-  Communicator shrink(const std::vector<int>& lost = {}) const;
+  // Error(peer_gave_up) on a rank that is left behind. Ranks that are lost meanwhile are left behind, too, or are an error
+  // of the returned communicator. As MPI's MPIX_Comm_shrink (Bland et al. 2013). Cost: as to start a job.
+  Communicator shrink(const std::vector<int>& lost = {}, std::vector<int>* survivors = nullptr) const;
 
   // The number that identifies this communicator among all communicators of this rank (Partners::group_id in the
   // ledger). Names need not be unique.

@@ -97,6 +97,7 @@ Network::Network(Job& job, bool may_pin)
       peers_(job.size()),
       link_setting_(link_setting_from_text(setting("STRETTO_LINKS"))),
       timeout_(number_setting("STRETTO_TIMEOUT")) {
+  if (may_pin_) leave_place();  // that a larger job gave this rank
   const std::string wanted = setting("STRETTO_TRANSPORT");
   // A heap takes address space, of which a job may have little (ulimit -v). So none is made if no rank will open it.
   const HeapAddress heap = wanted == "ucx" ? HeapAddress{} : Heap::mine().address();
@@ -245,7 +246,6 @@ void Network::pin(const std::vector<int>& local_ranks) {
 
 bool Network::unpin() {
   claims_.release();
-  if (may_pin_) leave_place();
   return may_pin_;
 }
 

@@ -49,8 +49,7 @@ class Network {
   // The speed that STRETTO_LINKS gives the link between two ranks; null: not slowed down.
   const LinkSpeed* modelled_speed(int rank, int other) const;
   GpuExports& gpu_exports() { return gpu_exports_; }  // peers may have them open until all ranks have left the job
-  // Ends the claims to cores and lets this rank run on all, so that a smaller job can divide them anew. Returns whether that
-  // may bind this rank to cores.
+  // Ends the claims to cores, so that a smaller job can divide them anew. Returns whether that may bind this rank to cores.
   bool unpin();
   // Gives back the memory of communicators that all their members have left by now. Making and leaving a communicator does
   // so, too.

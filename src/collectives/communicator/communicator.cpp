@@ -314,7 +314,7 @@ Communicator Communicator::subgroup(const std::vector<int>& ranks, const std::st
   return split(place == ranks.end() ? -1 : 0, static_cast<int>(place - ranks.begin()), name);
 }
 
-Communicator Communicator::shrink(const std::vector<int>& lost) const {
+Communicator Communicator::shrink(const std::vector<int>& lost, std::vector<int>* survivors) const {
   group().check_process();
   RankContext& context = group().context();
   require(size() == context.job().size(),
@@ -331,10 +331,31 @@ Communicator Communicator::shrink(const std::vector<int>& lost) const {
     require(named.back() != 0, "A job cannot leave its rank 0 behind, through which the ranks meet; end it instead.");
   }
   const double timeout = context.network().timeout();
-  std::unique_ptr<Job> smaller = context.job().shrink(named, timeout);
-  Communicator survivors = world_of(std::move(smaller), context.network().unpin(), name());
-  survivors.set_timeout(timeout);
-  return survivors;
+  Job::Survivors left = context.job().shrink(named, timeout);
+  const bool may_pin = context.network().unpin();
+  std::shared_ptr<Job> job = std::move(left.job);
+  Communicator smaller;
+  while (!smaller) {
+    try {
+      smaller = world_of(job, may_pin, name());
+    } catch (const Error& error) {  // of Job::exchange: on all ranks
+      if (!error.is_of_another_rank()) throw;
+      Job::Survivors fewer = job->shrink({}, timeout);
+      if (fewer.job->size() == job->size()) throw;
+      job = std::move(fewer.job);
+      for (int& rank : fewer.ranks) rank = left.ranks[rank];
+      left.ranks = std::move(fewer.ranks);
+    }
+  }
+  smaller.set_timeout(timeout);
+  if (survivors != nullptr) {
+    survivors->clear();
+    for (const int job_rank : left.ranks) {
+      survivors->push_back(
+          static_cast<int>(std::find(job_ranks().begin(), job_ranks().end(), job_rank) - job_ranks().begin()));
+    }
+  }
+  return smaller;
 }
 
 Communicator Communicator::node() const { return split(nodes()[rank()], rank(), name() + ".node"); }

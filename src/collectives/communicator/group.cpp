@@ -2,21 +2,11 @@
 
 #include <unistd.h>
 
-#include <cstring>
 #include <exception>
-#include <random>
 
 #include "core/fail.hpp"
 
 namespace stretto {
-namespace {
-
-std::uint64_t random_number() {
-  std::random_device device;
-  return std::uint64_t{device()} << 32 | device();
-}
-
-}  // namespace
 
 Communicator::Group::Group(std::shared_ptr<RankContext> context, Membership membership, int area_members, std::string name)
     : context_(std::move(context)),
@@ -100,24 +90,11 @@ void Communicator::Group::join_gpus(const ExchangeBytes& exchange_bytes) {
   planner_.join_gpus(gpu_links_->collectives());
 }
 
-Communicator world_of(std::unique_ptr<Job> job, bool may_pin, const std::string& name) {
-  const int rank = job->rank();
-  const int size = job->size();
+Communicator world_of(std::shared_ptr<Job> job, bool may_pin, const std::string& name) {
   auto context = std::make_shared<RankContext>(std::move(job), may_pin);
-  Membership membership;
-  membership.rank = rank;
-  struct {
-    std::uint64_t area, job_name;
-  } mine{context->network().segment().reserve(Links::area_bytes(size)), random_number()}, theirs;
-  const auto* bytes = reinterpret_cast<const std::byte*>(&mine);
-  for (const Bytes& part : context->job().exchange(Bytes(bytes, bytes + sizeof mine))) {
-    ensure(part.size() == sizeof theirs, "A rank told {} bytes about its area.", part.size());
-    std::memcpy(&theirs, part.data(), sizeof theirs);
-    membership.areas.push_back(theirs.area);
-    if (membership.job_ranks.empty()) context->set_job_name(theirs.job_name);
-    membership.job_ranks.push_back(static_cast<int>(membership.job_ranks.size()));
-  }
-  return Communicator(Communicator::Group::make(std::move(context), std::move(membership), size, name));
+  const Membership& members = context->world();
+  const auto size = static_cast<int>(members.job_ranks.size());
+  return Communicator(Communicator::Group::make(std::move(context), members, size, name));
 }
 
 }  // namespace stretto

@@ -1,16 +1,28 @@
 #include "collectives/job/rank_context.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <exception>
+#include <random>
 
 #include "collectives/job/flights_on_signal.hpp"
 #include "collectives/ledger/flight.hpp"
+#include "core/fail.hpp"
 #include "core/log.hpp"
 #include "core/setting_values.hpp"
 
 namespace stretto {
 
-RankContext::RankContext(std::unique_ptr<Job> job, bool may_pin)
+namespace {
+
+std::uint64_t random_number() {
+  std::random_device device;
+  return std::uint64_t{device()} << 32 | device();
+}
+
+}  // namespace
+
+RankContext::RankContext(std::shared_ptr<Job> job, bool may_pin)
     : job_(std::move(job)),
       checks_calls_(number_setting("STRETTO_CHECK") != 0),
       exceptions_at_start_(std::uncaught_exceptions()),
@@ -18,12 +30,28 @@ RankContext::RankContext(std::unique_ptr<Job> job, bool may_pin)
   try {
     network_ = std::make_unique<Network>(*job_, may_pin);
     selector_ = std::make_unique<Selector>(*job_, *network_);
+    meet();
   } catch (const std::exception& error) {
     job_->abort(error.what());
     throw;
   }
   job_->observe(this);
   add_to_flights_on_signal(*this);
+}
+
+void RankContext::meet() {
+  struct {
+    std::uint64_t area, job_name;
+  } mine{network_->segment().reserve(Links::area_bytes(job_->size())), random_number()}, theirs;
+  const auto* bytes = reinterpret_cast<const std::byte*>(&mine);
+  for (const Bytes& part : job_->exchange(Bytes(bytes, bytes + sizeof mine))) {
+    ensure(part.size() == sizeof theirs, "A rank told {} bytes about its area.", part.size());
+    std::memcpy(&theirs, part.data(), sizeof theirs);
+    world_.areas.push_back(theirs.area);
+    if (world_.job_ranks.empty()) job_name_ = theirs.job_name;
+    world_.job_ranks.push_back(static_cast<int>(world_.job_ranks.size()));
+  }
+  world_.rank = job_->rank();
 }
 
 RankContext::~RankContext() {

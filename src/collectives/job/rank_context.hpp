@@ -10,6 +10,7 @@
 #include "device/stream/unwinding.hpp"
 #include "stretto/ledger.hpp"
 #include "transport/bootstrap/job.hpp"
+#include "transport/links.hpp"
 #include "transport/network.hpp"
 
 namespace stretto {
@@ -18,19 +19,20 @@ namespace stretto {
 // the other ranks (Job::leave) for at most the leave timeout. If an exception is in flight, it tells the other ranks.
 class RankContext final : private JobObserver {
  public:
-  explicit RankContext(std::unique_ptr<Job> job, bool may_pin = false);
+  // Collective. A job in which it fails can still shrink.
+  explicit RankContext(std::shared_ptr<Job> job, bool may_pin = false);
   ~RankContext() override;
   RankContext(const RankContext&) = delete;
   RankContext& operator=(const RankContext&) = delete;
 
   Job& job() { return *job_; }
+  const Membership& world() const { return world_; }  // the members of the first communicator, of all ranks
   Network& network() { return *network_; }
   Ledger& ledger() { return ledger_; }
   Selector& selector() { return *selector_; }
   bool checks_calls() const { return checks_calls_; }  // STRETTO_CHECK
   OpenCalls& open_calls() { return open_calls_; }      // with STRETTO_CHECK
   void set_leave_timeout(double seconds) { leave_timeout_ = seconds; }
-  void set_job_name(std::uint64_t name) { job_name_ = name; }  // in flight files
   // Writes this rank's last operations (collectives/ledger/flight.hpp), and returns the path.
   std::string write_flight(const std::string& directory, const std::string& reason);
   std::mutex issue_mutex;  // held while operations get their turns and their places in streams
@@ -38,18 +40,20 @@ class RankContext final : private JobObserver {
   std::atomic<std::uint32_t> next_group = 1;
 
  private:
+  void meet();
   RankAccount account(int rank, const OperationId& wanted) override;
   void trouble(const std::string& sentence) override;
 
-  std::unique_ptr<Job> job_;
+  std::shared_ptr<Job> job_;
   std::unique_ptr<Network> network_;
   std::unique_ptr<Selector> selector_;
+  Membership world_;
   Ledger ledger_;
   bool checks_calls_;
   OpenCalls open_calls_;
   std::atomic<double> leave_timeout_ = Job::no_limit;
   int exceptions_at_start_;
-  std::atomic<std::uint64_t> job_name_ = 0;
+  std::uint64_t job_name_ = 0;  // in flight files
   std::atomic<bool> leaves_ = false;
   std::atomic<bool> wrote_flight_ = false;  // because of a failure: what comes after the first one is a consequence
   UnwindingNotice notice_;

@@ -80,7 +80,7 @@ class Job {
   virtual std::uint64_t identity() const = 0;
 
   // Collective: returns every rank's contribution, by rank. Throws if a rank is lost meanwhile, or does not take part within
-  // the meeting's time.
+  // the meeting's time. Unless rank 0 is lost, it throws on all ranks or on none.
   virtual std::vector<Bytes> exchange(const Bytes& mine) = 0;
 
   // Throws Error(peer_lost) once any rank has died, Error(peer_gave_up) once one has given up; costs one atomic load
@@ -103,11 +103,15 @@ class Job {
   virtual void leave(double timeout = no_limit) = 0;
   static constexpr double no_limit = 1e9;  // seconds
 
+  struct Survivors {
+    std::unique_ptr<Job> job;
+    std::vector<int> ranks;  // of its ranks: the rank in the larger job
+  };
   // Collective over the ranks that go on, whether the job has failed or not: a job of their own, in the order of their
   // ranks, which shares nothing with this one. No other call may be under way. Those who have ended, who give no sign of
   // life, who have not called it within `patience` seconds, or whom a caller names in `lost`, stay behind. This job has then
   // failed. Throws LostRank0, or Error(peer_gave_up) on a rank that another one has named.
-  virtual std::unique_ptr<Job> shrink(const std::vector<int>& lost, double patience) = 0;
+  virtual Survivors shrink(const std::vector<int>& lost, double patience) = 0;
 
   // The observer must live until it is replaced, by null at the end.
   void observe(JobObserver* observer) { observed_->set(observer); }

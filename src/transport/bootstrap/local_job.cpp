@@ -28,6 +28,7 @@ struct LocalJobState {
   std::vector<bool> goes_on, named;  // by rank: has called shrink(); is named as lost there
   bool has_shrunk = false;
   std::vector<std::unique_ptr<Job>> next;  // by rank of this job; null for those that stay behind
+  std::vector<int> survivors;
   std::atomic<bool> any_left = false;
   std::atomic<bool> failed = false;
   std::string reason;
@@ -102,7 +103,7 @@ class LocalJob : public Job {
     state_->changed.wait_for(lock, grace_after_failure, all_left);
   }
 
-  std::unique_ptr<Job> shrink(const std::vector<int>& lost, double patience) override {
+  Survivors shrink(const std::vector<int>& lost, double patience) override {
     std::unique_lock lock(state_->mutex);
     require(!went_on_, "{}", went_on);
     state_->goes_on[rank_] = true;
@@ -120,13 +121,13 @@ class LocalJob : public Job {
     std::unique_ptr<Job> mine = std::move(state_->next[rank_]);
     if (!mine) fail(ErrorCode::peer_gave_up, "{}", left_behind(rank_));
     went_on_ = true;
-    return mine;
+    return {std::move(mine), state_->survivors};
   }
 
  private:
   // The mutex is held, as for give_up().
   void divide() {
-    std::vector<int> survivors;
+    std::vector<int>& survivors = state_->survivors;
     for (int rank = 0; rank < size_; ++rank) {
       if (state_->goes_on[rank] && !state_->named[rank] && !state_->left[rank]) survivors.push_back(rank);
     }

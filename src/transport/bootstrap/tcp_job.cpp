@@ -186,6 +186,7 @@ void TcpJob::contribute(int rank, const Bytes& part) {
   ensure(!came_[rank], "rank {} contributed twice to one exchange.", rank);
   came_[rank] = true;
   parts_[rank] = part;
+  if (failed_) return;  // ranks that have heard of it have given up this exchange
   if (std::find(came_.begin(), came_.end(), false) != came_.end()) return;
   came_.assign(came_.size(), false);
   result_ = parts_;

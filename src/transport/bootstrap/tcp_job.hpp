@@ -35,7 +35,7 @@ class TcpJob final : public Job {
   std::string news_of(int rank) const override;
   void leave(double timeout) override;
   std::vector<RankAccount> ask(const std::vector<int>& ranks, double seconds, const OperationId& wanted) override;
-  std::unique_ptr<Job> shrink(const std::vector<int>& lost, double patience) override;
+  Survivors shrink(const std::vector<int>& lost, double patience) override;
 
  private:
   static constexpr double seconds_to_be_silent = 3;  // after which a rank is said to be silent
@@ -55,7 +55,7 @@ class TcpJob final : public Job {
   };
   struct SmallerJob {
     std::uint64_t identity = 0;
-    std::vector<std::int32_t> survivors;  // by their ranks in the larger job
+    std::vector<int> survivors;  // by their ranks in the larger job
     std::vector<std::unique_ptr<FrameConnection>> connections;
     std::vector<Frame> came_early;
   };

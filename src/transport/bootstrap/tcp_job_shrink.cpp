@@ -14,14 +14,15 @@
 
 namespace stretto {
 
-std::unique_ptr<Job> TcpJob::shrink(const std::vector<int>& lost, double patience) {
+Job::Survivors TcpJob::shrink(const std::vector<int>& lost, double patience) {
   require(!has_shrunk_, "{}", went_on);
   const std::vector<std::int32_t> names(lost.begin(), lost.end());
   SmallerJob smaller = rank_ == 0 ? admit_survivors(names, patience) : follow_rank_0(names, patience);
   const auto place = std::find(smaller.survivors.begin(), smaller.survivors.end(), rank_);
   if (place == smaller.survivors.end()) fail(ErrorCode::peer_gave_up, "{}", left_behind(rank_));
   const auto rank = static_cast<int>(place - smaller.survivors.begin());
-  return std::unique_ptr<Job>(new TcpJob(*this, std::move(smaller), rank));
+  std::vector<int> ranks = smaller.survivors;
+  return {std::unique_ptr<Job>(new TcpJob(*this, std::move(smaller), rank)), std::move(ranks)};
 }
 
 TcpJob::TcpJob(const TcpJob& larger, SmallerJob smaller, int rank)

@@ -1,6 +1,5 @@
 #include "transport/shm/peer_memory.hpp"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -10,24 +9,18 @@
 #include <cstring>
 
 #include "core/fail.hpp"
+#include "transport/shm/peer_file.hpp"
 
 namespace stretto {
 
 PeerMemory::PeerMemory(const HeapAddress& heap, int rank) : heap_(heap), rank_(rank), same_process_(heap.pid == getpid()) {
   if (same_process_) return;
-  const std::string path = fmt::format("/proc/{}/fd/{}", heap.pid, heap.file);
-  file_ = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (file_ < 0) {
-    const int error = errno;
-    fail(ErrorCode::unavailable,
-         "Cannot open the symmetric heap of rank {} at {}: {}; run all ranks of a host as one user, or set "
-         "STRETTO_TRANSPORT=ucx.",
-         rank, path, errno_text(error));
-  }
+  file_ = open_peer_file(heap.pid, heap.file, "symmetric heap", rank);
   std::uint64_t check = 0;
   if (pread(file_, &check, sizeof check, 0) != sizeof check || check != heap.check) {
     close(file_);
-    fail(ErrorCode::internal, "{} of rank {} is not the heap that it announced.", path, rank);
+    fail(ErrorCode::internal, "File {} of process {} of rank {} is not the heap that it announced.", heap.file, heap.pid,
+         rank);
   }
   check = 0;
   readable_ = read_through_kernel(heap.base, &check, sizeof check) == 0 && check == heap.check;
@@ -75,7 +68,7 @@ void PeerMemory::read(const BufferPlace& place, std::size_t offset, void* to, st
   switch (const int error = read_through_kernel(place.address + offset, to, bytes)) {
     case 0: return;
     case ESRCH:
-      fail(ErrorCode::unavailable, "Cannot read {} bytes in the memory of rank {}: its process {} has ended.", bytes, rank_,
+      fail(ErrorCode::peer_lost, "Cannot read {} bytes in the memory of rank {}: its process {} has ended.", bytes, rank_,
            heap_.pid);
     case EPERM:
       fail(ErrorCode::unavailable,

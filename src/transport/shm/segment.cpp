@@ -70,22 +70,14 @@ void Segment::release(std::size_t offset, std::size_t bytes) {
 }
 
 PeerSegment::PeerSegment(const SegmentAddress& address, int rank) {
-  const std::string path = fmt::format("/proc/{}/fd/{}", address.pid, address.file);
-  file_ = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (file_ < 0) {
-    const int error = errno;
-    fail(ErrorCode::unavailable,
-         "Cannot open the shared memory of rank {} at {}: {}; run all ranks of a host as one user, or set "
-         "STRETTO_TRANSPORT=ucx.",
-         rank, path, errno_text(error));
-  }
+  file_ = open_peer_file(address.pid, address.file, "shared memory", rank);
   try {
     struct stat status {};
     ensure(fstat(file_, &status) == 0 && status.st_size >= static_cast<off_t>(sizeof(SegmentHeader)),
-           "{} of rank {} is not a segment of Stretto.", path, rank);
+           "File {} of process {} of rank {} is not a segment of Stretto.", address.file, address.pid, rank);
     header_ = std::make_unique<Mapping>(file_, 0, sizeof(SegmentHeader));
     ensure(reinterpret_cast<SegmentHeader*>(header_->data())->check == address.check,
-           "{} of rank {} is not the segment that it announced.", path, rank);
+           "File {} of process {} of rank {} is not the segment that it announced.", address.file, address.pid, rank);
   } catch (...) {
     close(file_);
     throw;

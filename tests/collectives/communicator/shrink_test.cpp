@@ -5,6 +5,7 @@
 #include <csignal>
 #include <numeric>
 
+#include "collectives/communicator/group.hpp"
 #include "core/fail.hpp"
 #include "stretto/launch.hpp"
 #include "stretto/stretto.hpp"
@@ -60,6 +61,40 @@ TEST(Shrink, RanksThatAreThreadsGoOnAgainAndAgain) {
   });
 }
 
+// Takes part in the beginning of world.shrink() only.
+std::unique_ptr<Job> begin_to_shrink(const Communicator& world) {
+  return Communicator::Group::of(world).context().job().shrink({}, world.timeout()).job;
+}
+
+TEST(Shrink, LeavesThoseBehindThatAreLostMeanwhile) {
+  run_threads(6, [](const Communicator& world) {
+    if (world.rank() == 2) return world.abort("it is lost.");
+    EXPECT_THAT(work_until_a_loss(world), HasSubstr("it is lost."));
+    if (world.rank() == 1 || world.rank() == 4) {
+      const std::unique_ptr<Job> five = begin_to_shrink(world);
+      if (world.rank() == 1) {
+        five->abort("it is lost, too.");
+        return five->leave();
+      }
+      EXPECT_THROW(five->exchange({}), Error);
+      return five->shrink({}, world.timeout()).job->leave(0);
+    }
+    std::vector<int> survivors;
+    check_members(world.shrink({}, &survivors), world.rank(), {0, 3, 5});
+    EXPECT_EQ(survivors, (std::vector<int>{0, 3, 5}));
+  });
+}
+
+TEST(Shrink, NumbersTheSurvivorsAsTheCommunicatorDoes) {
+  run_threads(4, [](const Communicator& world) {
+    const Communicator turned = world.split(0, -world.rank(), "turned");
+    if (world.rank() == 2) return;
+    std::vector<int> survivors;
+    check_members(turned.shrink({1}, &survivors), world.rank(), {0, 1, 3});
+    EXPECT_EQ(survivors, (std::vector<int>{3, 2, 0}));
+  });
+}
+
 TEST(Shrink, LeavesThoseBehindWhomARankNames) {
   run_threads(4, [](const Communicator& world) {
     if (world.rank() % 2 == 1) {
@@ -109,6 +144,27 @@ TEST_P(ShrinkProcesses, GoOnWithoutThoseThatWereKilled) {
                   check_members(two, world.rank(), {0, 3});
                   if (two.rank() == 1) return;  // is left behind, and ends
                   check_members(two.shrink({1}), 0, {0});
+                },
+                options),
+            0);
+}
+
+TEST_P(ShrinkProcesses, GoOnWithoutThoseThatAreKilledMeanwhile) {
+  const Variable transport("STRETTO_TRANSPORT", GetParam());
+  LaunchOptions options;
+  options.survivors_go_on = true;
+  EXPECT_EQ(launch(
+                5,
+                [](const Communicator& world) {
+                  if (world.rank() == 1) raise(SIGKILL);
+                  ensure(!work_until_a_loss(world).empty(), "Nobody was lost.");
+                  if (world.rank() == 3) {
+                    begin_to_shrink(world);
+                    raise(SIGKILL);
+                  }
+                  std::vector<int> survivors;
+                  check_members(world.shrink({}, &survivors), world.rank(), {0, 2, 4});
+                  ensure(survivors == std::vector<int>{0, 2, 4}, "These are not the survivors.");
                 },
                 options),
             0);

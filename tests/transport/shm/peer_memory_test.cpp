@@ -185,10 +185,16 @@ TEST(PeerMemory, OfADeadPeerStaysWhereItIsMapped) {
     memory.read(unmapped, 0, word, 4);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::unavailable);
+    EXPECT_EQ(error.code(), ErrorCode::peer_lost);
     EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 2"), HasSubstr("has ended")));
   }
-  EXPECT_THAT(sentence_of([&] { PeerMemory(peer.heap(), 2); }), AllOf(HasSubstr("rank 2"), HasSubstr("STRETTO_TRANSPORT")));
+  try {
+    const PeerMemory again(peer.heap(), 2);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::peer_lost);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("symmetric heap of rank 2"), HasSubstr("has ended")));
+  }
 }
 
 TEST(PeerMemory, ThatIsNotTheOneAnnouncedIsRefused) {

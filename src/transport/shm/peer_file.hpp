@@ -1,0 +1,12 @@
+#pragma once
+#include <cstdint>
+#include <string>
+
+namespace stretto {
+
+// A descriptor of a file that process `pid` of this host has open as `file`; the caller closes it. what: "shared memory",
+// for the sentence. Throws Error(peer_lost) if it is no longer there, Error(unavailable) if the process is closed to this
+// one.
+int open_peer_file(std::int64_t pid, std::int64_t file, const std::string& what, int rank);
+
+}  // namespace stretto
