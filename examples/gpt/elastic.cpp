@@ -80,11 +80,12 @@ class ElasticTraining {
     return true;
   }
 
-  std::vector<int> those_who_go_on(const Error& loss) const {
+  std::vector<int> those_who_go_on(const Error& loss) {
     try {
       return ranks_to_go_on(those_left_, line_.mesh_on(ranks_.size()), [&](int ranks) { return trains_on(ranks); });
     } catch (const Error& error) {
-      fail(error.code(), "{} {}", loss.what(), error.what());
+      has_ended_ = true;
+      fail(ErrorCode::peer_lost, "{} {}", loss.what(), error.what());
     }
   }
 

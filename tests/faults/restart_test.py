@@ -99,6 +99,15 @@ class Restart(FaultTest):
         self.assertRegex(self.notices(run)[0], r"^Rank \d failed with status 1; restart 1 of 1 goes on after step \d+\.$")
         self.expect_nothing_left()
 
+    def test_names_the_rank_without_which_the_others_could_not_go_on(self):
+        run = self.start({**self.flags, "--nproc": 4, "--tp": 2, "--pp": 2, "--elastic": True, "--max-restarts": 1})
+        self.wait_for_steps(self.log("log"), 12)
+        self.kill(run, 2)
+        self.assertEqual(self.status(run), 0, run.errors)
+        self.assertRegex(self.notices(run)[0], r"^Rank 2 was killed by SIGKILL; restart 1 of 1 goes on after step \d*[05]\.$")
+        self.assertTrue(all("Of 4 ranks 3 are left" in line for line in run.errors[:-1]), run.errors)
+        self.expect_nothing_left()
+
     def test_a_signal_ends_it(self):
         run = self.start({**self.flags, "--train-iters": FOREVER, "--nproc": 2, "--max-restarts": 9})
         self.wait_for_steps(self.log("log"), 6)

@@ -23,29 +23,41 @@ constexpr double seconds_to_end_after_a_failure = 8;
 class Verdict {
  public:
   void child_ended(int rank, int wait_status, bool by_this_process) {
-    if (WIFSIGNALED(wait_status)) {
-      if (by_this_process) return blame(Guilt::did_not_end, rank, "did not end with the others, and was killed");
-      return blame(Guilt::killed, rank, fmt::format("was killed by SIG{}", sigabbrev_np(WTERMSIG(wait_status))));
-    }
-    const int status = WEXITSTATUS(wait_status);
-    if (status == lost_rank_0) return blame(Guilt::ended_first, 0, "was lost to the others");
-    if (status == 0 || status == failed_with_others) return blame(Guilt::ended_first, rank, "ended before the others");
-    blame(Guilt::failed, rank, fmt::format("failed with status {}", status));
+    if (WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == failed_with_others) blame(gone_on_without_);
+    blame(end_of(rank, wait_status, by_this_process));
   }
-  LostChild lost() const { return {rank_, fate_, guilt_ == Guilt::did_not_end}; }
+  // The others may go on without this one. It is to blame if they cannot.
+  void child_left(int rank, int wait_status) {
+    const End end = end_of(rank, wait_status, false);
+    if (end.guilt >= Guilt::failed) gone_on_without_ = end;
+  }
+  LostChild lost() const { return {worst_.rank, worst_.fate, worst_.guilt == Guilt::did_not_end}; }
 
  private:
   enum class Guilt { none, ended_first, did_not_end, failed, killed };
-  void blame(Guilt guilt, int rank, std::string fate) {
-    if (guilt <= guilt_) return;
-    guilt_ = guilt;
-    rank_ = rank;
-    fate_ = std::move(fate);
+  struct End {
+    Guilt guilt = Guilt::none;
+    int rank = -1;
+    std::string fate;
+  };
+
+  static End end_of(int rank, int wait_status, bool by_this_process) {
+    if (WIFSIGNALED(wait_status)) {
+      if (by_this_process) return {Guilt::did_not_end, rank, "did not end with the others, and was killed"};
+      return {Guilt::killed, rank, fmt::format("was killed by SIG{}", sigabbrev_np(WTERMSIG(wait_status)))};
+    }
+    switch (const int status = WEXITSTATUS(wait_status)) {
+      case 0:
+      case failed_with_others: return {Guilt::ended_first, rank, "ended before the others"};
+      case lost_rank_0: return {Guilt::ended_first, 0, "was lost to the others"};
+      default: return {Guilt::failed, rank, fmt::format("failed with status {}", status)};
+    }
+  }
+  void blame(const End& end) {
+    if (end.guilt > worst_.guilt) worst_ = end;
   }
 
-  Guilt guilt_ = Guilt::none;
-  int rank_ = -1;
-  std::string fate_;
+  End worst_, gone_on_without_;
 };
 
 int status_of(int wait_status) {
@@ -150,7 +162,9 @@ int fork_ranks(int count, const std::function<int(int rank)>& body, const std::f
     } else {
       children.erase(place);
       const bool ends_all = rank == 0 || (WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == lost_rank_0);
-      if (!survivors_go_on || ends_all) {
+      if (survivors_go_on && !ends_all) {
+        verdict.child_left(rank, wait_status);
+      } else {
         verdict.child_ended(rank, wait_status, gave_up);
         const int status = gave_up && result == 0 ? 1 : status_of(wait_status);
         if ((result == 0 && status != 0) || survivors_go_on) failed_by = now_seconds() + seconds_to_end_after_a_failure;

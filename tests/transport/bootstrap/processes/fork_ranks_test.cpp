@@ -55,6 +55,21 @@ TEST(ForkRanks, LetsSurvivorsGoOnWhileRank0Does) {
             5);
 }
 
+TEST(ForkRanks, NamesTheChildWithoutWhichTheOthersCouldNotGoOn) {
+  const auto lost_if_rank0_ends_with = [](int status) {
+    LostChild lost;
+    const auto run_rank = [&](int rank) {
+      if (rank == 2) raise(SIGKILL);
+      usleep(200000);
+      return rank == 0 ? status : failed_with_others;
+    };
+    EXPECT_NE(fork_ranks(3, run_rank, {}, true, &lost), 0);
+    return lost.rank;
+  };
+  EXPECT_EQ(lost_if_rank0_ends_with(failed_with_others), 2);
+  EXPECT_EQ(lost_if_rank0_ends_with(7), 0);
+}
+
 TEST(ForkRanks, EndsARank0ThatTheOthersHaveLost) {
   LostChild lost;
   const auto run_rank = [](int rank) { return rank == 0 ? pause() : rank == 1 ? lost_rank_0 : 3; };
