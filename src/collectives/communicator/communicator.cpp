@@ -314,50 +314,6 @@ Communicator Communicator::subgroup(const std::vector<int>& ranks, const std::st
   return split(place == ranks.end() ? -1 : 0, static_cast<int>(place - ranks.begin()), name);
 }
 
-Communicator Communicator::shrink(const std::vector<int>& lost, std::vector<int>* survivors) const {
-  group().check_process();
-  RankContext& context = group().context();
-  require(size() == context.job().size(),
-          "Communicator '{}' has {} of the job's {} ranks; shrink one that has all, and split what it returns.", name(),
-          size(), context.job().size());
-  if (gpu_in_use()) {
-    fail(ErrorCode::unavailable, "A job that uses GPUs cannot shrink: their links cannot lose a rank; start the job again.");
-  }
-  std::vector<int> named;
-  for (const int one : lost) {
-    require(one >= 0 && one < size() && one != rank(), "Rank {} cannot name rank {} of communicator '{}' of {} as lost.",
-            rank(), one, name(), size());
-    named.push_back(job_ranks()[one]);
-    require(named.back() != 0, "A job cannot leave its rank 0 behind, through which the ranks meet; end it instead.");
-  }
-  const double timeout = context.network().timeout();
-  Job::Survivors left = context.job().shrink(named, timeout);
-  const bool may_pin = context.network().unpin();
-  std::shared_ptr<Job> job = std::move(left.job);
-  Communicator smaller;
-  while (!smaller) {
-    try {
-      smaller = world_of(job, may_pin, name());
-    } catch (const Error& error) {  // of Job::exchange: on all ranks
-      if (!error.is_of_another_rank()) throw;
-      Job::Survivors fewer = job->shrink({}, timeout);
-      if (fewer.job->size() == job->size()) throw;
-      job = std::move(fewer.job);
-      for (int& rank : fewer.ranks) rank = left.ranks[rank];
-      left.ranks = std::move(fewer.ranks);
-    }
-  }
-  smaller.set_timeout(timeout);
-  if (survivors != nullptr) {
-    survivors->clear();
-    for (const int job_rank : left.ranks) {
-      survivors->push_back(
-          static_cast<int>(std::find(job_ranks().begin(), job_ranks().end(), job_rank) - job_ranks().begin()));
-    }
-  }
-  return smaller;
-}
-
 Communicator Communicator::node() const { return split(nodes()[rank()], rank(), name() + ".node"); }
 
 Communicator Communicator::node_leaders() const {
