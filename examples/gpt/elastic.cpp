@@ -38,9 +38,8 @@ class ElasticTraining {
   }
 
  private:
-  // Returns whether this rank goes on. If another rank is lost meanwhile, some ranks give up earlier in here than others,
-  // and all meet again in the next shrink. So whether they then train, or shrink once more, must follow from who is left
-  // alone.
+  // Returns whether this rank goes on. Shrinks until just those are left that were planned to go on. If another rank is lost
+  // meanwhile, saving may fail on some ranks only; these meet the others in the next shrink, and go on as those do.
   bool regroup(const Error& loss) {
     const int before = ranks_.size();
     std::vector<int> others;  // that leave, by their ranks in left_
@@ -84,7 +83,7 @@ class ElasticTraining {
     try {
       return ranks_to_go_on(those_left_, line_.mesh_on(ranks_.size()), [&](int ranks) { return trains_on(ranks); });
     } catch (const Error& error) {
-      has_ended_ = true;
+      has_ended_ = true;  // because of the ranks that are lost, which launch() then names
       fail(ErrorCode::peer_lost, "{} {}", loss.what(), error.what());
     }
   }

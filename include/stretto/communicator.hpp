@@ -201,7 +201,8 @@ class STRETTO_API Communicator {
   //
   // Throws Error(unavailable) if rank 0 is lost, through which ranks meet, or if the process uses a GPU. Throws
   // Error(peer_gave_up) on a rank that is left behind. Ranks that are lost meanwhile are left behind, too, or are an error
-  // of the returned communicator. As MPI's MPIX_Comm_shrink (Bland et al. 2013). Cost: as to start a job.
+  // of the returned communicator. All other errors are those of starting a job; this one must then end. As MPI's
+  // MPIX_Comm_shrink (Bland et al. 2013). Cost: as to start a job.
   Communicator shrink(const std::vector<int>& lost = {}, std::vector<int>* survivors = nullptr) const;
 
   // The number that identifies this communicator among all communicators of this rank (Partners::group_id in the

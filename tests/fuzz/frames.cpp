@@ -17,7 +17,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   peer.end_writing();
   fuzz::parse([&] {
     const auto take = [](FrameKind kind, const Bytes& body) {
-      if (kind == FrameKind::question || kind == FrameKind::answer) fuzz::parse([&] { question_of(body, 3); });
+      if (kind == FrameKind::question || kind == FrameKind::answer) fuzz::parse([&] { fits(question_of(body), 3); });
       if (kind == FrameKind::result) fuzz::parse([&] { unpacked(body, 3); });
     };
     while (connection.receive(take)) {

@@ -100,7 +100,8 @@ inline std::shared_ptr<Turns> turns_of(const std::shared_ptr<Communicator::Group
   return {group, &group->turns()};
 }
 
-// Collective: the communicator of all ranks of the job. If it fails, the job can still shrink. may_pin: see Network.
+// Collective: the communicator of all ranks of the job. If an exchange of the job fails, the job can still shrink. may_pin:
+// see Network.
 Communicator world_of(std::shared_ptr<Job> job, bool may_pin = false, const std::string& name = "world");
 
 }  // namespace stretto

@@ -18,7 +18,8 @@ struct Smaller {
   std::vector<int> ranks;  // of its ranks: the rank in the larger job
 };
 
-// A rank that is lost while the survivors start is left behind, too: Job::exchange() has then failed on all the others.
+// A rank that is lost while the survivors start is left behind, too. Job::exchange() has then failed on all the others:
+// behind the last one, nothing in here waits for another rank or opens its memory.
 Smaller start_smaller(Job::Survivors left, double patience, bool may_pin, const std::string& name) {
   while (true) {
     const std::shared_ptr<Job> job = std::move(left.job);

@@ -80,7 +80,7 @@ class Job {
   virtual std::uint64_t identity() const = 0;
 
   // Collective: returns every rank's contribution, by rank. Throws if a rank is lost meanwhile, or does not take part within
-  // the meeting's time. Unless rank 0 is lost, it throws on all ranks or on none.
+  // the meeting's time. It throws on all ranks or on none, unless rank 0 is lost or is stopped for so long.
   virtual std::vector<Bytes> exchange(const Bytes& mine) = 0;
 
   // Throws Error(peer_lost) once any rank has died, Error(peer_gave_up) once one has given up; costs one atomic load

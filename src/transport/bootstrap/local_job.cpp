@@ -41,6 +41,13 @@ class LocalJob : public Job {
     state_->observed[rank] = observed();
   }
 
+  // A rank that ends without leave() is lost to the others.
+  ~LocalJob() override {
+    const std::lock_guard lock(state_->mutex);
+    if (!state_->left[rank_]) give_up("it ended without a word.");
+    note_left();
+  }
+
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::uint64_t identity() const override { return state_->identity; }
@@ -49,7 +56,7 @@ class LocalJob : public Job {
     std::unique_lock lock(state_->mutex);
     state_->contributions[rank_] = mine;
     const std::uint64_t number = state_->exchanges;
-    if (++state_->arrived == size_) {
+    if (!state_->failed && ++state_->arrived == size_) {
       state_->result = std::make_shared<const std::vector<Bytes>>(state_->contributions);
       state_->arrived = 0;
       ++state_->exchanges;
@@ -92,8 +99,7 @@ class LocalJob : public Job {
 
   void leave(double timeout) override {
     std::unique_lock lock(state_->mutex);
-    state_->left[rank_] = state_->any_left = true;
-    state_->changed.notify_all();
+    note_left();
     const auto all_left = [&] { return std::find(state_->left.begin(), state_->left.end(), false) == state_->left.end(); };
     const std::chrono::duration<double> patience(timeout);
     if (!state_->changed.wait_for(lock, patience, [&] { return all_left() || state_->failed; })) {
@@ -125,7 +131,12 @@ class LocalJob : public Job {
   }
 
  private:
-  // The mutex is held, as for give_up().
+  // The mutex is held, as for the rest.
+  void note_left() {
+    state_->left[rank_] = state_->any_left = true;
+    state_->changed.notify_all();
+  }
+
   void divide() {
     std::vector<int>& survivors = state_->survivors;
     for (int rank = 0; rank < size_; ++rank) {
@@ -140,7 +151,7 @@ class LocalJob : public Job {
     state_->changed.notify_all();
   }
 
-  // The mutex is held. Returns whether this is the job's first failure.
+  // Returns whether this is the job's first failure.
   bool give_up(const std::string& reason) {
     if (state_->failed) return false;
     state_->reason = fmt::format("Rank {} gave up: {}", rank_, reason);

@@ -1,4 +1,6 @@
 #pragma once
+#include <algorithm>
+
 #include "transport/bootstrap/packing.hpp"
 
 // What a rank asks another about itself, and the answer: the bodies of two kinds of frames.
@@ -19,8 +21,8 @@ inline Bytes bytes_of(const Question& question) {
                  bytes_of(answer.held_up_by)});
 }
 
-// Throws Error(internal) if the bytes, which come from another rank of `size`, are no question.
-inline Question question_of(const Bytes& bytes, int size) {
+// Throws Error(internal) if the bytes, which come from another rank, are no question.
+inline Question question_of(const Bytes& bytes) {
   const std::vector<Bytes> parts = unpacked(bytes, 6);
   const std::vector<int> ends = values_of<int>(parts[0]);
   const std::vector<std::uint64_t> operations = values_of<std::uint64_t>(parts[2]);
@@ -34,11 +36,16 @@ inline Question question_of(const Bytes& bytes, int size) {
   question.answer.held_up_in = {operations[2], operations[3]};
   question.answer.held_up_text = text(4);
   question.answer.held_up_by = values_of<int>(parts[5]);
-  std::vector<int> ranks = question.answer.waits_for;
-  for (const std::vector<int>& more : {ends, question.answer.held_up_by})
-    ranks.insert(ranks.end(), more.begin(), more.end());
-  for (const int rank : ranks) ensure(rank >= 0 && rank < size, "a question of it is about rank {}, of {}.", rank, size);
   return question;
+}
+
+// Whether all its ranks are there in a job of `size`. A rank of a job that has shrunk may still answer by its larger
+// numbers.
+inline bool fits(const Question& question, int size) {
+  const auto fit = [&](const std::vector<int>& ranks) {
+    return std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return rank >= 0 && rank < size; });
+  };
+  return fit({question.from, question.about}) && fit(question.answer.waits_for) && fit(question.answer.held_up_by);
 }
 
 }  // namespace stretto

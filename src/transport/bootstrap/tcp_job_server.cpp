@@ -100,7 +100,9 @@ void TcpJob::take(const FrameConnection& connection, FrameKind kind, const Bytes
     return note_failure(static_cast<ErrorCode>(code), sentence, &connection);
   }
   if (kind == FrameKind::question || kind == FrameKind::answer) {
-    return pass_on(kind, question_of(body, size_));
+    Question question = question_of(body);
+    if (fits(question, size_)) pass_on(kind, std::move(question));
+    return;
   }
   const std::lock_guard lock(mutex_);
   switch (kind) {

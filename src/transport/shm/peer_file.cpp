@@ -3,17 +3,29 @@
 #include <fcntl.h>
 
 #include <cerrno>
+#include <fstream>
 
 #include "core/fail.hpp"
 
 namespace stretto {
+
+namespace {
+
+// A process that is killed loses its memory first, and its files to root, until its parent has waited for it.
+bool has_memory(std::int64_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/statm", pid));
+  std::uint64_t pages = 0;
+  return file >> pages && pages > 0;
+}
+
+}  // namespace
 
 int open_peer_file(std::int64_t pid, std::int64_t file, const std::string& what, int rank) {
   const std::string path = fmt::format("/proc/{}/fd/{}", pid, file);
   const int opened = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (opened >= 0) return opened;
   const int error = errno;
-  if (error == ENOENT) {
+  if (error == ENOENT || !has_memory(pid)) {
     fail(ErrorCode::peer_lost, "Cannot open the {} of rank {}: its process {} has ended, or has left the job.", what, rank,
          pid);
   }

@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 #include <map>
 
 #include "core/fail.hpp"
@@ -22,26 +24,35 @@ constexpr double seconds_to_end_after_a_failure = 8;
 // Tells by which of the children, in the order in which they end, a job failed.
 class Verdict {
  public:
-  void child_ended(int rank, int wait_status, bool by_this_process) {
-    if (WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == failed_with_others) blame(gone_on_without_);
-    blame(end_of(rank, wait_status, by_this_process));
+  // A child whose end ends the others.
+  void add(int rank, int wait_status, bool by_this_process) {
+    if (WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == failed_with_others) failed_with_others_at_ = now_seconds();
+    const Fate fate = fate_of(rank, wait_status, by_this_process);
+    if (fate.guilt > worst_.guilt) worst_ = fate;
   }
-  // The others may go on without this one. It is to blame if they cannot.
-  void child_left(int rank, int wait_status) {
-    const End end = end_of(rank, wait_status, false);
-    if (end.guilt >= Guilt::failed) gone_on_without_ = end;
+  // A child without which the others may go on. They cannot if they fail with it.
+  void add_left_behind(int rank, int wait_status, bool by_this_process) {
+    const Fate fate = fate_of(rank, wait_status, by_this_process);
+    if (fate.guilt < Guilt::failed) return;
+    const bool beside_the_last = now_seconds() - left_behind_at_ < seconds_to_end_after_a_failure;
+    if (!beside_the_last || fate.guilt > left_behind_.guilt) left_behind_ = fate;
+    left_behind_at_ = now_seconds();
   }
-  LostChild lost() const { return {worst_.rank, worst_.fate, worst_.guilt == Guilt::did_not_end}; }
+  LostChild lost() const {
+    const bool with_it = std::abs(failed_with_others_at_ - left_behind_at_) < seconds_to_end_after_a_failure;
+    const Fate& fate = with_it && left_behind_.guilt > worst_.guilt ? left_behind_ : worst_;
+    return {fate.rank, fate.words, fate.guilt == Guilt::did_not_end};
+  }
 
  private:
   enum class Guilt { none, ended_first, did_not_end, failed, killed };
-  struct End {
+  struct Fate {
     Guilt guilt = Guilt::none;
     int rank = -1;
-    std::string fate;
+    std::string words;
   };
 
-  static End end_of(int rank, int wait_status, bool by_this_process) {
+  static Fate fate_of(int rank, int wait_status, bool by_this_process) {
     if (WIFSIGNALED(wait_status)) {
       if (by_this_process) return {Guilt::did_not_end, rank, "did not end with the others, and was killed"};
       return {Guilt::killed, rank, fmt::format("was killed by SIG{}", sigabbrev_np(WTERMSIG(wait_status)))};
@@ -53,11 +64,8 @@ class Verdict {
       default: return {Guilt::failed, rank, fmt::format("failed with status {}", status)};
     }
   }
-  void blame(const End& end) {
-    if (end.guilt > worst_.guilt) worst_ = end;
-  }
-
-  End worst_, gone_on_without_;
+  Fate worst_, left_behind_;
+  double left_behind_at_ = 0, failed_with_others_at_ = std::numeric_limits<double>::infinity();
 };
 
 int status_of(int wait_status) {
@@ -163,9 +171,9 @@ int fork_ranks(int count, const std::function<int(int rank)>& body, const std::f
       children.erase(place);
       const bool ends_all = rank == 0 || (WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == lost_rank_0);
       if (survivors_go_on && !ends_all) {
-        verdict.child_left(rank, wait_status);
+        verdict.add_left_behind(rank, wait_status, gave_up);
       } else {
-        verdict.child_ended(rank, wait_status, gave_up);
+        verdict.add(rank, wait_status, gave_up);
         const int status = gave_up && result == 0 ? 1 : status_of(wait_status);
         if ((result == 0 && status != 0) || survivors_go_on) failed_by = now_seconds() + seconds_to_end_after_a_failure;
         // A child that was killed may be seen to end after the others, which lost their connections to it.
