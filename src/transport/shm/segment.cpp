@@ -11,6 +11,7 @@
 #include "core/fail.hpp"
 #include "device/memory/shared_file.hpp"
 #include "stretto/settings.hpp"
+#include "transport/shm/peer_file.hpp"
 
 namespace stretto {
 namespace {

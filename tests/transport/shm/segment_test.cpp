@@ -100,7 +100,7 @@ TEST(Segment, OfAPeerIsTheSameMemory) {
   const PeerSegment peer(segment.address(), 0);
   const Mapping ours(segment.file(), offset, 100);
   const Mapping theirs(peer.file(), offset, 100);
-  std::strcpy(reinterpret_cast<char*>(ours.data()), "hello");
+  std::memcpy(ours.data(), "hello", sizeof "hello");
   EXPECT_STREQ(reinterpret_cast<const char*>(theirs.data()), "hello");
 }
 
