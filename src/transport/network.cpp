@@ -180,19 +180,20 @@ void Network::open_ucx(bool needed) {
   while (needed && over_shared_memory(other));
   while (true) {
     if (needed) ucx_ = std::make_unique<UcxWorker>(job_.rank(), job_.size(), segment_->bell(), job_.identity());
+    hear_only_peers();
     std::vector<Bytes> addresses = job_.exchange(ucx_ ? ucx_->address() : Bytes());
     if (ucx_) ucx_->set_addresses(std::move(addresses));
     const std::string obstacle = ucx_ ? ucx_->obstacle_to(other) : "";
     if (!obstacle.empty() && now_seconds() > deadline) fail(ErrorCode::unavailable, "{}", obstacle);
     std::byte obstacles{0};
     for (const Bytes& part : job_.exchange({obstacle.empty() ? std::byte{0} : std::byte{1}})) obstacles |= part.at(0);
-    if (obstacles == std::byte{0}) return hear_only_peers();
+    if (obstacles == std::byte{0}) return;
     ucx_.reset();
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }
 }
 
-// Collective. Keeps the ports of UCX to the hosts of the ranks that this one reaches by UCX.
+// Collective. Keeps the ports of UCX, which no rank knows yet, to the hosts of the ranks that this one reaches by UCX.
 void Network::hear_only_peers() {
   const std::vector<std::uint32_t> mine = ucx_ ? addresses_of_this_host() : std::vector<std::uint32_t>();
   const std::vector<Bytes> all = job_.exchange(bytes_of(mine));

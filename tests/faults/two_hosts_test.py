@@ -2,11 +2,12 @@
 import os
 import pathlib
 import signal
+import subprocess
 import sys
 import time
 import unittest
 
-from harness import FOREVER, SECONDS_TO_END, FaultTest, losses
+from harness import FOREVER, SECONDS_TO_END, TRAIN, FaultTest, losses
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 from perf.comparisons.namespaces import INTERFACE, PORT, CommandFailed, Network, obstacle  # noqa: E402
@@ -24,10 +25,10 @@ class TwoHosts(FaultTest):
             self.skipTest(str(reason))
         self.addCleanup(self.network.close)
 
-    def start_pair(self, flags, variables=None):
+    def start_pair(self, flags, variables=None, before=()):
         variables = {"STRETTO_JOB_SECRET": "of these hosts"} if variables is None else variables
-        return [self.start_rank(rank, 2, PORT, flags, self.network.addresses[0], variables, self.network.hosts[rank].inside())
-                for rank in range(2)]
+        return [self.start_rank(rank, 2, PORT, flags, self.network.addresses[0], variables,
+                                [*self.network.hosts[rank].inside(), *before]) for rank in range(2)]
 
     def bytes_over_the_cable(self):
         """Bytes received by the first host: the first number of its interface's line."""
@@ -41,6 +42,14 @@ class TwoHosts(FaultTest):
         self.expect_success(self.start({"--nproc": 2, "--log-dir": self.log("one")}))
         self.assertEqual(losses(self.log("two")), losses(self.log("one")))
         self.expect_nothing_left()
+
+    def test_ranks_of_an_ordinary_user(self):
+        """Keeping the ports of UCX to the hosts of the job takes no rights."""
+        nobody = ["setpriv", "--reuid=65534", "--clear-groups"]
+        self.directory.chmod(0o755)
+        if subprocess.run([*nobody, "test", "-x", TRAIN, "-a", "-r", self.text]).returncode != 0:
+            self.skipTest(f"another user cannot run {TRAIN}")
+        self.expect_success(*self.start_pair({}, before=nobody))
 
     def test_without_a_secret_only_if_the_user_says_so(self):
         self.expect_success(*self.start_pair({}, {"STRETTO_INSECURE": "1"}))

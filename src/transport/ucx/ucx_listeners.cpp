@@ -12,11 +12,14 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iterator>
+#include <utility>
 
 #include "core/fail.hpp"
 
 namespace stretto {
 namespace {
+
+std::mutex making_listeners;  // of this process
 
 bool is_ipv4(int descriptor) {
   sockaddr_storage address{};
@@ -24,9 +27,10 @@ bool is_ipv4(int descriptor) {
   return getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &length) == 0 && address.ss_family == AF_INET;
 }
 
-// Accepts packets whose sender has one of these addresses. The kernel compares one after the other: very many addresses are
-// compared by their common beginnings, so that it takes every host of their networks.
-std::vector<sock_filter> filter_of(std::set<std::uint32_t> addresses) {
+// Chooses the first socket of a port for connections from one of these addresses, and else the second. The kernel compares
+// one address after the other: very many are compared by their common beginnings, so that it takes every host of their
+// networks.
+std::vector<sock_filter> choice_by(std::set<std::uint32_t> addresses) {
   constexpr std::size_t most_compared = 256;
   std::uint32_t left_out = 0;  // bits at the end
   while (addresses.size() > most_compared) {
@@ -41,10 +45,37 @@ std::vector<sock_filter> filter_of(std::set<std::uint32_t> addresses) {
       BPF_STMT(BPF_ALU | BPF_RSH | BPF_K, left_out)};
   for (const std::uint32_t address : addresses) {
     program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, address, 0, 1));
-    program.push_back(BPF_STMT(BPF_RET | BPF_K, ~0U));
+    program.push_back(BPF_STMT(BPF_RET | BPF_K, 0));
   }
-  program.push_back(BPF_STMT(BPF_RET | BPF_K, 0));
+  program.push_back(BPF_STMT(BPF_RET | BPF_K, 1));
   return program;
+}
+
+bool choose(int socket, const std::set<std::uint32_t>& addresses) {
+  std::vector<sock_filter> choice = choice_by(addresses);
+  const sock_fprog program{static_cast<unsigned short>(choice.size()), choice.data()};
+  return setsockopt(socket, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &program, sizeof program) == 0;
+}
+
+// A second socket that listens on the port of `first` and answers nobody: its queue has room for one connection, and gets it
+// from here. Empty, and errno, if there is none.
+Socket deaf_socket_beside(int first) {
+  constexpr int yes = 1;
+  constexpr timeval patience{1, 0};
+  sockaddr_in address{};
+  socklen_t length = sizeof address;
+  Socket second(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const auto shares_port = [&](int each) { return setsockopt(each, SOL_SOCKET, SO_REUSEPORT, &yes, sizeof yes) == 0; };
+  const bool listens = second && getsockname(first, reinterpret_cast<sockaddr*>(&address), &length) == 0 &&
+                       shares_port(first) && shares_port(second.descriptor()) &&
+                       bind(second.descriptor(), reinterpret_cast<const sockaddr*>(&address), length) == 0 &&
+                       listen(second.descriptor(), 0) == 0 && choose(first, {});
+  if (!listens) return {};
+  const Socket caller(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  setsockopt(caller.descriptor(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  [[maybe_unused]] const int connected =  // else the first stranger gets the place, and no answer either
+      connect(caller.descriptor(), reinterpret_cast<const sockaddr*>(&address), length);
+  return second;
 }
 
 }  // namespace
@@ -62,6 +93,8 @@ std::vector<std::uint32_t> addresses_of_this_host() {
   return addresses;
 }
 
+UcxListeners::UcxListeners() : alone_(making_listeners), others_(listening_sockets()) {}
+
 std::set<int> UcxListeners::listening_sockets() {
   std::set<int> found;
   std::error_code ended;
@@ -78,15 +111,17 @@ void UcxListeners::wait_for_words() {
   const std::set<int> now = listening_sockets();
   std::set_difference(now.begin(), now.end(), others_.begin(), others_.end(), std::inserter(own_, own_.end()));
   constexpr int seconds = 600;  // for which the kernel keeps a silent connection to itself at most
+  alone_.unlock();
   for (const int descriptor : own_) setsockopt(descriptor, IPPROTO_TCP, TCP_DEFER_ACCEPT, &seconds, sizeof seconds);
 }
 
+// A filter of the socket itself would do, too, but newer kernels ask for CAP_NET_ADMIN to set one for TCP.
 void UcxListeners::hear_only(const std::set<std::uint32_t>& addresses) {
-  std::vector<sock_filter> filter = filter_of(addresses);
-  const sock_fprog program{static_cast<unsigned short>(filter.size()), filter.data()};
+  const std::lock_guard alone(making_listeners);
   for (const int descriptor : own_) {
     if (!is_ipv4(descriptor)) continue;
-    require(setsockopt(descriptor, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0,
+    if (!deaf_[descriptor]) deaf_[descriptor] = deaf_socket_beside(descriptor);
+    require(deaf_[descriptor] && choose(descriptor, addresses),
             "UCX's port cannot be kept to the hosts of the job: {}; on a network that you trust set STRETTO_INSECURE=1.",
             errno_text(errno));
   }

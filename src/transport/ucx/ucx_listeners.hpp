@@ -1,30 +1,37 @@
 #pragma once
 #include <cstdint>
+#include <map>
+#include <mutex>
 #include <set>
 #include <vector>
+
+#include "transport/bootstrap/socket.hpp"
 
 namespace stretto {
 
 // The IPv4 addresses of this host's interfaces, 127.0.0.1 among them, as numbers in the host's byte order.
 std::vector<std::uint32_t> addresses_of_this_host();
 
-// The sockets on which UCX listens, which it keeps to itself: those of this process that listen now and did not when this
-// was made. UCX asks nobody who he is, keeps each connection that it accepts, and aborts the process when one breaks its
-// protocol behind the greeting. So the kernel decides who reaches it.
+// The sockets on which UCX listens, which it keeps to itself: those of this process that listen at wait_for_words() and did
+// not when this was made. Until then, other ranks of the process wait with theirs. UCX asks nobody who he is, keeps each
+// connection that it accepts, and aborts the process when one breaks its protocol behind the greeting. So the kernel decides
+// who reaches it.
 class UcxListeners {
  public:
-  UcxListeners() : others_(listening_sockets()) {}
+  UcxListeners();
   // UCX gets a connection when its first byte has come: ranks send theirs at once, and who says nothing costs no descriptor.
   void wait_for_words();
-  // From now on the sockets take packets from these hosts only, and so do the connections that they accept. Of more than 256
-  // addresses, the common beginnings count: they take packets from all hosts of these networks.
+  // From now on the sockets get connections from these hosts only. Of more than 256 addresses, the common beginnings count:
+  // the sockets get connections from all hosts of these networks. Call it before another rank knows the ports.
   void hear_only(const std::set<std::uint32_t>& addresses);
 
  private:
   static std::set<int> listening_sockets();
 
+  std::unique_lock<std::mutex> alone_;
   std::set<int> others_;
   std::set<int> own_;
+  std::map<int, Socket> deaf_;  // by one of own_: listens on its port, too, and gets the connections from other hosts
 };
 
 }  // namespace stretto
