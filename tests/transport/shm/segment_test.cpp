@@ -12,6 +12,7 @@
 
 #include "core/fail.hpp"
 #include "stretto/stretto.hpp"
+#include "temporary_directory.hpp"
 #include "variables.hpp"
 
 namespace stretto {
@@ -20,18 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
-
-class TemporaryDirectory {
- public:
-  TemporaryDirectory() { path_ = mkdtemp(path_.data()); }
-  ~TemporaryDirectory() { fs::remove_all(path_); }
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_ = fs::temp_directory_path() / "segment_test_XXXXXX";
-};
 
 std::string link_of(int file) { return fs::read_symlink("/proc/self/fd/" + std::to_string(file)); }
 
