@@ -36,33 +36,30 @@ Links::Links(Network& network, Membership membership, int area_members)
 Links::~Links() {
   links_.clear();
   board_.reset();
-  std::unique_ptr<Board::Leavers> leavers;
-  if (membership_.id != 0) leavers = leave();
-  if (membership_.id == 0 || (shares_memory_ && !leavers)) {
+  if (membership_.id == 0 || (shares_memory_ && !leave())) {
     network_.keep(kept_memory_.release());  // the area goes with the segment
   } else {
-    network_.retire({membership_.areas[membership_.rank], area_bytes(area_members_), membership_.job_ranks.size(),
-                     std::move(leavers), kept_memory_.release()});
+    network_.retire({membership_.areas[membership_.rank], area_bytes(area_members_),
+                     shares_memory_ ? membership_.job_ranks.size() : 0, kept_memory_.release()});
   }
 }
 
-// If members share memory, tells all of them that this rank leaves, and returns the count of the members that have left in
-// its own memory.
-std::unique_ptr<Board::Leavers> Links::leave() {
-  std::unique_ptr<Board::Leavers> ours;
-  if (!shares_memory_) return ours;
+// Tells all members that this rank leaves: its owner may give an area back when all have, whatever the others do. Returns
+// whether this rank's own area counts it.
+bool Links::leave() {
+  bool counted = false;
   for (int member = 0; member < static_cast<int>(membership_.job_ranks.size()); ++member) {
     try {
       const bool own = member == membership_.rank;
-      const int file = own ? network_.segment().file() : network_.open_segment(membership_.job_ranks[member])->file();
-      auto leavers = std::make_unique<Board::Leavers>(file, membership_.areas[member]);
-      leavers->add_one();
-      if (own) ours = std::move(leavers);
+      Departures& departures =
+          own ? network_.segment().departures() : network_.open_segment(membership_.job_ranks[member])->departures();
+      departures.at(membership_.areas[member].departures).fetch_add(1, std::memory_order_acq_rel);
+      counted = counted || own;
     } catch (const std::exception&) {
       // The peer has ended, or there is no memory for a page: its area then stays as long as its segment.
     }
   }
-  return ours;
+  return counted;
 }
 
 Link& Links::to(int member, int lane) {
@@ -72,7 +69,7 @@ Link& Links::to(int member, int lane) {
   if (network_.over_shared_memory(peer)) {
     // After the board, each area holds one ring for each pair of a sending member and a lane.
     const auto ring = [&](int owner, int sender) {
-      return membership_.areas[owner] + Board::footprint() +
+      return membership_.areas[owner].offset + Board::footprint() +
              ByteRing::footprint() * (static_cast<std::size_t>(sender) * most_lanes + lane);
     };
     link = network_.modelled(std::make_unique<ShmLink>(network_.segment(), ring(membership_.rank, member),
@@ -95,7 +92,7 @@ Board& Links::open_board() {
   for (std::size_t member = 0; member < membership_.job_ranks.size(); ++member) {
     const bool own = static_cast<int>(member) == membership_.rank;
     members.push_back({&network_.segment(), own ? nullptr : network_.open_segment(membership_.job_ranks[member]),
-                       membership_.areas[member]});
+                       membership_.areas[member].offset});
   }
   board_ = std::make_unique<Board>(members, membership_.rank);
   return *board_;

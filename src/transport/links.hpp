@@ -15,10 +15,10 @@ namespace stretto {
 
 // The members of a communicator, and where they find each other.
 struct Membership {
-  std::uint32_t id = 0;            // the same on all members; communicators that share two ranks have different ones
-  int rank = 0;                    // this rank's number among the members
-  std::vector<int> job_ranks;      // of the members
-  std::vector<std::size_t> areas;  // by member: where this communicator's part of its segment begins
+  std::uint32_t id = 0;        // the same on all members; communicators that share two ranks have different ones
+  int rank = 0;                // this rank's number among the members
+  std::vector<int> job_ranks;  // of the members
+  std::vector<Area> areas;     // by member: this communicator's part of its segment
 };
 
 // The links of one communicator; each is made when it is first used.
@@ -54,7 +54,7 @@ class Links {
  private:
   Board& open_board();
   PeerMemory& open_memory(int member);
-  std::unique_ptr<Board::Leavers> leave();
+  bool leave();
 
   Network& network_;
   Membership membership_;

@@ -328,7 +328,8 @@ void Network::retire(Retired area) {
 void Network::collect_retired() {
   const std::lock_guard lock(mutex_);
   std::erase_if(retired_, [&](const Retired& one) {
-    if (one.leavers && one.leavers->count() < one.members) return false;
+    const std::atomic<std::uint32_t>& departures = segment_->departures().at(one.area.departures);
+    if (departures.load(std::memory_order_acquire) < one.members) return false;
     segment_->release(one.area, one.bytes);
     return true;
   });

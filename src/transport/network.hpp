@@ -12,7 +12,6 @@
 #include "transport/link.hpp"
 #include "transport/link_setting.hpp"
 #include "transport/precedence.hpp"
-#include "transport/shm/board.hpp"
 #include "transport/shm/peer_memory.hpp"
 #include "transport/shm/segment.hpp"
 #include "transport/wait.hpp"
@@ -66,10 +65,10 @@ class Network {
   void check_link_setting() const;
   bool models_any_link(const std::vector<int>& ranks) const;
   std::unique_ptr<Link> modelled(std::unique_ptr<Link> link, int peer);
-  // A communicator's area in this rank's segment, and the count of members that have left it; null if no member reads it.
+  // A communicator's area in this rank's segment, until so many members have left.
   struct Retired {
-    std::size_t area, bytes, members;
-    std::unique_ptr<Board::Leavers> leavers;
+    Area area;
+    std::size_t bytes, members;
     std::vector<std::shared_ptr<std::byte>> memory;  // that members may still read
   };
   void retire(Retired area);

@@ -262,13 +262,14 @@ Work Communicator::send_recv(const void* input, std::int64_t send_count, int to,
 
 Communicator Communicator::split(int color, int key, const std::string& name) const {
   struct SplitRequest {  // a multiple of 8 bytes: it travels as f64, which an all-gather does not touch
-    std::int64_t color, key, number, area;
+    std::int64_t color, key, number;
+    Area area;
   };
   RankContext& context = group().context();
   require(!in_operation_group(),
           "'{}' cannot be made inside a group of operations, which only collects calls; end it first.", name);
-  const std::size_t area = context.network().segment().reserve(Links::area_bytes(size()));
-  const SplitRequest mine{color, key, context.next_group++, static_cast<std::int64_t>(area)};
+  const Area area = context.network().segment().reserve(Links::area_bytes(size()));
+  const SplitRequest mine{color, key, context.next_group++, area};
   std::vector<SplitRequest> requests(size());
   constexpr std::int64_t words = sizeof(SplitRequest) / sizeof(double);
   try {
@@ -291,7 +292,7 @@ Communicator Communicator::split(int color, int key, const std::string& name) co
   for (const int member : members) {
     if (member == rank()) membership.rank = static_cast<int>(membership.job_ranks.size());
     membership.job_ranks.push_back(group().membership().job_ranks[member]);
-    membership.areas.push_back(static_cast<std::size_t>(requests[member].area));
+    membership.areas.push_back(requests[member].area);
   }
   // Several threads may make communicators at once, on different ranks in different orders. So the number of the first
   // member alone counts, and its rank makes it unique in the job.

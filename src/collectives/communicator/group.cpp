@@ -17,9 +17,6 @@ Communicator::Group::Group(std::shared_ptr<RankContext> context, Membership memb
       fast_path_log_(std::make_shared<FastPathLog>(context_->ledger().most_records())),
       planner_(context_->selector(), links_, *fast_path_log_, name_) {
   if (links_.shares_memory()) shared_memory_ = std::make_unique<SharedMemory>(links_);
-  if (shared_memory_ && !context_->checks_calls()) {
-    fast_path_ = std::make_unique<InlineFastPath>(links_, *shared_memory_, turns_, *fast_path_log_, context_->ledger());
-  }
   context_->ledger().add(fast_path_log_, this->membership().id);
 }
 
@@ -29,6 +26,12 @@ std::shared_ptr<Communicator::Group> Communicator::Group::make(std::shared_ptr<R
   return {new Group(std::move(context), std::move(membership), area_members, std::move(name)), [](const Group* group) {
             if (group->forks_ == forks) delete group;
           }};
+}
+
+InlineFastPath* Communicator::Group::make_fast_path() {
+  if (!shared_memory_ || context_->checks_calls()) return nullptr;
+  fast_path_ = std::make_unique<InlineFastPath>(links_, *shared_memory_, turns_, *fast_path_log_, context_->ledger());
+  return fast_path_.get();
 }
 
 void Communicator::Group::refuse_process() const {

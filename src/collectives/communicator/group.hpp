@@ -53,7 +53,8 @@ class Communicator::Group {
   // The fast path for operations on `stream`. Null if the stream is not inline, if the members are on several hosts, if
   // calls are compared (STRETTO_CHECK), and while a rehearsal skips communication.
   InlineFastPath* fast_path(const Stream& stream) {
-    return stream.is_inline() && !rehearsal_mode.skip_communication ? fast_path_.get() : nullptr;
+    if (!stream.is_inline() || rehearsal_mode.skip_communication) return nullptr;
+    return fast_path_ ? fast_path_.get() : make_fast_path();
   }
 
   // Makes the links between GPUs at the first call, which is collective.
@@ -75,6 +76,7 @@ class Communicator::Group {
 
  private:
   Group(std::shared_ptr<RankContext> context, Membership membership, int area_members, std::string name);
+  InlineFastPath* make_fast_path();
   bool ends_in_trouble();
   [[noreturn]] void refuse_process() const;
 
@@ -86,7 +88,7 @@ class Communicator::Group {
   std::shared_ptr<FastPathLog> fast_path_log_;
   CallPlanner planner_;
   std::unique_ptr<SharedMemory> shared_memory_;
-  std::unique_ptr<InlineFastPath> fast_path_;
+  std::unique_ptr<InlineFastPath> fast_path_;  // null until it is first used: it takes 20 KB
   std::atomic<std::thread::id> caller_{};
   int forks_ = forks;
   int exceptions_at_start_ = std::uncaught_exceptions();

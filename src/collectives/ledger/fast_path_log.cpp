@@ -1,7 +1,8 @@
 #include "collectives/ledger/fast_path_log.hpp"
 
+#include <sys/mman.h>
+
 #include <algorithm>
-#include <cstdlib>
 #include <unordered_set>
 
 #include "core/fail.hpp"
@@ -9,14 +10,19 @@
 
 namespace stretto {
 
-FastPathLog::FastPathLog(std::size_t most)
-    : size_(most + 1), entries_(static_cast<TimedCall*>(std::calloc(size_, sizeof(TimedCall))), std::free) {
-  require(entries_ != nullptr, "Cannot allocate {} bytes for communication records; lower STRETTO_LEDGER={}.",
-          size_ * sizeof(TimedCall), most);
+void FastPathLog::Unmap::operator()(TimedCall* entries) const { munmap(entries, bytes); }
+
+void FastPathLog::make_room() {
+  const std::size_t bytes = size_ * sizeof(TimedCall);
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  require(memory != MAP_FAILED, "Cannot allocate {} bytes for communication records; lower STRETTO_LEDGER={}.", bytes,
+          size_ - 1);
+  entries_ = decltype(entries_)(static_cast<TimedCall*>(memory), Unmap{bytes});  // all zeros, as TimedCall() is
 }
 
 std::shared_ptr<const Record> FastPathLog::keep(Record record) {
   const std::lock_guard lock(mutex_);
+  if (!entries_) make_room();
   if (records_.size() >= drop_at_) drop_unused_records();
   records_.push_back(std::make_shared<const Record>(std::move(record)));
   return records_.back();
@@ -30,7 +36,7 @@ void FastPathLog::drop_unused_records() {
   }
   std::atomic_thread_fence(std::memory_order_acquire);
   const std::uint64_t written = written_.load(std::memory_order_acquire);
-  for (std::uint64_t number = std::max(taken_, written > size_ ? written - size_ : 0); number < written; ++number) {
+  for (std::uint64_t number = std::max(taken_.load(), written > size_ ? written - size_ : 0); number < written; ++number) {
     unused.erase(entries_[number % size_].record.load(std::memory_order_relaxed));
   }
   std::erase_if(records_, [&](const auto& record) { return unused.count(record.get()) > 0; });
@@ -40,7 +46,7 @@ void FastPathLog::drop_unused_records() {
 std::vector<Record> FastPathLog::take(std::uint64_t& lost) {
   const std::lock_guard lock(mutex_);
   const std::uint64_t written = written_.load(std::memory_order_acquire);
-  const std::uint64_t first = std::max(taken_, written > size_ ? written - size_ : 0);
+  const std::uint64_t first = std::max(taken_.load(), written > size_ ? written - size_ : 0);
   struct TimedCallCopy {
     std::uint64_t begin, end;
     CallSite site;
@@ -58,7 +64,7 @@ std::vector<Record> FastPathLog::take(std::uint64_t& lost) {
   const std::uint64_t now = written_.load(std::memory_order_relaxed);
   const std::uint64_t whole = now >= size_ ? now - size_ + 1 : 0;
   const std::uint64_t skip = whole > first ? std::min(whole - first, written - first) : 0;
-  lost = first - taken_ + skip;
+  lost = first - taken_.load() + skip;
   taken_ = written;
   std::vector<Record> records;
   if (skip == lines.size()) return records;

@@ -15,10 +15,10 @@ namespace stretto {
 class FastPathLog {
  public:
   // most: the number of operations that are kept.
-  explicit FastPathLog(std::size_t most);
+  explicit FastPathLog(std::size_t most) : size_(most + 1) {}
 
   // Keeps a record without times, to which entries then refer. The record stays valid while a caller holds it, and after
-  // that as long as entries refer to it.
+  // that as long as entries refer to it. The first call makes room for the entries: many communicators never have any.
   std::shared_ptr<const Record> keep(Record record);
 
   // begin and end: ticks (device/stream/ticks.hpp).
@@ -42,6 +42,8 @@ class FastPathLog {
   // That operation, with `started` as its only time; null if there is none.
   std::optional<Record> waiting_in();
 
+  // Whether take() has something to return. Costs two loads.
+  bool has_more() const { return written_.load(std::memory_order_relaxed) != taken_.load(std::memory_order_relaxed); }
   // Returns records of the operations since the last call, the oldest first, without sequence numbers. lost: the number of
   // further operations whose entries were overwritten.
   std::vector<Record> take(std::uint64_t& lost);
@@ -62,14 +64,21 @@ class FastPathLog {
     }
     CallSite site() const { return {file.load(std::memory_order_relaxed), line.load(std::memory_order_relaxed)}; }
   };
+  struct Unmap {
+    std::size_t bytes;
+    void operator()(TimedCall* entries) const;
+  };
+  void make_room();            // under the mutex
   void drop_unused_records();  // under the mutex
 
-  std::size_t size_;                                       // one more than are kept: one entry may be half written
-  std::unique_ptr<TimedCall[], void (*)(void*)> entries_;  // pages that nobody has written to take no memory
+  std::size_t size_;  // one more than are kept: one entry may be half written
+  // Pages that nobody has written to take no memory. calloc() would write to them where it takes them from a heap in which
+  // something was freed.
+  std::unique_ptr<TimedCall[], Unmap> entries_;
   std::atomic<std::uint64_t> written_ = 0;
   std::size_t next_ = 0;  // written_ % size_, without the division
   std::mutex mutex_;
-  std::uint64_t taken_ = 0;
+  std::atomic<std::uint64_t> taken_ = 0;  // changes under the mutex
   std::vector<std::shared_ptr<const Record>> records_;
   std::size_t drop_at_ = 1024;  // records
   TimedCall waiting_in_;

@@ -87,6 +87,7 @@ struct Ledger::Book {
     std::vector<Record> fresh;
     for (auto& [log, group_id] : fast_path_logs) {
       const bool last_time = log.use_count() == 1;
+      if (!last_time && !log->has_more()) continue;
       std::uint64_t lost = 0;
       for (Record& record : log->take(lost)) fresh.push_back(std::move(record));
       if (lost > 0) {  // numbers of entries have no gaps, and all entries so far are older than the lost ones

@@ -9,10 +9,14 @@ Board::Board(const std::vector<Member>& members, int rank) : rank_(rank) {
   static_assert(sizeof(Slots) <= page_bytes);
   for (const Member& member : members) {
     const int file = member.peer ? member.peer->file() : member.own->file();
-    memory_.push_back(std::make_unique<Mapping>(file, member.offset, footprint()));
+    memory_.push_back(std::make_unique<Mapping>(file, member.offset, footprint(), page_bytes));
     members_.push_back(reinterpret_cast<Slots*>(memory_.back()->data()));
     words_.emplace_back(file, member.offset);
-    if (!member.peer) continue;
+    if (!member.peer) {
+      file_ = file;
+      offset_ = member.offset;
+      continue;
+    }
     bells_.push_back(&member.peer->bell());
     peers_.push_back(member.peer);
   }
@@ -79,12 +83,10 @@ bool Board::all_gave_up() const {
   return all;
 }
 
-Board::Leavers::Leavers(int file, std::size_t offset) : memory_(file, offset, page_bytes) {}
-
-void Board::Leavers::add_one() { reinterpret_cast<Slots*>(memory_.data())->left.fetch_add(1, std::memory_order_acq_rel); }
-
-std::size_t Board::Leavers::count() const {
-  return reinterpret_cast<const Slots*>(memory_.data())->left.load(std::memory_order_acquire);
+void Board::commit_rooms(std::size_t bytes) {
+  const bool small = bytes <= small_room;
+  commit(file_, offset_, small ? page_bytes + slots * small_room : footprint());
+  committed_ = small ? small_room : room_bytes;
 }
 
 std::byte* Board::room(int member, std::uint64_t number, std::size_t bytes) {

@@ -53,7 +53,11 @@ class Board {
   bool all_posted(std::uint64_t number);
   std::uint64_t posted() const { return posted_; }
   // The place for the bytes of the next post, or of one behind it, at most room_bytes.
-  std::byte* draft(std::size_t bytes, std::uint64_t ahead = 1) { return room(rank_, posted_ + ahead, bytes); }
+  // Throws if the machine is out of memory.
+  std::byte* draft(std::size_t bytes, std::uint64_t ahead = 1) {
+    if (bytes > committed_) commit_rooms(bytes);
+    return room(rank_, posted_ + ahead, bytes);
+  }
   void post(std::uint64_t posts = 1) {
     words_[rank_].published();
     for (const std::uint64_t last = posted_ + posts; posted_ < last;) {
@@ -86,19 +90,6 @@ class Board {
   }
   bool all_gave_up() const;
 
-  // How many members have left, counted in the memory of one member. A member that leaves, whether it has opened the board
-  // or not, counts itself in every member's memory and touches it no more: the owner may give its memory back when all have
-  // left, whatever the others do.
-  class Leavers {
-   public:
-    Leavers(int file, std::size_t offset);
-    void add_one();
-    std::size_t count() const;
-
-   private:
-    Mapping memory_;
-  };
-
  private:
   static constexpr int number_bits = 48;  // years of posts
   static constexpr std::uint64_t number_mask = (std::uint64_t{1} << number_bits) - 1;
@@ -110,17 +101,20 @@ class Board {
   };
   struct Slots {  // of one member
     std::array<PostLine, slots> lines;
-    std::atomic<std::uint32_t> left;
     std::atomic<std::uint32_t> gave_up;
     std::atomic<std::uint32_t> told;
     std::array<char, 1024> operation;
   };
   PostLine& line(int member, std::uint64_t number) { return members_[member]->lines[number % slots]; }
   std::byte* room(int member, std::uint64_t number, std::size_t bytes);
+  void commit_rooms(std::size_t bytes);
   // How often all members must have posted before this rank's next posts of this size; 0 if they are known to have.
   std::uint64_t needed_for(std::size_t bytes, std::uint64_t posts) const;
 
   int rank_;
+  int file_ = -1;                      // of this rank's own segment
+  std::size_t offset_ = 0;             // in it
+  std::size_t committed_ = line_room;  // bytes of the largest post for which this rank has memory
   std::uint64_t posted_ = 0;
   std::uint64_t signature_ = 0;    // in its place above the number
   std::uint64_t all_reached_ = 0;  // all members are known to have posted this often

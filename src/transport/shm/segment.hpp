@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -16,11 +17,16 @@ namespace stretto {
 
 inline constexpr std::size_t page_bytes = 4096;
 
+// Commits the pages of a range: if the machine is out of memory, this throws, instead of a SIGBUS at the first access.
+void commit(int file, std::size_t offset, std::size_t bytes);
+
 // A mapped part of a segment; the destructor unmaps it.
 class Mapping {
  public:
-  // Commits the bytes first: if the machine is out of memory, this throws, instead of a SIGBUS at the first access.
-  Mapping(int file, std::size_t offset, std::size_t bytes);
+  // Commits the bytes first.
+  Mapping(int file, std::size_t offset, std::size_t bytes) : Mapping(file, offset, bytes, bytes) {}
+  // Commits the first ones only. The others may be accessed once any process has committed them.
+  Mapping(int file, std::size_t offset, std::size_t bytes, std::size_t committed);
   ~Mapping();
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
@@ -43,6 +49,25 @@ struct SegmentHeader {
   Ports ports;
 };
 
+// The part of a rank's segment that serves one communicator.
+struct Area {
+  std::size_t offset = 0;  // of the range in the file
+  std::size_t departures =
+      0;  // of a count in the file: the members that have left the communicator and touch the range no more
+};
+
+// Counts in the file of a segment, in which all ranks of the host add. Each page of them is mapped once, at its first use.
+class Departures {
+ public:
+  explicit Departures(int file) : file_(file) {}
+  std::atomic<std::uint32_t>& at(std::size_t offset);
+
+ private:
+  int file_;
+  std::mutex mutex_;
+  std::map<std::size_t, Mapping> pages_;  // by offset
+};
+
 // This rank's own segment.
 class Segment {
  public:
@@ -55,17 +80,21 @@ class Segment {
   Bell& bell() const;
   int file() const { return file_; }
 
-  // Returns the offset of a range of the file, zeroed and not committed yet. release() gives memory and range back.
-  std::size_t reserve(std::size_t bytes);
-  void release(std::size_t offset, std::size_t bytes);
+  // Returns a range of the file, zeroed and not committed yet, and a count of 0. release() gives memory, range and count
+  // back.
+  Area reserve(std::size_t bytes);
+  void release(const Area& area, std::size_t bytes);
+  Departures& departures() { return departures_; }
 
  private:
   int file_ = -1;
   std::int64_t check_ = 0;
   std::unique_ptr<Mapping> header_;
+  Departures departures_;
   std::mutex mutex_;
   std::size_t end_;
   std::multimap<std::size_t, std::size_t> free_;  // size -> offset
+  std::vector<std::size_t> free_counts_;          // offsets
 };
 
 // The segment of any rank, opened by its address.
@@ -77,11 +106,13 @@ class PeerSegment {
   PeerSegment& operator=(const PeerSegment&) = delete;
   Bell& bell() const;
   Ports& ports() const;
+  Departures& departures() { return departures_; }
   int file() const { return file_; }
 
  private:
   int file_ = -1;
   std::unique_ptr<Mapping> header_;
+  Departures departures_;
 };
 
 }  // namespace stretto

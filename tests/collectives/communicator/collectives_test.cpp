@@ -225,6 +225,29 @@ int mappings_of(const char* file) {
   return count;
 }
 
+std::int64_t resident_bytes() {
+  std::int64_t total = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> total >> resident;
+  return resident * 4096;
+}
+
+TEST(Communicator, TakesLittleMemoryUntilItIsUsed) {
+  run_threads(2, [](const Communicator& world) {
+    const auto make = [&] {
+      std::vector<Communicator> all;
+      for (int i = 0; i < 500; ++i) all.push_back(world.duplicate("copy"));
+      return all;
+    };
+    for (const Communicator& copy : make()) copy.barrier(Stream::inline_()).wait();  // leaves memory that has been used
+    world.barrier(Stream::inline_()).wait();
+    const std::int64_t before = resident_bytes();
+    const std::vector<Communicator> all = make();
+    world.barrier(Stream::inline_()).wait();
+    EXPECT_LT(resident_bytes() - before, 1000 * 16384);  // of both ranks
+    world.barrier(Stream::inline_()).wait();
+  });
+}
+
 // A thousand communicators at a time, some of them used, leave neither files nor mappings behind.
 TEST(Communicator, AThousandLeaveNothingBehind) {
   run_threads(2, [](const Communicator& world) {

@@ -32,8 +32,8 @@ class Boards : public testing::Test {
   }
 
   Segment one_, other_;
-  std::size_t one_at_ = one_.reserve(Board::footprint());
-  std::size_t other_at_ = other_.reserve(Board::footprint());
+  std::size_t one_at_ = one_.reserve(Board::footprint()).offset;
+  std::size_t other_at_ = other_.reserve(Board::footprint()).offset;
   Board root_{{{&one_, nullptr, one_at_}, {nullptr, peer(other_, 1), other_at_}}, 0};
   Board reader_{{{nullptr, peer(one_, 0), one_at_}, {&other_, nullptr, other_at_}}, 1};
 };
