@@ -328,8 +328,11 @@ void Network::retire(Retired area) {
 void Network::collect_retired() {
   const std::lock_guard lock(mutex_);
   std::erase_if(retired_, [&](const Retired& one) {
-    const std::atomic<std::uint32_t>& departures = segment_->departures().at(one.area.departures);
-    if (departures.load(std::memory_order_acquire) < one.members) return false;
+    if (one.members > 0) {
+      std::atomic<std::uint32_t>& departures = segment_->departures().at(one.area.departures);
+      if (departures.load(std::memory_order_acquire) < one.members) return false;
+      departures.store(0, std::memory_order_relaxed);
+    }
     segment_->release(one.area, one.bytes);
     return true;
   });

@@ -85,7 +85,7 @@ bool Board::all_gave_up() const {
 
 void Board::commit_rooms(std::size_t bytes) {
   const bool small = bytes <= small_room;
-  commit(file_, offset_, small ? page_bytes + slots * small_room : footprint());
+  commit_memory(file_, offset_, small ? page_bytes + slots * small_room : footprint());
   committed_ = small ? small_room : room_bytes;
 }
 

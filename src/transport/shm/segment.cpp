@@ -21,12 +21,12 @@ std::size_t whole_pages(std::size_t bytes) { return (bytes + page_bytes - 1) / p
 
 }  // namespace
 
-void commit(int file, std::size_t offset, std::size_t bytes) {
+void commit_memory(int file, std::size_t offset, std::size_t bytes) {
   commit_pages(file, offset, whole_pages(bytes), "lower STRETTO_RING_BYTES=" + setting("STRETTO_RING_BYTES"));
 }
 
 Mapping::Mapping(int file, std::size_t offset, std::size_t bytes, std::size_t committed) : bytes_(whole_pages(bytes)) {
-  commit(file, offset, committed);
+  commit_memory(file, offset, committed);
   void* data = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, static_cast<off_t>(offset));
   if (data == MAP_FAILED) {
     const int error = errno;
@@ -77,7 +77,6 @@ Area Segment::reserve(std::size_t bytes) {
 
 void Segment::release(const Area& area, std::size_t bytes) {
   bytes = whole_pages(bytes);
-  departures_.at(area.departures).store(0, std::memory_order_relaxed);
   const std::lock_guard lock(mutex_);
   fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(area.offset), static_cast<off_t>(bytes));
   free_.emplace(bytes, area.offset);

@@ -18,7 +18,7 @@ namespace stretto {
 inline constexpr std::size_t page_bytes = 4096;
 
 // Commits the pages of a range: if the machine is out of memory, this throws, instead of a SIGBUS at the first access.
-void commit(int file, std::size_t offset, std::size_t bytes);
+void commit_memory(int file, std::size_t offset, std::size_t bytes);
 
 // A mapped part of a segment; the destructor unmaps it.
 class Mapping {
@@ -52,8 +52,8 @@ struct SegmentHeader {
 // The part of a rank's segment that serves one communicator.
 struct Area {
   std::size_t offset = 0;  // of the range in the file
-  std::size_t departures =
-      0;  // of a count in the file: the members that have left the communicator and touch the range no more
+  // Of a count in the file: the members that have left the communicator, and touch the range no more.
+  std::size_t departures = 0;
 };
 
 // Counts in the file of a segment, in which all ranks of the host add. Each page of them is mapped once, at its first use.
@@ -81,7 +81,7 @@ class Segment {
   int file() const { return file_; }
 
   // Returns a range of the file, zeroed and not committed yet, and a count of 0. release() gives memory, range and count
-  // back.
+  // back; the count must be 0 again.
   Area reserve(std::size_t bytes);
   void release(const Area& area, std::size_t bytes);
   Departures& departures() { return departures_; }
