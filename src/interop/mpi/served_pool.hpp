@@ -11,7 +11,7 @@ namespace stretto::mpi_door {
 class Served;
 
 // Counterparts of communicators that the program has freed. The next communicator of the same ranks takes one of them: that
-// costs a small all-gather, and making a new one hundreds of microseconds.
+// costs a small all-gather, and a new one two further ones.
 //
 // A rank may free its communicator while another still has calls in flight on it. So the ranks of a new communicator compare
 // what each of them offers, and take one that all of them have. Threads may make communicators at the same time: what one
@@ -28,7 +28,7 @@ class ServedPool {
   void clear();
 
  private:
-  // More are not kept: those of one communicator take 200 KiB of shared memory on every rank, and up to two threads.
+  // More are not kept: those of one communicator take up to 200 KiB of shared memory on every rank, and up to two threads.
   static constexpr std::size_t most_kept = 16;
 
   std::mutex mutex_;
