@@ -53,7 +53,7 @@ bool Links::leave() {
       const bool own = member == membership_.rank;
       Departures& departures =
           own ? network_.segment().departures() : network_.open_segment(membership_.job_ranks[member])->departures();
-      departures.at(membership_.areas[member].departures).fetch_add(1, std::memory_order_acq_rel);
+      departures.at(membership_.areas[member]).fetch_add(1, std::memory_order_acq_rel);
       counted = counted || own;
     } catch (const std::exception&) {
       // The peer has ended, or there is no memory for a page: its area then stays as long as its segment.

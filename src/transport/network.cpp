@@ -329,7 +329,7 @@ void Network::collect_retired() {
   const std::lock_guard lock(mutex_);
   std::erase_if(retired_, [&](const Retired& one) {
     if (one.members > 0) {
-      std::atomic<std::uint32_t>& departures = segment_->departures().at(one.area.departures);
+      std::atomic<std::uint32_t>& departures = segment_->departures().at(one.area);
       if (departures.load(std::memory_order_acquire) < one.members) return false;
       departures.store(0, std::memory_order_relaxed);
     }

@@ -65,7 +65,7 @@ class Network {
   void check_link_setting() const;
   bool models_any_link(const std::vector<int>& ranks) const;
   std::unique_ptr<Link> modelled(std::unique_ptr<Link> link, int peer);
-  // A communicator's area in this rank's segment, until so many members have left; 0 if no member reads it.
+  // A communicator's area in this rank's segment, to be given back when so many members have left it; 0: at once.
   struct Retired {
     Area area;
     std::size_t bytes, members;

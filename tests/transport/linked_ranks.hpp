@@ -18,12 +18,12 @@ inline std::vector<std::string> on_linked_ranks(int size, const std::function<vo
     Network network(job);
     Membership members;
     members.rank = rank;
-    const std::uint64_t area = network.segment().reserve(Links::area_bytes(size)).offset;
+    const Area area = network.segment().reserve(Links::area_bytes(size));
     const auto* bytes = reinterpret_cast<const std::byte*>(&area);
     for (const Bytes& said : job.exchange(Bytes(bytes, bytes + sizeof area))) {
-      std::uint64_t theirs = 0;
+      Area theirs;
       std::memcpy(&theirs, said.data(), sizeof theirs);
-      members.areas.push_back({theirs});
+      members.areas.push_back(theirs);
       members.job_ranks.push_back(static_cast<int>(members.job_ranks.size()));
     }
     Links links(network, members, size);

@@ -272,12 +272,8 @@ Communicator Communicator::split(int color, int key, const std::string& name) co
   const SplitRequest mine{color, key, context.next_group++, area};
   std::vector<SplitRequest> requests(size());
   constexpr std::int64_t words = sizeof(SplitRequest) / sizeof(double);
-  try {
-    all_gather(&mine, requests.data(), words, DType::f64, Stream::inline_(), {.tag = "split"}).wait();
-  } catch (...) {
-    context.network().segment().release(area, Links::area_bytes(size()));
-    throw;
-  }
+  // If this fails, the area stays reserved: a member for which it did not fail may use it.
+  all_gather(&mine, requests.data(), words, DType::f64, Stream::inline_(), {.tag = "split"}).wait();
 
   Membership membership;
   std::vector<int> members;  // as ranks of this communicator

@@ -76,7 +76,7 @@ class Communicator::Group {
 
  private:
   Group(std::shared_ptr<RankContext> context, Membership membership, int area_members, std::string name);
-  InlineFastPath* make_fast_path();
+  InlineFastPath* make_fast_path();  // null where there is none
   bool ends_in_trouble();
   [[noreturn]] void refuse_process() const;
 

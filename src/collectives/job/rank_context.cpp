@@ -41,13 +41,14 @@ RankContext::RankContext(std::shared_ptr<Job> job, bool may_pin)
 
 void RankContext::meet() {
   struct {
-    std::uint64_t area, job_name;
-  } mine{network_->segment().reserve(Links::area_bytes(job_->size())).offset, random_number()}, theirs;
+    Area area;
+    std::uint64_t job_name = 0;
+  } mine{network_->segment().reserve(Links::area_bytes(job_->size())), random_number()}, theirs;
   const auto* bytes = reinterpret_cast<const std::byte*>(&mine);
   for (const Bytes& part : job_->exchange(Bytes(bytes, bytes + sizeof mine))) {
     ensure(part.size() == sizeof theirs, "A rank told {} bytes about its area.", part.size());
     std::memcpy(&theirs, part.data(), sizeof theirs);
-    world_.areas.push_back({theirs.area});
+    world_.areas.push_back(theirs.area);
     if (world_.job_ranks.empty()) job_name_ = theirs.job_name;
     world_.job_ranks.push_back(static_cast<int>(world_.job_ranks.size()));
   }

@@ -15,8 +15,10 @@ void FastPathLog::Unmap::operator()(TimedCall* entries) const { munmap(entries, 
 void FastPathLog::make_room() {
   const std::size_t bytes = size_ * sizeof(TimedCall);
   void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  require(memory != MAP_FAILED, "Cannot allocate {} bytes for communication records; lower STRETTO_LEDGER={}.", bytes,
-          size_ - 1);
+  if (memory == MAP_FAILED) {
+    fail(ErrorCode::unavailable, "Cannot allocate {} bytes for communication records; lower STRETTO_LEDGER={}.", bytes,
+         size_ - 1);
+  }
   entries_ = decltype(entries_)(static_cast<TimedCall*>(memory), Unmap{bytes});  // all zeros, as TimedCall() is
 }
 

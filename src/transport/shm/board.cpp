@@ -3,14 +3,14 @@
 #include <algorithm>
 
 namespace stretto {
-std::size_t Board::footprint() { return page_bytes + slots * small_room + large_slots * room_bytes; }
+std::size_t Board::footprint() { return all_rooms + page_bytes; }
 
 Board::Board(const std::vector<Member>& members, int rank) : rank_(rank) {
-  static_assert(sizeof(Slots) <= page_bytes);
+  static_assert(sizeof(Slots) <= page_bytes && all_rooms % page_bytes == 0);
   for (const Member& member : members) {
     const int file = member.peer ? member.peer->file() : member.own->file();
-    memory_.push_back(std::make_unique<Mapping>(file, member.offset, footprint(), page_bytes));
-    members_.push_back(reinterpret_cast<Slots*>(memory_.back()->data()));
+    memory_.push_back(std::make_unique<Mapping>(file, member.offset, footprint(), all_rooms));
+    members_.push_back(reinterpret_cast<Slots*>(memory_.back()->data() + all_rooms));
     words_.emplace_back(file, member.offset);
     if (!member.peer) {
       file_ = file;
@@ -85,16 +85,16 @@ bool Board::all_gave_up() const {
 
 void Board::commit_rooms(std::size_t bytes) {
   const bool small = bytes <= small_room;
-  commit_memory(file_, offset_, small ? page_bytes + slots * small_room : footprint());
+  commit_memory(file_, offset_, small ? small_rooms : all_rooms);
   committed_ = small ? small_room : room_bytes;
 }
 
 std::byte* Board::room(int member, std::uint64_t number, std::size_t bytes) {
   PostLine& head = line(member, number);
   if (bytes <= line_room) return head.inside;
-  std::byte* const rooms = reinterpret_cast<std::byte*>(members_[member]) + page_bytes;
+  std::byte* const rooms = reinterpret_cast<std::byte*>(members_[member]) - all_rooms;
   if (bytes <= small_room) return rooms + number % slots * small_room;
-  return rooms + slots * small_room + number % large_slots * room_bytes;
+  return rooms + small_rooms + number % large_slots * room_bytes;
 }
 
 }  // namespace stretto

@@ -91,6 +91,8 @@ class Board {
   bool all_gave_up() const;
 
  private:
+  static constexpr std::size_t small_rooms = slots * small_room;
+  static constexpr std::size_t all_rooms = small_rooms + large_slots * room_bytes;
   static constexpr int number_bits = 48;  // years of posts
   static constexpr std::uint64_t number_mask = (std::uint64_t{1} << number_bits) - 1;
   struct PostLine {
@@ -99,7 +101,9 @@ class Board {
     std::byte inside[line_room];
     std::uint64_t posts() const { return number.load(std::memory_order_acquire) & number_mask; }
   };
-  struct Slots {  // of one member
+  // Of one member, behind its rooms: so a member's memory reaches to its end for whoever has mapped the slots, even for one
+  // whose call does not match and who reads rooms that were never written.
+  struct Slots {
     std::array<PostLine, slots> lines;
     std::atomic<std::uint32_t> gave_up;
     std::atomic<std::uint32_t> told;

@@ -1,41 +1,17 @@
 #include "transport/shm/segment.hpp"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <utility>
 
 #include "core/fail.hpp"
 #include "device/memory/shared_file.hpp"
-#include "stretto/settings.hpp"
 #include "transport/shm/peer_file.hpp"
 
 namespace stretto {
-namespace {
-
-std::size_t whole_pages(std::size_t bytes) { return (bytes + page_bytes - 1) / page_bytes * page_bytes; }
-
-}  // namespace
-
-void commit_memory(int file, std::size_t offset, std::size_t bytes) {
-  commit_pages(file, offset, whole_pages(bytes), "lower STRETTO_RING_BYTES=" + setting("STRETTO_RING_BYTES"));
-}
-
-Mapping::Mapping(int file, std::size_t offset, std::size_t bytes, std::size_t committed) : bytes_(whole_pages(bytes)) {
-  commit_memory(file, offset, committed);
-  void* data = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, static_cast<off_t>(offset));
-  if (data == MAP_FAILED) {
-    const int error = errno;
-    fail(ErrorCode::unavailable, "Cannot map {} bytes of shared memory: {}.", bytes_, errno_text(error));
-  }
-  data_ = static_cast<std::byte*>(data);
-}
-
-Mapping::~Mapping() { munmap(data_, bytes_); }
 
 Segment::Segment() : file_(open_nameless_file()), departures_(file_), end_(whole_pages(sizeof(SegmentHeader))) {
   if (getrandom(&check_, sizeof check_, 0) != sizeof check_) check_ = getpid();
@@ -81,13 +57,6 @@ void Segment::release(const Area& area, std::size_t bytes) {
   fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(area.offset), static_cast<off_t>(bytes));
   free_.emplace(bytes, area.offset);
   free_counts_.push_back(area.departures);
-}
-
-std::atomic<std::uint32_t>& Departures::at(std::size_t offset) {
-  const std::size_t page = offset / page_bytes * page_bytes;
-  const std::lock_guard lock(mutex_);
-  const Mapping& mapped = pages_.try_emplace(page, file_, page, page_bytes).first->second;
-  return *reinterpret_cast<std::atomic<std::uint32_t>*>(mapped.data() + (offset - page));
 }
 
 PeerSegment::PeerSegment(const SegmentAddress& address, int rank)

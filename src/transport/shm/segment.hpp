@@ -1,5 +1,4 @@
 #pragma once
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -9,33 +8,13 @@
 #include <vector>
 
 #include "transport/modelled_link.hpp"
+#include "transport/shm/departures.hpp"
+#include "transport/shm/mapping.hpp"
 #include "transport/wait.hpp"
 
 // The shared memory of one rank: an anonymous file (memfd) that other ranks of the host open through /proc/<pid>/fd. It has
 // no name, so nothing is left behind however the rank ends. It is sparse: memory is committed when a ring is first used.
 namespace stretto {
-
-inline constexpr std::size_t page_bytes = 4096;
-
-// Commits the pages of a range: if the machine is out of memory, this throws, instead of a SIGBUS at the first access.
-void commit_memory(int file, std::size_t offset, std::size_t bytes);
-
-// A mapped part of a segment; the destructor unmaps it.
-class Mapping {
- public:
-  // Commits the bytes first.
-  Mapping(int file, std::size_t offset, std::size_t bytes) : Mapping(file, offset, bytes, bytes) {}
-  // Commits the first ones only. The others may be accessed once any process has committed them.
-  Mapping(int file, std::size_t offset, std::size_t bytes, std::size_t committed);
-  ~Mapping();
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  std::byte* data() const { return data_; }
-
- private:
-  std::byte* data_ = nullptr;
-  std::size_t bytes_ = 0;
-};
 
 struct SegmentAddress {  // a peer opens the segment by it
   std::int64_t pid = 0;
@@ -47,25 +26,6 @@ struct SegmentHeader {
   std::int64_t check;
   alignas(128) Bell bell;
   Ports ports;
-};
-
-// The part of a rank's segment that serves one communicator.
-struct Area {
-  std::size_t offset = 0;  // of the range in the file
-  // Of a count in the file: the members that have left the communicator, and touch the range no more.
-  std::size_t departures = 0;
-};
-
-// Counts in the file of a segment, in which all ranks of the host add. Each page of them is mapped once, at its first use.
-class Departures {
- public:
-  explicit Departures(int file) : file_(file) {}
-  std::atomic<std::uint32_t>& at(std::size_t offset);
-
- private:
-  int file_;
-  std::mutex mutex_;
-  std::map<std::size_t, Mapping> pages_;  // by offset
 };
 
 // This rank's own segment.

@@ -58,6 +58,16 @@ TEST_F(Boards, AMemberThatWaitsForNobodyIsAheadByAsManyPostsAsAreKept) {
   }
 }
 
+// A rank whose call has more bytes than the others' reads rooms that they never wrote. It gets zeros, not a signal.
+TEST_F(Boards, RoomsThatWereNeverWrittenCanBeRead) {
+  for (const std::size_t bytes : {Board::small_room, Board::room_bytes}) {
+    ASSERT_TRUE(can_post(root_, 8, 1));
+    ASSERT_TRUE(can_post(reader_, bytes, 2));
+    EXPECT_TRUE(shows(reader_, 0, bytes, 0)) << bytes;
+    EXPECT_TRUE(shows(root_, 1, bytes, 2)) << bytes;
+  }
+}
+
 TEST_F(Boards, AMemberThatIsFarAheadWaitsUntilHalfIsRead) {
   int ahead = 0;
   while (can_post(root_, 8, 1)) ++ahead;

@@ -109,8 +109,8 @@ TEST(Segment, CountsDeparturesOfAnyNumberOfAreas) {
   PeerSegment peer(segment.address(), 0);
   std::vector<Area> areas;
   for (std::uint32_t i = 0; i < 3000; ++i) areas.push_back(segment.reserve(1));
-  for (std::uint32_t i = 0; i < 3000; ++i) peer.departures().at(areas[i].departures) += i;
-  for (std::uint32_t i = 0; i < 3000; ++i) ASSERT_EQ(segment.departures().at(areas[i].departures), i);
+  for (std::uint32_t i = 0; i < 3000; ++i) peer.departures().at(areas[i]) += i;
+  for (std::uint32_t i = 0; i < 3000; ++i) ASSERT_EQ(segment.departures().at(areas[i]), i);
   const Mapping last(segment.file(), areas.back().offset, 1);
   EXPECT_EQ(*last.data(), std::byte{0});  // no area holds a count
 }
