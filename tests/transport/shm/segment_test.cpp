@@ -54,7 +54,7 @@ TEST(Segment, SaysThatATmpfsIsTooSmall) {
   const auto sentence_with = [&](const char* size) {
     if (mount("none", directory.path().c_str(), "tmpfs", 0, size) != 0) return "no tmpfs: " + errno_text(errno);
     const Variable place("STRETTO_SHM_DIR", directory.path());
-    const std::string sentence = sentence_of([] {
+    std::string sentence = sentence_of([] {
       run_threads(2, [](const Communicator& world) {
         const OperationOptions packet{.method = Algorithm::packet};
         world.all_reduce(Tensor::zeros({1}, DType::f32), ReduceOp::sum, Stream::inline_(), packet).wait();
