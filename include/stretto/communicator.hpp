@@ -171,8 +171,8 @@ class STRETTO_API Communicator {
                                const OperationOptions& options = {}) const;
 
   // Collective over all members, like MPI_Comm_split. Members with the same color form a new group, ordered by key, then
-  // by rank. A member with a negative color gets an empty Communicator. The name appears in the ledger. Costs a
-  // small all-gather; the first operation of the new group takes the memory that it needs.
+  // by rank. A member with a negative color gets an empty Communicator. The name appears in the ledger. Costs a small
+  // all-gather; the first operation of the new group takes the memory that it needs.
   Communicator split(int color, int key, const std::string& name) const;
   // Collective over all members. Returns a second communicator of the same ranks. Its operations may run at the same
   // time as the operations of this communicator.

@@ -44,8 +44,8 @@ Links::~Links() {
   }
 }
 
-// Tells all members that this rank leaves: its owner may give an area back when all have, whatever the others do. Returns
-// whether this rank's own area counts it.
+// Counts this rank as departed in every member's area. A member gives its area back when all members have departed from it,
+// whether they have used it or not. Returns whether this rank's own area counts it.
 bool Links::leave() {
   bool counted = false;
   for (int member = 0; member < static_cast<int>(membership_.job_ranks.size()); ++member) {

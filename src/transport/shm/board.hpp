@@ -101,8 +101,8 @@ class Board {
     std::byte inside[line_room];
     std::uint64_t posts() const { return number.load(std::memory_order_acquire) & number_mask; }
   };
-  // Of one member, behind its rooms: so a member's memory reaches to its end for whoever has mapped the slots, even for one
-  // whose call does not match and who reads rooms that were never written.
+  // One member's slots. They lie behind its rooms, so the file holds the rooms as soon as the slots are committed. A rank
+  // whose call does not match may therefore read rooms that were never written: it finds zeros.
   struct Slots {
     std::array<PostLine, slots> lines;
     std::atomic<std::uint32_t> gave_up;

@@ -12,11 +12,13 @@ namespace stretto {
 // The part of a rank's segment that serves one communicator.
 struct Area {
   std::size_t offset = 0;  // of the range in the file
-  // Of a count in the file: the members that have left the communicator, and touch the range no more.
+  // Where the file has the number of members that have left the communicator. A member that has left no longer touches the
+  // range.
   std::size_t departures = 0;
 };
 
-// Those counts of one segment. All ranks of the host add to them. Each page of counts is mapped once, at its first use.
+// The counts of departed members in one segment. All ranks of the host add to them. Each page of counts is mapped once, at
+// its first use.
 class Departures {
  public:
   explicit Departures(int file) : file_(file) {}

@@ -9,6 +9,7 @@
 #include "stretto/settings.hpp"
 
 namespace stretto {
+
 void commit_memory(int file, std::size_t offset, std::size_t bytes) {
   commit_pages(file, offset, whole_pages(bytes), "lower STRETTO_RING_BYTES=" + setting("STRETTO_RING_BYTES"));
 }
