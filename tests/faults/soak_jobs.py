@@ -90,6 +90,15 @@ class Stage:
         return [run for rank, run in enumerate(runs) if self.by_parent or self.whom != "one" or rank != self.victim]
 
 
+def catches(pid, number):
+    """Whether the process has a handler of the signal; a program has none when it has just begun."""
+    try:
+        status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    return int(re.search(r"^SigCgt:\s*(\w+)", status, re.MULTILINE)[1], 16) >> (number - 1) & 1 == 1
+
+
 def send(number, pids):
     for pid in pids:
         try:
@@ -185,8 +194,8 @@ class Job:
         ended = lambda: all(run.process.poll() is not None for run in runs)
         until(lambda: ended() or self.steps_done() >= min(begun + stage.after_steps, self.steps), SECONDS_OF_A_STEP)
         time.sleep(stage.delay)
-        self.done_before = self.steps_done()
         pids = stage.pids(runs)
+        self.caught = pids != [] and all(catches(pid, SIGNALS[stage.fault]) for pid in pids)
         if not ended():
             send(SIGNALS[stage.fault], pids)
         if stage.fault == "pause":
@@ -205,7 +214,7 @@ class Job:
             return need(complete and not said, f"{stage.fault} ends with {statuses}: {said}")
         if stage.fault == "end":
             stopped = set(statuses) == {0} and not said
-            return need(stopped or self.done_before == 0, f"SIGTERM ends it with {statuses}: {said}")
+            return need(stopped or not self.caught, f"SIGTERM ends it with {statuses}: {said}")
         if stage.whom != "one" or complete:
             return
         named = [line for line in said if re.search(rf"\b[Rr]ank {stage.victim}\b", re.sub(r"^error: rank \d+: ", "", line))]
