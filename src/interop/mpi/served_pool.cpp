@@ -1,6 +1,5 @@
 #include "served_pool.hpp"
 
-#include <algorithm>
 #include <atomic>
 #include <iterator>
 #include <set>
@@ -13,29 +12,33 @@ namespace stretto::mpi_door {
 ServedPool::Offers ServedPool::take(const Members& members) {
   Offers taken;
   const std::lock_guard lock(mutex_);
-  const auto found = kept_.find(members);
-  if (found == kept_.end()) return taken;
-  Offers& kept = found->second;
-  std::sort(kept.begin(), kept.end(), [](const auto& a, const auto& b) { return a->blocking.id() < b->blocking.id(); });
-  for (auto& one : kept) {  // calls in flight hold it, too
-    if (taken.size() < most_offers && one.use_count() == 1) taken.push_back(std::exchange(one, nullptr));
+  while (taken.size() < most_offers) {
+    auto next = kept_.end();
+    for (auto one = kept_.begin(); one != kept_.end(); ++one) {
+      const bool is_free = one->second.use_count() == 1;  // calls in flight hold it, too
+      if (one->first != members || !is_free) continue;
+      if (next == kept_.end() || one->second->blocking.id() < next->second->blocking.id()) next = one;
+    }
+    if (next == kept_.end()) break;
+    taken.push_back(std::move(next->second));
+    kept_.erase(next);
   }
   std::atomic_thread_fence(std::memory_order_acquire);  // use_count() is a relaxed load
-  std::erase(kept, nullptr);
   return taken;
 }
 
 void ServedPool::put(const Members& members, Offers offers) {
+  Offers oldest;  // ends after the mutex is released
   const std::lock_guard lock(mutex_);
-  Offers& kept = kept_[members];
-  while (!offers.empty() && kept.size() < most_kept) {
-    kept.push_back(std::move(offers.back()));
-    offers.pop_back();
+  for (auto& one : offers) kept_.emplace_back(members, std::move(one));
+  while (kept_.size() > most_kept) {
+    oldest.push_back(std::move(kept_.front().second));
+    kept_.erase(kept_.begin());
   }
-}  // the rest of the offers ends after the mutex is released
+}
 
 void ServedPool::clear() {
-  std::map<Members, Offers> last;  // destroyed after the mutex is released
+  decltype(kept_) last;  // destroyed after the mutex is released
   const std::lock_guard lock(mutex_);
   last.swap(kept_);
 }

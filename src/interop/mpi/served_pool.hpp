@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 namespace stretto::mpi_door {
@@ -28,11 +29,11 @@ class ServedPool {
   void clear();
 
  private:
-  // More are not kept: those of one communicator take up to 200 KiB of shared memory on every rank, and up to two threads.
+  // Of all members together, since each has up to two threads and shared memory of up to some MiB, by the sizes of its calls.
   static constexpr std::size_t most_kept = 16;
 
   std::mutex mutex_;
-  std::map<Members, Offers> kept_;
+  std::vector<std::pair<Members, std::shared_ptr<Served>>> kept_;  // oldest first
 };
 
 // What a rank says of the communicator that it makes.

@@ -90,14 +90,21 @@ std::byte* Task::slot_of(const Message& message) const {
 void Task::keep_outputs_apart() {
   if (is_messages) {
     std::vector<Place> places;
+    const auto add = [&](Range range, bool is_written) {
+      if (!range.empty()) places.push_back({range, is_written});
+    };
     for (const Message& message : messages) {
-      const Range range = message.carried.in_place();
-      if (!range.empty() && !fits_slot(message)) places.push_back({range, !message.sends});
+      if (!fits_slot(message)) add(message.carried.in_place(), !message.sends);
+    }
+    for (const ToItself& own : to_itself) {
+      add(own.from.in_place(), false);
+      add(own.to.in_place(), true);
     }
     if (!any_overlap(std::move(places))) return;
     for (Message& message : messages) {
       if (!message.sends) message.carried.be_a_copy();
     }
+    for (ToItself& own : to_itself) own.to.be_a_copy();
   } else if (overlap(input.in_place(), output.in_place())) {
     output.be_a_copy();
     call.output = output.data();
@@ -121,7 +128,6 @@ void Task::pack() {
     if (own.from.bytes() > 0) {
       std::memmove(own.to.data(), own.from.data(), static_cast<std::size_t>(own.from.bytes()));
     }
-    own.to.unpack();
   }
 }
 
@@ -146,6 +152,7 @@ Work Task::start(Message& message, const Communicator& communicator, const Strea
 
 void Task::unpack() {
   output.unpack();
+  for (ToItself& own : to_itself) own.to.unpack();
   for (Message& message : messages) {
     if (message.sends) continue;
     if (fits_slot(message)) {

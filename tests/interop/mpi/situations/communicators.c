@@ -1,6 +1,7 @@
 /* Communicators that are made and freed while calls are under way. */
 #include <pthread.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "situations.h"
@@ -44,6 +45,44 @@ void freed_and_made_again(void) {
       if (!((rank + i + round) % 2)) MPI_Comm_free(&made[i]);
     }
   }
+}
+
+/* Of what is freed, a part is kept for the next communicators of the same ranks in the same order: here are many orders. */
+void freed_in_many_orders(void) {
+  enum { most_kept = 16 };
+  const int before = threads_named("");
+  for (unsigned round = 0; round < 120; ++round) {
+    MPI_Comm made;
+    struct sum sum;
+    unsigned key = (unsigned)(rank + 1) * (round * round + 1);
+    for (int i = 0; i < 3; ++i) key = (key ^ key >> 7) * 2654435761U;
+    MPI_Comm_split(MPI_COMM_WORLD, 0, (int)(key >> 8), &made);
+    start_sum(&sum, (int)round, made);
+    MPI_Wait(&sum.request, MPI_STATUS_IGNORE);
+    expect(sum_is(&sum, size), "a sum is wrong");
+    MPI_Comm_free(&made);
+  }
+  expect(threads_named("") <= before + most_kept, "freed communicators keep too many threads");
+}
+
+static long resident_kilobytes(void) {
+  long all = 0, one = 0;
+  char line[200];
+  FILE* const file = fopen("/proc/self/status", "r");
+  while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+    if (sscanf(line, "RssAnon: %ld", &one) == 1 || sscanf(line, "RssShmem: %ld", &one) == 1) all += one;
+  }
+  if (file != NULL) fclose(file);
+  return all;
+}
+
+void unused_communicators_take_little(void) {
+  enum { many_of_them = 100 };
+  MPI_Comm made[many_of_them];
+  const long before = resident_kilobytes();
+  for (int i = 0; i < many_of_them; ++i) MPI_Comm_dup(MPI_COMM_WORLD, &made[i]);
+  expect(resident_kilobytes() - before < 16 << 10, "communicators take too much before they are used");
+  for (int i = 0; i < many_of_them; ++i) MPI_Comm_free(&made[i]);
 }
 
 /* Each thread makes communicators of its own communicator, uses and frees them, each rank's threads in an order of chance.

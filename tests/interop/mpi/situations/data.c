@@ -17,6 +17,14 @@ void in_place_at_every_root(void) {
   }
 }
 
+static void number(int* data, int count) {
+  for (int i = 0; i < count; ++i) data[i] = 1000000 * rank + i;
+}
+
+static void expect_numbers(const int* data, int count, int by, int from) {
+  for (int i = 0; i < count; ++i) expect(data[i] == 1000000 * by + from + i, "an element is wrong");
+}
+
 /* MPI forbids buffers that overlap; MPICH refuses those that begin at one place, other MPIs go on. */
 void overlapping(void) {
   enum { count = 3000, most = 8 };
@@ -33,13 +41,31 @@ void overlapping(void) {
   for (int i = 0; i < (most + 2) * count; ++i) data[i] = 1;
   MPI_Reduce_scatter_block(data, data + 7, count, MPI_INT, MPI_SUM, all);
   expect(data[7] == size && data[count + 6] == size, "a part of a sum is wrong");
+  /* What a rank finds is what the sender had before the call. */
+  number(data, (most + 2) * count);
   MPI_Allgather(data + 1, count, MPI_INT, data, count, MPI_INT, all);
+  for (int i = 0; i < size; ++i) expect_numbers(data + i * count, count, i, 1);
+  number(data, (most + 2) * count);
   MPI_Alltoall(data + 1, count, MPI_INT, data, count, MPI_INT, all);
+  for (int i = 0; i < size; ++i) expect_numbers(data + i * count, count, i, 1 + rank * count);
+  number(data, (most + 2) * count);
   MPI_Gather(data + 1, count, MPI_INT, data, count, MPI_INT, 0, all);
+  for (int i = 0; rank == 0 && i < size; ++i) expect_numbers(data + i * count, count, i, 1);
+  number(data, (most + 2) * count);
   MPI_Scatter(data, count, MPI_INT, data + 1, count, MPI_INT, 0, all);
-  MPI_Alltoallv(data + 1, counts, places, MPI_INT, data, counts, places, MPI_INT, all);
-  MPI_Gatherv(data + 1, count, MPI_INT, data, counts, zeros, MPI_INT, 0, all);
+  expect_numbers(data + 1, count, 0, rank * count);
+  for (int shift = 1; shift <= count / 2; shift += count / 2 - 1) {
+    number(data, (most + 2) * count);
+    MPI_Alltoallv(data, counts, places, MPI_INT, data + shift, counts, places, MPI_INT, all);
+    for (int i = 0; i < size; ++i) expect_numbers(data + shift + i * count, count, i, rank * count);
+  }
+  number(data, (most + 2) * count);
+  MPI_Gatherv(data + 1, count, MPI_INT, data, counts, places, MPI_INT, 0, all);
+  for (int i = 0; rank == 0 && i < size; ++i) expect_numbers(data + i * count, count, i, 1);
+  MPI_Gatherv(data + 1, count, MPI_INT, data, counts, zeros, MPI_INT, 0, all); /* some rank's data comes last */
+  number(data, (most + 2) * count);
   MPI_Scatterv(data, counts, places, MPI_INT, data + 1, count, MPI_INT, 0, all);
+  expect_numbers(data + 1, count, 0, rank * count);
   MPI_Barrier(all);
 }
 

@@ -27,6 +27,8 @@ int main(int argc, char** argv) {
                     {"sizes_by_pair", sizes_by_pair},
                     {"threads_make_communicators", threads_make_communicators},
                     {"freed_and_made_again", freed_and_made_again},
+                    {"freed_in_many_orders", freed_in_many_orders},
+                    {"unused_communicators_take_little", unused_communicators_take_little},
                     {"errors_that_return", errors_that_return},
                     {"one_exits", one_exits},
                     {"one_aborts", one_aborts}};
@@ -44,7 +46,7 @@ int main(int argc, char** argv) {
   }
   expect(known == argc - 1 && known > 0, "there is no such situation");
   MPI_Finalize();
-  if (performing_threads() == 0) return 0;
+  if (threads_named(PERFORMING) == 0) return 0;
   fprintf(stderr, "rank %d: threads are left behind MPI_Finalize\n", rank);
   return 1;
 }

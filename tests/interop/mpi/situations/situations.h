@@ -17,8 +17,9 @@ extern int rank, size; /* in MPI_COMM_WORLD */
 /* Ends the job with this sentence where the truth is 0. */
 void expect(int truth, const char* what);
 
-/* Threads of Stretto's that perform persistent calls. */
-int performing_threads(void);
+/* Threads of this process whose name begins so. */
+int threads_named(const char* beginning);
+#define PERFORMING "mpi persistent" /* Stretto's, for persistent calls */
 
 /* So many integers are enough for a broadcast that does not block to be served; for a reduction, `enough` are. */
 enum { many = 1 << 20, enough = 1 << 16 };
@@ -64,6 +65,8 @@ void persistent_in_wrong_order(void);
 /* communicators.c */
 void freed_early(void);
 void freed_and_made_again(void);
+void freed_in_many_orders(void);
+void unused_communicators_take_little(void);
 void threads_make_communicators(void);
 
 /* endings.c */
