@@ -218,6 +218,8 @@ def refusals(rank):
         (lambda: stretto_torch.backend_of().quantized_average(torch.ones(3, dtype=torch.int32), "int8").wait(), "i32"),
         (lambda: stretto_torch.hooks.quantized(bits=2), "8 or 4"),
         (lambda: stretto_torch.backend_of(peer), "stretto"),
+        (lambda: dist.all_reduce(torch.ones(1).expand(4)), "share memory"),
+        (lambda: dist.all_gather([torch.ones(1).expand(3)] * size, one), "share memory"),
     ]:
         error = ranks.error_of(call)
         assert error is not None and says in str(error), f"{says}: {error!r}"

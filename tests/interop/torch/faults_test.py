@@ -129,6 +129,22 @@ PROGRAM = textwrap.dedent("""
 """)
 
 
+def formed_later(rank):
+    """Rank 1 comes when rank 0 has tried once, over the same store."""
+    port = int(os.environ["MASTER_PORT"])
+    store = dist.TCPStore("127.0.0.1", port, 2, rank == 0, timeout=datetime.timedelta(seconds=30))
+    group_within = lambda seconds: stretto_torch._C.ProcessGroupStretto(store, rank, 2, datetime.timedelta(seconds=seconds))
+    if rank == 0:
+        error = ranks.error_of(lambda: group_within(0.5))
+        assert " Timed out " in str(error), repr(error)
+        store.set("rank 0 has tried", "")
+    store.get("rank 0 has tried")
+    total = torch.ones(3)
+    group = group_within(30)
+    group.allreduce([total]).wait()
+    assert total.tolist() == [2, 2, 2]
+
+
 class Faults(unittest.TestCase):
     def test_killed_in_collectives(self):
         for took in [each for each in ranks.run(4, killed_in_collectives, killed=[2], seconds=60) if each is not None]:
@@ -197,6 +213,9 @@ class Faults(unittest.TestCase):
             error = ranks.error_of(
                 lambda: stretto_torch._C.ProcessGroupStretto(dist.PrefixStore(str(rank), store), rank, 2, second))
             self.assertRegex(str(error), " Timed out .* 1 s")
+
+    def test_a_group_that_was_not_formed_is_formed_later(self):
+        ranks.run(2, formed_later, backend=None)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
 #pragma once
+#include <ATen/MemoryOverlap.h>
+
 #include "torch_version.hpp"
 
 // Checks by which one rank alone can refuse a call. what: the name of the operation.
@@ -27,6 +29,15 @@ inline const at::Tensor& single(const char* what, const Tensors& tensors) {
               tensors.size(), ".");
   check_tensor(what, tensors.front());
   return tensors.front();
+}
+
+// Outputs that an operation writes in their own layout, at the latest when it ends.
+inline void check_written(const char* what, const Tensors& outputs) {
+  for (const at::Tensor& output : outputs) {
+    const bool shares = output.layout() == at::kStrided && at::has_internal_overlap(output) == at::MemOverlap::Yes;
+    TORCH_CHECK(!shares, what, ": elements of an output of sizes ", output.sizes(), " and strides ", output.strides(),
+                " share memory; give a tensor whose elements do not, such as its clone().");
+  }
 }
 
 }  // namespace stretto_torch

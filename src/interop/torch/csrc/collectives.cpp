@@ -92,6 +92,7 @@ void ProcessGroupStretto::check_parts(const char* what, const Tensors& parts, co
 WorkPtr ProcessGroupStretto::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
   const at::Tensor& tensor = single("broadcast", tensors);
   check_root("broadcast", options.rootRank);
+  if (rank_ != options.rootRank) check_written("stretto:broadcast", tensors);
   return put(OpType::BROADCAST, "stretto:broadcast", tensors, tensors, options.timeout,
              [tensor, root = static_cast<int>(options.rootRank)](const Communicator& world, const Stream& stream) {
                const Memory memory(tensor);
@@ -139,6 +140,7 @@ WorkPtr ProcessGroupStretto::allreduce_coalesced(Tensors& tensors, const c10d::A
 WorkPtr ProcessGroupStretto::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   const at::Tensor& tensor = single("reduce", tensors);
   check_root("reduce", options.rootRank);
+  if (rank_ == options.rootRank) check_written("stretto:reduce", tensors);
   const Reduction how = reduction_of("ProcessGroupStretto::reduce", tensor.scalar_type(), options.reduceOp);
   const auto body = [tensor, how, root = static_cast<int>(options.rootRank)](const Communicator& world,
                                                                              const Stream& stream) {

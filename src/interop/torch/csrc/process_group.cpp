@@ -25,6 +25,8 @@ const std::shared_ptr<Group>& ProcessGroupStretto::group() const {
 // Programs recognize a timeout by the words " Timed out ", which PyTorch's own backends use.
 WorkPtr ProcessGroupStretto::put(c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs,
                                  Milliseconds timeout, Body body) {
+  // Not every rank writes what is given to these two.
+  if (type != c10d::OpType::BROADCAST && type != c10d::OpType::REDUCE) check_written(title, outputs);
   const double patience = seconds(timeout == c10d::kUnsetTimeout || timeout == kNoTimeout ? timeout_.load() : timeout);
   auto task = [world = group()->world(), patience, title, body = std::move(body)](const stretto::Stream& stream) {
     try {
@@ -97,6 +99,7 @@ WorkPtr ProcessGroupStretto::send(Tensors& tensors, int to, int tag) {
 WorkPtr ProcessGroupStretto::recv(Tensors& tensors, int from, int tag) {
   const at::Tensor& tensor = single("recv", tensors);
   check_peer("recv", from);
+  check_written("stretto:recv", tensors);
   const auto work = message(c10d::OpType::RECV, "stretto:recv", tensors);
   group()->messages().receive(work, tensor, from, tag, timeout_);
   return coalesced(work);
@@ -105,6 +108,7 @@ WorkPtr ProcessGroupStretto::recv(Tensors& tensors, int from, int tag) {
 WorkPtr ProcessGroupStretto::recvAnysource(Tensors& tensors, int tag) {
   const at::Tensor& tensor = single("recv from any rank", tensors);
   TORCH_CHECK(size_ > 1, "A group of one rank has nobody to receive from.");
+  check_written("stretto:recvAnySource", tensors);
   const auto work = message(c10d::OpType::RECVANYSOURCE, "stretto:recvAnySource", tensors);
   group()->messages().receive(work, tensor, Messages::any_source, tag, timeout_);
   return coalesced(work);

@@ -94,17 +94,20 @@ stretto::Communicator meet(const StorePtr& store, int rank, int size, Millisecon
     point = read_meeting(store, key);
   }
   point.timeout = seconds(timeout);
+  // The store may outlive this group, and a later group of the same name then uses the key again.
+  const auto forget = [&] {
+    if (size > 1 && rank == 0) store->deleteKey(key);
+  };
   stretto::Communicator world;
   try {
     world = stretto::connect(rank, size, point);
   } catch (const stretto::Error& error) {
+    forget();
     if (error.code() != stretto::ErrorCode::timeout) throw;
     throw stretto::Error(error.code(), c10::str("Rank ", rank, " Timed out waiting for its group: ", error.what()));
   }
   world.set_timeout(seconds(timeout));
-  // All ranks have read the key. The store may outlive this group, and a later group of the same name then uses the key
-  // again.
-  if (size > 1 && rank == 0) store->deleteKey(key);
+  forget();  // all ranks have read it
   return world;
 }
 
