@@ -10,6 +10,7 @@
 #include "number_flags.hpp"
 #include "pipeline_options.hpp"
 #include "precision_options.hpp"
+#include "report.hpp"
 #include "sequence_options.hpp"
 #include "stretto/layers/checkpoint.hpp"
 #include "stretto/overlap/trace.hpp"
@@ -233,6 +234,7 @@ void CommandLine::check(int ranks, int rank) const {
   const TokenData readable(data, trainer.model.vocabulary, trainer.model.sequence, trainer.seed);
   if (rank == 0) readable.check_first_tokens();
   tokenizer(readable);
+  if (!log_dir.empty() && rank == 0) make_log_directory(log_dir);
 }
 
 }  // namespace gpt

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -44,11 +45,17 @@ std::string step_line(const StepReport& r) {
 
 }  // namespace
 
+void make_log_directory(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (!error && access(path.c_str(), W_OK | X_OK) != 0) error = std::error_code(errno, std::generic_category());
+  if (error) fail(ErrorCode::io, "Cannot write to --log-dir {}: {}.", path, error.message());
+}
+
 Reporter::Reporter(const std::string& log_directory, std::int64_t log_interval)
     : terminal_(isatty(STDOUT_FILENO) != 0), log_interval_(log_interval), log_directory_(log_directory) {
   if (log_directory.empty()) return;
-  std::error_code error;
-  std::filesystem::create_directories(log_directory, error);
+  make_log_directory(log_directory);
   metrics_ = std::make_unique<MetricsFile>(log_directory + "/metrics.jsonl");
 }
 

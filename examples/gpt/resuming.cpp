@@ -25,10 +25,10 @@ std::int64_t step_of(const fs::path& checkpoint) {
 
 void require_no_checkpoints(const CommandLine& line) {
   if (line.resume != Resume::no || line.save.empty()) return;
-  require(!fs::exists(line.save + "/index.json"), "--save {} is a checkpoint; give the directory around it, or another one.",
-          line.save);
+  std::error_code ignored;  // the directory may not exist yet; whether it can be written is tried before the first step
+  require(!fs::exists(line.save + "/index.json", ignored),
+          "--save {} is a checkpoint; give the directory around it, or another one.", line.save);
   std::int64_t newest = -1;
-  std::error_code ignored;  // the directory may not exist yet
   for (const fs::directory_entry& entry : fs::directory_iterator(line.save, ignored)) {
     newest = std::max(newest, step_of(entry.path()));
   }

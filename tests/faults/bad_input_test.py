@@ -48,7 +48,7 @@ class BadInput(FaultTest):
         self.assertEqual(self.status(run), 1)
         self.assertTrue(run.errors)
         for error in run.errors:
-            self.assertRegex(error, rf"^error: rank .: {self.text} had \d+ bytes and ends at byte \d+ now")
+            self.assertRegex(error, rf"^error: rank .: {self.text} had \d+ bytes and has 40 now")
         self.expect_nothing_left()
 
     def test_formats(self):
@@ -68,7 +68,7 @@ class BadInput(FaultTest):
         self.expect_success(self.start({"--nproc": 2, "--tp": 2, "--train-iters": 1, "--export-hf": model}))
         self.expect_refusal({"--export-hf": model}, [f"something in {model}"])
         self.expect_refusal({"--export-hf": other, "--attention": "window:8"}, [other, "--attention"])
-        self.expect_refusal({"--export-hf": self.text / "model"}, ["Cannot export", self.text])
+        self.expect_refusal_before_ranks_start({"--export-hf": self.text / "model"}, ["Cannot export", self.text])
         self.expect_refusal({"--load-hf": nothing}, [nothing / "config.json", "No such file"])
         self.expect_refusal({"--load-hf": model, "--hidden-size": 64}, ["--hidden-size 64", f"32 of {model}/config.json"])
         self.expect_refusal({"--load-hf": model, "--seq-length": 64}, ["--seq-length 64", "32"])

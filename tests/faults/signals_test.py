@@ -9,8 +9,8 @@ from harness import FOREVER, SECONDS_TO_END, FaultTest, free_port, ranks_under
 
 class Signals(FaultTest):
 
-    def start_long_run(self, name, flags):
-        run = self.start({"--nproc": 2, "--train-iters": FOREVER, "--log-dir": self.log(name), **flags})
+    def start_long_run(self, name, flags, variables=None):
+        run = self.start({"--nproc": 2, "--train-iters": FOREVER, "--log-dir": self.log(name), **flags}, variables)
         self.wait_for_steps(self.log(name), 3)
         return run
 
@@ -77,10 +77,12 @@ class Signals(FaultTest):
                 self.expect_nothing_left()
 
     def test_a_closed_terminal(self):
-        run = self.start_long_run("log", {})
-        os.killpg(run.process.pid, signal.SIGHUP)
-        self.assertEqual(self.status(run, SECONDS_TO_END), -signal.SIGHUP)
-        self.expect_nothing_left()
+        for transport in ["auto", "ucx"] if "UCX" in os.environ["BUILT_WITH"] else ["auto"]:
+            with self.subTest(transport=transport):
+                run = self.start_long_run(transport, {}, {"STRETTO_TRANSPORT": transport})
+                os.killpg(run.process.pid, signal.SIGHUP)
+                self.assertEqual(self.status(run, SECONDS_TO_END), -signal.SIGHUP)
+                self.expect_nothing_left()
 
 
 if __name__ == "__main__":

@@ -23,6 +23,12 @@ constexpr std::int64_t largest_text = std::int64_t{256} << 20;
 constexpr std::int64_t digest_piece = 1 << 16;
 constexpr std::int64_t digest_pieces = 256;
 
+std::int64_t size_of(int file) {
+  struct stat status {};
+  fstat(file, &status);
+  return status.st_size;
+}
+
 }  // namespace
 
 DataFile::DataFile(const std::string& path) : path_(path) {
@@ -49,8 +55,8 @@ void DataFile::read(std::int64_t offset, std::int64_t bytes, void* out) const {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail(ErrorCode::io, "Cannot read {} at byte {}: {}.", path_, offset, std::strerror(errno));
     if (got == 0) {
-      fail(ErrorCode::io, "{} had {} bytes and ends at byte {} now: something cut it off meanwhile; leave it as it is.",
-           path_, size_, offset);
+      fail(ErrorCode::io, "{} had {} bytes and has {} now: something cut it off meanwhile; leave it as it is.",
+           path_, size_, size_of(file_));
     }
     to += got;
     offset += got;

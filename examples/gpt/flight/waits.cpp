@@ -31,7 +31,7 @@ void add_waits(const Job& job, const Sequences& sequences, const std::vector<int
       Wait& wait = by_number[number];
       wait.group = sequences.group;
       wait.waiting.push_back(rank);
-      const double seconds = job.flights.at(rank).written - *operation->begun;
+      const double seconds = std::max(0.0, job.flights.at(rank).written - *operation->begun);
       if (wait.operation != nullptr && seconds <= wait.seconds) continue;
       wait.seconds = seconds;
       wait.operation = operation;

@@ -5,6 +5,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <system_error>
+#include <vector>
 
 #include "data/data_file.hpp"
 #include "fail.hpp"
@@ -16,6 +18,16 @@ using namespace stretto;
 namespace fs = std::filesystem;
 
 namespace {
+
+fs::path finished_path(const std::string& directory) {
+  return (fs::path(directory) / "").lexically_normal().parent_path();  // without a slash behind it
+}
+
+fs::path unfinished_path(const std::string& directory) { return finished_path(directory).string() + ".unfinished"; }
+
+[[noreturn]] void fail_to_export(const std::string& directory, const std::error_code& error) {
+  fail(ErrorCode::io, "Cannot export the model to {}: {}.", directory, error.message());
+}
 
 constexpr const char* model_prefix = "transformer.";  // of GPT2LMHeadModel; GPT2Model's files have none
 
@@ -119,8 +131,8 @@ void load_hf(Trainer& trainer, const std::string& directory) {
 void export_hf(Trainer& trainer, const std::string& directory, const HfTokens& tokens) {
   const Communicator& world = trainer.mesh().world();
   const ModelShape& shape = trainer.model().shape();
-  const fs::path finished = (fs::path(directory) / "").lexically_normal().parent_path();  // without a slash behind it
-  const fs::path unfinished = finished.string() + ".unfinished";
+  const fs::path finished = finished_path(directory);
+  const fs::path unfinished = unfinished_path(directory);
   const bool writes = world.rank() == 0;
   try {
     if (writes) {
@@ -138,15 +150,23 @@ void export_hf(Trainer& trainer, const std::string& directory, const HfTokens& t
     if (writes) fs::remove_all(unfinished, ignored);
     const auto* filesystem = dynamic_cast<const fs::filesystem_error*>(&error);
     if (filesystem == nullptr) throw;
-    fail(ErrorCode::io, "Cannot export the model to {}: {}.", directory, filesystem->code().message());
+    fail_to_export(directory, filesystem->code());
   }
   world.barrier(Stream::inline_()).wait();  // no rank goes on, or ends, before it is complete
 }
 
 void check_hf_export(const std::string& directory) {
   std::error_code none;
-  if (!fs::exists(directory, none) || fs::is_empty(directory, none)) return;
-  fail(ErrorCode::io, "There is something in {} already; export to a directory that does not exist.", directory);
+  if (fs::exists(directory, none) && !fs::is_empty(directory, none)) {
+    fail(ErrorCode::io, "There is something in {} already; export to a directory that does not exist.", directory);
+  }
+  const fs::path last = fs::absolute(unfinished_path(directory));
+  std::vector<fs::path> made;  // innermost first
+  for (fs::path at = last; !fs::exists(at, none) && at.has_relative_path(); at = at.parent_path()) made.push_back(at);
+  std::error_code error;
+  fs::create_directories(last, error);
+  for (const fs::path& each : made) fs::remove(each, none);
+  if (error) fail_to_export(directory, error);
 }
 
 }  // namespace gpt

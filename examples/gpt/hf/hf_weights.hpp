@@ -28,7 +28,7 @@ struct HfTokens {
 // Collective. Writes a directory that GPT2LMHeadModel.from_pretrained takes, in fp32; it appears under its name when it is
 // complete. Throws Error(io) if it cannot be written.
 void export_hf(Trainer& trainer, const std::string& directory, const HfTokens& tokens);
-// Throws Error(io) if the directory exists and is not empty.
+// Throws Error(io) if the directory exists and is not empty, or cannot be made, which it tries.
 void check_hf_export(const std::string& directory);
 
 }  // namespace gpt

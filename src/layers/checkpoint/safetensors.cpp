@@ -22,6 +22,12 @@ constexpr std::size_t block_bytes = 4096;                   // of direct writes,
 constexpr std::size_t flush_bytes = std::size_t{1} << 20;   // stays in a core's cache
 constexpr std::size_t window_bytes = std::size_t{1} << 17;  // of short runs
 
+std::size_t size_of(int file) {
+  struct stat status {};
+  fstat(file, &status);
+  return static_cast<std::size_t>(status.st_size);
+}
+
 std::size_t bytes_of(const std::string& type) {
   if (type == "F64") return 8;
   if (type == "F32" || type == "I32") return 4;
@@ -164,8 +170,8 @@ struct SafetensorsReader::View::Bytes {
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) fail(ErrorCode::io, "Cannot read {} at byte {}: {}.", path, at + done, errno_text(errno));
       if (got == 0) {
-        fail(ErrorCode::io, "{} had {} bytes and ends at byte {} now: something cut it off meanwhile; leave it as it is.",
-             path, size, at + done);
+        fail(ErrorCode::io, "{} had {} bytes and has {} now: something cut it off meanwhile; leave it as it is.",
+             path, size, size_of(file.number));
       }
       done += static_cast<std::size_t>(got);
     }

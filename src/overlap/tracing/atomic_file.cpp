@@ -8,11 +8,18 @@
 
 namespace stretto {
 
-AtomicFile::AtomicFile(std::string path)
-    : path_(std::move(path)), unfinished_(path_ + ".new"), file_(std::fopen(unfinished_.c_str(), "wb")) {
-  note(file_ != nullptr);
+AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), unfinished_(path_ + ".new") {
   std::error_code ignored;
-  if (error_ == 0 && std::filesystem::is_directory(path_, ignored)) error_ = EISDIR;
+  const std::filesystem::file_status there = std::filesystem::status(path_, ignored);
+  if (std::filesystem::is_directory(there)) {
+    error_ = EISDIR;
+  } else if (std::filesystem::exists(there) && !std::filesystem::is_regular_file(there)) {
+    // A file would take the place of the terminal or of /dev/null.
+    fail(ErrorCode::io, "{} cannot be written: it is no regular file.", path_);
+  } else {
+    file_ = std::fopen(unfinished_.c_str(), "wb");
+    note(file_ != nullptr);
+  }
 }
 
 AtomicFile::~AtomicFile() {

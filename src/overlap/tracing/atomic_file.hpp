@@ -8,6 +8,7 @@ namespace stretto {
 // A file that appears under its name only when it is complete; until then it is PATH.new.
 class AtomicFile {
  public:
+  // Throws Error(io) if there is a device, a pipe or a socket.
   explicit AtomicFile(std::string path);
   ~AtomicFile();  // without finish(), removes PATH.new
   AtomicFile(const AtomicFile&) = delete;
@@ -23,7 +24,7 @@ class AtomicFile {
   void note(bool success);
 
   std::string path_, unfinished_;
-  std::FILE* file_;
+  std::FILE* file_ = nullptr;
   int error_ = 0;  // errno of the first failure
 };
 

@@ -37,7 +37,8 @@ int integer_variable(const char* name) {
   const std::string text = given != nullptr ? given : "";
   char* end = nullptr;
   const long value = std::strtol(text.c_str(), &end, 10);
-  require(!text.empty() && *end == '\0' && value >= 0 && value < 1L << 30, "{}='{}' is no whole number.", name, text);
+  require(!text.empty() && *end == '\0' && value >= 0, "{}='{}' is no whole number.", name, text);
+  require(value < 1L << 30, "{}='{}' is too large.", name, text);
   return static_cast<int>(value);
 }
 

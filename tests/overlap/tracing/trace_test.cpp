@@ -218,6 +218,8 @@ TEST(Trace, IsWholeOrNotThere) {
   EXPECT_THAT(directory.files(), testing::UnorderedElementsAre("folder", "trace.json"));
   EXPECT_THROW(Trace::check_writable(directory / "nowhere/trace.json"), Error);
   EXPECT_THROW(Trace::check_writable(directory / "folder"), Error);
+  EXPECT_THROW(Trace::check_writable("/dev/null"), Error);  // and it is still what it was
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
   Trace::check_writable(directory / "trace.json");
   Trace::check_writable(directory / "other.json");
   EXPECT_THAT(directory.files(), testing::UnorderedElementsAre("folder", "trace.json"));
