@@ -157,7 +157,8 @@ def failing(rank):
         return str(ranks.error_of(future.wait))
 
     sparse = torch.eye(3).to_sparse()
-    assert "dense" in error_within(lambda: dist.broadcast(sparse, 0))
+    refusal = "dense" if torch.__version__.startswith("1.") else "SparseCPU"  # PyTorch 2 refuses it itself
+    assert refusal in error_within(lambda: dist.broadcast(sparse, 0))
     integers = torch.ones(3, dtype=torch.int32)
     quantized = lambda: stretto_torch.backend_of().quantized_average(integers, "int8")
     assert "i32" in error_within(lambda: by_future(quantized())), error_within(lambda: by_future(quantized()))
