@@ -55,8 +55,8 @@ void DataFile::read(std::int64_t offset, std::int64_t bytes, void* out) const {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail(ErrorCode::io, "Cannot read {} at byte {}: {}.", path_, offset, std::strerror(errno));
     if (got == 0) {
-      fail(ErrorCode::io, "{} had {} bytes and has {} now: something cut it off meanwhile; leave it as it is.",
-           path_, size_, size_of(file_));
+      fail(ErrorCode::io, "{} had {} bytes and has {} now: something cut it off meanwhile; leave it as it is.", path_, size_,
+           size_of(file_));
     }
     to += got;
     offset += got;

@@ -29,7 +29,8 @@ class ServedPool {
   void clear();
 
  private:
-  // Of all members together, since each has up to two threads and shared memory of up to some MiB, by the sizes of its calls.
+  // Of all members together, since each has up to two threads and shared memory of up to some MiB, by the sizes of its
+  // calls.
   static constexpr std::size_t most_kept = 16;
 
   std::mutex mutex_;

@@ -170,8 +170,8 @@ struct SafetensorsReader::View::Bytes {
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) fail(ErrorCode::io, "Cannot read {} at byte {}: {}.", path, at + done, errno_text(errno));
       if (got == 0) {
-        fail(ErrorCode::io, "{} had {} bytes and has {} now: something cut it off meanwhile; leave it as it is.",
-             path, size, size_of(file.number));
+        fail(ErrorCode::io, "{} had {} bytes and has {} now: something cut it off meanwhile; leave it as it is.", path, size,
+             size_of(file.number));
       }
       done += static_cast<std::size_t>(got);
     }
