@@ -1,5 +1,6 @@
 """Callbacks of futures that start operations and wait for them."""
 
+import contextlib
 import os
 import pathlib
 import threading
@@ -178,8 +179,11 @@ def missing_within(rank):
 
 
 def threads():
-    tasks = pathlib.Path("/proc/self/task").iterdir()
-    return sum((task / "comm").read_text().startswith("stretto_torch") for task in tasks)
+    names = []
+    for task in pathlib.Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile
+            names.append((task / "comm").read_text())
+    return sum(name.startswith("stretto_torch") for name in names)
 
 
 def leaves_nothing(rank):
