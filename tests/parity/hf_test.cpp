@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -268,7 +269,9 @@ TEST(HfExports, AreCompleteOrAbsent) {
   const HfDirectory reference;
   const std::string from = reference.write();
   EXPECT_THROW(gpt::check_hf_export(from), Error);
-  EXPECT_NO_THROW(gpt::check_hf_export(from + "/nothing"));
+  EXPECT_NO_THROW(gpt::check_hf_export(from + "/nothing/deep"));
+  EXPECT_FALSE(std::filesystem::exists(from + "/nothing"));  // what it tries leaves nothing
+  EXPECT_THROW(gpt::check_hf_export("/proc/nothing"), Error);
   reference.directory.write("file", "in the way");
   run_threads(1, [&](const Communicator& world) {
     gpt::Trainer trainer(Mesh(world, {}), hf_options());
