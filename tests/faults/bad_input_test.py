@@ -41,6 +41,10 @@ class BadInput(FaultTest):
         self.expect_refusal({"--train-data": fifo}, [fifo, "no regular file"])
         self.expect_refusal({"--val-data": "/dev/zero"}, ["/dev/zero", "no regular file"])
 
+    def test_places_for_logs(self):
+        self.expect_refusal_before_ranks_start({"--log-dir": self.text / "log"}, [f"--log-dir {self.text}/log", "Not a directory"])
+        self.expect_refusal_before_ranks_start({"--trace": "/dev/null"}, ["/dev/null", "no regular file"])
+
     def test_a_text_that_is_cut_off_during_training(self):
         run = self.start({"--nproc": 2, "--train-iters": FOREVER, "--log-dir": self.log("log")})
         self.wait_for_steps(self.log("log"), 3)
