@@ -28,7 +28,7 @@ struct StepReport {
   std::optional<SlowRank> slowest;  // at the end of an interval
 };
 
-// Throws Error(io) if there can be no such directory, or none that this process writes to.
+// Makes the directory unless it exists. Throws Error(io) if that fails, or if this process may not write there.
 void make_log_directory(const std::string& path);
 
 // The reports of rank 0: lines on stdout, a progress bar if stdout is a terminal, and metrics.jsonl.

@@ -12,7 +12,7 @@ namespace {
 
 void report_crash(int) {}
 
-// What each signal does: a default, or a function.
+// The handler of each signal; null where the default applies.
 std::vector<void*> handlers() {
   std::vector<void*> all(NSIG);
   for (int number = 1; number < NSIG; ++number) {

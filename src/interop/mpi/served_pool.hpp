@@ -29,8 +29,7 @@ class ServedPool {
   void clear();
 
  private:
-  // Of all members together, since each has up to two threads and shared memory of up to some MiB, by the sizes of its
-  // calls.
+  // The pool keeps no more, whoever their members are: each has up to two threads, and shared memory of up to some MiB.
   static constexpr std::size_t most_kept = 16;
 
   std::mutex mutex_;

@@ -12,8 +12,7 @@ namespace stretto {
 // The part of a rank's segment that serves one communicator.
 struct Area {
   std::size_t offset = 0;  // of the range in the file
-  // Where the file has the number of members that have left the communicator. A member that has left no longer touches the
-  // range.
+  // The place in the file of a count: how many members have left the communicator, and no longer touch the range.
   std::size_t departures = 0;
 };
 

@@ -96,6 +96,7 @@ void Task::keep_outputs_apart() {
     for (const Message& message : messages) {
       if (!fits_slot(message)) add(message.carried.in_place(), !message.sends);
     }
+    if (places.empty()) return;  // pack() reads every input before an output is written
     for (const ToItself& own : to_itself) {
       add(own.from.in_place(), false);
       add(own.to.in_place(), true);
