@@ -97,6 +97,8 @@ class STRETTO_API Ledger {
   // Internal: adds the log of immediate operations of the communicator with this Partners::group_id. The ledger reads the
   // log until the ledger is its only owner.
   void add(std::shared_ptr<FastPathLog> log, std::uint32_t group_id);
+  // Internal: enters an immediate operation that has failed. It no longer waits in the log of its communicator.
+  void enter_failed(Record record, FastPathLog& log);
   // Internal: forgets everything so far, as if the job began now.
   void begin_again();
   std::size_t most_records() const;

@@ -94,7 +94,7 @@ void InlineFastPath::perform(const PlannedCall& planned, const Call& call, doubl
   execution.buffers = buffers_of(call, factor);
   execution.links = &links_;
   execution.shared = &shared_;
-  const PlanVariant* variant = nullptr;
+  const PlanVariant* variant = &planned.ordinary;
   bool waited = false;
   try {
     naming_losses(network, [&] {
@@ -108,17 +108,19 @@ void InlineFastPath::perform(const PlannedCall& planned, const Call& call, doubl
           network, links_.wait_policy(), network.timeout(), advance, [&] { return job_ranks_of(run.awaited(), links_); },
           [&] { return ledger_.last(1).back().headline(); }, [&] { return ledger_.last_operations(8); },
           [&] {
-            const PlanVariant& here = run.variant() != nullptr ? *run.variant() : planned.ordinary;
-            log_.waits_in(here.record.get(), site, begin);
+            if (run.variant() != nullptr) variant = run.variant();
+            log_.waits_in(variant->record.get(), site, begin);
             waited = true;
           });
       variant = run.variant();
     });
   } catch (const Error& error) {
+    note_failure(*variant->record, site, begin);
     // All ranks have found an invalid argument at the same step, and have stopped there, so the communicator stays usable.
     if (error.code() != ErrorCode::invalid_argument) turns_.give_up();
     throw;
   } catch (...) {
+    note_failure(*variant->record, site, begin);
     turns_.give_up();
     throw;
   }
@@ -128,6 +130,16 @@ void InlineFastPath::perform(const PlannedCall& planned, const Call& call, doubl
   // These two stores must not soon be read by one load: such a load would wait until both have left the store buffer, where
   // they queue behind the post.
   work.was_done(begin, end);
+}
+
+// The error may take the communicator with it, and its log, before another thread reads what this rank was in.
+void InlineFastPath::note_failure(Record record, const CallSite& site, std::uint64_t begin) {
+  const std::uint64_t now = ticks();
+  const Span span = seconds_of(begin == 0 ? now : begin, now);
+  record.site = site;
+  record.times = {span.begin, span.begin, span.end, span.end - span.begin};
+  record.failed = true;
+  ledger_.enter_failed(std::move(record), log_);
 }
 
 }  // namespace stretto

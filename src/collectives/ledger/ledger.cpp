@@ -196,6 +196,14 @@ void Ledger::add(std::shared_ptr<FastPathLog> log, std::uint32_t group_id) {
   book_->fast_path_logs.push_back({std::move(log), group_id});
 }
 
+// Under the mutex: who asks what the rank is in sees the operation once.
+void Ledger::enter_failed(Record record, FastPathLog& log) {
+  const std::lock_guard lock(book_->mutex);
+  book_->collect();
+  book_->push(std::move(record), Work());
+  log.waits_no_longer();
+}
+
 std::size_t Ledger::most_records() const { return book_->most; }
 
 }  // namespace stretto

@@ -183,6 +183,26 @@ TEST(FlightRecorder, EveryRankWritesItsLastThousandOperationsWhenTheJobFails) {
   }
 }
 
+TEST(FlightRecorder, KnowsTheOperationThatFailedWhenItsCommunicatorIsGone) {
+  const auto body = [](const Communicator& world) {
+    int line = 0;
+    try {
+      const Communicator other = world.duplicate("other");
+      for (int i = 0; i < 3; ++i) other.barrier(Stream::inline_()).wait();
+      if (world.rank() == 1) throw std::runtime_error("no more");
+      line = __LINE__ + 1;
+      other.barrier(Stream::inline_()).wait();
+    } catch (const Error&) {
+      const Record last = world.ledger().last(1).back();
+      EXPECT_EQ(last.headline(), fmt::format("barrier #4 of 'other' (1 f32, at {})", here(line)));
+      EXPECT_TRUE(last.failed);
+      EXPECT_GT(last.times.started, 0);
+      EXPECT_EQ(world.ledger().records().back().sequence, last.sequence);
+    }
+  };
+  EXPECT_THROW(run_threads(2, body), std::runtime_error);
+}
+
 TEST(FlightRecorder, IsAskedForByTheProgramOrBySignal) {
   const TemporaryDirectory directory;
   const Variable there("STRETTO_FLIGHT_DIR", directory.path());
