@@ -14,8 +14,8 @@
 namespace stretto {
 namespace {
 
-constexpr Effort small_within{.looks = 3, .hopeless = 4, .most_calls = 10, .seconds = 0};
-constexpr Effort large_within{.looks = 2, .hopeless = 4, .most_calls = 1, .seconds = 0};
+constexpr Effort small_within{.looks = 4, .hopeless = 2.5, .most_calls = 60, .look_seconds = 0.002, .seconds = 0};
+constexpr Effort large_within{.looks = 4, .hopeless = 1.5, .most_calls = 1, .seconds = 0};
 constexpr Effort small_between{.looks = 2, .hopeless = 3, .most_calls = 3, .look_seconds = 0.003, .seconds = 0};
 constexpr Effort large_between{.looks = 1, .most_calls = 2, .most_bytes = 8 << 20, .look_seconds = 0.01, .seconds = 0};
 constexpr double most_memory = 1 << 30;         // bytes of all buffers on a host
@@ -64,7 +64,7 @@ class LeastSeconds {
 // The methods that the model expects to be fastest: of each kind one in a single lane, and one in several. For few bytes the
 // best ones without levels, too: there the model knows least what messages within and between nodes cost.
 std::vector<Method> best_by_model(const TimedCall& call, Communicator::Group& group, const Selector& selector) {
-  const std::size_t most = 5, without_levels = has_root(call.request().collective) ? 3 : 2;
+  const std::size_t most = 5, without_levels = has_root(call.request().collective) ? 5 : 2;
   const Choice choice = choice_of(call, group, selector);
   std::set<std::tuple<Algorithm, Algorithm, Algorithm, bool>> kinds;
   std::vector<Method> methods;
@@ -130,7 +130,8 @@ LinkCost between_nodes(const Communicator& world, LinkCost cost) {
 }
 
 std::vector<CallTimes> times_between_nodes(const Communicator& world, const Selector& selector, double beta, double budget) {
-  constexpr Sweep::Size sizes[] = {{64, 0, 0}, {8 << 10, 0, 0}, {128 << 10, 0, 0}, {1 << 20, 0, 0}, {8 << 20, 1.5, 3}};
+  constexpr Sweep::Size sizes[] = {{64, 0, 0},        {2 << 10, 0, 0}, {12 << 10, 0, 0},
+                                   {128 << 10, 0, 0}, {1 << 20, 0, 0}, {8 << 20, 1.5, 3}};
   Communicator::Group& group = Communicator::Group::of(world);
   const LeastSeconds least_seconds(selector, world, beta);
   Sweep sweep(world, small_between, large_between, budget);
