@@ -61,12 +61,12 @@ class LeastSeconds {
   Communicator::Group& group_;
 };
 
-// The methods that the model expects to be fastest: of each kind one in a single lane, and one in several. For few bytes the
-// best ones without levels, too: there the model knows least what messages within and between nodes cost.
+// The methods that the model expects to be fastest: with each algorithm between nodes one whole, and one in lanes or pieces.
+// For few bytes the best ones without levels, too: there the model knows least what messages within and between nodes cost.
 std::vector<Method> best_by_model(const TimedCall& call, Communicator::Group& group, const Selector& selector) {
-  const std::size_t most = 5, without_levels = has_root(call.request().collective) ? 5 : 2;
+  const std::size_t most = 5, without_levels = has_root(call.request().collective) ? 8 : 2;
   const Choice choice = choice_of(call, group, selector);
-  std::set<std::tuple<Algorithm, Algorithm, Algorithm, bool>> kinds;
+  std::set<std::tuple<Algorithm, Algorithm, bool>> kinds;
   std::vector<Method> methods;
   if (choice.candidates.empty()) methods.push_back(choice.method);
   const std::size_t wanted_flat = call.bytes() < (1 << 20) ? without_levels : 0;
@@ -75,7 +75,7 @@ std::vector<Method> best_by_model(const TimedCall& call, Communicator::Group& gr
     const Method& method = candidate.method;
     const bool is_flat = !needs_nodes(method.algorithm);
     if (methods.size() >= most && (!is_flat || flat >= wanted_flat)) continue;
-    if (!kinds.insert({method.algorithm, method.inside, method.between, method.lanes > 1}).second) continue;
+    if (!kinds.insert({method.algorithm, method.between, method.lanes * method.pieces > 1}).second) continue;
     methods.push_back(method);
     flat += is_flat ? 1 : 0;
   }
@@ -130,8 +130,8 @@ LinkCost between_nodes(const Communicator& world, LinkCost cost) {
 }
 
 std::vector<CallTimes> times_between_nodes(const Communicator& world, const Selector& selector, double beta, double budget) {
-  constexpr Sweep::Size sizes[] = {{64, 0, 0},        {2 << 10, 0, 0}, {12 << 10, 0, 0},
-                                   {128 << 10, 0, 0}, {1 << 20, 0, 0}, {8 << 20, 1.5, 3}};
+  constexpr Sweep::Size sizes[] = {{64, 0, 0},        {2 << 10, 0, 0}, {12 << 10, 0, 0}, {48 << 10, 3, 6},
+                                   {160 << 10, 0, 0}, {1 << 20, 2, 4}, {8 << 20, 1.3, 2}};
   Communicator::Group& group = Communicator::Group::of(world);
   const LeastSeconds least_seconds(selector, world, beta);
   Sweep sweep(world, small_between, large_between, budget);
