@@ -15,7 +15,7 @@ namespace stretto {
 namespace {
 
 constexpr Effort small_within{.looks = 4, .hopeless = 2.5, .most_calls = 60, .look_seconds = 0.002, .seconds = 0};
-constexpr Effort large_within{.looks = 4, .hopeless = 1.5, .most_calls = 1, .seconds = 0};
+constexpr Effort large_within{.looks = 4, .hopeless = 1.5, .most_calls = 1, .most_bytes = 4 << 20, .seconds = 0};
 constexpr Effort small_between{.looks = 2, .hopeless = 3, .most_calls = 3, .look_seconds = 0.003, .seconds = 0};
 constexpr Effort large_between{.looks = 1, .most_calls = 2, .most_bytes = 8 << 20, .look_seconds = 0.01, .seconds = 0};
 constexpr double most_memory = 1 << 30;         // bytes of all buffers on a host
@@ -85,8 +85,10 @@ std::vector<Method> best_by_model(const TimedCall& call, Communicator::Group& gr
 }  // namespace
 
 std::vector<CallTimes> times_within_node(const Communicator& node, double budget) {
-  constexpr Sweep::Size sizes[] = {{8, 0, 0},           {512, 0, 0},       {4 << 10, 0, 0},   {32 << 10, 0, 0},
-                                   {256 << 10, 4, 100}, {2 << 20, 2.5, 5}, {16 << 20, 1.3, 2}};
+  // The last one is beyond most caches, for all ranks together.
+  const std::int64_t largest = std::clamp<std::int64_t>((32 << 20) / node.size(), 4 << 20, 16 << 20);
+  const Sweep::Size sizes[] = {{8, 0, 0},         {512, 0, 0},     {4 << 10, 0, 0},  {32 << 10, 0, 0},
+                               {256 << 10, 0, 0}, {2 << 20, 3, 8}, {largest, 1.3, 2}};
   const double most = on_rank_zero(node, std::min(most_memory / node.size(), number_setting("STRETTO_HEAP_BYTES") / 4));
   Sweep sweep(node, small_within, large_within, budget);
   std::int64_t reached = 0;
@@ -96,7 +98,7 @@ std::vector<CallTimes> times_within_node(const Communicator& node, double budget
     reached = size.bytes;
   }
   if (reached < must_reach) return {};
-  sweep.look_again();
+  for (int i = 0; i < 3; ++i) sweep.look_again();
   return sweep.times();
 }
 

@@ -9,7 +9,7 @@
 namespace stretto {
 
 // A table speaks of so many times as many bytes as were measured; beyond, the model does. It knows least what memory costs.
-constexpr int reach_within = 4, reach_between = 2;
+constexpr int reach_within = 32, reach_between = 2;
 
 // Times of the ranks of one node. Empty if the machine was too slow, or too busy, to get as far as a table must reach.
 std::vector<CallTimes> times_within_node(const Communicator& node, double budget);

@@ -90,6 +90,7 @@ Effort Sweep::effort_for(Collective collective, std::int64_t bytes) const {
   Effort effort = bytes >= large ? large_ : small_;
   if (has_root(collective)) {
     effort.most_calls *= 4;
+    effort.most_bytes *= 4;
     effort.look_seconds *= 2;
   }
   return effort;

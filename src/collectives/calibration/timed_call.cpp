@@ -76,13 +76,17 @@ CallTimes TimedCall::time(const std::vector<Method>& methods, const Effort& effo
   const bool maps = symmetric_ || group.links().one_process();
   const bool reads = maps || group.context().network().reads_memory();
   // All ranks find alike that a method cannot be used, before any of them has moved a byte.
-  std::vector<double> first_calls;
+  std::vector<double> early_calls;
   const auto can_be_used = [&](const Method& method) {
     if (touches_buffers(method.algorithm) && !(method.algorithm == Algorithm::pull ? reads : maps)) return false;
     try {
-      const double begin = now_seconds();
-      communicator_.start(call_, stream, {.method = method}).wait();
-      first_calls.push_back(now_seconds() - begin);
+      double seconds = 0;
+      for (int i = 0; i < 2; ++i) {  // memory of the communicator, of which it keeps two pieces, is new in both
+        const double begin = now_seconds();
+        communicator_.start(call_, stream, {.method = method}).wait();
+        seconds = now_seconds() - begin;
+      }
+      early_calls.push_back(seconds);
       return true;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::invalid_argument) throw;
@@ -99,24 +103,28 @@ CallTimes TimedCall::time(const std::vector<Method>& methods, const Effort& effo
     for (int i = 0; i < calls; ++i) std::ignore = communicator_.start(call_, stream, {.method = method});
     return (now_seconds() - begin) / calls;
   };
-  first_calls = joined(communicator_, request_.collective, std::move(first_calls));
+  early_calls = joined(communicator_, request_.collective, std::move(early_calls));
   const double few = static_cast<double>(std::clamp<std::int64_t>(effort.most_bytes / times.bytes, 1, effort.most_calls));
   std::vector<std::vector<double>> looks(times.methods.size());
-  double least = std::numeric_limits<double>::infinity();  // in the first look
-  const auto is_hopeless = [&](std::size_t m) { return !looks[m].empty() && looks[m][0] > effort.hopeless * least; };
+  // Of the first look and the call before it: one of them alone may have met other work.
+  std::vector<double> at_first = early_calls;
+  double least = std::numeric_limits<double>::infinity();
+  const auto is_hopeless = [&](std::size_t m) { return !looks[m].empty() && at_first[m] > effort.hopeless * least; };
   for (int look = 0; look < effort.looks; ++look) {
     std::vector<double> means;
     for (std::size_t m = 0; m < looks.size(); ++m) {
       if (is_hopeless(m)) continue;
       means.push_back(
-          mean_of(times.methods[m].method, static_cast<int>(std::clamp(effort.look_seconds / first_calls[m], 1.0, few))));
+          mean_of(times.methods[m].method, static_cast<int>(std::clamp(effort.look_seconds / early_calls[m], 1.0, few))));
     }
     means = joined(communicator_, request_.collective, std::move(means));
     auto mean = means.begin();
     for (std::size_t m = 0; m < looks.size(); ++m) {
       if (!is_hopeless(m)) looks[m].push_back(*mean++);
     }
-    if (look == 0) least = *std::min_element(means.begin(), means.end());
+    if (look > 0) continue;
+    for (std::size_t m = 0; m < looks.size(); ++m) at_first[m] = std::min(at_first[m], means[m]);
+    least = *std::min_element(at_first.begin(), at_first.end());
   }
   for (std::size_t m = 0; m < looks.size(); ++m) {
     std::sort(looks[m].begin(), looks[m].end());
