@@ -107,11 +107,22 @@ def summary(cells):
     return rows
 
 
+def by_kind(cells):
+    """How many are near and far, of calls without a root and with one."""
+    parts = []
+    for kind in "without", "with":
+        ratios = [cell.ratio for cell in cells if (cell.collective in WITH_A_ROOT) == (kind == "with")]
+        if ratios:
+            near, far = counts(ratios)
+            parts.append(f"{kind} a root {near} of {len(ratios)} cells are within {NEAR}, and {far} beyond {MOST}")
+    return f"{'; '.join(parts).capitalize()}."
+
+
 def section(cells, command):
     """The part of the page: without cells that are near."""
     header, *rows = summary(cells)
     lines = [f"Measured by `{command}` on {machine_text(machine())}. The ratio is the choice's time over the fastest method's:", "",
-             *markdown_table(header, rows), ""]
+             *markdown_table(header, rows), "", by_kind(cells), ""]
     return "\n".join(lines + [f"- {verdict_text(verdict)}" for verdict in verdicts(cells)])
 
 
@@ -145,7 +156,7 @@ def main():
     far = sorted((cell for cell in cells if cell.ratio > NEAR), key=lambda cell: -cell.ratio)
     print(*terminal_table(["", "collective", "size", "chosen", "fastest", "ratio"],
                           [[cell.where, cell.collective, size_text(cell.bytes), cell.chosen, cell.fastest, f"{cell.ratio:.2f}"] for cell in far]), sep="\n")
-    print(*map(verdict_text, verdicts(cells)), sep="\n")
+    print(by_kind(cells), *map(verdict_text, verdicts(cells)), sep="\n")
     if options.write_docs:
         SECTION.replace(options.write_docs, section(cells, command))
     sys.exit(0 if all(verdict.holds for verdict in verdicts(cells)) else 1)
