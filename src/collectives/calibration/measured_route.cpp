@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "collectives/calibration/least_squares.hpp"
 #include "stretto/calibration.hpp"
@@ -79,27 +80,65 @@ std::vector<Method> steady_methods(const std::vector<CallTimes>& sizes) {
   return methods;
 }
 
-// Few bytes travel in less time than ranks take to tell each other where their buffers lie, which they need not if both
-// tables name the same method: up to so many bytes, the method that is best for both kinds of memory together.
-constexpr std::int64_t alike_up_to = 1024;
+std::map<Collective, std::vector<CallTimes>> by_collective(const std::vector<CallTimes>& all) {
+  std::map<Collective, std::vector<CallTimes>> parts;
+  for (const CallTimes& times : all) parts[times.request.collective].push_back(times);
+  return parts;
+}
 
-void make_alike(CallTimes& one, CallTimes& other) {
-  std::vector<MethodTime> common;
+// The seconds in which ranks tell each other where their buffers lie: those of a small all_gather.
+double telling_seconds(const std::vector<CallTimes>& all) {
+  const CallTimes* least = nullptr;
+  for (const CallTimes& times : all) {
+    const bool is_smaller = least == nullptr || times.bytes < least->bytes;
+    if (times.request.collective == Collective::all_gather && is_smaller) least = &times;
+  }
+  return least == nullptr ? 0 : least->fastest().seconds;
+}
+
+// Each method's mean over both kinds of memory, if it was timed in both.
+CallTimes mean_of(const CallTimes& one, const CallTimes& other) {
+  CallTimes mean{one.request, one.bytes, false, {}};
   for (const MethodTime& time : one.methods) {
     const double there = other.of(time.method);
-    if (std::isfinite(there)) common.push_back({time.method, (time.seconds + there) / 2});
+    if (std::isfinite(there)) mean.methods.push_back({time.method, (time.seconds + there) / 2});
   }
-  if (!common.empty()) one.methods = other.methods = common;
+  return mean;
+}
+
+// Where each kind of memory has a method of its own, ranks tell each other at each call where their buffers lie. Calls of
+// few bytes take less time than that. Calls with a root overlap, but not where ranks tell each other something: there both
+// kinds get the method that is the best for both together, unless two methods gain more than the telling takes.
+constexpr std::int64_t alike_up_to = 1024;
+
+void make_alike(std::vector<CallTimes>& ordinary, std::vector<CallTimes>& symmetric, double telling) {
+  std::vector<CallTimes> means;
+  std::vector<std::pair<CallTimes*, CallTimes*>> alike;
+  for (CallTimes& one : ordinary) {
+    for (CallTimes& other : symmetric) {
+      if (one.request != other.request) continue;
+      CallTimes mean = mean_of(one, other);
+      if (mean.methods.empty()) continue;
+      const double apart = (one.fastest().seconds + other.fastest().seconds) / 2 + telling;
+      const bool gains = has_root(one.request.collective) && mean.fastest().seconds <= apart;
+      if (one.bytes > alike_up_to && !gains) continue;
+      means.push_back(std::move(mean));
+      alike.emplace_back(&one, &other);
+    }
+  }
+  if (alike.empty()) return;
+  const std::vector<Method> methods = steady_methods(means);
+  for (std::size_t i = 0; i < alike.size(); ++i) {
+    alike[i].first->methods = alike[i].second->methods = {{methods[i], means[i].of(methods[i])}};
+  }
 }
 
 }  // namespace
 
 // A boundary lies halfway between two sizes, or at the capacity of a packet.
 std::string table_of(const std::vector<CallTimes>& all, int reach) {
-  std::map<Collective, std::vector<CallTimes>> by_collective;
-  for (const CallTimes& times : all) by_collective[times.request.collective].push_back(times);
   std::string text;
-  for (const auto& [collective, sizes] : by_collective) {
+  for (const auto& [collective, sizes] : by_collective(all)) {
     const std::vector<Method> methods = steady_methods(sizes);
     text += fmt::format("{}{}:", text.empty() ? "" : ";", name(collective));
     std::int64_t from = 0;
@@ -126,12 +165,14 @@ MeasuredRoute measured_route(const std::string& route, int ranks, double ranks_p
                              int reach) {
   MeasuredRoute measured;
   measured.route = {.route = route, .ranks = ranks, .ranks_per_core = ranks_per_core, .cost = fitted(times)};
+  const double telling = telling_seconds(times);
   std::vector<CallTimes> ordinary, symmetric;
-  for (const CallTimes& each : times) (each.symmetric ? symmetric : ordinary).push_back(each);
-  for (CallTimes& one : ordinary) {
-    for (CallTimes& other : symmetric) {
-      if (one.request == other.request && one.bytes <= alike_up_to) make_alike(one, other);
-    }
+  for (auto& [collective, sizes] : by_collective(times)) {
+    std::vector<CallTimes> one, other;
+    for (const CallTimes& each : sizes) (each.symmetric ? other : one).push_back(each);
+    if (!other.empty()) make_alike(one, other, telling);
+    ordinary.insert(ordinary.end(), one.begin(), one.end());
+    symmetric.insert(symmetric.end(), other.begin(), other.end());
   }
   measured.table = table_of(ordinary, reach);
   measured.symmetric_table = table_of(symmetric, reach);

@@ -46,18 +46,24 @@ TEST(MeasuredRoute, APacketsCapacityIsABoundary) {
   EXPECT_EQ(table_of(times), "all_reduce:0-16385:packet,16385-inf:ring");
 }
 
-// Ranks whose choice depends on it tell each other where their buffers lie, at each call.
-TEST(MeasuredRoute, FewBytesTravelAlikeInBothKindsOfMemory) {
+// Ranks whose choice depends on it tell each other where their buffers lie, at each call, in the time of a small all_gather.
+// With a root, that counts at every size.
+TEST(MeasuredRoute, BothKindsOfMemoryTravelAlikeWhereTellingTakesLonger) {
   const Method a = Algorithm::packet, b = Algorithm::staged, push = Algorithm::push;
-  const auto tables = [&](std::int64_t bytes) {
-    return measured_route("shm", 4, 1,
-                          {times_of(Collective::all_reduce, bytes, {{a, 1e-6}, {b, 3e-6}}),
-                           times_of(Collective::all_reduce, bytes, {{a, 2e-6}, {b, 1e-6}, {push, 0.5e-6}}, true)});
+  const auto tables = [&](Collective collective, std::int64_t bytes, double telling) {
+    const MeasuredRoute measured = measured_route(
+        "shm", 4, 1,
+        {times_of(Collective::all_gather, 64, {{b, telling}}), times_of(collective, bytes, {{a, 1e-6}, {b, 3e-6}}),
+         times_of(collective, bytes, {{a, 2e-6}, {b, 1e-6}, {push, 0.5e-6}}, true)});
+    return std::pair(measured.table, measured.symmetric_table);
   };
-  EXPECT_THAT(tables(64).table, HasSubstr("packet"));
-  EXPECT_THAT(tables(64).symmetric_table, HasSubstr("packet"));
-  EXPECT_THAT(tables(4096).table, HasSubstr("packet"));
-  EXPECT_THAT(tables(4096).symmetric_table, HasSubstr("push"));
+  const auto both = [](const char* ordinary, const char* symmetric) {
+    return testing::Pair(HasSubstr(ordinary), HasSubstr(symmetric));
+  };
+  EXPECT_THAT(tables(Collective::all_reduce, 64, 1e-6), both("packet", "packet"));
+  EXPECT_THAT(tables(Collective::all_reduce, 4096, 1e-6), both("packet", "push"));
+  EXPECT_THAT(tables(Collective::broadcast, 4096, 1e-6), both("packet", "packet"));
+  EXPECT_THAT(tables(Collective::broadcast, 4096, 0.5e-6), both("packet", "push"));
 }
 
 TEST(MeasuredRoute, ChoicesRestOnWhatWasMeasured) {
