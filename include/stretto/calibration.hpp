@@ -34,8 +34,10 @@ struct STRETTO_API CallTimes {
 // at most 1.5 times as long as the fastest are then timed for `seconds`.
 struct Effort {
   int looks = 2;
-  double hopeless = 1e9;  // those whose first look, and a call before it, took so many times as long are not looked at again
-  int most_calls = 200;   // of a look; fewer if their vectors have more than most_bytes in all
+  // Methods are not looked at again that took more than so many times as long as the fastest one, both in their first look
+  // and in a call before it.
+  double hopeless = 1e9;
+  int most_calls = 200;  // of a look; fewer if their vectors have more than most_bytes in all
   std::int64_t most_bytes = 1 << 20;
   double look_seconds = 1;  // of a look, whose calls are then fewer, too; by an earlier call of the method
   double seconds = 0.01;    // of a good method's own measurement; 0: none

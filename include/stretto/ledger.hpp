@@ -14,7 +14,8 @@
 //
 // An operation is "immediate" if it is on an inline stream, between ranks of one host. An immediate operation costs two
 // reads of the clock and 40 bytes stored; any other operation costs an allocation. Immediate operations become records
-// later: when the ledger is read, or when the next operation that is not immediate is entered.
+// later: when the ledger is read, or when the next operation that is not immediate is entered. One that fails becomes a
+// record at once.
 namespace stretto {
 
 class FastPathLog;

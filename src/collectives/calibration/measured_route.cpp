@@ -108,7 +108,8 @@ CallTimes mean_of(const CallTimes& one, const CallTimes& other) {
 
 // Where each kind of memory has a method of its own, ranks tell each other at each call where their buffers lie. Calls of
 // few bytes take less time than that. Calls with a root overlap, but not where ranks tell each other something: there both
-// kinds get the method that is the best for both together, unless two methods gain more than the telling takes.
+// kinds get the method that is the best for both together, unless two methods gain more than the telling takes. (By staged,
+// ranks with ordinary buffers do not wait to be told; the symmetric ones do, so that this is not counted.)
 constexpr std::int64_t alike_up_to = 1024;
 
 void make_alike(std::vector<CallTimes>& ordinary, std::vector<CallTimes>& symmetric, double telling) {
@@ -120,8 +121,8 @@ void make_alike(std::vector<CallTimes>& ordinary, std::vector<CallTimes>& symmet
       CallTimes mean = mean_of(one, other);
       if (mean.methods.empty()) continue;
       const double apart = (one.fastest().seconds + other.fastest().seconds) / 2 + telling;
-      const bool gains = has_root(one.request.collective) && mean.fastest().seconds <= apart;
-      if (one.bytes > alike_up_to && !gains) continue;
+      const bool is_better_alike = has_root(one.request.collective) && mean.fastest().seconds <= apart;
+      if (one.bytes > alike_up_to && !is_better_alike) continue;
       means.push_back(std::move(mean));
       alike.emplace_back(&one, &other);
     }

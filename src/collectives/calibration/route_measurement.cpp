@@ -61,8 +61,9 @@ class LeastSeconds {
   Communicator::Group& group_;
 };
 
-// The methods that the model expects to be fastest: with each algorithm between nodes one whole, and one in lanes or pieces.
-// For few bytes the best ones without levels, too: there the model knows least what messages within and between nodes cost.
+// The methods that the model expects to be fastest, up to five: of each algorithm between nodes the best one whole, and the
+// best in lanes or pieces. For few bytes the best ones without levels, too: there the model knows least what messages within
+// and between nodes cost.
 std::vector<Method> best_by_model(const TimedCall& call, Communicator::Group& group, const Selector& selector) {
   const std::size_t most = 5, without_levels = has_root(call.request().collective) ? 8 : 2;
   const Choice choice = choice_of(call, group, selector);
@@ -84,6 +85,11 @@ std::vector<Method> best_by_model(const TimedCall& call, Communicator::Group& gr
 
 }  // namespace
 
+int reach_within(const std::vector<CallTimes>& times) {
+  const auto is_large = [](const CallTimes& call) { return call.bytes >= (1 << 20); };
+  return std::any_of(times.begin(), times.end(), is_large) ? 32 : 4;
+}
+
 std::vector<CallTimes> times_within_node(const Communicator& node, double budget) {
   // The last one is beyond most caches, for all ranks together.
   const std::int64_t largest = std::clamp<std::int64_t>((32 << 20) / node.size(), 4 << 20, 16 << 20);
@@ -98,7 +104,7 @@ std::vector<CallTimes> times_within_node(const Communicator& node, double budget
     reached = size.bytes;
   }
   if (reached < must_reach) return {};
-  for (int i = 0; i < 3; ++i) sweep.look_again();
+  for (int i = 0; i < 3; ++i) sweep.look_again();  // as far as the budget reaches
   return sweep.times();
 }
 

@@ -8,8 +8,10 @@
 // results. Budgets are in seconds.
 namespace stretto {
 
-// A table speaks of so many times as many bytes as were measured; beyond, the model does. It knows least what memory costs.
-constexpr int reach_within = 32, reach_between = 2;
+// A table speaks of so many times as many bytes as were measured; beyond, the model does. Within a node it may speak of many
+// more where vectors have come from memory, which the model knows least, and not from caches.
+int reach_within(const std::vector<CallTimes>& times);
+constexpr int reach_between = 2;
 
 // Times of the ranks of one node. Empty if the machine was too slow, or too busy, to get as far as a table must reach.
 std::vector<CallTimes> times_within_node(const Communicator& node, double budget);

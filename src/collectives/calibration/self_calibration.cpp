@@ -163,7 +163,7 @@ class SelfCalibration {
     const std::vector<CallTimes> times =
         several_ ? times_within_node(ranks.node(), budget_within_several) : times_within_node(ranks, budget_of_one_host);
     add(node_name(), times, [&](const std::vector<CallTimes>& calls) {
-      MeasuredRoute route = measured_route("shm", on_node_, per_core_, calls, reach_within);
+      MeasuredRoute route = measured_route("shm", on_node_, per_core_, calls, reach_within(calls));
       route.route.cost.quantize = selector_.tuning().nearest("shm", on_node_, per_core_).cost.quantize;
       return route;
     });

@@ -24,9 +24,9 @@ class Sweep {
   // budget: seconds. Sizes below 1 MiB, without which a measurement is worth nothing, may take twice as long.
   Sweep(const Communicator& ranks, const Effort& at_small_sizes, const Effort& at_large_sizes, double budget);
 
-  // methods(call): those to time as long as nothing is known. least_seconds(call): what no method can be faster than; where
-  // the library's choice nearly takes that for large vectors, no other one is timed, nor any at larger sizes. Returns false
-  // once the budget is used up.
+  // methods(call): those to time, unless the last size decides (Size::most_methods). least_seconds(call): what no method can
+  // be faster than; where the library's choice nearly takes that for large vectors, no other one is timed, nor any at larger
+  // sizes. Returns false once the budget is used up.
   bool add(const Size& size, bool symmetric, const std::function<std::vector<Method>(const TimedCall&)>& methods,
            const std::function<double(const TimedCall&)>& least_seconds = {});
   // Looks once more at each call's best methods, as far as the budget reaches: a machine that other work has slowed down for

@@ -81,7 +81,8 @@ CallTimes TimedCall::time(const std::vector<Method>& methods, const Effort& effo
     if (touches_buffers(method.algorithm) && !(method.algorithm == Algorithm::pull ? reads : maps)) return false;
     try {
       double seconds = 0;
-      for (int i = 0; i < 2; ++i) {  // memory of the communicator, of which it keeps two pieces, is new in both
+      // The first two calls are the first to touch the two pieces of memory that the communicator keeps.
+      for (int i = 0; i < 2; ++i) {
         const double begin = now_seconds();
         communicator_.start(call_, stream, {.method = method}).wait();
         seconds = now_seconds() - begin;
@@ -103,19 +104,18 @@ CallTimes TimedCall::time(const std::vector<Method>& methods, const Effort& effo
     for (int i = 0; i < calls; ++i) std::ignore = communicator_.start(call_, stream, {.method = method});
     return (now_seconds() - begin) / calls;
   };
-  early_calls = joined(communicator_, request_.collective, std::move(early_calls));
   const double few = static_cast<double>(std::clamp<std::int64_t>(effort.most_bytes / times.bytes, 1, effort.most_calls));
   std::vector<std::vector<double>> looks(times.methods.size());
-  // Of the first look and the call before it: one of them alone may have met other work.
-  std::vector<double> at_first = early_calls;
-  double least = std::numeric_limits<double>::infinity();
+  // The less of the first look and the call before it: one of them alone may have met other work.
+  std::vector<double> at_first = joined(communicator_, request_.collective, std::move(early_calls));
+  double least = std::numeric_limits<double>::infinity();  // of the first looks
   const auto is_hopeless = [&](std::size_t m) { return !looks[m].empty() && at_first[m] > effort.hopeless * least; };
   for (int look = 0; look < effort.looks; ++look) {
     std::vector<double> means;
     for (std::size_t m = 0; m < looks.size(); ++m) {
       if (is_hopeless(m)) continue;
       means.push_back(
-          mean_of(times.methods[m].method, static_cast<int>(std::clamp(effort.look_seconds / early_calls[m], 1.0, few))));
+          mean_of(times.methods[m].method, static_cast<int>(std::clamp(effort.look_seconds / at_first[m], 1.0, few))));
     }
     means = joined(communicator_, request_.collective, std::move(means));
     auto mean = means.begin();
@@ -124,7 +124,7 @@ CallTimes TimedCall::time(const std::vector<Method>& methods, const Effort& effo
     }
     if (look > 0) continue;
     for (std::size_t m = 0; m < looks.size(); ++m) at_first[m] = std::min(at_first[m], means[m]);
-    least = *std::min_element(at_first.begin(), at_first.end());
+    least = *std::min_element(means.begin(), means.end());
   }
   for (std::size_t m = 0; m < looks.size(); ++m) {
     std::sort(looks[m].begin(), looks[m].end());

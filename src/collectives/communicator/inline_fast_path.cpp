@@ -1,5 +1,8 @@
 #include "collectives/communicator/inline_fast_path.hpp"
 
+#include <new>
+#include <utility>
+
 #include "collectives/execution/give_up.hpp"
 #include "collectives/execution/operation_run.hpp"
 #include "collectives/execution/run_until_done.hpp"
@@ -104,24 +107,32 @@ void InlineFastPath::perform(const PlannedCall& planned, const Call& call, doubl
         if (begin == 0) begin = ticks();  // after the first post, which reading the clock must not delay
         return run.finished() ? Progressed::to_the_end : moved ? Progressed::something : Progressed::nothing;
       };
-      run_until_done(
-          network, links_.wait_policy(), network.timeout(), advance, [&] { return job_ranks_of(run.awaited(), links_); },
-          [&] { return ledger_.last(1).back().headline(); }, [&] { return ledger_.last_operations(8); },
-          [&] {
-            if (run.variant() != nullptr) variant = run.variant();
-            log_.waits_in(variant->record.get(), site, begin);
-            waited = true;
-          });
+      const auto note_variant = [&] {
+        if (run.variant() != nullptr) variant = run.variant();
+      };
+      try {
+        run_until_done(
+            network, links_.wait_policy(), network.timeout(), advance, [&] { return job_ranks_of(run.awaited(), links_); },
+            [&] { return ledger_.last(1).back().headline(); }, [&] { return ledger_.last_operations(8); },
+            [&] {
+              note_variant();
+              log_.waits_in(variant->record.get(), site, begin);
+              waited = true;
+            });
+      } catch (...) {
+        note_variant();
+        throw;
+      }
       variant = run.variant();
     });
   } catch (const Error& error) {
-    note_failure(*variant->record, site, begin);
     // All ranks have found an invalid argument at the same step, and have stopped there, so the communicator stays usable.
     if (error.code() != ErrorCode::invalid_argument) turns_.give_up();
+    note_failure(*variant->record, site, begin);
     throw;
   } catch (...) {
-    note_failure(*variant->record, site, begin);
     turns_.give_up();
+    note_failure(*variant->record, site, begin);
     throw;
   }
   const std::uint64_t end = ticks();
@@ -133,13 +144,18 @@ void InlineFastPath::perform(const PlannedCall& planned, const Call& call, doubl
 }
 
 // The error may take the communicator with it, and its log, before another thread reads what this rank was in.
-void InlineFastPath::note_failure(Record record, const CallSite& site, std::uint64_t begin) {
-  const std::uint64_t now = ticks();
-  const Span span = seconds_of(begin == 0 ? now : begin, now);
-  record.site = site;
-  record.times = {span.begin, span.begin, span.end, span.end - span.begin};
-  record.failed = true;
-  ledger_.enter_failed(std::move(record), log_);
+void InlineFastPath::note_failure(const Record& what, const CallSite& site, std::uint64_t begin) {
+  try {
+    const std::uint64_t now = ticks();
+    const Span span = seconds_of(begin == 0 ? now : begin, now);
+    Record record = what;
+    record.site = site;
+    record.times = {span.begin, span.begin, span.end, span.end - span.begin};
+    record.failed = true;
+    ledger_.enter_failed(std::move(record), log_);
+  } catch (const std::bad_alloc&) {  // the operation's own error says more
+    log_.waits_no_longer();
+  }
 }
 
 }  // namespace stretto

@@ -45,7 +45,7 @@ class InlineFastPath {
   CallShape& entry_of(const Call& call, const Method& method);
   bool run_barrier(const OperationOptions& options, Work& work);
   void perform(const PlannedCall& planned, const Call& call, double factor, const CallSite& site, Work& work);
-  void note_failure(Record record, const CallSite& site, std::uint64_t begin);  // begin: ticks, or 0
+  void note_failure(const Record& what, const CallSite& site, std::uint64_t begin);  // begin: ticks, or 0
 
   Links& links_;
   SharedMemory& shared_;

@@ -34,7 +34,7 @@ TEST(TimedCall, EveryPossibleMethodAlikeOnAllRanks) {
   }
 }
 
-// If a method's first call takes longer than a look may, each of its looks makes one call.
+// If an early call of a method takes longer than a look may, each of its looks makes one call.
 TEST(TimedCall, SlowCallsAreFew) {
   run_threads(2, [&](const Communicator& world) {
     const auto operations = [&](double look_seconds) {

@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>  // NOLINT(modernize-deprecated-headers): kill
 
+#include <atomic>
+#include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -184,12 +186,16 @@ TEST(FlightRecorder, EveryRankWritesItsLastThousandOperationsWhenTheJobFails) {
 }
 
 TEST(FlightRecorder, KnowsTheOperationThatFailedWhenItsCommunicatorIsGone) {
-  const auto body = [](const Communicator& world) {
+  std::atomic<bool> has_failed = false;
+  const auto body = [&](const Communicator& world) {
     int line = 0;
     try {
       const Communicator other = world.duplicate("other");
       for (int i = 0; i < 3; ++i) other.barrier(Stream::inline_()).wait();
-      if (world.rank() == 1) throw std::runtime_error("no more");
+      if (world.rank() == 1) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));  // until rank 0 is in the next one
+        throw std::runtime_error("no more");
+      }
       line = __LINE__ + 1;
       other.barrier(Stream::inline_()).wait();
     } catch (const Error&) {
@@ -198,9 +204,11 @@ TEST(FlightRecorder, KnowsTheOperationThatFailedWhenItsCommunicatorIsGone) {
       EXPECT_TRUE(last.failed);
       EXPECT_GT(last.times.started, 0);
       EXPECT_EQ(world.ledger().records().back().sequence, last.sequence);
+      has_failed = true;
     }
   };
   EXPECT_THROW(run_threads(2, body), std::runtime_error);
+  EXPECT_TRUE(has_failed);
 }
 
 TEST(FlightRecorder, IsAskedForByTheProgramOrBySignal) {
