@@ -58,9 +58,7 @@ class LongJob:
                                  "--eval-interval": 50, "--sample-interval": 50}),
                        clean_environment({"STRETTO_TRANSPORT": self.transport, "STRETTO_LEDGER": "1000"}), self.directory / "run")
         self.layout = layout
-        # Its threads wake each other all the time, and some kernels (6.18) give such a session the cores of all others.
-        with contextlib.suppress(OSError):  # the kernel shares the cores in another way
-            pathlib.Path(f"/proc/{self.run.process.pid}/autogroup").write_text("10")
+        self.run.stand_back()  # from the other jobs
         self.first_step, self.first = 0, None
         need(until(lambda: self.steps() >= 1, 300), f"the long job makes no step: {self.run.errors}")
 
