@@ -39,6 +39,7 @@ class Measurement:
         self.seconds = 0.02 if options.quick else 0.05
         self.samples = {}  # (collective, ranks, side, size) -> microseconds, one a round
         self.exchanges = {}  # ranks -> microseconds, one a round
+        self.clocks = {}  # the same, of a read of the clock
         self.limits = {}  # (ranks, collective, size) -> microseconds, one a round
         self.wrong = set()
         self.versions = {}
@@ -98,7 +99,9 @@ class Measurement:
         def measured(what, *sizes):
             return json.loads(run([BIN / "host_limit", ranks, what, *sizes]).stdout)
 
-        self.exchanges.setdefault(ranks, []).append(measured("exchange")["exchange_us"])
+        exchange = measured("exchange")
+        self.exchanges.setdefault(ranks, []).append(exchange["exchange_us"])
+        self.clocks.setdefault(ranks, []).append(exchange["clock_us"])
         for collective in [ALL_REDUCE, *(OTHER_LIMITS if ranks == 2 else [])]:
             for size, us in (measured(collective, *sizes)["loops"] if sizes else {}).items():
                 self.limits.setdefault((ranks, collective, size), []).append(us)
@@ -130,7 +133,8 @@ class Measurement:
         for (collective, ranks, side, size), samples in sorted(self.samples.items()):
             by_ranks = times.setdefault(collective, {})
             by_ranks.setdefault(str(ranks), {}).setdefault(side, {})[str(size)] = lower_fifth(samples)
-        limit = {str(ranks): {"exchange_us": lower_fifth(samples), "loops": {}} for ranks, samples in self.exchanges.items()}
+        limit = {str(ranks): {"exchange_us": lower_fifth(samples), "clock_us": lower_fifth(self.clocks[ranks]), "loops": {}}
+                 for ranks, samples in self.exchanges.items()}
         for (ranks, collective, size), samples in self.limits.items():
             limit[str(ranks)]["loops"].setdefault(collective, {})[size] = lower_fifth(samples)
         return {

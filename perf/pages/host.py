@@ -66,7 +66,8 @@ def limit_lines(figures):
         if 8 in ours:
             line += f"; an all_reduce of 8 B takes {ours[8] / exchange:.2f} times as long"
         if ranks == 2 and 8 in prepared:
-            line += f", prepared {prepared[8] / exchange:.2f} times"
+            clock = figures["limit"]["2"]["clock_us"]
+            line += f", prepared {prepared[8] / exchange:.2f} times, of which two reads of the clock are {2 * clock / exchange:.2f}"
         best = best_peer(figures, ALL_REDUCE, ranks)
         if 8 in best:
             line += f", the best peer {best[8] / exchange:.2f} times"
