@@ -106,10 +106,10 @@ CallTimes mean_of(const CallTimes& one, const CallTimes& other) {
   return mean;
 }
 
-// Where each kind of memory has a method of its own, ranks tell each other at each call where their buffers lie. Calls of
-// few bytes take less time than that. Calls with a root overlap, but not where ranks tell each other something: there both
-// kinds get the method that is the best for both together, unless two methods gain more than the telling takes. (By staged,
-// ranks with ordinary buffers do not wait to be told; the symmetric ones do, so that this is not counted.)
+// If the two tables name different methods, ranks tell each other at each call where their buffers lie. A call of few bytes
+// is shorter than that. Calls with a root overlap, but not if ranks tell each other something first. So both tables name one
+// method for few bytes, and for calls with a root unless two methods save more time than the telling takes. (By staged,
+// ranks with ordinary buffers do not wait to be told; those with symmetric buffers do, so that this is not counted.)
 constexpr std::int64_t alike_up_to = 1024;
 
 void make_alike(std::vector<CallTimes>& ordinary, std::vector<CallTimes>& symmetric, double telling) {
