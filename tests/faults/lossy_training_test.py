@@ -51,7 +51,6 @@ class LossyTraining(FaultTest):
     def test_with_restarts(self):
         kills = STEPS // EVERY - 1
         run = self.start(self.flags("restarts", **{"--save-interval": 10, "--max-restarts": kills}))
-        run.stand_back()  # or training is over before this test comes to kill a rank
         twice = []
         for kill in range(1, kills + 1):
             done = self.kill_one(run, "restarts", kill * EVERY, 0, 8)
@@ -67,7 +66,6 @@ class LossyTraining(FaultTest):
 
     def test_without_restarts(self):
         run = self.start(self.flags("elastic", **{"--elastic": True, "--replicate-state": True, "--save-interval": 0}))
-        run.stand_back()  # or training is over before this test comes to kill a rank
         twice = []
         rests = ("6 of 8 ranks, dp 3", "4 of 6 ranks, dp 2", "2 of 4 ranks, dp 1")  # until one replica is left
         for kill, rest in enumerate(rests[:STEPS // EVERY - 1], 1):

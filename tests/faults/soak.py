@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 
-from harness import FOREVER, Run, clean_environment, processes, ranks_under, session_of, training, until
+from harness import FOREVER, Run, clean_environment, group_of, processes, ranks_under, training, until
 from soak_jobs import MODEL, Job, Wrong, need
 
 # Processes, ports, /dev/shm and System V's memory of these namespaces are this program's alone.
@@ -58,7 +58,6 @@ class LongJob:
                                  "--eval-interval": 50, "--sample-interval": 50}),
                        clean_environment({"STRETTO_TRANSPORT": self.transport, "STRETTO_LEDGER": "1000"}), self.directory / "run")
         self.layout = layout
-        self.run.stand_back()  # from the other jobs
         self.first_step, self.first = 0, None
         need(until(lambda: self.steps() >= 1, 300), f"the long job makes no step: {self.run.errors}")
 
@@ -108,7 +107,7 @@ def memory_of(pid):
 
 def there_is(long_job):
     """All that jobs could leave behind, but what is the long job's or this program's own."""
-    known = {1, os.getpid(), *(session_of(long_job.run.process.pid) if long_job else [])}
+    known = {1, os.getpid(), *(group_of(long_job.run.process.pid) if long_job else [])}
     found = {f"process {pid}" for pid, parent, *_ in processes() if pid not in known and parent not in known - {1}}
     found |= {f"/dev/shm/{name}" for name in os.listdir("/dev/shm")}
     for table in ("tcp", "tcp6"):

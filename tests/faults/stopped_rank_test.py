@@ -22,8 +22,10 @@ class StoppedRank(FaultTest):
         os.kill(ranks_under(run.process.pid)[victim], signal.SIGSTOP)
         self.assertNotEqual(self.status(run, 40), 0)
         said = [line for line in run.errors if line.startswith("error: ")]
+        # The operation that waits for it is the speaker's own, or that of a rank which the speaker waits for.
         # Of rank 0, the others may have heard nothing for as long as they wait in the operation.
-        self.assertTrue(any(f"for rank {victim} in " in line and "of '" in line for line in said) or victim == 0, said)
+        self.assertTrue(any(re.search(rf"for rank {victim} in \w+ #\d+ of '|in \w+ #\d+ of '.*, and waits for rank {victim}\.", line)
+                            for line in said) or victim == 0, said)
         self.assertTrue(any(re.search(rf"Rank {victim} \(process \d+ on .*\) has given no sign of life for \d+ s: it is stopped", line)
                             for line in said), said)
         wrote = sorted(json.loads(file.read_text())["rank"] for file in flights.iterdir())
