@@ -66,10 +66,10 @@ class SelfCalibration {
     info("Measuring this machine with {} ranks.", world_.size());
     {
       const Selector::Unruled unruled(selector_);
-      const Communicator ranks = world_.duplicate("calibration");
-      if (measures_node) measure_node(ranks);
-      if (measures_network) measure_network(ranks);
+      if (measures_node) measure_node(ranks_that_measure());
+      if (measures_network) measure_network();
     }
+    Communicator::Group::of(world_).forget_plans();
     world_.barrier(Stream::inline_()).wait();  // all have left it
     context_.network().collect_retired();
     context_.ledger().begin_again();
@@ -159,6 +159,9 @@ class SelfCalibration {
     if (is_first()) pause_ = std::max(pause_, turn_.note(what, in_vain));
   }
 
+  // A new communicator after each learn(): it has no plans by older costs.
+  Communicator ranks_that_measure() const { return world_.duplicate("calibration"); }
+
   void measure_node(const Communicator& ranks) {
     const std::vector<CallTimes> times =
         several_ ? times_within_node(ranks.node(), budget_within_several) : times_within_node(ranks, budget_of_one_host);
@@ -169,9 +172,9 @@ class SelfCalibration {
     });
   }
 
-  void measure_network(const Communicator& ranks) {
+  void measure_network() {
     const LinkCost told = selector_.tuning().nearest("network", world_.size(), per_core_).cost;
-    const LinkCost measured = between_nodes(ranks, told);
+    const LinkCost measured = between_nodes(ranks_that_measure(), told);
     MeasuredRoute network;
     network.route = {.route = "network",
                      .ranks = world_.size(),
@@ -180,7 +183,7 @@ class SelfCalibration {
                      .cost = std::getenv("STRETTO_NETWORK") != nullptr ? told : measured};
     learn(tuning_of(network));  // the methods to be timed follow from it
     const double budget = std::max(least_budget_between, end_ - now_seconds());
-    add(network_name(), times_between_nodes(ranks, selector_, measured.beta, budget),
+    add(network_name(), times_between_nodes(ranks_that_measure(), selector_, measured.beta, budget),
         [&](const std::vector<CallTimes>& calls) {
           network.table = table_of(calls, reach_between);
           return network;

@@ -82,6 +82,11 @@ std::shared_ptr<const PlannedCall> CallPlanner::plan_for(const Call& call, const
   return planned;
 }
 
+void CallPlanner::forget_plans() {
+  const std::lock_guard lock(mutex_);
+  plans_.clear();
+}
+
 void CallPlanner::check(const Call& call, const OperationOptions& options, Device device) {
   if (device == Device::cpu) {
     plan_for(call, options, device);

@@ -30,6 +30,7 @@ class CallPlanner {
   // Makes the plans, or finds those that were made before for an equal call. Throws what make_plan() throws. device: where
   // the call's buffers lie; for a GPU, join_gpus() must have been called.
   std::shared_ptr<const PlannedCall> plan_for(const Call& call, const OperationOptions& options, Device device);
+  void forget_plans();
   // Throws what plan_for() would throw. Needs neither join_gpus() nor the buffers.
   void check(const Call& call, const OperationOptions& options, Device device);
   // See Communicator::estimate().

@@ -57,6 +57,14 @@ class Communicator::Group {
     return fast_path_ ? fast_path_.get() : make_fast_path();
   }
 
+  // Later calls are planned anew. Whenever the selector learns, it has to forget the plans of every communicator that is
+  // used again, at the same place in all ranks' calls and beside no call of another thread. Otherwise ranks that kept
+  // unequally many plans begin at different calls to choose by what was learned, and wait for each other for ever.
+  void forget_plans() {
+    planner_.forget_plans();
+    fast_path_.reset();
+  }
+
   // Makes the links between GPUs at the first call, which is collective.
   void join_gpus(const ExchangeBytes& exchange_bytes);
   GpuLinks* gpu_links() { return gpu_links_.get(); }  // null before join_gpus()

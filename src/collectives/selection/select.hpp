@@ -37,7 +37,8 @@ class Selector {
   };
   // How many measurements of so many ranks were made on this machine. ranks_per_node: 0 for ranks on one node.
   int measurements(const std::string& route, int ranks, int ranks_per_node) const;
-  // Adds routes of a tuning file's text, which take precedence. All ranks must do so at the same place in their calls.
+  // Adds routes of a tuning file's text, which take precedence. All ranks must do so at the same place in their calls, and
+  // forget the plans that they have made by older costs (Communicator::Group::forget_plans()).
   void learn(const std::string& tuning, const std::string& source);
   const Tuning& tuning() const { return tuning_; }
   double ranks_per_core() const { return circumstances_.ranks_per_core; }

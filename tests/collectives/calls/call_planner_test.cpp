@@ -1,0 +1,59 @@
+// Plans are kept, and forgotten when the costs change by which they were chosen.
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "collectives/communicator/group.hpp"
+#include "stretto/stretto.hpp"
+
+namespace stretto {
+namespace {
+
+constexpr std::int64_t count = 1000;
+
+Method method_of_next_call(const Communicator& world) {
+  const Tensor x = Tensor::zeros({count}, DType::f32);
+  return world.prepare({.collective = Collective::all_reduce, .input = x.raw(), .output = x.raw(), .count = count}).method();
+}
+
+Algorithm algorithm_of_call(const Communicator& world) {
+  std::vector<float> ones(count, 1);
+  world.all_reduce(ones.data(), ones.data(), count, DType::f32, ReduceOp::sum, Stream::inline_()).wait();
+  EXPECT_EQ(ones, std::vector<float>(count, static_cast<float>(world.size())));
+  return world.ledger().records().back().algorithm;
+}
+
+void learn_ring(const Communicator& world) {
+  Selector& selector = Communicator::Group::of(world).context().selector();
+  selector.learn(fmt::format(R"({{"routes": [{{"route": "shm", "ranks": {}, "ranks_per_core": {}, "alpha_us": 1, "overhead_us": 1,
+ "bandwidth_gbs": 1, "local_gbs": 1, "lane_gain": 0, "table": "all_reduce:0-inf:ring", "symmetric_table": "all_reduce:0-inf:ring"}}]}})",
+                             world.size(), selector.ranks_per_core()),
+                 "the test");
+}
+
+// Messages of so many lengths that plans of before are kept no longer.
+void exchange_messages(const Communicator& world, int from, int to) {
+  std::vector<float> data(300);
+  for (std::int64_t length = 1; length <= 300; ++length) {
+    if (world.rank() == from) world.send(data.data(), length, DType::f32, to, Stream::inline_()).wait();
+    if (world.rank() == to) world.recv(data.data(), length, DType::f32, from, Stream::inline_()).wait();
+  }
+}
+
+TEST(CallPlanner, RanksThatKeptUnequallyManyPlansAgreeOnceTheyAreForgotten) {
+  run_threads(3, [](const Communicator& world) {
+    const Method before = method_of_next_call(world);
+    EXPECT_NE(before, Method(Algorithm::ring));
+    EXPECT_EQ(algorithm_of_call(world), before.algorithm);
+    learn_ring(world);
+    exchange_messages(world, 0, 1);
+    EXPECT_EQ(method_of_next_call(world), world.rank() == 2 ? before : Method(Algorithm::ring));  // and would wait for ever
+    Communicator::Group::of(world).forget_plans();
+    EXPECT_EQ(algorithm_of_call(world), Algorithm::ring);
+  });
+}
+
+}  // namespace
+}  // namespace stretto
