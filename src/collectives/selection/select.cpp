@@ -62,6 +62,10 @@ RankSettings unpacked(const Bytes& bytes) {
   return settings;
 }
 
+// Seconds. A message passes through a system call at either end, which the fit to calls over loopback can take for nothing:
+// then pieces would seem to be free, however small.
+constexpr double least_overhead_between_hosts = 1e-6;
+
 // Adds a route with the speed of a setting; its other costs are those measured on the route `below`. The rules of that route
 // are left out, because they hold for its speed only.
 std::string add_route(Tuning& tuning, const std::string& below, const char* name, const LinkSpeed& speed) {
@@ -128,6 +132,9 @@ Selector::Selector(Job& job, const Network& network) : explains_(setting("STRETT
   if (std::getenv("STRETTO_NETWORK") != nullptr) std::erase_if(tuning_.routes, is_network);  // the setting has precedence
   if (std::none_of(tuning_.routes.begin(), tuning_.routes.end(), is_network)) {
     add_route(tuning_, "ucx", "network", network_speed_from_text(setting("STRETTO_NETWORK")));
+    for (RouteCost& route : tuning_.routes) {
+      if (is_network(route)) route.cost.overhead = std::max(route.cost.overhead, least_overhead_between_hosts);
+    }
   }
   add_gpu_route(tuning_);
   const LinkSetting& links = network.link_setting();
