@@ -24,7 +24,8 @@ class StoppedRank(FaultTest):
         said = [line for line in run.errors if line.startswith("error: ")]
         # The operation that waits for it is the speaker's own, or that of a rank which the speaker waits for.
         # Of rank 0, the others may have heard nothing for as long as they wait in the operation.
-        self.assertTrue(any(re.search(rf"for rank {victim} in \w+ #\d+ of '|in \w+ #\d+ of '.*, and waits for rank {victim}\.", line)
+        its = rf"rank (\d+, )*{victim}\b"
+        self.assertTrue(any(re.search(rf"for {its}(, \d+)* in \w+ #\d+ of '|in \w+ #\d+ of '.*, and waits for {its}", line)
                             for line in said) or victim == 0, said)
         self.assertTrue(any(re.search(rf"Rank {victim} \(process \d+ on .*\) has given no sign of life for \d+ s: it is stopped", line)
                             for line in said), said)

@@ -69,8 +69,8 @@ class SelfCalibration {
       if (measures_node) measure_node(ranks_that_measure());
       if (measures_network) measure_network();
     }
-    Communicator::Group::of(world_).forget_plans();
-    world_.barrier(Stream::inline_()).wait();  // all have left it
+    Communicator::Group::of(world_).forget_plans();  // made without the user's rules
+    world_.barrier(Stream::inline_()).wait();        // all have left it
     context_.network().collect_retired();
     context_.ledger().begin_again();
     if (!is_first()) return;
@@ -135,7 +135,9 @@ class SelfCalibration {
   // All ranks learn the tuning that rank 0 has read or measured, if it has one.
   void learn(const std::string& mine) {
     const std::string tuning = same_text(context_, mine);
-    if (!tuning.empty()) selector_.learn(tuning, cache_.path());
+    if (tuning.empty()) return;
+    selector_.learn(tuning, cache_.path());
+    Communicator::Group::of(world_).forget_plans();
   }
   static std::string tuning_of(const MeasuredRoute& route) { return fmt::format(R"({{"routes": [{}]}})", route.to_json()); }
 

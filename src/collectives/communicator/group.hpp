@@ -57,9 +57,9 @@ class Communicator::Group {
     return fast_path_ ? fast_path_.get() : make_fast_path();
   }
 
-  // Later calls are planned anew. Whenever the selector learns, it has to forget the plans of every communicator that is
-  // used again, at the same place in all ranks' calls and beside no call of another thread. Otherwise ranks that kept
-  // unequally many plans begin at different calls to choose by what was learned, and wait for each other for ever.
+  // Later calls are planned anew. Every communicator that is used again has to forget its plans when the selector's costs or
+  // rules have changed, at the same place in all ranks' calls and beside no call of another thread. Otherwise ranks that
+  // kept unequally many plans begin at different calls to choose by what is new, and wait for each other for ever.
   void forget_plans() {
     planner_.forget_plans();
     fast_path_.reset();

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <vector>
 
 #include "collectives/communicator/group.hpp"
@@ -27,13 +28,14 @@ Algorithm algorithm_of_call(const Communicator& world) {
 
 void learn_ring(const Communicator& world) {
   Selector& selector = Communicator::Group::of(world).context().selector();
-  selector.learn(fmt::format(R"({{"routes": [{{"route": "shm", "ranks": {}, "ranks_per_core": {}, "alpha_us": 1, "overhead_us": 1,
+  selector.learn(
+      fmt::format(R"({{"routes": [{{"route": "shm", "ranks": {}, "ranks_per_core": {}, "alpha_us": 1, "overhead_us": 1,
  "bandwidth_gbs": 1, "local_gbs": 1, "lane_gain": 0, "table": "all_reduce:0-inf:ring", "symmetric_table": "all_reduce:0-inf:ring"}}]}})",
-                             world.size(), selector.ranks_per_core()),
-                 "the test");
+                  world.size(), selector.ranks_per_core()),
+      "the test");
 }
 
-// Messages of so many lengths that plans of before are kept no longer.
+// Messages of more lengths than a planner keeps plans (256).
 void exchange_messages(const Communicator& world, int from, int to) {
   std::vector<float> data(300);
   for (std::int64_t length = 1; length <= 300; ++length) {
@@ -49,7 +51,7 @@ TEST(CallPlanner, RanksThatKeptUnequallyManyPlansAgreeOnceTheyAreForgotten) {
     EXPECT_EQ(algorithm_of_call(world), before.algorithm);
     learn_ring(world);
     exchange_messages(world, 0, 1);
-    EXPECT_EQ(method_of_next_call(world), world.rank() == 2 ? before : Method(Algorithm::ring));  // and would wait for ever
+    EXPECT_EQ(method_of_next_call(world), world.rank() == 2 ? before : Method(Algorithm::ring));  // a call now would hang
     Communicator::Group::of(world).forget_plans();
     EXPECT_EQ(algorithm_of_call(world), Algorithm::ring);
   });
