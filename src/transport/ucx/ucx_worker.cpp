@@ -249,6 +249,10 @@ ucp_ep_h UcxWorker::endpoint(int peer) {
   UcxPeer& state = peers_[peer];
   if (state.failure != UCS_OK) lost(peer, state.failure);
   if (state.endpoint != nullptr) return state.endpoint;
+  // UCX 1.13 takes over a connection on which the peer has come. If the peer was killed meanwhile and UCX has not noticed,
+  // it aborts the process.
+  while (ucp_worker_progress(worker_) != 0) {
+  }
   ucp_ep_params_t params{};
   params.field_mask =
       UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
