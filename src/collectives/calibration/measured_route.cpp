@@ -108,8 +108,8 @@ CallTimes mean_of(const CallTimes& one, const CallTimes& other) {
 
 // If the two tables name different methods, ranks tell each other at each call where their buffers lie. A call of few bytes
 // is shorter than that. Calls with a root overlap, but not if ranks tell each other something first. So both tables name one
-// method for few bytes, and for calls with a root unless two methods save more time than the telling takes. (By staged,
-// ranks with ordinary buffers do not wait to be told; those with symmetric buffers do, so that this is not counted.)
+// method for few bytes, and for calls with a root unless two methods save more time than the telling takes. (Ranks with
+// ordinary buffers seldom wait to be told; those with symmetric buffers do, so that this is not counted.)
 constexpr std::int64_t alike_up_to = 1024;
 
 void make_alike(std::vector<CallTimes>& ordinary, std::vector<CallTimes>& symmetric, double telling) {

@@ -90,7 +90,7 @@ bool InlineFastPath::run(const Operation::State& prepared, Work& work) {
 }
 
 void InlineFastPath::perform(const PlannedCall& planned, const Call& call, double factor, const CallSite& site, Work& work) {
-  std::uint64_t begin = 0;
+  std::uint64_t begin = 0, end = 0;
   Network& network = links_.network();
   Execution execution;
   execution.planned = &planned;
@@ -104,7 +104,10 @@ void InlineFastPath::perform(const PlannedCall& planned, const Call& call, doubl
       OperationRun run(execution, nullptr);
       const auto advance = [&] {
         const bool moved = run.advance();
-        if (begin == 0) begin = ticks();  // after the first post, which reading the clock must not delay
+        if (begin == 0) {  // after the first post, which reading the clock must not delay
+          begin = ticks();
+          if (run.finished()) end = begin;  // this rank had not to wait, and the operation ends as it begins
+        }
         return run.finished() ? Progressed::to_the_end : moved ? Progressed::something : Progressed::nothing;
       };
       const auto note_variant = [&] {
@@ -135,7 +138,7 @@ void InlineFastPath::perform(const PlannedCall& planned, const Call& call, doubl
     note_failure(*variant->record, site, begin);
     throw;
   }
-  const std::uint64_t end = ticks();
+  if (end == 0) end = ticks();
   if (waited) log_.waits_no_longer();
   log_.write(variant->record.get(), site, begin, end);
   // These two stores must not soon be read by one load: such a load would wait until both have left the store buffer, where

@@ -11,6 +11,9 @@ OperationRun::OperationRun(const Execution& execution, OperationPrecedence* prec
     begin_plan(planned.ordinary, Announcement::with_first_signal);
   } else {
     exchange_.emplace(execution_);
+    // Links take bytes from any memory: the exchange only tells the others, and finds calls that do not match.
+    const bool over_links = !shares_memory(planned.ordinary.plan->request.method.algorithm);
+    if (over_links && !exchange_->symmetric()) begin_plan(planned.ordinary, Announcement::none);
   }
 }
 
@@ -25,18 +28,21 @@ void OperationRun::begin_plan(const PlanVariant& variant, Announcement announcem
 
 bool OperationRun::advance() {
   if (in_memory_) return in_memory_->advance();
-  if (over_links_) return over_links_->advance();
-  const bool moved = exchange_->advance();
-  if (!exchange_->finished()) return moved;
+  bool moved = exchanging() && exchange_->advance();
+  if (over_links_ && !over_links_->finished()) moved |= over_links_->advance();
+  if (variant_ != nullptr || exchanging()) return moved;
   const PlannedCall& planned = *execution_.planned;
   begin_plan(exchange_->symmetric() ? planned.symmetric : planned.ordinary, Announcement::exchanged);
   return true;
 }
 
-bool OperationRun::finished() const { return in_memory_ ? in_memory_->finished() : over_links_ && over_links_->finished(); }
+bool OperationRun::finished() const {
+  return in_memory_ ? in_memory_->finished() : over_links_ && over_links_->finished() && !exchanging();
+}
 
 std::vector<int> OperationRun::awaited() const {
-  return in_memory_ ? in_memory_->awaited() : over_links_ ? over_links_->awaited() : exchange_->awaited();
+  if (in_memory_) return in_memory_->awaited();
+  return over_links_ && !over_links_->finished() ? over_links_->awaited() : exchange_->awaited();
 }
 
 }  // namespace stretto

@@ -8,9 +8,10 @@
 
 namespace stretto {
 
-// One operation in flight on the host. The ranks first tell each other where their buffers are, if the plan depends on that
-// and a rank does not know it from its own buffers, and then run the plan. A plan that goes over mapped memory and needs no
-// buffers of its own runs without an allocation, a lock or an atomic read-modify-write.
+// One operation in flight on the host. If the plan depends on where the buffers are, the ranks tell each other. A rank whose
+// own buffers settle it, because others cannot map them, runs the plan meanwhile; the others wait until they know. A plan
+// that goes over mapped memory and needs no buffers of its own runs without an allocation, a lock or an atomic
+// read-modify-write.
 class OperationRun {
  public:
   // Both must outlive this object; execution.planned must not be null. precedence: null if the operation neither yields to
@@ -24,6 +25,7 @@ class OperationRun {
   const PlanVariant* variant() const { return variant_; }
 
  private:
+  bool exchanging() const { return exchange_ && !exchange_->finished(); }
   void begin_plan(const PlanVariant& variant, Announcement announcement);
 
   const Execution& execution_;

@@ -75,15 +75,15 @@ void SharedMemory::refuse(int member) {
   throw Error(ErrorCode::invalid_argument, sentence);
 }
 
-void SharedMemory::post(const BufferPlaces& mine, int posts) {
-  for (int i = 1; i <= posts; ++i) std::memcpy(board().draft(sizeof mine, i), &mine, sizeof mine);
-  board().post(posts);
+void SharedMemory::draft(const BufferPlaces& mine, int ahead) {
+  std::memcpy(board().draft(sizeof mine, static_cast<std::uint64_t>(ahead)), &mine, sizeof mine);
 }
 
 BufferExchange::BufferExchange(const Execution& execution)
     : shared_(*execution.shared),
       mine_(buffer_places_of(execution.buffers.input, execution.buffers.output, nullptr,
-                             execution.planned->ordinary.plan->request)) {
+                             execution.planned->ordinary.plan->request)),
+      symmetric_(mine_.symmetric != 0) {
   shared_.begin(execution);
 }
 
@@ -91,7 +91,8 @@ bool BufferExchange::advance() {
   Board& board = shared_.board();
   if (!posted_) {
     if (!board.may_post(sizeof mine_)) return false;
-    shared_.post(mine_);
+    shared_.draft(mine_);
+    board.post();
     posted_ = true;
   }
   bool moved = false;

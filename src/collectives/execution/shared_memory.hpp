@@ -38,7 +38,8 @@ class SharedMemory {
   int rank() const { return links_.membership().rank; }
   int size() const { return static_cast<int>(told.size()); }
   bool one_process() const { return links_.one_process(); }  // if so, every address of a member is valid here
-  void post(const BufferPlaces& mine, int posts = 1);
+  // Writes them for the next post, or for one behind it.
+  void draft(const BufferPlaces& mine, int ahead = 1);
   // Posts and looks belong to this call from here on. The execution must outlive them.
   void begin(const Execution& execution);
   // The bytes that a member posted, or null. Throws Error(invalid_argument), and tells all ranks, if the member posted them
@@ -76,7 +77,7 @@ class BufferExchange {
   explicit BufferExchange(const Execution& execution);  // which must outlive it
   bool advance();                                       // never waits; returns true if anything moved
   bool finished() const { return member_ == shared_.size(); }
-  bool symmetric() const { return symmetric_; }  // valid once finished
+  bool symmetric() const { return symmetric_; }  // false from the start if this rank's are not; else valid once finished
   std::vector<int> awaited() const { return posted_ ? std::vector{member_} : shared_.board().behind(sizeof mine_); }
 
  private:
@@ -84,7 +85,7 @@ class BufferExchange {
   BufferPlaces mine_;
   bool posted_ = false;
   int member_ = 0;  // whose post is awaited
-  bool symmetric_ = true;
+  bool symmetric_;
 };
 
 }  // namespace stretto

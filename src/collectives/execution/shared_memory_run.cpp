@@ -32,7 +32,7 @@ bool needs_no_scratch(const PlanRequest& request) {
 
 bool SharedMemoryRun::announces(const Execution& execution) {
   const PlanRequest& request = execution.planned->ordinary.plan->request;
-  if (request.method.algorithm != Algorithm::staged) return false;
+  if (request.method.algorithm != Algorithm::packet && request.method.algorithm != Algorithm::staged) return false;
   return buffer_places_of(execution.buffers.input, execution.buffers.output, nullptr, request).symmetric == 0;
 }
 
@@ -89,8 +89,8 @@ bool SharedMemoryRun::advance() {
 // Takes the plan's scratch, unless members may still read what it held.
 bool SharedMemoryRun::begin() {
   if (packet_bytes_ > 0) {  // it is the slot of the next post
-    if (!board_.may_post(post_bytes_)) return false;
-    scratch_ = board_.draft(packet_bytes_);
+    if (!board_.may_post(post_bytes_, posts_)) return false;
+    scratch_ = board_.draft(packet_bytes_, posts_);
   } else if (kept_bytes_ > 0) {
     if (!board_.all_posted(shared_.scratch().posts_needed())) return false;
     scratch_ = shared_.scratch().next(kept_bytes_);
@@ -133,15 +133,17 @@ bool SharedMemoryRun::signal() {
     return true;
   }
   if (packet_bytes_ > 0) {
-    board_.post();
+    if (posts_ > 1) shared_.draft({});  // says no more than that the buffers are not symmetric
+    board_.post(posts_);
   } else {
     if (!board_.may_post(post_bytes_, posts_)) return false;
     BufferPlaces& mine = shared_.told[shared_.rank()];
     mine = buffer_places_of(buffers_.input(), buffers_.output(), scratch_, request_);
     if (announcement_ == Announcement::with_first_signal) mine.symmetric = 0;  // the caller's are not, whatever travels
-    shared_.post(mine, posts_);
-    posts_ = 1;
+    for (int i = 1; i <= posts_; ++i) shared_.draft(mine, i);
+    board_.post(posts_);
   }
+  posts_ = 1;
   heard_ = 0;
   return true;
 }
