@@ -55,6 +55,7 @@ const std::byte* SharedMemory::look_with_idle_mates(int member, std::size_t byte
 
 void SharedMemory::begin(const Execution& execution) {
   call_ = &execution;
+  first_post_ = board().posted() + 1;
   board().begin(execution.planned->signature);
 }
 

@@ -50,7 +50,8 @@ class SharedMemory {
     const std::byte* word = nullptr;
     for (int i = 0; i < looks_ && word == nullptr; ++i) word = all.seen(member, bytes);
     if (word == nullptr && !core_mates_.empty()) word = look_with_idle_mates(member, bytes);
-    if (word != nullptr && !all.agrees(member)) [[unlikely]]
+    // A member that has found a mismatch in its first post of the call posts no more.
+    if (!all.agrees(member, word != nullptr ? all.posted() : first_post_)) [[unlikely]]
       refuse(member);
     return word;
   }
@@ -68,6 +69,7 @@ class SharedMemory {
   const int looks_, looks_with_idle_mates_;
   std::vector<int> core_mates_;  // the members that share this rank's core
   const Execution* call_ = nullptr;
+  std::uint64_t first_post_ = 0;  // its number
 };
 
 // The members of a communicator tell each other where their buffers of a call are. So they learn whether all buffers are in

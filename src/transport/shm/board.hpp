@@ -37,9 +37,10 @@ class Board {
 
   // The posts from here on belong to an operation of this signature; members post it with each number, at no further cost.
   void begin(std::uint16_t signature) { signature_ = std::uint64_t{signature} << number_bits; }
-  // After seen(): whether that post is one of an operation of the same signature.
-  bool agrees(int member) {
-    return (line(member, posted_).number.load(std::memory_order_relaxed) & ~number_mask) == signature_;
+  // Whether a member's post of that number is one of an operation of the same signature; true while it is not there.
+  bool agrees(int member, std::uint64_t number) {
+    const std::uint64_t last = line(member, number).number.load(std::memory_order_relaxed);
+    return (last & number_mask) != number || (last & ~number_mask) == signature_;
   }
   // If not: what this rank, or a member, is in. Once only; nullopt while the member has not told.
   void tell(const std::string& operation);

@@ -12,17 +12,18 @@
 namespace stretto {
 namespace {
 
-constexpr std::int64_t count = 1000;
+constexpr std::int64_t elements = 1000;
 
 Method method_of_next_call(const Communicator& world) {
-  const Tensor x = Tensor::zeros({count}, DType::f32);
-  return world.prepare({.collective = Collective::all_reduce, .input = x.raw(), .output = x.raw(), .count = count}).method();
+  const Tensor x = Tensor::zeros({elements}, DType::f32);
+  return world.prepare({.collective = Collective::all_reduce, .input = x.raw(), .output = x.raw(), .count = elements})
+      .method();
 }
 
 Algorithm algorithm_of_call(const Communicator& world) {
-  std::vector<float> ones(count, 1);
-  world.all_reduce(ones.data(), ones.data(), count, DType::f32, ReduceOp::sum, Stream::inline_()).wait();
-  EXPECT_EQ(ones, std::vector<float>(count, static_cast<float>(world.size())));
+  std::vector<float> ones(elements, 1);
+  world.all_reduce(ones.data(), ones.data(), elements, DType::f32, ReduceOp::sum, Stream::inline_()).wait();
+  EXPECT_EQ(ones, std::vector<float>(elements, static_cast<float>(world.size())));
   return world.ledger().records().back().algorithm;
 }
 

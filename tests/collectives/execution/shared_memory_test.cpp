@@ -8,6 +8,7 @@
 
 #include "../../temporary_directory.hpp"
 #include "../../variables.hpp"
+#include "../tuning_by_memory.hpp"
 #include "collectives/ledger/fast_path_log.hpp"
 #include "core/fail.hpp"
 #include "stretto/stretto.hpp"
@@ -71,20 +72,6 @@ TEST(AnyMemory, GivesTheSameSumsWhateverEachRankBrings) {
             0);
 }
 
-// A tuning file by which calls use one table with ordinary memory, and pull or push without, on any machine.
-std::string with_ordinary_memory_by(const std::string& table, int ranks) {
-  std::string routes;
-  for (int cores = 1; cores <= 512; ++cores) {
-    routes += fmt::format(
-        R"({}{{"route": "shm", "ranks": {}, "ranks_per_core": {:.6f}, "alpha_us": 1, "overhead_us": 1, "bandwidth_gbs": 1,
- "local_gbs": 1, "lane_gain": 0,
- "table": "{}",
- "symmetric_table": "all_to_all:pull;reduce_scatter:pull;all_gather:pull;reduce:push;broadcast:push;scatter:pull;gather:pull"}})",
-        routes.empty() ? "" : ", ", ranks, static_cast<double>(ranks) / cores, table);
-  }
-  return fmt::format(R"({{"routes": [{}]}})", routes);
-}
-
 class Blocks : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(AnyMemory, Blocks,
                          testing::Values("all_to_all:staged;reduce_scatter:staged;all_gather:staged;reduce:staged;"
@@ -98,7 +85,7 @@ INSTANTIATE_TEST_SUITE_P(AnyMemory, Blocks,
 TEST_P(Blocks, AreTheSameWhateverEachRankBrings) {
   const std::string table = GetParam();
   const TemporaryDirectory directory;
-  const Variable tuning("STRETTO_TUNING", directory.write("tuning.json", with_ordinary_memory_by(table, 3)));
+  const Variable tuning("STRETTO_TUNING", directory.write("tuning.json", tuning_by_memory(table, 3)));
   const std::int64_t step = table.find("packet") == std::string::npos ? 3000 : 600;  // a packet holds 16 KiB
   EXPECT_EQ(launch(3,
                    [&](const Communicator& world) {
