@@ -26,18 +26,13 @@ void OperationRun::begin_plan(const PlanVariant& variant, Announcement announcem
   }
 }
 
-bool OperationRun::advance() {
-  if (in_memory_) return in_memory_->advance();
+bool OperationRun::advance_others() {
   bool moved = exchanging() && exchange_->advance();
   if (over_links_ && !over_links_->finished()) moved |= over_links_->advance();
   if (variant_ != nullptr || exchanging()) return moved;
   const PlannedCall& planned = *execution_.planned;
   begin_plan(exchange_->symmetric() ? planned.symmetric : planned.ordinary, Announcement::exchanged);
   return true;
-}
-
-bool OperationRun::finished() const {
-  return in_memory_ ? in_memory_->finished() : over_links_ && over_links_->finished() && !exchanging();
 }
 
 std::vector<int> OperationRun::awaited() const {

@@ -18,13 +18,17 @@ class OperationRun {
   // others nor goes before them.
   OperationRun(const Execution& execution, OperationPrecedence* precedence);
 
-  bool advance();  // never waits; returns true if anything moved
-  bool finished() const;
+  // Never waits; returns true if anything moved.
+  bool advance() { return in_memory_ ? in_memory_->advance() : advance_others(); }
+  bool finished() const {
+    return in_memory_ ? in_memory_->finished() : over_links_ && over_links_->finished() && !exchanging();
+  }
   std::vector<int> awaited() const;  // members
   // The chosen variant; null while the ranks tell each other where their buffers are.
   const PlanVariant* variant() const { return variant_; }
 
  private:
+  bool advance_others();
   bool exchanging() const { return exchange_ && !exchange_->finished(); }
   void begin_plan(const PlanVariant& variant, Announcement announcement);
 

@@ -22,18 +22,6 @@ Board::Board(const std::vector<Member>& members, int rank) : rank_(rank) {
   }
 }
 
-std::uint64_t Board::needed_for(std::size_t bytes, std::uint64_t posts) const {
-  const std::uint64_t depth = bytes <= small_room ? slots : large_slots;
-  const std::uint64_t last = posted_ + posts;
-  // The slot holds this rank's post of that number less `depth`; a member that has posted after that has read it.
-  return last < all_reached_ + depth ? 0 : last - depth / 2;
-}
-
-bool Board::may_post(std::size_t bytes, std::uint64_t posts) {
-  const std::uint64_t needed = needed_for(bytes, posts);
-  return needed == 0 || all_posted(needed);
-}
-
 bool Board::all_posted(std::uint64_t number) {
   if (number <= all_reached_) return true;
   for (std::size_t member = 0; member < members_.size(); ++member) {
@@ -87,14 +75,6 @@ void Board::commit_rooms(std::size_t bytes) {
   const bool small = bytes <= small_room;
   commit_memory(file_, offset_, small ? small_rooms : all_rooms);
   committed_ = small ? small_room : room_bytes;
-}
-
-std::byte* Board::room(int member, std::uint64_t number, std::size_t bytes) {
-  PostLine& head = line(member, number);
-  if (bytes <= line_room) return head.inside;
-  std::byte* const rooms = reinterpret_cast<std::byte*>(members_[member]) - all_rooms;
-  if (bytes <= small_room) return rooms + number % slots * small_room;
-  return rooms + small_rooms + number % large_slots * room_bytes;
 }
 
 }  // namespace stretto

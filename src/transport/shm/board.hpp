@@ -49,7 +49,10 @@ class Board {
   // Whether all members have read the slot of the next post. Only a member that did not read the others' last posts has to
   // wait for that; it then waits until half the slots are free, since each look takes a cache line from its writer. Several
   // posts are made at once.
-  bool may_post(std::size_t bytes, std::uint64_t posts = 1);
+  bool may_post(std::size_t bytes, std::uint64_t posts = 1) {
+    const std::uint64_t needed = needed_for(bytes, posts);
+    return needed <= all_reached_ || all_posted(needed);
+  }
   // Whether all members have posted that often, and so have left every operation before it.
   bool all_posted(std::uint64_t number);
   std::uint64_t posted() const { return posted_; }
@@ -111,10 +114,20 @@ class Board {
     std::array<char, 1024> operation;
   };
   PostLine& line(int member, std::uint64_t number) { return members_[member]->lines[number % slots]; }
-  std::byte* room(int member, std::uint64_t number, std::size_t bytes);
+  std::byte* room(int member, std::uint64_t number, std::size_t bytes) {
+    if (bytes <= line_room) return line(member, number).inside;
+    std::byte* const rooms = reinterpret_cast<std::byte*>(members_[member]) - all_rooms;
+    if (bytes <= small_room) return rooms + number % slots * small_room;
+    return rooms + small_rooms + number % large_slots * room_bytes;
+  }
   void commit_rooms(std::size_t bytes);
   // How often all members must have posted before this rank's next posts of this size; 0 if they are known to have.
-  std::uint64_t needed_for(std::size_t bytes, std::uint64_t posts) const;
+  std::uint64_t needed_for(std::size_t bytes, std::uint64_t posts) const {
+    const std::uint64_t depth = bytes <= small_room ? slots : large_slots;
+    const std::uint64_t last = posted_ + posts;
+    // The slot holds this rank's post of that number less `depth`; a member that has posted after that has read it.
+    return last < all_reached_ + depth ? 0 : last - depth / 2;
+  }
 
   int rank_;
   int file_ = -1;                      // of this rank's own segment
