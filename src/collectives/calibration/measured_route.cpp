@@ -134,20 +134,29 @@ void make_alike(std::vector<CallTimes>& ordinary, std::vector<CallTimes>& symmet
   }
 }
 
-}  // namespace
+// The bytes at which the second method overtakes the first, if the ratio of their times is a power of the bytes; halfway
+// between the sizes if they were not timed at both.
+double crossing(const CallTimes& here, const CallTimes& next, const Method& first, const Method& second) {
+  const double before = std::log(here.of(second) / here.of(first)), after = std::log(next.of(second) / next.of(first));
+  const bool known = std::isfinite(before) && std::isfinite(after) && before > after;
+  const double part = known ? std::clamp(before / (before - after), 0.0, 1.0) : 0.5;
+  return static_cast<double>(here.bytes) * std::pow(static_cast<double>(next.bytes) / static_cast<double>(here.bytes), part);
+}
 
-// A boundary lies halfway between two sizes, or at the capacity of a packet.
-std::string table_of(const std::vector<CallTimes>& all, int reach) {
+// A boundary lies where the times cross, or at the capacity of a packet. candidates: the same calls as in `timed`, with the
+// methods that the table may name.
+std::string table(const std::vector<CallTimes>& candidates, const std::vector<CallTimes>& timed, int reach) {
+  const auto all_timed = by_collective(timed);
   std::string text;
-  for (const auto& [collective, sizes] : by_collective(all)) {
+  for (const auto& [collective, sizes] : by_collective(candidates)) {
+    const std::vector<CallTimes>& times = all_timed.at(collective);
     const std::vector<Method> methods = steady_methods(sizes);
     text += fmt::format("{}{}:", text.empty() ? "" : ";", name(collective));
     std::int64_t from = 0;
     for (std::size_t i = 0; i < sizes.size(); ++i) {
       const bool last = i + 1 == sizes.size();
       if (!last && methods[i + 1] == methods[i]) continue;
-      const auto here = static_cast<double>(sizes[i].bytes);
-      const double bytes = last ? 0 : std::sqrt(here * static_cast<double>(sizes[i + 1].bytes));
+      const double bytes = last ? 0 : crossing(times[i], times[i + 1], methods[i], methods[i + 1]);
       auto to = last ? sizes[i].bytes * reach + 1 : static_cast<std::int64_t>(three_digits(bytes));
       if (methods[i].algorithm == Algorithm::packet) {
         const bool one_share = collective == Collective::all_gather || collective == Collective::gather;
@@ -162,21 +171,27 @@ std::string table_of(const std::vector<CallTimes>& all, int reach) {
   return text;
 }
 
+}  // namespace
+
+std::string table_of(const std::vector<CallTimes>& times, int reach) { return table(times, times, reach); }
+
 MeasuredRoute measured_route(const std::string& route, int ranks, double ranks_per_core, const std::vector<CallTimes>& times,
                              int reach) {
   MeasuredRoute measured;
   measured.route = {.route = route, .ranks = ranks, .ranks_per_core = ranks_per_core, .cost = fitted(times)};
   const double telling = telling_seconds(times);
-  std::vector<CallTimes> ordinary, symmetric;
+  std::vector<CallTimes> ordinary, symmetric, timed_ordinary, timed_symmetric;
   for (auto& [collective, sizes] : by_collective(times)) {
     std::vector<CallTimes> one, other;
     for (const CallTimes& each : sizes) (each.symmetric ? other : one).push_back(each);
+    timed_ordinary.insert(timed_ordinary.end(), one.begin(), one.end());
+    timed_symmetric.insert(timed_symmetric.end(), other.begin(), other.end());
     if (!other.empty()) make_alike(one, other, telling);
     ordinary.insert(ordinary.end(), one.begin(), one.end());
     symmetric.insert(symmetric.end(), other.begin(), other.end());
   }
-  measured.table = table_of(ordinary, reach);
-  measured.symmetric_table = table_of(symmetric, reach);
+  measured.table = table(ordinary, timed_ordinary, reach);
+  measured.symmetric_table = table(symmetric, timed_symmetric, reach);
   return measured;
 }
 

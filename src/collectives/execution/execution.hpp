@@ -28,7 +28,7 @@ struct PlanVariant {
 struct PlannedCall {
   PlanVariant ordinary, symmetric;
   std::uint16_t signature = 0;  // call_signature()
-  // If so, the ranks first tell each other where their buffers are (OperationRun).
+  // If so, the ranks tell each other where their buffers are (OperationRun).
   bool depends_on_memory() const { return ordinary.plan != symmetric.plan; }
 };
 

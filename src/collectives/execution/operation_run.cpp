@@ -11,9 +11,8 @@ OperationRun::OperationRun(const Execution& execution, OperationPrecedence* prec
     begin_plan(planned.ordinary, Announcement::with_first_signal);
   } else {
     exchange_.emplace(execution_);
-    // Links take bytes from any memory: the exchange only tells the others, and finds calls that do not match.
-    const bool over_links = !shares_memory(planned.ordinary.plan->request.method.algorithm);
-    if (over_links && !exchange_->symmetric()) begin_plan(planned.ordinary, Announcement::none);
+    // Links take bytes from any memory: the exchange then only tells the others, and finds calls that do not match.
+    begins_early_ = !exchange_->symmetric() && !shares_memory(planned.ordinary.plan->request.method.algorithm);
   }
 }
 
@@ -27,9 +26,9 @@ void OperationRun::begin_plan(const PlanVariant& variant, Announcement announcem
 }
 
 bool OperationRun::advance_others() {
-  bool moved = exchanging() && exchange_->advance();
-  if (over_links_ && !over_links_->finished()) moved |= over_links_->advance();
-  if (variant_ != nullptr || exchanging()) return moved;
+  bool moved = over_links_ && !over_links_->finished() && over_links_->advance();
+  if (exchanging()) moved |= exchange_->advance(!begins_early_);
+  if (variant_ != nullptr || (exchanging() && !(begins_early_ && exchange_->posted()))) return moved;
   const PlannedCall& planned = *execution_.planned;
   begin_plan(exchange_->symmetric() ? planned.symmetric : planned.ordinary, Announcement::exchanged);
   return true;

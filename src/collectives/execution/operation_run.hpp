@@ -8,10 +8,10 @@
 
 namespace stretto {
 
-// One operation in flight on the host. If the plan depends on where the buffers are, the ranks tell each other. A rank whose
-// own buffers settle it, because others cannot map them, runs the plan meanwhile; the others wait until they know. A plan
-// that goes over mapped memory and needs no buffers of its own runs without an allocation, a lock or an atomic
-// read-modify-write.
+// One operation in flight on the host. If the plan depends on where the buffers are, the ranks tell each other, and wait
+// until they know. A rank whose own buffers settle it, because others cannot map them, does not wait, except for a pull;
+// over links it ends only when it has heard from all ranks. A plan that goes over mapped memory and needs no buffers of its
+// own runs without an allocation, a lock or an atomic read-modify-write.
 class OperationRun {
  public:
   // Both must outlive this object; execution.planned must not be null. precedence: null if the operation neither yields to
@@ -36,6 +36,7 @@ class OperationRun {
   OperationPrecedence* precedence_;
   const PlanVariant* variant_ = nullptr;
   std::optional<BufferExchange> exchange_;
+  bool begins_early_ = false;  // begins the plan once it has posted its part of the exchange
   std::optional<SharedMemoryRun> in_memory_;
   std::optional<PlanRun> over_links_;
 };

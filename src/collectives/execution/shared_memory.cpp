@@ -55,7 +55,6 @@ const std::byte* SharedMemory::look_with_idle_mates(int member, std::size_t byte
 
 void SharedMemory::begin(const Execution& execution) {
   call_ = &execution;
-  first_post_ = board().posted() + 1;
   board().begin(execution.planned->signature);
 }
 
@@ -71,7 +70,11 @@ void SharedMemory::refuse(int member) {
   const std::string sentence = fmt::format(
       "Rank {} called {} where rank {} called {}, in communicator '{}'; all its ranks must make the same calls in the same "
       "order.",
-      rank(), mine, member, theirs.value_or("something else (STRETTO_CHECK=1 says what)"), variant.record->group);
+      rank(), mine, member,
+      !theirs           ? "something else (STRETTO_CHECK=1 says what)"
+      : *theirs == mine ? "that, but behind another call (STRETTO_CHECK=1 says which)"
+                        : *theirs,
+      variant.record->group);
   links_.network().job().abort(sentence);  // also informs the ranks whose calls were correct
   throw Error(ErrorCode::invalid_argument, sentence);
 }
@@ -88,7 +91,7 @@ BufferExchange::BufferExchange(const Execution& execution)
   shared_.begin(execution);
 }
 
-bool BufferExchange::advance() {
+bool BufferExchange::advance(bool alone) {
   Board& board = shared_.board();
   if (!posted_) {
     if (!board.may_post(sizeof mine_)) return false;
@@ -98,7 +101,8 @@ bool BufferExchange::advance() {
   }
   bool moved = false;
   for (; member_ < shared_.size(); ++member_) {
-    const std::byte* const word = shared_.look(member_, sizeof(BufferPlaces));
+    const std::byte* const word =
+        alone ? shared_.look(member_, sizeof(BufferPlaces)) : shared_.glance(member_, sizeof(BufferPlaces));
     if (word == nullptr) return moved;
     std::memcpy(&shared_.told[member_], word, sizeof(BufferPlaces));
     symmetric_ &= shared_.told[member_].symmetric != 0;

@@ -46,13 +46,16 @@ class SharedMemory {
   // for another call. If ranks have cores of their own, it looks several times in a row, which detects a post soonest. If
   // they share cores, it does so while all ranks that share this rank's core wait as well.
   const std::byte* look(int member, std::size_t bytes) {
-    Board& all = board();
     const std::byte* word = nullptr;
-    for (int i = 0; i < looks_ && word == nullptr; ++i) word = all.seen(member, bytes);
+    for (int i = 0; i < looks_ && word == nullptr; ++i) word = board().seen(member, bytes);
     if (word == nullptr && !core_mates_.empty()) word = look_with_idle_mates(member, bytes);
-    // A member that has found a mismatch in its first post of the call posts no more.
-    if (!all.agrees(member, word != nullptr ? all.posted() : first_post_)) [[unlikely]]
-      refuse(member);
+    check(member, word != nullptr);
+    return word;
+  }
+  // The same by a single look, for a rank that has something else to do.
+  const std::byte* glance(int member, std::size_t bytes) {
+    const std::byte* const word = board().seen(member, bytes);
+    check(member, word != nullptr);
     return word;
   }
   KeptMemory& scratch() { return links_.kept_memory(); }
@@ -63,13 +66,17 @@ class SharedMemory {
 
  private:
   const std::byte* look_with_idle_mates(int member, std::size_t bytes);
+  // A member that refuses another's first post of the call never makes its next one.
+  void check(int member, bool posted) {
+    if (!board().agrees(member, posted ? board().posted() : board().first())) [[unlikely]]
+      refuse(member);
+  }
   [[noreturn]] void refuse(int member);
 
   Links& links_;
   const int looks_, looks_with_idle_mates_;
   std::vector<int> core_mates_;  // the members that share this rank's core
   const Execution* call_ = nullptr;
-  std::uint64_t first_post_ = 0;  // its number
 };
 
 // The members of a communicator tell each other where their buffers of a call are. So they learn whether all buffers are in
@@ -77,8 +84,10 @@ class SharedMemory {
 class BufferExchange {
  public:
   explicit BufferExchange(const Execution& execution);  // which must outlive it
-  bool advance();                                       // never waits; returns true if anything moved
+  // Never waits; returns true if anything moved. alone: this rank has nothing else to do meanwhile.
+  bool advance(bool alone);
   bool finished() const { return member_ == shared_.size(); }
+  bool posted() const { return posted_; }
   bool symmetric() const { return symmetric_; }  // false from the start if this rank's are not; else valid once finished
   std::vector<int> awaited() const { return posted_ ? std::vector{member_} : shared_.board().behind(sizeof mine_); }
 

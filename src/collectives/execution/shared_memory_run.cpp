@@ -47,7 +47,7 @@ SharedMemoryRun::SharedMemoryRun(const Execution& execution, const PlanVariant& 
       post_bytes_(sizeof(BufferPlaces)),
       announcement_(announcement),
       posts_(announcement == Announcement::with_first_signal ? 2 : 1) {
-  shared_.begin(execution);
+  if (announcement != Announcement::exchanged) shared_.begin(execution);  // else the exchange has
   const Plan& plan = *variant.plan;
   ensure(plan.lanes.size() <= 1, "A plan over shared memory has {} lanes.", plan.lanes.size());
   if (!plan.lanes.empty()) {
@@ -88,7 +88,7 @@ bool SharedMemoryRun::advance() {
 
 // Takes the plan's scratch, unless members may still read what it held.
 bool SharedMemoryRun::begin() {
-  if (packet_bytes_ > 0) {  // it is the slot of the next post
+  if (packet_bytes_ > 0) {  // it is the slot of the next post, or of the one behind it
     if (!board_.may_post(post_bytes_, posts_)) return false;
     scratch_ = board_.draft(packet_bytes_, posts_);
   } else if (kept_bytes_ > 0) {

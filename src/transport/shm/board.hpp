@@ -35,12 +35,18 @@ class Board {
   };
   Board(const std::vector<Member>& members, int rank);
 
-  // The posts from here on belong to an operation of this signature; members post it with each number, at no further cost.
-  void begin(std::uint16_t signature) { signature_ = std::uint64_t{signature} << number_bits; }
-  // Whether a member's post of that number is one of an operation of the same signature; true while it is not there.
+  // The posts from here on belong to an operation of this signature. Each carries the signature and its place among the
+  // operation's posts, at no further cost.
+  void begin(std::uint16_t signature) {
+    signature_ = std::uint64_t{signature} << number_bits;
+    first_ = posted_ + 1;
+  }
+  std::uint64_t first() const { return first_; }  // the number of the operation's first post
+  // Whether a member's post of that number has the same place in an operation of the same signature; true where it is not
+  // there, or no longer.
   bool agrees(int member, std::uint64_t number) {
     const std::uint64_t last = line(member, number).number.load(std::memory_order_relaxed);
-    return (last & number_mask) != number || (last & ~number_mask) == signature_;
+    return (last & number_mask) != number || last == marked(number);
   }
   // If not: what this rank, or a member, is in. Once only; nullopt while the member has not told.
   void tell(const std::string& operation);
@@ -66,7 +72,7 @@ class Board {
     words_[rank_].published();
     for (const std::uint64_t last = posted_ + posts; posted_ < last;) {
       const std::uint64_t number = ++posted_;
-      line(rank_, number).number.store(number | signature_, std::memory_order_release);
+      line(rank_, number).number.store(marked(number), std::memory_order_release);
     }
     for (Bell* bell : bells_) bell->ring();
   }
@@ -100,7 +106,8 @@ class Board {
   static constexpr int number_bits = 48;  // years of posts
   static constexpr std::uint64_t number_mask = (std::uint64_t{1} << number_bits) - 1;
   struct PostLine {
-    // A pair of cache lines: they are fetched together. The upper bits are the operation's signature.
+    // A pair of cache lines: they are fetched together. The upper bits are the sum of the operation's signature and the
+    // post's place in it.
     alignas(128) std::atomic<std::uint64_t> number;
     std::byte inside[line_room];
     std::uint64_t posts() const { return number.load(std::memory_order_acquire) & number_mask; }
@@ -113,6 +120,7 @@ class Board {
     std::atomic<std::uint32_t> told;
     std::array<char, 1024> operation;
   };
+  std::uint64_t marked(std::uint64_t number) const { return number | (signature_ + ((number - first_) << number_bits)); }
   PostLine& line(int member, std::uint64_t number) { return members_[member]->lines[number % slots]; }
   std::byte* room(int member, std::uint64_t number, std::size_t bytes) {
     if (bytes <= line_room) return line(member, number).inside;
@@ -134,7 +142,8 @@ class Board {
   std::size_t offset_ = 0;             // in it
   std::size_t committed_ = line_room;  // bytes of the largest post for which this rank has memory
   std::uint64_t posted_ = 0;
-  std::uint64_t signature_ = 0;    // in its place above the number
+  std::uint64_t signature_ = 0;  // in its place above the number
+  std::uint64_t first_ = 1;
   std::uint64_t all_reached_ = 0;  // all members are known to have posted this often
   std::vector<Slots*> members_;
   std::vector<OneWord> words_;  // by member: one for all its posts

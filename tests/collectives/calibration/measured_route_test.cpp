@@ -23,11 +23,28 @@ std::vector<CallTimes> two_methods() {
           times_of(Collective::all_reduce, 6400, {{many, 1e-6}}, true)};
 }
 
-TEST(MeasuredRoute, TableChangesHalfwayBetweenSizes) {
+TEST(MeasuredRoute, TableChangesWhereTheTimesCross) {
   const std::vector<CallTimes> all = two_methods();
-  const std::vector<CallTimes> ordinary(all.begin(), all.begin() + 3);
+  std::vector<CallTimes> ordinary(all.begin(), all.begin() + 3);
   EXPECT_EQ(table_of(ordinary), "all_reduce:0-64000:recursive_doubling,64000-inf:ring");
   EXPECT_EQ(table_of(ordinary, 4), "all_reduce:0-64000:recursive_doubling,64000-2560001:ring");
+  ordinary[1].methods[1].seconds = 2e-6 * 1.5 * 1.5 * 1.5;  // three parts before the crossing, one behind it
+  EXPECT_EQ(table_of(ordinary), "all_reduce:0-202000:recursive_doubling,202000-inf:ring");
+  ordinary[1].methods.pop_back();  // it is not known where they cross
+  EXPECT_EQ(table_of(ordinary), "all_reduce:0-64000:recursive_doubling,64000-inf:ring");
+}
+
+// The table takes one method for both kinds of memory at 1 KiB, whose times count where it changes.
+TEST(MeasuredRoute, AChangeBehindCallsThatAreMadeAlikeIsWhereTheTimesCross) {
+  const Method a = Algorithm::packet, b = Algorithm::staged;
+  std::vector<CallTimes> times;
+  for (const bool symmetric : {false, true}) {
+    times.push_back(times_of(Collective::all_reduce, 1000, {{a, 1e-6}, {b, 8e-6}}, symmetric));
+    times.push_back(times_of(Collective::all_reduce, 16000, {{a, 4e-6}, {b, 2e-6}}, symmetric));
+  }
+  const MeasuredRoute measured = measured_route("shm", 4, 1, times);
+  EXPECT_EQ(measured.table, "all_reduce:0-8000:packet,8000-inf:staged");
+  EXPECT_EQ(measured.symmetric_table, measured.table);
 }
 
 TEST(MeasuredRoute, ASingleNoisySizeChangesNothing) {

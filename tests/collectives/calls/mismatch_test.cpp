@@ -1,7 +1,9 @@
 // Calls of ranks of one host that do not match, without STRETTO_CHECK: an error, and no wrong numbers.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
+#include <thread>
 #include <vector>
 
 #include "../../temporary_directory.hpp"
@@ -26,16 +28,19 @@ CallOfRank copy_of(std::int64_t count, int root) {
   };
 }
 
-// Every rank must throw a sentence with all `parts`.
+// Every rank must throw a sentence with all `parts`. symmetric: rank 1 uses symmetric memory.
 void mismatch(const Communicator& world, const CallOfRank& first, const CallOfRank& second, bool is_inline,
-              const std::vector<std::string>& parts) {
-  std::vector<double> data(1 << 20, 1);
+              const std::vector<std::string>& parts, bool symmetric = false) {
+  constexpr std::size_t most = 1 << 20;
+  std::vector<double> ordinary(most, 1);
+  const std::shared_ptr<std::byte> heap = symmetric ? allocate(most * sizeof(double)) : nullptr;
+  double* const data = symmetric && world.rank() == 1 ? reinterpret_cast<double*>(heap.get()) : ordinary.data();
   const auto sum = sum_of(3, DType::f64);
   const Stream stream = is_inline ? Stream::inline_() : Stream("mismatch");
-  for (int i = 0; i < 20; ++i) sum(world, data.data(), stream).wait();  // calls that match
+  for (int i = 0; i < 20; ++i) sum(world, data, stream).wait();  // calls that match
   std::string sentence = "nothing";
   try {
-    (world.rank() == 0 ? first : second)(world, data.data(), stream).wait();
+    (world.rank() == 0 ? first : second)(world, data, stream).wait();
   } catch (const Error& error) {
     sentence = error.what();
   }
@@ -74,8 +79,13 @@ TEST(MismatchedCalls, OfProcessesAreNamed) {
     const TemporaryDirectory directory;
     const Variable tuning("STRETTO_TUNING", directory.write("tuning.json", tuning_by_memory(table, 2)));
     for (const Mismatch& each : mismatches()) {
-      EXPECT_EQ(launch(2, [&](const Communicator& world) { mismatch(world, each.first, each.second, true, each.parts); }),
-                0);
+      for (const bool symmetric : {false, true}) {
+        EXPECT_EQ(launch(2,
+                         [&](const Communicator& world) {
+                           mismatch(world, each.first, each.second, true, each.parts, symmetric);
+                         }),
+                  0);
+      }
     }
   }
 }
@@ -89,6 +99,28 @@ TEST(MismatchedCalls, OfARootThatWaitsForNobodyAreErrors) {
                      world.broadcast(&x, &x, 1, world.rank() == 0 ? DType::f64 : DType::f32, 0, Stream::inline_()).wait();
                    }),
             0);
+}
+
+// One rank has made a call more, which waits for nobody. Its posts are then those of the other rank's call, one later.
+TEST(MismatchedCalls, BehindOneThatWaitsForNobodyAreNamed) {
+  for (const char* table : {"all_reduce:staged", "all_reduce:packet"}) {
+    const TemporaryDirectory directory;
+    const Variable tuning("STRETTO_TUNING", directory.write("tuning.json", tuning_by_memory(table, 2)));
+    EXPECT_EQ(launch(2,
+                     [](const Communicator& world) {
+                       const CallOfRank one_more = [](const Communicator& ranks, double* data, const Stream& stream) {
+                         ranks.broadcast(data, data, 3, DType::f64, 0, stream, {.method = Algorithm::packet}).wait();
+                         return sum_of(500, DType::f64)(ranks, data, stream);
+                       };
+                       const CallOfRank late = [](const Communicator& ranks, double* data, const Stream& stream) {
+                         std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                         return sum_of(500, DType::f64)(ranks, data, stream);
+                       };
+                       mismatch(world, one_more, late, true, {"all_reduce of 500 f64 (sum)", "behind another call"});
+                     }),
+              0)
+        << table;
+  }
 }
 
 // Over links a message of another length is an error, too.

@@ -19,7 +19,7 @@ using testing::HasSubstr;
 Communicator begin_to_work(const Communicator& world) { return world.split(world.rank() % 2, 0, "half"); }
 
 // Operations until one fails. Returns the sentence. A rank that is to be lost from here on, and not in what the others did
-// before, calls begin_to_work() first: a rank may leave an all_reduce before the others have left it, but not a split.
+// before, calls begin_to_work() first: it leaves the split when all have entered it, and so have left what was before.
 std::string work_until_a_loss(const Communicator& world) {
   return sentence_of([&] {
     const Communicator half = begin_to_work(world);

@@ -105,7 +105,8 @@ TEST_P(Blocks, AreTheSameWhateverEachRankBrings) {
                        }
                        const auto check = [&](bool mappable, Algorithm mapped, int blocks, auto expected) {
                          const Algorithm by = last_algorithm(world);
-                         require((by == mapped) == mappable, "Pattern {} went by {}.", pattern, name(by));
+                         require(mappable ? by == mapped : table.find(fmt::format(":{}", name(by))) != std::string::npos,
+                                 "Pattern {} went by {}.", pattern, name(by));
                          for (int i = 0; i < blocks; ++i)
                            require_all(output.data() + i * count, count, expected(i), "elements");
                        };

@@ -82,18 +82,22 @@ TEST_F(Boards, AMemberThatIsFarAheadWaitsUntilHalfIsRead) {
   EXPECT_LT(read, ahead);  // the member may go on before the last post is read
 }
 
+// Of 8 bytes and of so many.
 TEST_F(Boards, TwoPostsAtOnceAreTwoForTheReader) {
-  std::uint8_t posted = 0, read = 0;
-  while (read < 100) {
-    while (posted < 100 && root_.may_post(8, 2)) {
-      for (int ahead = 1; ahead <= 2; ++ahead) std::fill_n(root_.draft(8, ahead), 8, static_cast<std::byte>(posted++));
-      root_.post(2);
+  for (const std::size_t second : {std::size_t{8}, std::size_t{57}, Board::small_room, Board::room_bytes}) {
+    std::uint8_t posted = 0, read = 0;
+    while (read < 100) {
+      while (posted < 100 && root_.may_post(second, 2)) {
+        std::fill_n(root_.draft(8, 1), 8, static_cast<std::byte>(posted++));
+        std::fill_n(root_.draft(second, 2), second, static_cast<std::byte>(posted++));
+        root_.post(2);
+      }
+      ASSERT_LE(posted - read, static_cast<int>(Board::slots));
+      ASSERT_TRUE(can_post(reader_, 8, 0));
+      ASSERT_TRUE(shows(reader_, 0, read % 2 == 0 ? 8 : second, read)) << "post " << int{read} << " of " << second;
+      reader_.saw_all();
+      ++read;
     }
-    ASSERT_LE(posted - read, static_cast<int>(Board::slots));
-    ASSERT_TRUE(can_post(reader_, 8, 0));
-    ASSERT_TRUE(shows(reader_, 0, 8, read)) << "post " << int{read};
-    reader_.saw_all();
-    ++read;
   }
 }
 
