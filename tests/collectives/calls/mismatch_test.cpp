@@ -11,6 +11,7 @@
 #include "../tuning_by_memory.hpp"
 #include "core/fail.hpp"
 #include "stretto/launch.hpp"
+#include "stretto/memory.hpp"
 
 namespace stretto {
 namespace {
