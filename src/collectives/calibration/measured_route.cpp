@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "collectives/calibration/least_squares.hpp"
@@ -80,10 +81,25 @@ std::vector<Method> steady_methods(const std::vector<CallTimes>& sizes) {
   return methods;
 }
 
-std::map<Collective, std::vector<CallTimes>> by_collective(const std::vector<CallTimes>& all) {
-  std::map<Collective, std::vector<CallTimes>> parts;
-  for (const CallTimes& times : all) parts[times.request.collective].push_back(times);
+// A call that a table tells of.
+struct TableCall {
+  CallTimes times;
+  std::optional<Method> settled;  // the only method that the table may name
+};
+
+std::map<Collective, std::vector<TableCall>> by_collective(const std::vector<TableCall>& all) {
+  std::map<Collective, std::vector<TableCall>> parts;
+  for (const TableCall& call : all) parts[call.times.request.collective].push_back(call);
   return parts;
+}
+
+std::vector<Method> steady_methods(const std::vector<TableCall>& calls) {
+  std::vector<CallTimes> sizes;
+  for (const TableCall& call : calls) {
+    sizes.push_back(call.times);
+    if (call.settled) sizes.back().methods = {{*call.settled, call.times.of(*call.settled)}};
+  }
+  return steady_methods(sizes);
 }
 
 // The seconds in which ranks tell each other where their buffers lie: those of a small all_gather.
@@ -112,26 +128,24 @@ CallTimes mean_of(const CallTimes& one, const CallTimes& other) {
 // ordinary buffers seldom wait to be told; those with symmetric buffers do, so that this is not counted.)
 constexpr std::int64_t alike_up_to = 1024;
 
-void make_alike(std::vector<CallTimes>& ordinary, std::vector<CallTimes>& symmetric, double telling) {
+void make_alike(std::vector<TableCall>& ordinary, std::vector<TableCall>& symmetric, double telling) {
   std::vector<CallTimes> means;
-  std::vector<std::pair<CallTimes*, CallTimes*>> alike;
-  for (CallTimes& one : ordinary) {
-    for (CallTimes& other : symmetric) {
-      if (one.request != other.request) continue;
-      CallTimes mean = mean_of(one, other);
+  std::vector<std::pair<TableCall*, TableCall*>> alike;
+  for (TableCall& one : ordinary) {
+    for (TableCall& other : symmetric) {
+      if (one.times.request != other.times.request) continue;
+      CallTimes mean = mean_of(one.times, other.times);
       if (mean.methods.empty()) continue;
-      const double apart = (one.fastest().seconds + other.fastest().seconds) / 2 + telling;
-      const bool is_better_alike = has_root(one.request.collective) && mean.fastest().seconds <= apart;
-      if (one.bytes > alike_up_to && !is_better_alike) continue;
+      const double apart = (one.times.fastest().seconds + other.times.fastest().seconds) / 2 + telling;
+      const bool is_better_alike = has_root(mean.request.collective) && mean.fastest().seconds <= apart;
+      if (mean.bytes > alike_up_to && !is_better_alike) continue;
       means.push_back(std::move(mean));
       alike.emplace_back(&one, &other);
     }
   }
   if (alike.empty()) return;
   const std::vector<Method> methods = steady_methods(means);
-  for (std::size_t i = 0; i < alike.size(); ++i) {
-    alike[i].first->methods = alike[i].second->methods = {{methods[i], means[i].of(methods[i])}};
-  }
+  for (std::size_t i = 0; i < alike.size(); ++i) *alike[i].first = *alike[i].second = {means[i], methods[i]};
 }
 
 // The bytes at which the second method overtakes the first, if the ratio of their times is a power of the bytes; halfway
@@ -143,26 +157,25 @@ double crossing(const CallTimes& here, const CallTimes& next, const Method& firs
   return static_cast<double>(here.bytes) * std::pow(static_cast<double>(next.bytes) / static_cast<double>(here.bytes), part);
 }
 
-// A boundary lies where the times cross, or at the capacity of a packet. candidates: the same calls as in `timed`, with the
-// methods that the table may name.
-std::string table(const std::vector<CallTimes>& candidates, const std::vector<CallTimes>& timed, int reach) {
-  const auto all_timed = by_collective(timed);
+// A boundary lies where the times cross, or at the capacity of a packet.
+std::string table(const std::vector<TableCall>& all, int reach) {
   std::string text;
-  for (const auto& [collective, sizes] : by_collective(candidates)) {
-    const std::vector<CallTimes>& times = all_timed.at(collective);
-    const std::vector<Method> methods = steady_methods(sizes);
+  for (const auto& [collective, calls] : by_collective(all)) {
+    const std::vector<Method> methods = steady_methods(calls);
     text += fmt::format("{}{}:", text.empty() ? "" : ";", name(collective));
     std::int64_t from = 0;
-    for (std::size_t i = 0; i < sizes.size(); ++i) {
-      const bool last = i + 1 == sizes.size();
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      const bool last = i + 1 == calls.size();
       if (!last && methods[i + 1] == methods[i]) continue;
-      const double bytes = last ? 0 : crossing(times[i], times[i + 1], methods[i], methods[i + 1]);
-      auto to = last ? sizes[i].bytes * reach + 1 : static_cast<std::int64_t>(three_digits(bytes));
+      const CallTimes& here = calls[i].times;
+      const double bytes = last ? 0 : crossing(here, calls[i + 1].times, methods[i], methods[i + 1]);
+      auto to = last ? here.bytes * reach + 1 : static_cast<std::int64_t>(three_digits(bytes));
       if (methods[i].algorithm == Algorithm::packet) {
         const bool one_share = collective == Collective::all_gather || collective == Collective::gather;
-        to = std::min(to, most_packet_bytes * (one_share ? sizes[i].request.size : 1) + 1);
+        to = std::min(to, most_packet_bytes * (one_share ? here.request.size : 1) + 1);
       }
       const bool open = last && reach == 0;
+      if (!open && to <= from) continue;  // the next method takes over where the last one did
       text +=
           fmt::format("{}{}-{}:{}", from == 0 ? "" : ",", from, open ? "inf" : fmt::format("{}", to), to_string(methods[i]));
       from = to;
@@ -171,27 +184,31 @@ std::string table(const std::vector<CallTimes>& candidates, const std::vector<Ca
   return text;
 }
 
+std::vector<TableCall> unsettled(const std::vector<CallTimes>& times) {
+  std::vector<TableCall> calls;
+  for (const CallTimes& each : times) calls.push_back({each, std::nullopt});
+  return calls;
+}
+
 }  // namespace
 
-std::string table_of(const std::vector<CallTimes>& times, int reach) { return table(times, times, reach); }
+std::string table_of(const std::vector<CallTimes>& times, int reach) { return table(unsettled(times), reach); }
 
 MeasuredRoute measured_route(const std::string& route, int ranks, double ranks_per_core, const std::vector<CallTimes>& times,
                              int reach) {
   MeasuredRoute measured;
   measured.route = {.route = route, .ranks = ranks, .ranks_per_core = ranks_per_core, .cost = fitted(times)};
   const double telling = telling_seconds(times);
-  std::vector<CallTimes> ordinary, symmetric, timed_ordinary, timed_symmetric;
-  for (auto& [collective, sizes] : by_collective(times)) {
-    std::vector<CallTimes> one, other;
-    for (const CallTimes& each : sizes) (each.symmetric ? other : one).push_back(each);
-    timed_ordinary.insert(timed_ordinary.end(), one.begin(), one.end());
-    timed_symmetric.insert(timed_symmetric.end(), other.begin(), other.end());
+  std::vector<TableCall> ordinary, symmetric;
+  for (auto& [collective, calls] : by_collective(unsettled(times))) {
+    std::vector<TableCall> one, other;
+    for (const TableCall& each : calls) (each.times.symmetric ? other : one).push_back(each);
     if (!other.empty()) make_alike(one, other, telling);
     ordinary.insert(ordinary.end(), one.begin(), one.end());
     symmetric.insert(symmetric.end(), other.begin(), other.end());
   }
-  measured.table = table(ordinary, timed_ordinary, reach);
-  measured.symmetric_table = table(symmetric, timed_symmetric, reach);
+  measured.table = table(ordinary, reach);
+  measured.symmetric_table = table(symmetric, reach);
   return measured;
 }
 

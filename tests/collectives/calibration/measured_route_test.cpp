@@ -47,6 +47,15 @@ TEST(MeasuredRoute, AChangeBehindCallsThatAreMadeAlikeIsWhereTheTimesCross) {
   EXPECT_EQ(measured.symmetric_table, measured.table);
 }
 
+// The second method is the best at one size only, and both boundaries are rounded to it.
+TEST(MeasuredRoute, NoRangeIsEmpty) {
+  const Method a = Algorithm::recursive_doubling, b = Algorithm::two_shot, c = Algorithm::ring;
+  EXPECT_EQ(table_of({times_of(Collective::all_reduce, 1000, {{a, 1e-6}, {b, 1e-3}}),
+                      times_of(Collective::all_reduce, 1010, {{a, 1.12e-6}, {b, 1e-6}, {c, 1.12e-6}}),
+                      times_of(Collective::all_reduce, 1020, {{b, 1e-3}, {c, 1e-6}})}),
+            "all_reduce:0-1010:recursive_doubling,1010-inf:ring");
+}
+
 TEST(MeasuredRoute, ASingleNoisySizeChangesNothing) {
   const Method a = Algorithm::ring, b = Algorithm::two_shot;
   std::vector<CallTimes> times;
