@@ -95,6 +95,7 @@ std::map<Collective, std::vector<TableCall>> by_collective(const std::vector<Tab
 
 std::vector<Method> steady_methods(const std::vector<TableCall>& calls) {
   std::vector<CallTimes> sizes;
+  sizes.reserve(calls.size());
   for (const TableCall& call : calls) {
     sizes.push_back(call.times);
     if (call.settled) sizes.back().methods = {{*call.settled, call.times.of(*call.settled)}};
@@ -186,6 +187,7 @@ std::string table(const std::vector<TableCall>& all, int reach) {
 
 std::vector<TableCall> unsettled(const std::vector<CallTimes>& times) {
   std::vector<TableCall> calls;
+  calls.reserve(times.size());
   for (const CallTimes& each : times) calls.push_back({each, std::nullopt});
   return calls;
 }
