@@ -46,19 +46,22 @@ def invented(path):
     return str(path)
 
 
-def tell_measured(where, said):
-    """Exits with an error if the job that was to measure the machine has kept nothing."""
-    measured = re.search(r"Measured this machine.*", said)
-    if not measured:
-        sys.exit(f"error: the machine was too busy to be measured, {where}; try again when it does less.")
-    print(f"# {where}: {measured[0]}", flush=True)
+def measure_machine(where, job):
+    """job() runs one that is to measure the machine, and returns what it said. Exits with an error if three have kept nothing."""
+    for _ in range(3):
+        measured = re.search(r"Measured this machine.*", job())
+        if measured:
+            print(f"# {where}: {measured[0]}", flush=True)
+            return
+        print(f"# {where}: The machine was too busy to be measured.", flush=True)
+    sys.exit(f"error: the machine was too busy to be measured, {where}; try again when it does less.")
 
 
 def on_one_host(ranks, runs, cache, tuning):
     known = {"STRETTO_CACHE_DIR": cache}
     measuring = {"STRETTO_CALIBRATE": "now", "STRETTO_TUNING": tuning, "STRETTO_LOG": "info"}
     for _ in range(MEASUREMENTS):
-        tell_measured(f"{ranks} ranks", run([PERF, "barrier", "--nproc", ranks, "-n", 1], **measuring, **known).stderr)
+        measure_machine(f"{ranks} ranks", lambda: run([PERF, "barrier", "--nproc", ranks, "-n", 1], **measuring, **known).stderr)
     measure = [PERF, "selection", "--nproc", ranks, "-f", 8, "--runs", runs, "--tolerance", 1e9]
     before, now = (figures_of(measure, lambda words: run(words, **known)) for _ in range(2))
     for first, row in zip(before, now, strict=True):
@@ -72,7 +75,7 @@ def between_hosts(hosts, ranks, cache, tuning):
         measuring = {"STRETTO_CALIBRATE": "now", "STRETTO_TUNING": tuning, "STRETTO_LOG": "info"}
         where = f"{hosts} hosts x {ranks} ranks"
         for _ in range(MEASUREMENTS):
-            tell_measured(where, network.output_of([PERF, "barrier", "-n", 1], measuring, "stderr"))
+            measure_machine(where, lambda: network.output_of([PERF, "barrier", "-n", 1], measuring, "stderr"))
         for collective in COLLECTIVES:
             for size in HOST_SIZES:
                 ranks_time = "3" if collective in WITH_A_ROOT else "1"
