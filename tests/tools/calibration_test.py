@@ -134,8 +134,9 @@ class Calibration(unittest.TestCase):
         self.assertRegex(said, MEASURED)
         if "Measured" in said:
             self.assertRegex(said, "neither STRETTO_CACHE_DIR, XDG_CACHE_HOME nor HOME")
-        self.measure(**{**nowhere, "XDG_CACHE_HOME": str(self.cache)})
-        self.cache = self.cache / "stretto"
+        nowhere["XDG_CACHE_HOME"] = str(self.cache)
+        self.cache /= "stretto"
+        self.measure(**nowhere)
         self.written()
 
     def test_several_hosts(self):
