@@ -25,7 +25,7 @@ class Board {
   static constexpr std::size_t room_bytes = 16384;  // bytes of the largest post
   // How many posts are kept: a member that waits for no others, like the root of a broadcast, can be this far ahead.
   static constexpr std::uint64_t slots = 16;
-  static constexpr std::uint64_t large_slots = 4;
+  static constexpr std::uint64_t large_slots = 8;
   static std::size_t footprint();  // bytes of one member
 
   struct Member {
