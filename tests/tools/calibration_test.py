@@ -236,7 +236,7 @@ class Calibration(unittest.TestCase):
             self.assertTrue(line, before)
         rank = int(pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()[1])
         os.kill(rank, signal.SIGSTOP)
-        time.sleep(4.5)
+        time.sleep(6.5)
         os.kill(rank, signal.SIGCONT)
         return before + self.said_by(job)[0]
 

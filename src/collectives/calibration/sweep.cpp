@@ -34,7 +34,7 @@ Sweep::Sweep(const Communicator& ranks, const Effort& at_small_sizes, const Effo
 bool Sweep::add(const Size& size, bool symmetric, const std::function<std::vector<Method>(const TimedCall&)>& methods,
                 const std::function<double(const TimedCall&)>& least_seconds) {
   for (const Collective collective : timed_collectives()) {
-    if (is_over(size.bytes < large ? 2 * budget_ : budget_)) return false;
+    if (is_over(size.bytes < large ? 3 * budget_ : budget_)) return false;
     const std::int64_t count = TimedCall::count_of(collective, size.bytes, ranks_.size());
     if (count == 0 || settled_.contains(collective)) continue;
     const TimedCall call(ranks_, collective, count, symmetric);

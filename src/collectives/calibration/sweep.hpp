@@ -21,7 +21,7 @@ class Sweep {
     double times_slower;       // than the fastest at the last size: what is left out
     std::size_t most_methods;  // of those that are left; 0: all methods are timed, whatever they took at the last size
   };
-  // budget: seconds. Sizes below 1 MiB, without which a measurement is worth nothing, may take twice as long.
+  // budget: seconds. Sizes below 1 MiB, without which a measurement is worth nothing, may take three times as long.
   Sweep(const Communicator& ranks, const Effort& at_small_sizes, const Effort& at_large_sizes, double budget);
 
   // methods(call): those to time, unless the last size decides (Size::most_methods). least_seconds(call): what no method can
