@@ -46,11 +46,12 @@ LinkCost fitted(const std::vector<CallTimes>& all) {
   return cost;
 }
 
+constexpr double change = 0.05;  // what another method must gain for a table to change to it
+
 double three_digits(double value) { return std::stod(fmt::format("{:.3g}", value)); }
 
 // For each size, the method of the sequence with the least product of slowdowns, where a change of method counts as one.
 std::vector<Method> steady_methods(const std::vector<CallTimes>& sizes) {
-  constexpr double change = 0.05;
   struct BestSequence {  // the best sequence that ends with a method at a size
     double cost = 0;
     std::size_t before = 0;  // index of its method at the size before
@@ -158,28 +159,70 @@ double crossing(const CallTimes& here, const CallTimes& next, const Method& firs
   return static_cast<double>(here.bytes) * std::pow(static_cast<double>(next.bytes) / static_cast<double>(here.bytes), part);
 }
 
-// A boundary lies where the times cross, or at the capacity of a packet.
+// A method's seconds between two sizes, as a power of the bytes; infinite if it was not timed at both.
+double seconds_between(const CallTimes& here, const CallTimes& next, const Method& method, double bytes) {
+  const double before = here.of(method), after = next.of(method);
+  if (!std::isfinite(before) || !std::isfinite(after)) return std::numeric_limits<double>::infinity();
+  const auto from = static_cast<double>(here.bytes), to = static_cast<double>(next.bytes);
+  return before * std::pow(after / before, std::log(bytes / from) / std::log(to / from));
+}
+
+// The largest vector, in bytes, that a method takes.
+std::int64_t capacity(const Method& method, const PlanRequest& request) {
+  if (method.algorithm != Algorithm::packet) return std::numeric_limits<std::int64_t>::max() - 1;
+  const bool one_share = request.collective == Collective::all_gather || request.collective == Collective::gather;
+  return most_packet_bytes * (one_share ? request.size : 1);
+}
+
+struct Range {
+  std::int64_t to;  // bytes; the range ends before
+  Method method;
+};
+
+// From one method to another between two sizes: it changes where their times cross, or at the capacity of a packet. A third
+// method that is faster there has a range between theirs.
+void add_ranges(const CallTimes& here, const CallTimes& next, const Method& first, const Method& second,
+                std::vector<Range>& ranges) {
+  const auto end_of = [&](const Method& method, const Method& then) {
+    const double bytes = three_digits(crossing(here, next, method, then));
+    return std::min(static_cast<std::int64_t>(bytes), capacity(method, here.request) + 1);
+  };
+  const std::int64_t end = end_of(first, second);
+  const auto seconds = [&](const Method& method) {
+    const bool can = end <= capacity(method, here.request);
+    return can ? seconds_between(here, next, method, static_cast<double>(end)) : std::numeric_limits<double>::infinity();
+  };
+  Method third = second;
+  double least = (1 - change) * std::min(seconds(first), seconds(second));
+  for (const MethodTime& time : here.methods) {
+    if (time.method == first || seconds(time.method) >= least) continue;
+    third = time.method;
+    least = seconds(third);
+  }
+  if (third != second) ranges.push_back({end_of(first, third), first});
+  ranges.push_back({end_of(third != second ? third : first, second), third != second ? third : first});
+}
+
 std::string table(const std::vector<TableCall>& all, int reach) {
   std::string text;
   for (const auto& [collective, calls] : by_collective(all)) {
     const std::vector<Method> methods = steady_methods(calls);
+    std::vector<Range> ranges;
+    for (std::size_t i = 0; i + 1 < calls.size(); ++i) {
+      if (methods[i + 1] != methods[i]) add_ranges(calls[i].times, calls[i + 1].times, methods[i], methods[i + 1], ranges);
+    }
+    const CallTimes& last = calls.back().times;
+    const std::int64_t reached = reach == 0 ? std::numeric_limits<std::int64_t>::max() : last.bytes * reach + 1;
+    ranges.push_back({std::min(reached, capacity(methods.back(), last.request) + 1), methods.back()});
+
     text += fmt::format("{}{}:", text.empty() ? "" : ";", name(collective));
     std::int64_t from = 0;
-    for (std::size_t i = 0; i < calls.size(); ++i) {
-      const bool last = i + 1 == calls.size();
-      if (!last && methods[i + 1] == methods[i]) continue;
-      const CallTimes& here = calls[i].times;
-      const double bytes = last ? 0 : crossing(here, calls[i + 1].times, methods[i], methods[i + 1]);
-      auto to = last ? here.bytes * reach + 1 : static_cast<std::int64_t>(three_digits(bytes));
-      if (methods[i].algorithm == Algorithm::packet) {
-        const bool one_share = collective == Collective::all_gather || collective == Collective::gather;
-        to = std::min(to, most_packet_bytes * (one_share ? here.request.size : 1) + 1);
-      }
-      const bool open = last && reach == 0;
-      if (!open && to <= from) continue;  // the next method takes over where the last one did
-      text +=
-          fmt::format("{}{}-{}:{}", from == 0 ? "" : ",", from, open ? "inf" : fmt::format("{}", to), to_string(methods[i]));
-      from = to;
+    for (const Range& range : ranges) {
+      if (range.to <= from) continue;  // the next method takes over where the last one did
+      const bool open = range.to == std::numeric_limits<std::int64_t>::max();
+      text += fmt::format("{}{}-{}:{}", from == 0 ? "" : ",", from, open ? "inf" : fmt::format("{}", range.to),
+                          to_string(range.method));
+      from = range.to;
     }
   }
   return text;

@@ -94,7 +94,7 @@ std::vector<CallTimes> times_within_node(const Communicator& node, double budget
   // The last one is beyond most caches, for all ranks together.
   const std::int64_t largest = std::clamp<std::int64_t>((32 << 20) / node.size(), 4 << 20, 16 << 20);
   const Sweep::Size sizes[] = {{8, 0, 0},         {512, 0, 0},     {4 << 10, 0, 0},  {most_packet_bytes, 0, 0},
-                               {256 << 10, 0, 0}, {2 << 20, 3, 8}, {largest, 1.3, 2}};
+                               {256 << 10, 0, 0}, {2 << 20, 3, 8}, {largest, 1.5, 4}};
   const double most = on_rank_zero(node, std::min(most_memory / node.size(), number_setting("STRETTO_HEAP_BYTES") / 4));
   Sweep sweep(node, small_within, large_within, budget);
   std::int64_t reached = 0;

@@ -1,6 +1,7 @@
 #include "collectives/calibration/sweep.hpp"
 
 #include <algorithm>
+#include <set>
 
 namespace stretto {
 namespace {
@@ -21,6 +22,23 @@ std::vector<Method> promising(const CallTimes& times, double times_slower, std::
   return methods;
 }
 
+// Of each algorithm the first method, and the same in more lanes or pieces, which pay for themselves where there are more
+// bytes.
+std::vector<Method> one_of_each_and_finer(const std::vector<Method>& best_first, std::size_t most_algorithms) {
+  std::set<Algorithm> algorithms;
+  std::vector<Method> methods;
+  for (const Method& method : best_first) {
+    if (algorithms.size() == most_algorithms) break;
+    if (!algorithms.insert(method.algorithm).second) continue;
+    methods.push_back(method);
+    Method finer = method;
+    if (takes_pieces(method.algorithm)) finer.pieces *= 4;
+    if (method.algorithm == Algorithm::ring) finer.lanes *= 2;
+    if (finer != method && finer.lanes <= most_lanes) methods.push_back(finer);
+  }
+  return methods;
+}
+
 }  // namespace
 
 double on_rank_zero(const Communicator& ranks, double value) {
@@ -29,7 +47,12 @@ double on_rank_zero(const Communicator& ranks, double value) {
 }
 
 Sweep::Sweep(const Communicator& ranks, const Effort& at_small_sizes, const Effort& at_large_sizes, double budget)
-    : ranks_(ranks), small_(at_small_sizes), large_(at_large_sizes), begin_(now_seconds()), budget_(budget) {}
+    : ranks_(ranks),
+      is_of_one_node_(ranks.nodes() == std::vector<int>(ranks.nodes().size(), 0)),
+      small_(at_small_sizes),
+      large_(at_large_sizes),
+      begin_(now_seconds()),
+      budget_(budget) {}
 
 bool Sweep::add(const Size& size, bool symmetric, const std::function<std::vector<Method>(const TimedCall&)>& methods,
                 const std::function<double(const TimedCall&)>& least_seconds) {
@@ -40,8 +63,7 @@ bool Sweep::add(const Size& size, bool symmetric, const std::function<std::vecto
     const TimedCall call(ranks_, collective, count, symmetric);
     const auto last = last_.find({collective, symmetric});
     const bool decided = size.most_methods > 0 && last != last_.end();
-    const std::vector<Method> tried =
-        decided ? promising(times_[last->second], size.times_slower, size.most_methods) : methods(call);
+    const std::vector<Method> tried = decided ? methods_after(times_[last->second], size) : methods(call);
     const Method so_far = call.chosen();
     const double least = least_seconds && size.bytes >= large ? least_seconds(call) : 0;
     CallTimes times = time(call, tried, least);
@@ -52,6 +74,12 @@ bool Sweep::add(const Size& size, bool symmetric, const std::function<std::vecto
     times_.push_back(std::move(times));
   }
   return true;
+}
+
+std::vector<Method> Sweep::methods_after(const CallTimes& last, const Size& size) const {
+  if (is_of_one_node_)
+    return one_of_each_and_finer(promising(last, size.times_slower, last.methods.size()), size.most_methods);
+  return promising(last, size.times_slower, size.most_methods);
 }
 
 CallTimes Sweep::time(const TimedCall& call, const std::vector<Method>& methods, double least_seconds) {

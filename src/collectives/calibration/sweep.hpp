@@ -18,8 +18,9 @@ class Sweep {
  public:
   struct Size {
     std::int64_t bytes;
-    double times_slower;       // than the fastest at the last size: what is left out
-    std::size_t most_methods;  // of those that are left; 0: all methods are timed, whatever they took at the last size
+    double times_slower;  // than the fastest at the last size: what is left out
+    // Of those that are left; within a node, algorithms. 0: all methods are timed, whatever they took at the last size.
+    std::size_t most_methods;
   };
   // budget: seconds. Sizes below 1 MiB, without which a measurement is worth nothing, may take three times as long.
   Sweep(const Communicator& ranks, const Effort& at_small_sizes, const Effort& at_large_sizes, double budget);
@@ -35,11 +36,13 @@ class Sweep {
   const std::vector<CallTimes>& times() const { return times_; }
 
  private:
+  std::vector<Method> methods_after(const CallTimes& last, const Size& size) const;
   CallTimes time(const TimedCall& call, const std::vector<Method>& methods, double least_seconds);
   Effort effort_for(Collective collective, std::int64_t bytes) const;
   bool is_over(double budget) const;
 
   const Communicator& ranks_;
+  bool is_of_one_node_;
   Effort small_, large_;
   double begin_, budget_;
   std::map<std::pair<Collective, bool>, std::size_t> last_;  // the place in times_ of the last size

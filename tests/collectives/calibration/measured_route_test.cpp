@@ -34,6 +34,20 @@ TEST(MeasuredRoute, TableChangesWhereTheTimesCross) {
   EXPECT_EQ(table_of(ordinary), "all_reduce:0-64000:recursive_doubling,64000-inf:ring");
 }
 
+TEST(MeasuredRoute, AThirdMethodHasTheRangeInWhichItIsFaster) {
+  const Method a = Algorithm::recursive_doubling, b = Algorithm::staged, c = Algorithm::ring;
+  const auto table_with = [&](const Method& first, double of_b) {
+    return table_of({times_of(Collective::all_reduce, 64, {{first, 1e-6}, {b, of_b}, {c, 8e-6}}),
+                     times_of(Collective::all_reduce, 64 << 10, {{first, 1e-3}, {b, 64 * of_b}, {c, 32e-6}})});
+  };
+  EXPECT_EQ(table_with(a, 2e-6), "all_reduce:0-367:recursive_doubling,367-2050:staged,2050-inf:ring");
+  EXPECT_EQ(table_with(a, 4e-6), "all_reduce:0-871:recursive_doubling,871-inf:ring");
+  // The first cannot do more.
+  EXPECT_EQ(table_of({times_of(Collective::all_reduce, 4 << 10, {{Algorithm::packet, 1e-6}, {b, 2e-6}, {c, 8e-6}}),
+                      times_of(Collective::all_reduce, 4 << 20, {{b, 128e-6}, {c, 32e-6}})}),
+            "all_reduce:0-16385:packet,16385-131000:staged,131000-inf:ring");
+}
+
 // The table takes one method for both kinds of memory at 1 KiB, whose times count where it changes.
 TEST(MeasuredRoute, AChangeBehindCallsThatAreMadeAlikeIsWhereTheTimesCross) {
   const Method a = Algorithm::packet, b = Algorithm::staged;
