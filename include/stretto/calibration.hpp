@@ -82,7 +82,8 @@ struct STRETTO_API MeasuredRoute {
 };
 // Fits the costs to the times: non-negative least squares of relative errors. Sizes must ascend in each collective. A table
 // changes its method only where that gains 5% or more, since a method that is faster at a single size is often noise.
-// `reach` is how many times as many bytes as the largest size it says something of; 0: any number.
+// Between two sizes a method's time counts as a power of the bytes. `reach` is how many times as many bytes as the largest
+// size it says something of; 0: any number.
 STRETTO_API MeasuredRoute measured_route(const std::string& route, int ranks, double ranks_per_core,
                                          const std::vector<CallTimes>& times, int reach = 0);
 // The table alone: "all_reduce:0-4096:packet,4096-inf:ring;...".

@@ -14,8 +14,8 @@
 namespace stretto {
 namespace {
 
-constexpr Effort small_within{.looks = 4, .hopeless = 2.5, .most_calls = 60, .look_seconds = 0.002, .seconds = 0};
-constexpr Effort large_within{.looks = 4, .hopeless = 1.5, .most_calls = 1, .most_bytes = 4 << 20, .seconds = 0};
+constexpr Effort small_within{.looks = 2, .hopeless = 2.5, .most_calls = 60, .look_seconds = 0.002, .seconds = 0};
+constexpr Effort large_within{.looks = 2, .hopeless = 1.5, .most_calls = 1, .most_bytes = 4 << 20, .seconds = 0};
 constexpr Effort small_between{.looks = 2, .hopeless = 3, .most_calls = 3, .look_seconds = 0.003, .seconds = 0};
 constexpr Effort large_between{.looks = 1, .most_calls = 2, .most_bytes = 8 << 20, .look_seconds = 0.01, .seconds = 0};
 constexpr double most_memory = 1 << 30;         // bytes of all buffers on a host

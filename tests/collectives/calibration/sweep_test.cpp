@@ -44,5 +44,15 @@ TEST(Sweep, TriesNoMethodThatCannotBeFaster) {
   });
 }
 
+// What is tried at a size by the last one: ring and two_shot, and ring in two lanes.
+TEST(Sweep, TriesAlgorithmsInMoreLanesWhereThereAreMoreBytes) {
+  run_threads(2, [](const Communicator& world) {
+    Sweep sweep(world, single, single, 60);
+    EXPECT_TRUE(sweep.add({4 << 10, 0, 0}, false, few_methods));
+    EXPECT_TRUE(sweep.add({64 << 10, 1e9, 2}, false, few_methods));
+    EXPECT_EQ(methods_of(sweep), (std::vector<std::size_t>{2, 3}));
+  });
+}
+
 }  // namespace
 }  // namespace stretto
