@@ -35,7 +35,7 @@ struct STRETTO_API CallTimes {
 struct Effort {
   int looks = 2;
   // Methods are not looked at again that took more than so many times as long as the fastest one, both in their first look
-  // and in a call before it.
+  // and in the calls before it.
   double hopeless = 1e9;
   int most_calls = 200;  // of a look; fewer if their vectors have more than most_bytes in all
   std::int64_t most_bytes = 1 << 20;

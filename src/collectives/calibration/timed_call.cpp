@@ -80,14 +80,14 @@ CallTimes TimedCall::time(const std::vector<Method>& methods, const Effort& effo
   const auto can_be_used = [&](const Method& method) {
     if (touches_buffers(method.algorithm) && !(method.algorithm == Algorithm::pull ? reads : maps)) return false;
     try {
-      double seconds = 0;
+      double least = std::numeric_limits<double>::infinity();
       // The first two calls are the first to touch the two pieces of memory that the communicator keeps.
-      for (int i = 0; i < 2; ++i) {
+      for (int i = 0; i < 3; ++i) {
         const double begin = now_seconds();
         communicator_.start(call_, stream, {.method = method}).wait();
-        seconds = now_seconds() - begin;
+        least = std::min(least, now_seconds() - begin);
       }
-      early_calls.push_back(seconds);
+      early_calls.push_back(least);
       return true;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::invalid_argument) throw;
@@ -106,7 +106,7 @@ CallTimes TimedCall::time(const std::vector<Method>& methods, const Effort& effo
   };
   const double few = static_cast<double>(std::clamp<std::int64_t>(effort.most_bytes / times.bytes, 1, effort.most_calls));
   std::vector<std::vector<double>> looks(times.methods.size());
-  // The less of the first look and the call before it: one of them alone may have met other work.
+  // The least of the first look and the calls before it: one or two of them may have met other work.
   std::vector<double> at_first = joined(communicator_, request_.collective, std::move(early_calls));
   double least = std::numeric_limits<double>::infinity();  // of the first looks
   const auto is_hopeless = [&](std::size_t m) { return !looks[m].empty() && at_first[m] > effort.hopeless * least; };
@@ -127,6 +127,7 @@ CallTimes TimedCall::time(const std::vector<Method>& methods, const Effort& effo
     least = *std::min_element(means.begin(), means.end());
   }
   for (std::size_t m = 0; m < looks.size(); ++m) {
+    if (is_hopeless(m)) looks[m] = {at_first[m]};
     std::sort(looks[m].begin(), looks[m].end());
     times.methods[m].seconds = looks[m][looks[m].size() / 4];
   }
