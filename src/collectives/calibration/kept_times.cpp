@@ -15,14 +15,28 @@ using Json = nlohmann::ordered_json;
 
 // The times of `fresh` with the earlier ones, which count as so many measurements.
 void join(CallTimes& earlier, int measurements, const CallTimes& fresh) {
-  std::vector<MethodTime> both;
-  for (const MethodTime& time : fresh.methods) {
-    const double before = earlier.of(time.method);
+  std::vector<MethodTime> joined;
+  double slowdown = 0;  // of the fresh measurement: the logarithm of the geometric mean of the ratios
+  for (const auto& [method, seconds] : fresh.methods) {
+    const double before = earlier.of(method);
     if (!std::isfinite(before)) continue;
-    const double sum = measurements * std::log(before) + std::log(time.seconds);
-    both.push_back({time.method, std::exp(sum / (measurements + 1))});
+    const double ratio = std::log(seconds / before);
+    joined.push_back({method, before * std::exp(ratio / (measurements + 1))});
+    slowdown += ratio;
   }
-  earlier.methods = both.empty() ? fresh.methods : both;
+  if (joined.empty()) {
+    earlier.methods = fresh.methods;
+    return;
+  }
+  slowdown /= static_cast<double>(joined.size());
+  const double earlier_part = slowdown / (measurements + 1), fresh_part = earlier_part - slowdown;
+  for (const auto& [method, seconds] : earlier.methods) {
+    if (!std::isfinite(fresh.of(method))) joined.push_back({method, seconds * std::exp(earlier_part)});
+  }
+  for (const auto& [method, seconds] : fresh.methods) {
+    if (!std::isfinite(earlier.of(method))) joined.push_back({method, seconds * std::exp(fresh_part)});
+  }
+  earlier.methods = joined;
 }
 
 Json json_of(const CallTimes& times) {

@@ -14,7 +14,7 @@ struct KeptTimes {
   std::vector<CallTimes> calls;
 
   // Adds a measurement. A method's time becomes the geometric mean, so that each measurement counts by its ratios. A method
-  // stays if both have timed it, unless they have no method of the call in common.
+  // that one of them lacks keeps its ratio to those that both have; if they have none in common, the fresh ones stay.
   void add(const std::vector<CallTimes>& fresh);
 };
 

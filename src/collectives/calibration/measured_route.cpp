@@ -29,7 +29,8 @@ LinkCost fitted(const std::vector<CallTimes>& all) {
       if (time.method.lanes > 1) {
         Method half = time.method;
         half.lanes /= 2;
-        if (times.bytes >= (1 << 20)) lane_gains.push_back(times.of(half) / time.seconds - 1);
+        const double gain = times.of(half) / time.seconds - 1;
+        if (times.bytes >= (1 << 20) && std::isfinite(gain)) lane_gains.push_back(gain);
         continue;
       }
       const Cost cost = cost_of(request);
@@ -42,7 +43,7 @@ LinkCost fitted(const std::vector<CallTimes>& all) {
   std::sort(lane_gains.begin(), lane_gains.end());
   const double lane_gain = lane_gains.empty() ? 0 : std::max(0.0, lane_gains[lane_gains.size() / 2]);
   LinkCost cost{x[0], x[1], x[2], x[3]};
-  cost.lane_gain = std::isfinite(lane_gain) ? lane_gain : 0;
+  cost.lane_gain = lane_gain;
   return cost;
 }
 
@@ -85,7 +86,7 @@ std::vector<Method> steady_methods(const std::vector<CallTimes>& sizes) {
 // A call that a table tells of.
 struct TableCall {
   CallTimes times;
-  std::optional<Method> settled;  // the only method that the table may name
+  std::optional<Method> settled;  // the only method that the table may name for so many bytes
 };
 
 std::map<Collective, std::vector<TableCall>> by_collective(const std::vector<TableCall>& all) {
@@ -180,14 +181,14 @@ struct Range {
 };
 
 // From one method to another between two sizes: it changes where their times cross, or at the capacity of a packet. A third
-// method that is faster there has a range between theirs.
+// method that is faster there, or known there where they are not, has a range between theirs.
 void add_ranges(const CallTimes& here, const CallTimes& next, const Method& first, const Method& second,
                 std::vector<Range>& ranges) {
   const auto end_of = [&](const Method& method, const Method& then) {
     const double bytes = three_digits(crossing(here, next, method, then));
     return std::min(static_cast<std::int64_t>(bytes), capacity(method, here.request) + 1);
   };
-  const std::int64_t end = end_of(first, second);
+  const std::int64_t end = end_of(first, second);  // unless there is a third
   const auto seconds = [&](const Method& method) {
     const bool can = end <= capacity(method, here.request);
     return can ? seconds_between(here, next, method, static_cast<double>(end)) : std::numeric_limits<double>::infinity();
@@ -195,12 +196,16 @@ void add_ranges(const CallTimes& here, const CallTimes& next, const Method& firs
   Method third = second;
   double least = (1 - change) * std::min(seconds(first), seconds(second));
   for (const MethodTime& time : here.methods) {
-    if (time.method == first || seconds(time.method) >= least) continue;
+    if (time.method == first || !(seconds(time.method) < least)) continue;
     third = time.method;
     least = seconds(third);
   }
-  if (third != second) ranges.push_back({end_of(first, third), first});
-  ranges.push_back({end_of(third != second ? third : first, second), third != second ? third : first});
+  if (third == second) {
+    ranges.push_back({end, first});
+    return;
+  }
+  ranges.push_back({std::min(end, end_of(first, third)), first});
+  ranges.push_back({std::max(end, end_of(third, second)), third});
 }
 
 std::string table(const std::vector<TableCall>& all, int reach) {

@@ -62,7 +62,7 @@ bool Sweep::add(const Size& size, bool symmetric, const std::function<std::vecto
     if (count == 0 || settled_.contains(collective)) continue;
     const TimedCall call(ranks_, collective, count, symmetric);
     const auto last = last_.find({collective, symmetric});
-    const bool decided = size.most_methods > 0 && last != last_.end();
+    const bool decided = size.most > 0 && last != last_.end();
     const std::vector<Method> tried = decided ? methods_after(times_[last->second], size) : methods(call);
     const Method so_far = call.chosen();
     const double least = least_seconds && size.bytes >= large ? least_seconds(call) : 0;
@@ -77,9 +77,8 @@ bool Sweep::add(const Size& size, bool symmetric, const std::function<std::vecto
 }
 
 std::vector<Method> Sweep::methods_after(const CallTimes& last, const Size& size) const {
-  if (is_of_one_node_)
-    return one_of_each_and_finer(promising(last, size.times_slower, last.methods.size()), size.most_methods);
-  return promising(last, size.times_slower, size.most_methods);
+  if (is_of_one_node_) return one_of_each_and_finer(promising(last, size.times_slower, last.methods.size()), size.most);
+  return promising(last, size.times_slower, size.most);
 }
 
 CallTimes Sweep::time(const TimedCall& call, const std::vector<Method>& methods, double least_seconds) {

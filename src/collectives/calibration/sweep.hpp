@@ -19,13 +19,14 @@ class Sweep {
   struct Size {
     std::int64_t bytes;
     double times_slower;  // than the fastest at the last size: what is left out
-    // Of those that are left; within a node, algorithms. 0: all methods are timed, whatever they took at the last size.
-    std::size_t most_methods;
+    // How many of those that are left are timed; within a node, how many algorithms, each in up to two methods. 0: all are
+    // timed, whatever they took at the last size.
+    std::size_t most;
   };
   // budget: seconds. Sizes below 1 MiB, without which a measurement is worth nothing, may take three times as long.
   Sweep(const Communicator& ranks, const Effort& at_small_sizes, const Effort& at_large_sizes, double budget);
 
-  // methods(call): those to time, unless the last size decides (Size::most_methods). least_seconds(call): what no method can
+  // methods(call): those to time, unless the last size decides (Size::most). least_seconds(call): what no method can
   // be faster than; where the library's choice nearly takes that for large vectors, no other one is timed, nor any at larger
   // sizes. Returns false once the budget is used up.
   bool add(const Size& size, bool symmetric, const std::function<std::vector<Method>(const TimedCall&)>& methods,

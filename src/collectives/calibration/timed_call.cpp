@@ -75,19 +75,19 @@ CallTimes TimedCall::time(const std::vector<Method>& methods, const Effort& effo
   Communicator::Group& group = Communicator::Group::of(communicator_);
   const bool maps = symmetric_ || group.links().one_process();
   const bool reads = maps || group.context().network().reads_memory();
+  constexpr int calls_before = 3;  // the first look
   // All ranks find alike that a method cannot be used, before any of them has moved a byte.
   std::vector<double> early_calls;
   const auto can_be_used = [&](const Method& method) {
     if (touches_buffers(method.algorithm) && !(method.algorithm == Algorithm::pull ? reads : maps)) return false;
     try {
-      double least = std::numeric_limits<double>::infinity();
-      // The first two calls are the first to touch the two pieces of memory that the communicator keeps.
-      for (int i = 0; i < 3; ++i) {
+      // The first two are the first to touch the two pieces of memory that the communicator keeps; the third finds them
+      // touched.
+      for (int i = 0; i < calls_before; ++i) {
         const double begin = now_seconds();
         communicator_.start(call_, stream, {.method = method}).wait();
-        least = std::min(least, now_seconds() - begin);
+        early_calls.push_back(now_seconds() - begin);
       }
-      early_calls.push_back(least);
       return true;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::invalid_argument) throw;
@@ -107,7 +107,11 @@ CallTimes TimedCall::time(const std::vector<Method>& methods, const Effort& effo
   const double few = static_cast<double>(std::clamp<std::int64_t>(effort.most_bytes / times.bytes, 1, effort.most_calls));
   std::vector<std::vector<double>> looks(times.methods.size());
   // The least of the first look and the calls before it: one or two of them may have met other work.
-  std::vector<double> at_first = joined(communicator_, request_.collective, std::move(early_calls));
+  early_calls = joined(communicator_, request_.collective, std::move(early_calls));
+  std::vector<double> at_first;
+  for (auto call = early_calls.begin(); call != early_calls.end(); call += calls_before) {
+    at_first.push_back(*std::min_element(call, call + calls_before));
+  }
   double least = std::numeric_limits<double>::infinity();  // of the first looks
   const auto is_hopeless = [&](std::size_t m) { return !looks[m].empty() && at_first[m] > effort.hopeless * least; };
   for (int look = 0; look < effort.looks; ++look) {

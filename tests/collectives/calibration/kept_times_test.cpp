@@ -42,11 +42,19 @@ TEST(KeptTimes, MethodsAndCallsThatOnlyOneMeasurementHas) {
   times.add({call(1 << 20, {{ring, 1e-6}}), call(64, {{ring, 1e-6}, {staged, 1e-6}})});
   times.add({call(64, {{packet, 1e-6}, {ring, 1e-6}}), call(64, {{packet, 1e-6}}, true), call(1 << 20, {{staged, 3e-6}})});
   ASSERT_EQ(times.calls.size(), 3U);
-  EXPECT_EQ(times.calls[0].methods.size(), 1U);
-  EXPECT_EQ(times.calls[0].methods[0].method, ring);
+  EXPECT_EQ(times.calls[0].methods.size(), 3U);
   EXPECT_TRUE(times.calls[1].symmetric);
   EXPECT_EQ(times.calls[2].bytes, 1 << 20);
   EXPECT_EQ(times.calls[2].fastest().method, staged);  // they have no method in common
+}
+
+TEST(KeptTimes, AMethodThatOneMeasurementLacksKeepsItsRatio) {
+  KeptTimes times;
+  times.add({call(64, {{ring, 2e-6}, {staged, 1e-6}})});
+  times.add({call(64, {{ring, 200e-6}, {packet, 50e-6}})});  // when all methods took a hundred times as long
+  EXPECT_NEAR(times.calls[0].of(ring), 20e-6, 1e-12);
+  EXPECT_NEAR(times.calls[0].of(staged), 10e-6, 1e-12);
+  EXPECT_NEAR(times.calls[0].of(packet), 5e-6, 1e-12);
 }
 
 TEST(KeptTimes, AFileOfSeveral) {

@@ -1,8 +1,10 @@
 #include "collectives/calibration/sweep.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
 
 #include "stretto/launch.hpp"
 
@@ -44,13 +46,30 @@ TEST(Sweep, TriesNoMethodThatCannotBeFaster) {
   });
 }
 
-// What is tried at a size by the last one: ring and two_shot, and ring in two lanes.
-TEST(Sweep, TriesAlgorithmsInMoreLanesWhereThereAreMoreBytes) {
+// Each size tries what the last one found: of each algorithm the best method, and the same in more lanes or pieces.
+TEST(Sweep, TriesAlgorithmsInMoreLanesAndPiecesWhereThereAreMoreBytes) {
   run_threads(2, [](const Communicator& world) {
     Sweep sweep(world, single, single, 60);
-    EXPECT_TRUE(sweep.add({4 << 10, 0, 0}, false, few_methods));
-    EXPECT_TRUE(sweep.add({64 << 10, 1e9, 2}, false, few_methods));
-    EXPECT_EQ(methods_of(sweep), (std::vector<std::size_t>{2, 3}));
+    const auto methods = [](const TimedCall& call) {
+      const bool is_sum = call.request().collective == Collective::all_reduce;
+      return is_sum ? std::vector<Method>{Algorithm::two_shot, method_from_text("ring*4"), Algorithm::double_binary_tree}
+                    : std::vector<Method>{Algorithm::direct};
+    };
+    const auto tried_last = [&] {
+      std::vector<std::string> names;
+      for (const CallTimes& times : sweep.times()) {
+        if (times.request.collective != Collective::all_reduce) continue;
+        names.clear();
+        for (const MethodTime& time : times.methods) names.push_back(to_string(time.method));
+      }
+      return names;
+    };
+    EXPECT_TRUE(sweep.add({4 << 10, 0, 0}, false, methods));
+    EXPECT_TRUE(sweep.add({64 << 10, 1e9, 3}, false, methods));
+    EXPECT_THAT(tried_last(),
+                testing::UnorderedElementsAre("two_shot", "ring*4", "double_binary_tree", "double_binary_tree/4"));
+    EXPECT_TRUE(sweep.add({128 << 10, 1e9, 1}, false, methods));
+    EXPECT_LE(tried_last().size(), 2U);
   });
 }
 

@@ -20,7 +20,7 @@ class CommunicatorPool {
   //
   // Collective over the members, and blocks until all of them have called (MPI calls the initialization of a persistent
   // collective nonlocal). Costs one small all-reduce, and two small all-gathers where the pool has to grow. A communicator
-  // that has been used holds up to 100 KiB of shared memory in every rank, as long as the pool exists.
+  // that has been used holds up to 164 KiB of shared memory in every rank, as long as the pool exists.
   std::shared_ptr<const Communicator> take(const Communicator& members);
 
  private:
