@@ -30,9 +30,9 @@ struct STRETTO_API CallTimes {
 };
 
 // How long TimedCall::time() looks at a method. Every method is looked at a few times, in turn with the others, so that
-// other load on the machine meets all of them; the time that a quarter of the looks did not exceed counts, or, of a method
-// that is given up, the least of its first look and the calls before it. Those that take
-// at most 1.5 times as long as the fastest are then timed for `seconds`.
+// other load on the machine meets all of them; the time that a quarter of the looks did not exceed counts. A method that is
+// given up (hopeless) has the least time of its first look and the calls before it. Those that take at most 1.5 times as
+// long as the fastest are then timed for `seconds`.
 struct Effort {
   int looks = 2;
   // Methods are not looked at again that took more than so many times as long as the fastest one, both in their first look
@@ -84,8 +84,8 @@ struct STRETTO_API MeasuredRoute {
 // Fits the costs to the times: non-negative least squares of relative errors. Sizes must ascend in each collective. A table
 // changes its method only where that gains 5% or more, since a method that is faster at a single size is often noise.
 // Between two sizes a method's time counts as a power of the bytes, and a third method that gains as much where the table
-// would change has the range between the other two. `reach` is how many times as many bytes as the largest
-// size it says something of; 0: any number.
+// would change has the range between the other two. `reach` is how many times as many bytes as the largest size it says
+// something of; 0: any number.
 STRETTO_API MeasuredRoute measured_route(const std::string& route, int ranks, double ranks_per_core,
                                          const std::vector<CallTimes>& times, int reach = 0);
 // The table alone: "all_reduce:0-4096:packet,4096-inf:ring;...".

@@ -22,8 +22,7 @@ std::vector<Method> promising(const CallTimes& times, double times_slower, std::
   return methods;
 }
 
-// Of each algorithm the first method, and the same in more lanes or pieces, which pay for themselves where there are more
-// bytes.
+// For each algorithm, its best method, and that method in more lanes or pieces, which may be faster for more bytes.
 std::vector<Method> one_of_each_and_finer(const std::vector<Method>& best_first, std::size_t most_algorithms) {
   std::set<Algorithm> algorithms;
   std::vector<Method> methods;
