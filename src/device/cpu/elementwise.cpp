@@ -32,7 +32,7 @@ void add_bias_rows(T* x, const T* bias, std::int64_t rows, std::int64_t columns)
   for (std::int64_t row = 0; row < rows; ++row) {
     T* const to = x + row * columns;
     for_each_vector(d, columns, [&](std::int64_t c, auto lanes) HWY_ATTR {
-      store(d, hn::Add(load(d, to + c, lanes), load(d, bias + c, lanes)), to + c, lanes);
+      store_result(d, hn::Add(load(d, to + c, lanes), load(d, bias + c, lanes)), to + c, lanes);
     });
   }
 }

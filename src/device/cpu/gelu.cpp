@@ -18,55 +18,77 @@ constexpr double cubic = 0.044715;
 constexpr double linear_log2 = 2.3022081981443249;  // 2 sqrt(2/pi) log2(e)
 constexpr double linear = 1.5957691216057308;       // 2 sqrt(2/pi)
 
+// x limited to the bound; NaN may become any number in it.
 template <class D>
-struct Exponential {
-  hn::Vec<D> value;   // exp(-2u)
-  hn::Vec<D> x;       // limited to the bound
-  hn::Vec<D> square;  // of this x
-};
+HWY_INLINE hn::Vec<D> within(D /*d*/, hn::Vec<D> bound, hn::Vec<D> x) {
+#if HWY_TARGET == HWY_AVX3
+  constexpr int smaller_magnitude = 2;  // of both, with the sign of the first
+  if constexpr (sizeof(hn::TFromD<D>) == 4) return hn::Vec<D>{_mm512_range_ps(x.raw, bound.raw, smaller_magnitude)};
+#endif
+  return at_least(hn::Neg(bound), at_most(bound, x));
+}
 
 template <class D>
-HWY_INLINE Exponential<D> exponential(D d, hn::Vec<D> x) {
+HWY_INLINE hn::Vec<D> bound(D d) {
+  return hn::Set(d, sizeof(hn::TFromD<D>) == 4 ? 10 : 20);
+}
+
+// exp(-2u) for x within the bound and its square.
+template <class T, class D>
+HWY_INLINE Scaled<hn::Vec<D>> exponential(D d, hn::Vec<D> x, hn::Vec<D> square) {
   using A = hn::TFromD<D>;
-  const auto bound = hn::Set(d, sizeof(A) == 4 ? A{10} : A{20});
-  const auto bounded = at_least(hn::Neg(bound), at_most(bound, x));
-  const auto square = hn::Mul(bounded, bounded);
   const auto factor =
       hn::MulAdd(square, hn::Set(d, static_cast<A>(-linear_log2 * cubic)), hn::Set(d, static_cast<A>(-linear_log2)));
-  return {exp2_of_product(d, bounded, factor), bounded, square};
+  return scaled_exp2_of_product<T>(d, x, factor);
 }
 
-template <class D>
+// x / y for a result that is rounded to T.
+template <class T, class D>
+HWY_INLINE hn::Vec<D> quotient([[maybe_unused]] D d, hn::Vec<D> x, hn::Vec<D> y) {
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (std::is_same_v<T, bf16>) return hn::Mul(x, hn::ApproximateReciprocal(y));  // with an error of 2^-14
+#endif
+  return hn::Div(x, y);
+}
+
+template <class T, class D>
 HWY_INLINE hn::Vec<D> gelu(D d, hn::Vec<D> x) {
-  return hn::Div(x, hn::Add(hn::Set(d, hn::TFromD<D>{1}), exponential(d, x).value));
+  const auto bounded = within(d, bound(d), x);
+  const auto e = exponential<T>(d, bounded, hn::Mul(bounded, bounded));
+  return quotient<T>(d, x, hn::MulAdd(e.mantissa, e.scale, hn::Set(d, hn::TFromD<D>{1})));
 }
 
-// With the gate g = 1 / (1 + exp(-2u)): y' = g + x g (1 - g) (2u)', and 1 - g = g exp(-2u).
-template <class D>
+// With the gate g: y' = g + x g (1 - g) (2u)', and 1 - g = g exp(-2u).
+template <class T, class D>
 HWY_INLINE hn::Vec<D> gelu_derivative(D d, hn::Vec<D> x) {
   using A = hn::TFromD<D>;
   const auto one = hn::Set(d, A{1});
-  const auto e = exponential(d, x);
-  const auto g = hn::Div(one, hn::Add(one, e.value));
-  const auto slope =
-      hn::MulAdd(e.square, hn::Set(d, static_cast<A>(3 * linear * cubic)), hn::Set(d, static_cast<A>(linear)));
-  const auto x_slope_e = hn::Mul(hn::Mul(e.x, slope), hn::Mul(e.value, g));
+  const auto bounded = at_least(hn::Neg(bound(d)), at_most(bound(d), x));  // NaN stays
+  const auto square = hn::Mul(bounded, bounded);
+  const auto scaled = exponential<T>(d, bounded, square);
+  const auto e = hn::Mul(scaled.mantissa, scaled.scale);
+  const auto g = quotient<T>(d, one, hn::Add(one, e));
+  const auto slope = hn::MulAdd(square, hn::Set(d, static_cast<A>(3 * linear * cubic)), hn::Set(d, static_cast<A>(linear)));
+  const auto x_slope_e = hn::Mul(hn::Mul(bounded, slope), hn::Mul(e, g));
   return hn::MulAdd(x_slope_e, g, g);
 }
 
 template <class T>
 void forward(const T* x, T* y, std::int64_t count) {
   const AccumulatorTag<T> d;
-  for_each_vector(d, count,
-                  [&](std::int64_t i, auto lanes) HWY_ATTR { store(d, gelu(d, load(d, x + i, lanes)), y + i, lanes); });
+  for_each_two_vectors(d, count, [&](std::int64_t i, auto which) HWY_ATTR {
+    const auto result = each([d](auto v) HWY_ATTR { return gelu<T>(d, v); }, load(d, x + i, which));
+    store_result(d, result, y + i, which);
+  });
 }
 
 template <class T>
 void backward(const T* x, const T* dy, T* dx, std::int64_t count) {
   const AccumulatorTag<T> d;
-  for_each_vector(d, count, [&](std::int64_t i, auto lanes) HWY_ATTR {
-    const auto derivative = gelu_derivative(d, load(d, x + i, lanes));
-    store(d, hn::Mul(load(d, dy + i, lanes), derivative), dx + i, lanes);
+  for_each_two_vectors(d, count, [&](std::int64_t i, auto which) HWY_ATTR {
+    const auto result = each([d](auto v, auto dv) HWY_ATTR { return hn::Mul(dv, gelu_derivative<T>(d, v)); },
+                             load(d, x + i, which), load(d, dy + i, which));
+    store_result(d, result, dx + i, which);
   });
 }
 
@@ -74,10 +96,11 @@ template <class T>
 void forward_with_bias(T* x, const T* bias, T* y, std::int64_t rows, std::int64_t columns) {
   const AccumulatorTag<T> d;
   for (std::int64_t row = 0; row < rows; ++row, x += columns, y += columns) {
-    for_each_vector(d, columns, [&](std::int64_t c, auto lanes) HWY_ATTR {
-      const auto sum = hn::Add(load(d, x + c, lanes), load(d, bias + c, lanes));
-      store(d, sum, x + c, lanes);
-      store(d, gelu(d, rounded_to<T>(d, sum)), y + c, lanes);  // of the rounded sum, which backward will read
+    for_each_two_vectors(d, columns, [&](std::int64_t c, auto which) HWY_ATTR {
+      const auto sum =
+          each([](auto v, auto b) HWY_ATTR { return hn::Add(v, b); }, load(d, x + c, which), load(d, bias + c, which));
+      const auto rounded = store_result(d, sum, x + c, which);  // which backward will read
+      store_result(d, each([d](auto v) HWY_ATTR { return gelu<T>(d, v); }, rounded), y + c, which);
     });
   }
 }

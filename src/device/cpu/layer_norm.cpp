@@ -40,7 +40,7 @@ void forward_row(const T* x_row, const A* gamma, const A* beta, A epsilon, std::
   const auto rstd = hn::Set(d, A{1} / std::sqrt(squares / static_cast<A>(columns) + epsilon));
   for_each_vector(d, columns, [&](std::int64_t c, auto lanes) HWY_ATTR {
     const auto normal = hn::Mul(hn::Sub(load(d, x + c, lanes), mean), rstd);
-    store(d, hn::MulAdd(normal, load(d, gamma + c, lanes), load(d, beta + c, lanes)), y + c, lanes);
+    store_result(d, hn::MulAdd(normal, load(d, gamma + c, lanes), load(d, beta + c, lanes)), y + c, lanes);
   });
   *mean_out = hn::GetLane(mean);
   *rstd_out = hn::GetLane(rstd);
@@ -86,7 +86,7 @@ void backward_row(const T* x, const A* gamma, A mean_of_row, A rstd_of_row, cons
       g = hn::Mul(load(d, dy + c, lanes), load(d, gamma + c, lanes));
     }
     const auto change = hn::NegMulAdd(normal, mean_g_normal, hn::Sub(g, mean_g));
-    store(d, hn::MulAdd(change, rstd, load(d, dx + c, lanes)), dx + c, lanes);
+    store_result(d, hn::MulAdd(change, rstd, load(d, dx + c, lanes)), dx + c, lanes);
   });
 }
 
