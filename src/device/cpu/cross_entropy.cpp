@@ -20,8 +20,7 @@ A sum_of_exp(const T* logits, std::int64_t columns, A max_of_row) {
   if (max_of_row == -std::numeric_limits<A>::infinity()) return 0;  // no columns, or all of them masked
   const AccumulatorTag<T> d;
   const auto max = hn::Set(d, max_of_row);
-  return sum_over(d, columns,
-                  [&](std::int64_t c, auto lanes) HWY_ATTR { return exp(d, hn::Sub(load(d, logits + c, lanes), max)); });
+  return sum_over(d, logits, columns, [d, max](auto v) HWY_ATTR { return exp(d, hn::Sub(v, max)); });
 }
 
 // target: a column of this share; any other value means that the target is not in this share.

@@ -168,7 +168,8 @@ HWY_INLINE Two<hn::Vec<D>> widen_pairs(D d, hn::Vec<hn::RebindToUnsigned<D>> pai
 template <class D, class T>
 HWY_INLINE Two<hn::Vec<D>> load(D d, const T* from, TwoVectors /*which*/) {
 #if HWY_TARGET == HWY_AVX3
-  if constexpr (std::is_same_v<T, bf16>) return widen_pairs(d, load_lanes(hn::RebindToUnsigned<D>(), from));
+  if constexpr (std::is_same_v<T, bf16> && sizeof(hn::TFromD<D>) == 4)
+    return widen_pairs(d, load_lanes(hn::RebindToUnsigned<D>(), from));
 #endif
   return {load(d, from), load(d, from + hn::Lanes(d))};
 }
@@ -176,7 +177,7 @@ HWY_INLINE Two<hn::Vec<D>> load(D d, const T* from, TwoVectors /*which*/) {
 template <class D, class T>
 HWY_INLINE Two<hn::Vec<D>> store_result(D d, Two<hn::Vec<D>> v, T* to, TwoVectors /*which*/) {
 #if HWY_TARGET == HWY_AVX3
-  if constexpr (std::is_same_v<T, bf16>) {
+  if constexpr (std::is_same_v<T, bf16> && sizeof(hn::TFromD<D>) == 4) {
     const auto pairs = narrow_normal_pairs(d, v.first, v.second);
     store_lanes(hn::RebindToUnsigned<D>(), pairs, to);
     return widen_pairs(d, pairs);
@@ -215,54 +216,39 @@ HWY_INLINE void for_each_two_vectors(D d, std::int64_t count, Body body) {
   for_each_vector(d, count - i, [&](std::int64_t more, auto which) HWY_ATTR { body(i + more, which); });
 }
 
-// count elements in their accumulator type: the array itself, or scratch, to which they are converted.
-template <class T>
-HWY_INLINE const Accumulator<T>* widened(const T* from, std::int64_t count, Accumulator<T>* scratch) {
-  if constexpr (std::is_same_v<T, Accumulator<T>>) {
-    return from;
-  } else {
-    const AccumulatorTag<T> d;
-    for_each_vector(d, count,
-                    [&](std::int64_t i, auto lanes) HWY_ATTR { store(d, load(d, from + i, lanes), scratch + i, lanes); });
-    return scratch;
-  }
-}
-
-// Combines all term(i, lanes) with start, separately in each lane. Four chains hide the latency of combine; the chain of an
-// element depends on its number and on count only. A chain is limited to 64 terms before it is added to the total, so that
-// the error of a long f32 sum stays small even if vectors have few lanes.
-template <class D, class Term, class Combine>
-HWY_INLINE hn::Vec<D> fold(D d, std::int64_t count, hn::Vec<D> start, Term term, Combine combine) {
+// Combines the terms of count elements with start, separately in each lane. Four chains hide the latency of combine; the
+// chain of an element depends on its number and on count only. A chain is limited to 64 terms before it is added to the
+// total, so that the error of a long f32 sum stays small even if vectors have few lanes.
+template <class D, class T, class Term, class Combine>
+HWY_INLINE hn::Vec<D> fold(D d, const T* x, std::int64_t count, hn::Vec<D> start, Term term, Combine combine) {
   constexpr std::int64_t chain = 64;  // terms
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   auto total = start;
   for (std::int64_t i = 0; i < count;) {
     const std::int64_t end = std::min(count, i + chain * 4 * lanes);
-    auto a = start;
-    auto b = start;
-    auto c = start;
-    auto e = start;
+    Two<hn::Vec<D>> ab{start, start};
+    Two<hn::Vec<D>> ce{start, start};
     for (; i + 4 * lanes <= end; i += 4 * lanes) {
-      a = combine(a, term(i, AllLanes{}));
-      b = combine(b, term(i + lanes, AllLanes{}));
-      c = combine(c, term(i + 2 * lanes, AllLanes{}));
-      e = combine(e, term(i + 3 * lanes, AllLanes{}));
+      ab = each(combine, ab, each(term, load(d, x + i, TwoVectors{})));
+      ce = each(combine, ce, each(term, load(d, x + i + 2 * lanes, TwoVectors{})));
     }
-    for (; i + lanes <= end; i += lanes) a = combine(a, term(i, AllLanes{}));
+    for (; i + lanes <= end; i += lanes) ab.first = combine(ab.first, term(load(d, x + i)));
     if (i < end) {
       const auto rest = static_cast<std::size_t>(end - i);
-      a = combine(a, hn::IfThenElse(hn::FirstN(d, rest), term(i, FirstLanes{rest}), start));
+      const auto last = term(load(d, x + i, FirstLanes{rest}));
+      ab.first = combine(ab.first, hn::IfThenElse(hn::FirstN(d, rest), last, start));
       i = end;
     }
-    total = combine(total, combine(combine(a, b), combine(c, e)));
+    total = combine(total, combine(combine(ab.first, ab.second), combine(ce.first, ce.second)));
   }
   return total;
 }
 
-template <class D, class Term>
-HWY_INLINE hn::TFromD<D> sum_over(D d, std::int64_t count, Term term) {
+// The sum of term(vector) over count elements.
+template <class D, class T, class Term>
+HWY_INLINE hn::TFromD<D> sum_over(D d, const T* x, std::int64_t count, Term term) {
   const auto add = [](auto a, auto b) HWY_ATTR { return hn::Add(a, b); };
-  return hn::GetLane(hn::SumOfLanes(d, fold(d, count, hn::Zero(d), term, add)));
+  return hn::GetLane(hn::SumOfLanes(d, fold(d, x, count, hn::Zero(d), term, add)));
 }
 
 // The order of a and b does not matter, except for the payload of NaNs: ranks that reduce in opposite orders must get the
@@ -294,7 +280,7 @@ HWY_INLINE Accumulator<T> largest(const T* x, std::int64_t count) {
   const AccumulatorTag<T> d;
   const auto lowest = hn::Set(d, -std::numeric_limits<A>::infinity());
   const auto v = fold(
-      d, count, lowest, [&](std::int64_t i, auto lanes) HWY_ATTR { return load(d, x + i, lanes); },
+      d, x, count, lowest, [](auto element) HWY_ATTR { return element; },
       [](auto a, auto b) HWY_ATTR { return maximum(a, b); });
   if (!hn::AllFalse(d, hn::IsNaN(v))) return std::numeric_limits<A>::quiet_NaN();
   return hn::GetLane(hn::MaxOfLanes(d, v));

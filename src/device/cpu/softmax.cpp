@@ -15,11 +15,11 @@ template <class T>
 void softmax_row(const T* x, T* y, std::int64_t columns) {
   const AccumulatorTag<T> d;
   const auto max = hn::Set(d, largest(x, columns));
-  const auto exponential = [&](std::int64_t c, auto lanes) HWY_ATTR { return exp(d, hn::Sub(load(d, x + c, lanes), max)); };
-  const auto inverse_sum = hn::Set(d, 1 / sum_over(d, columns, exponential));
+  const auto exponential = [d, max](auto v) HWY_ATTR { return exp(d, hn::Sub(v, max)); };
+  const auto inverse_sum = hn::Set(d, 1 / sum_over(d, x, columns, exponential));
   // Exponentials are computed twice: a 16-bit y would round them an additional time in between.
   for_each_vector(d, columns, [&](std::int64_t c, auto lanes) HWY_ATTR {
-    store(d, hn::Mul(exponential(c, lanes), inverse_sum), y + c, lanes);
+    store(d, hn::Mul(exponential(load(d, x + c, lanes)), inverse_sum), y + c, lanes);
   });
 }
 

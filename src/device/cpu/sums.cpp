@@ -34,10 +34,7 @@ void add_column_sums_of(const T* x, std::int64_t rows, std::int64_t columns, Acc
 template <class T>
 double sum_of_squares_of(const T* x, std::int64_t count) {
   const hn::ScalableTag<double> d;
-  return sum_over(d, count, [&](std::int64_t i, auto lanes) HWY_ATTR {
-    const auto v = load(d, x + i, lanes);
-    return hn::Mul(v, v);
-  });
+  return sum_over(d, x, count, [](auto v) HWY_ATTR { return hn::Mul(v, v); });
 }
 
 }  // namespace
