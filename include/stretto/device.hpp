@@ -14,7 +14,8 @@ namespace stretto {
 STRETTO_API const char* name(Device device);                   // "cpu", "cuda"
 STRETTO_API Device device_from_name(const std::string& text);  // throws Error naming the choices
 
-STRETTO_API std::string processor_name();  // "AMD EPYC 9654", as the machine's processors call themselves
+// "AMD EPYC 9654 (family 25, model 17)": virtual machines may call processors of several families "AMD EPYC".
+STRETTO_API std::string processor_name();
 
 // Returns one sentence that says why this process cannot use a GPU, or an empty string if it can. The process looks for
 // a driver only once.

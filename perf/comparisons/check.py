@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 from perf.comparisons import host_verdicts
-from perf.comparisons.programs import BIN, ROOT, cpu_field, machine, parser_of, read_json, write_json
+from perf.comparisons.programs import BIN, ROOT, cores, cpu_field, machine, parser_of, read_json, write_json
 from perf.pages import netlab
 from perf.pages.text import size_text, terminal_table
 
@@ -103,10 +103,10 @@ def measured(name):
 
 
 def kind_of_machine():
-    here = machine()
     flags = cpu_field("flags").split()
     level = next((f" with {name}" for flag, name in LEVELS.items() if flag in flags), "")
-    return f"{here['cpu']}{level}, {here['cores']} cores"
+    chosen = os.environ.get("STRETTO_CPU_LEVEL")
+    return f"{cpu_field('model name')}{f' (STRETTO_CPU_LEVEL={chosen})' if chosen else ''}{level}, {cores()} cores"
 
 
 def learn(parts, runs):

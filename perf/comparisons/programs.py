@@ -22,7 +22,13 @@ def cores():
 def cpu_field(name):
     """A line of /proc/cpuinfo, such as "model name"; empty if it is missing."""
     with open("/proc/cpuinfo") as file:
-        return next((line.split(":", 1)[1].strip() for line in file if line.startswith(name)), "")
+        return next((value.strip() for field, _, value in (line.partition(":") for line in file) if field.strip() == name), "")
+
+
+def processor():
+    """The processor's name, as stretto::processor_name() gives it."""
+    family, model = cpu_field("cpu family"), cpu_field("model")
+    return (cpu_field("model name") or os.uname().machine) + (f" (family {family}, model {model})" if family and model else "")
 
 
 def machine():
@@ -30,7 +36,7 @@ def machine():
     level = os.environ.get("STRETTO_CPU_LEVEL")
     system = re.search(r'^PRETTY_NAME="?([^"\n]*)', release.read_text(), re.M) if release.exists() else None
     return {
-        "cpu": (cpu_field("model name") or os.uname().machine) + (f" (STRETTO_CPU_LEVEL={level})" if level else ""),
+        "cpu": processor() + (f" (STRETTO_CPU_LEVEL={level})" if level else ""),
         "cores": cores(),
         "system": f"{system.group(1) if system else os.uname().sysname}, Linux {os.uname().release}",
         "date": datetime.date.today().isoformat(),

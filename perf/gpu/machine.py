@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 
-from perf.comparisons.programs import cores, cpu_field
+from perf.comparisons.programs import cores, processor
 from perf.gpu import programs as gpu_programs
 
 PACKAGES = ("torch", "triton", "nvidia-cublas", "nvidia-cudnn-cu13", "nvidia-nccl-cu13", "nvidia-cuda-nvrtc")
@@ -43,7 +43,7 @@ def machine(programs, log):
     if gpu is None:
         why = NO_GPU.search(info.text)
         sys.exit(f"error: the library sees no GPU; stretto-info says: {why[1] if why else 'nothing about GPUs'}")
-    return {"gpu": gpu[1], "uuid": gpu[2], **of_the_driver(), "cpu": cpu_field("model name") or "unknown processor", "cores": cores(),
+    return {"gpu": gpu[1], "uuid": gpu[2], **of_the_driver(), "cpu": processor(), "cores": cores(),
             "kernel": platform.release(), "stretto": dict(PARTS.findall(info.text)), "packages": packages(),
             "libraries": gpu_programs.cuda_directories()}
 

@@ -1,7 +1,10 @@
 #include "stretto/device.hpp"
 
+#include <fmt/format.h>
+
 #include <atomic>
 #include <fstream>
+#include <map>
 #include <utility>
 
 #include "core/fail.hpp"
@@ -123,11 +126,15 @@ OnDevice::~OnDevice() {
 
 std::string processor_name() {
   std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
+  std::map<std::string, std::string> fields;
+  for (std::string line; std::getline(file, line) && !line.empty();) {
     const std::size_t colon = line.find(": ");
-    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+    if (colon != std::string::npos)
+      fields.emplace(line.substr(0, line.find_last_not_of(" \t", colon - 1) + 1), line.substr(colon + 2));
   }
-  return "unknown processor";
+  if (!fields.contains("model name")) return "unknown processor";
+  if (!fields.contains("cpu family") || !fields.contains("model")) return fields["model name"];
+  return fmt::format("{} (family {}, model {})", fields["model name"], fields["cpu family"], fields["model"]);
 }
 
 }  // namespace stretto
