@@ -97,6 +97,12 @@ HWY_INLINE hn::Vec<Narrow> narrow_normal(D d, Type<T> type, hn::Vec<D> v) {
   return narrow(d, type, v);
 }
 
+// The same for bf16; each lane of 32 bits gets an element of `even` below one of `odd`.
+template <class D>
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> narrow_normal_pairs(D d, hn::Vec<D> even, hn::Vec<D> odd) {
+  return hn::Or(to_bits(d, Type<bf16>{}, even), hn::ShiftLeft<16>(to_bits(d, Type<bf16>{}, odd)));
+}
+
 #if HWY_TARGET == HWY_AVX3 && !defined(__clang__)
 // In one instruction, which makes subnormal numbers zero. As assembly, since no target of Highway 1.0 has it, and GCC does
 // not ask whether the function's target does.
@@ -111,21 +117,9 @@ HWY_INLINE hn::Vec<hn::ScalableTag<std::uint16_t, -1>> narrow_normal(hn::Scalabl
   return hn::TruncateTo(narrow_tag, to_bits(d, type, v));
 }
 
-HWY_INLINE hn::Vec<hn::ScalableTag<std::uint16_t, -1>> narrow(hn::ScalableTag<float> d, Type<bf16> type,
-                                                              hn::Vec<hn::ScalableTag<float>> v) {
-  constexpr int subnormal = 0x20;
-  if (_mm512_fpclass_ps_mask(v.raw, subnormal) == 0) [[likely]]
-    return narrow_normal(d, type, v);
-  return hn::TruncateTo(hn::ScalableTag<std::uint16_t, -1>(), to_bits(d, type, v));
-}
-#endif
-
-#if HWY_TARGET == HWY_AVX3
-// Each lane of 32 bits gets an element of `even` below one of `odd`.
 HWY_INLINE hn::Vec<hn::ScalableTag<std::uint32_t>> narrow_normal_pairs(hn::ScalableTag<float> d,
                                                                        hn::Vec<hn::ScalableTag<float>> even,
                                                                        hn::Vec<hn::ScalableTag<float>> odd) {
-#ifndef __clang__
   if (cpu::rounds_to_bf16) [[likely]] {
     alignas(64) static constexpr std::uint16_t order[] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                                           8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
@@ -133,8 +127,15 @@ HWY_INLINE hn::Vec<hn::ScalableTag<std::uint32_t>> narrow_normal_pairs(hn::Scala
     asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(bits) : "v"(odd.raw), "v"(even.raw));
     return hn::Vec<hn::ScalableTag<std::uint32_t>>{_mm512_permutexvar_epi16(_mm512_load_si512(order), bits)};
   }
-#endif
   return hn::Or(to_bits(d, Type<bf16>{}, even), hn::ShiftLeft<16>(to_bits(d, Type<bf16>{}, odd)));
+}
+
+HWY_INLINE hn::Vec<hn::ScalableTag<std::uint16_t, -1>> narrow(hn::ScalableTag<float> d, Type<bf16> type,
+                                                              hn::Vec<hn::ScalableTag<float>> v) {
+  constexpr int subnormal = 0x20;
+  if (_mm512_fpclass_ps_mask(v.raw, subnormal) == 0) [[likely]]
+    return narrow_normal(d, type, v);
+  return hn::TruncateTo(hn::ScalableTag<std::uint16_t, -1>(), to_bits(d, type, v));
 }
 #endif
 

@@ -54,11 +54,11 @@ HWY_INLINE Range keys_of_vector(const TileMask& mask, Index column) {
 }
 
 // Zeros what products of whole row groups read although no query of the vector sees the key.
-template <class T>
-HWY_INLINE void clear_unseen(const Range& seen, Index keys, T* column) {
-  const Vectors<T> d;
-  for (Index key = 0; key < seen.first; ++key) hn::Store(hn::Zero(d), d, column + key * tile);
-  for (Index key = seen.last; key < keys; ++key) hn::Store(hn::Zero(d), d, column + key * tile);
+template <class T, class Tile>
+HWY_INLINE void clear_unseen(const Range& seen, Index keys, const Tile& to, Index column) {
+  const auto zero = hn::Zero(Vectors<T>());
+  for (Index key = 0; key < seen.first; key += 2) to.put(key, column, zero, zero);
+  for (Index key = seen.last; key < keys; key += 2) to.put(key, column, zero, zero);
 }
 
 // Running softmax of a tile's queries: the largest score, the sum of exponentials, and the factor by which the last tile
@@ -82,14 +82,14 @@ struct Running {
   }
 };
 
-// scores become exp(score - top).
-template <bool masked, class T>
-void softmax_tile(T* scores, const TileMask& mask, Index keys, Index width, Running<T>& running) {
+// Puts exp(score - top) into `to`, which may be the scores.
+template <bool masked, class T, class Tile>
+void softmax_tile(const T* scores, const Tile& to, const TileMask& mask, Index keys, Index width, Running<T>& running) {
   const Vectors<T> d;
   const auto lowest = hn::Set(d, Running<T>::lowest);
   for (Index column = 0; column < width; column += lanes<T>()) {
     const Range seen = masked ? keys_of_vector<T>(mask, column) : Range{0, keys};
-    T* const at = scores + column;
+    const T* const at = scores + column;
     const auto before = hn::Load(d, running.top + column);
     auto top = before;
     for (Index key = seen.first; key < seen.last; ++key) {
@@ -99,13 +99,18 @@ void softmax_tile(T* scores, const TileMask& mask, Index keys, Index width, Runn
     }
     const auto correction = exp_below<T>(hn::Sub(before, top));
     auto sum = hn::Mul(correction, hn::Load(d, running.sum + column));
-    for (Index key = seen.first; key < seen.last; ++key) {
-      auto e = exp_below<T>(hn::Sub(hn::Load(d, at + key * tile), top));
-      if constexpr (masked) e = hn::IfThenElseZero(queries_that_see<T>(mask.words() + key, column), e);
-      sum = hn::Add(sum, e);
-      hn::Store(e, d, at + key * tile);
+    const auto exponential = [&](Index key) HWY_ATTR {
+      const auto e = exp_below<T>(hn::Sub(hn::Load(d, at + key * tile), top));
+      if constexpr (masked) return hn::IfThenElseZero(queries_that_see<T>(mask.words() + key, column), e);
+      return e;
+    };
+    for (Index key = seen.first; key < seen.last; key += 2) {
+      const auto first = exponential(key);
+      const auto second = exponential(key + 1);
+      sum = hn::Add(hn::Add(sum, first), second);
+      to.put(key, column, first, second);
     }
-    if constexpr (masked) clear_unseen(seen, keys, at);
+    if constexpr (masked) clear_unseen<T>(seen, keys, to, column);
     hn::Store(top, d, running.top + column);
     hn::Store(sum, d, running.sum + column);
     hn::Store(correction, d, running.correction + column);
@@ -126,31 +131,37 @@ void finish(Index width, Running<T>& running) {
   }
 }
 
-// Products of scores and of their gradients become probabilities and gradients of scaled scores:
-// p = exp(score - log_sum_exp), ds = p (dp - delta).
-template <bool masked, class T>
-void softmax_backward_tile(T* p, T* ds, const TileMask& mask, Index keys, Index width, const T* log_sum_exp,
-                           const T* delta) {
+// Of the products of scores and of their gradients, puts probabilities and gradients of scaled scores into p and ds, which
+// may be those products: p = exp(score - log_sum_exp), ds = p (dp - delta).
+template <bool masked, class T, class Tile>
+void softmax_backward_tile(const T* scores, const T* dp, const Tile& p, const Tile& ds, const TileMask& mask, Index keys,
+                           Index width, const T* log_sum_exp, const T* delta) {
   const Vectors<T> d;
   for (Index column = 0; column < width; column += lanes<T>()) {
     const Range seen = masked ? keys_of_vector<T>(mask, column) : Range{0, keys};
     const auto shift = hn::Load(d, log_sum_exp + column);
     const auto mean = hn::Load(d, delta + column);
-    for (Index key = seen.first; key < seen.last; ++key) {
-      const Index at = key * tile + column;
-      auto e = exp_below<T>(hn::Sub(hn::Load(d, p + at), shift));
-      auto gradient = hn::Mul(e, hn::Sub(hn::Load(d, ds + at), mean));
-      if constexpr (masked) {
-        const auto sees = queries_that_see<T>(mask.words() + key, column);
-        e = hn::IfThenElseZero(sees, e);
-        gradient = hn::IfThenElseZero(sees, gradient);
-      }
-      hn::Store(e, d, p + at);
-      hn::Store(gradient, d, ds + at);
+    const auto probability = [&](Index key) HWY_ATTR {
+      const auto e = exp_below<T>(hn::Sub(hn::Load(d, scores + key * tile + column), shift));
+      if constexpr (masked) return hn::IfThenElseZero(queries_that_see<T>(mask.words() + key, column), e);
+      return e;
+    };
+    const auto gradient = [&](Index key, auto e) HWY_ATTR {
+      const auto result = hn::Mul(e, hn::Sub(hn::Load(d, dp + key * tile + column), mean));
+      if constexpr (masked) return hn::IfThenElseZero(queries_that_see<T>(mask.words() + key, column), result);
+      return result;
+    };
+    for (Index key = seen.first; key < seen.last; key += 2) {
+      const auto first = probability(key);
+      const auto second = probability(key + 1);
+      const auto first_gradient = gradient(key, first);
+      const auto second_gradient = gradient(key + 1, second);
+      p.put(key, column, first, second);
+      ds.put(key, column, first_gradient, second_gradient);
     }
     if constexpr (masked) {
-      clear_unseen(seen, keys, p + column);
-      clear_unseen(seen, keys, ds + column);
+      clear_unseen<T>(seen, keys, p, column);
+      clear_unseen<T>(seen, keys, ds, column);
     }
   }
 }

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "device/cpu/attention/tile_mask.hpp"
 #include "device/cpu/simd-inl.hpp"
@@ -36,6 +37,32 @@ template <class T>
 HWY_INLINE Index lanes() {
   return static_cast<Index>(hn::Lanes(Vectors<T>()));
 }
+
+inline Index whole_groups(Index rows) { return (rows + row_group - 1) / row_group * row_group; }
+
+// Parts of one allocation, each beginning at a cache line.
+template <class T>
+class Scratch {
+ public:
+  explicit Scratch(Index elements) : memory_({elements}, dtype_of<T>, Device::cpu), next_(memory_.data<T>()) {}
+  T* take(Index elements) { return std::exchange(next_, next_ + padded<T>(elements)); }
+
+ private:
+  MemoryScope scope_{MemoryKind::other};
+  Tensor memory_;
+  T* next_;
+};
+
+// Where the softmax of a tile goes, two keys at once: rows of T, with a row for each key and a column for each query.
+template <class T>
+struct PlainTile {
+  T* rows;
+
+  HWY_INLINE void put(Index key, Index column, hn::Vec<Vectors<T>> first, hn::Vec<Vectors<T>> second) const {
+    hn::Store(first, Vectors<T>(), rows + key * tile + column);
+    hn::Store(second, Vectors<T>(), rows + (key + 1) * tile + column);
+  }
+};
 
 // A matrix; with row_step and column_step exchanged, its transpose.
 template <class T>

@@ -1,0 +1,157 @@
+// The gradients of attention of the heads that share keys and values; attention.cpp includes this file once for each
+// instruction set.
+#if defined(STRETTO_ATTENTION_BACKWARD_INL_HPP) == defined(HWY_TARGET_TOGGLE)
+#ifdef STRETTO_ATTENTION_BACKWARD_INL_HPP
+#undef STRETTO_ATTENTION_BACKWARD_INL_HPP
+#else
+#define STRETTO_ATTENTION_BACKWARD_INL_HPP
+#endif
+
+#include <algorithm>
+#include <cmath>
+
+#include "device/cpu/attention/attention_scores-inl.hpp"
+#include "device/cpu/attention/attention_softmax-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace stretto::kernels::attention::HWY_NAMESPACE {
+
+// The same backward: gradients of the queries, and of the keys and values summed over all queries.
+template <class T>
+class BackwardHeads {
+ public:
+  BackwardHeads(const AttentionBlock& block, bool paired)
+      : block_(block),
+        mask_(block),
+        paired_(paired),
+        scores_(block, paired_, true, true),
+        gradients_(block, paired_, false, true),
+        scratch_((2 * rows_ + tile) * columns_ + 2 * tile * tile + 2 * tile),
+        pair_scratch_(paired_ ? 3 * tile * tile / 2 : 0) {}
+
+  void load(const Rows& k, const Rows& v) {
+    scores_.load_keys(k, block_.keys);
+    gradients_.load_keys(v, block_.keys);
+    std::fill_n(dk_, rows_ * columns_, T(0));
+    std::fill_n(dv_, rows_ * columns_, T(0));
+  }
+
+  void differentiate(const Rows& q, const Rows& out, const T* log_sum_exp, const Rows& dout, const Rows& dq, bool add) {
+    for (Index first = 0; first < block_.queries; first += tile) {
+      differentiate_tile(first, std::min(tile, block_.queries - first), q.from(first), out.from(first), log_sum_exp + first,
+                         dout.from(first), dq.from(first), add);
+    }
+  }
+
+  void store(const Rows& dk, const Rows& dv, bool add) const {
+    store_rows(
+        dk_, block_.keys, d_, [&](Index) { return paired_ ? scale_ : T(1); }, dk, add);  // pairs of queries are not scaled
+    store_rows(
+        dv_, block_.keys, d_, [](Index) { return T(1); }, dv, add);
+  }
+
+ private:
+  void differentiate_tile(Index first_query, Index queries, const Rows& q, const Rows& out, const T* log_sum_exp,
+                          const Rows& dout, const Rows& dq, bool add) {
+    bool begun = false;
+    for (Index first_key = 0; first_key < block_.keys; first_key += tile) {
+      const Index keys = std::min(tile, block_.keys - first_key);
+      const TileMask::Sees sees = mask_.look(first_query, queries, first_key, keys);
+      if (sees == TileMask::Sees::none) continue;
+      if (!begun) begin(queries, q, out, log_sum_exp, dout);
+      add_tile(sees, queries, first_key, whole_groups(keys), begun);
+      begun = true;
+    }
+    if (!begun) {
+      if (add) return;
+      std::fill_n(dq_, tile * columns_, T(0));
+    }
+    store_rows(
+        dq_, queries, d_, [&](Index) { return scale_; }, dq, add);
+  }
+
+  void begin(Index queries, const Rows& q, const Rows& out, const T* log_sum_exp, const Rows& dout) {
+    scores_.load_queries(q, queries, scale_);
+    gradients_.load_queries(dout, queries, T(1));
+    load_rows(out, queries, d_, T(1), dq_, tile);
+    for (Index i = 0; i < tile; ++i) {
+      shift_[i] = i < queries ? log_sum_exp[i] : 0;
+      delta_[i] = dot(dq_ + i * columns_, gradients_.queries() + i * columns_, columns_);  // the sum over all keys of p dp
+    }
+  }
+
+  void add_tile(TileMask::Sees sees, Index queries, Index first_key, Index keys, bool to_sums) {
+    const Index width = padded<T>(queries);
+    scores_.multiply(mask_, first_key, keys, p_);
+    gradients_.multiply(mask_, first_key, keys, ds_);
+    if (paired_) {
+      softmax(sees, p_pairs_, ds_pairs_, keys, width);
+    } else {
+      softmax(sees, PlainTile<T>{p_}, PlainTile<T>{ds_}, keys, width);
+    }
+    for (Index key = 0; key < keys; key += row_group) {
+      const Range seen_by = mask_.queries_of(key / row_group);
+      const Index count = std::min(seen_by.last, queries) - seen_by.first;
+      if (count <= 0) continue;
+      const Index from = key * tile + seen_by.first;
+      const Index query = seen_by.first * columns_;
+      T* const dv = dv_ + (first_key + key) * columns_;
+      T* const dk = dk_ + (first_key + key) * columns_;
+      if (paired_) {
+        product(columns_, count, p_pairs_.by_key(key, seen_by.first), gradients_.query_pairs(), seen_by.first, dv, columns_,
+                true);
+        product(columns_, count, ds_pairs_.by_key(key, seen_by.first), scores_.query_pairs(), seen_by.first, dk, columns_,
+                true);
+      } else {
+        product<T>(columns_, count, {p_ + from, tile, 1}, gradients_.queries() + query, columns_, dv, columns_, true);
+        product<T>(columns_, count, {ds_ + from, tile, 1}, scores_.queries() + query, columns_, dk, columns_, true);
+      }
+    }
+    for (Index query = 0; query < queries; query += row_group) {
+      const Range seen = mask_.keys_of(query / row_group);
+      const Index count = seen.last - seen.first;
+      T* const dq = dq_ + query * columns_;
+      if (paired_) {
+        product(columns_, count, ds_pairs_.by_query(query, seen.first), scores_.key_pairs(), first_key + seen.first, dq,
+                columns_, to_sums);
+      } else {
+        product<T>(columns_, count, {ds_ + seen.first * tile + query, 1, tile},
+                   scores_.keys() + (first_key + seen.first) * columns_, columns_, dq, columns_, to_sums);
+      }
+    }
+  }
+
+  template <class Tile>
+  void softmax(TileMask::Sees sees, const Tile& p, const Tile& ds, Index keys, Index width) {
+    if (sees == TileMask::Sees::all) {
+      softmax_backward_tile<false>(p_, ds_, p, ds, mask_, keys, width, shift_, delta_);
+    } else {
+      softmax_backward_tile<true>(p_, ds_, p, ds, mask_, keys, width, shift_, delta_);
+    }
+  }
+
+  std::int32_t* of_pairs() { return paired_ ? pair_scratch_.take(tile * tile / 2) : nullptr; }
+
+  const AttentionBlock& block_;
+  TileMask mask_;
+  Index d_ = block_.head_size;
+  Index columns_ = padded<T>(d_);
+  Index rows_ = whole_groups(block_.keys);
+  T scale_ = T(1) / std::sqrt(static_cast<T>(d_));
+  bool paired_;
+  Scores<T> scores_, gradients_;  // of keys with queries, and of values with gradients of outputs
+  Scratch<T> scratch_;
+  T* dk_ = scratch_.take(rows_ * columns_);
+  T* dv_ = scratch_.take(rows_ * columns_);
+  T* dq_ = scratch_.take(tile * columns_);  // holds the outputs at first
+  T* p_ = scratch_.take(tile * tile);
+  T* ds_ = scratch_.take(tile * tile);
+  T* shift_ = scratch_.take(tile);
+  T* delta_ = scratch_.take(tile);
+  Scratch<std::int32_t> pair_scratch_;
+  PairedTile p_pairs_{nullptr, of_pairs()}, ds_pairs_{of_pairs(), of_pairs()};
+};
+
+}  // namespace stretto::kernels::attention::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
