@@ -20,7 +20,7 @@ from perf.pages.text import size_text, terminal_table
 EXPECTED = ROOT / "perf/expected.json"
 MARGIN = 0.97  # a ratio this near to the lowest that was learned is no worse
 ATTEMPTS = 3
-# By which processors of one name differ: the first of these that it has.
+# By which processors of one name and family differ: the first of these that it has.
 LEVELS = {"avx512_bf16": "AVX512_BF16", "avx512f": "AVX-512", "avx2": "AVX2"}
 
 # ratios: from the figures that the command writes to --json, by name, those that are the greater the faster Stretto is.
@@ -106,7 +106,8 @@ def kind_of_machine():
     flags = cpu_field("flags").split()
     level = next((f" with {name}" for flag, name in LEVELS.items() if flag in flags), "")
     chosen = os.environ.get("STRETTO_CPU_LEVEL")
-    return f"{cpu_field('model name')}{f' (STRETTO_CPU_LEVEL={chosen})' if chosen else ''}{level}, {cores()} cores"
+    name = f"{cpu_field('model name')} of family {cpu_field('cpu family')}"
+    return f"{name}{f' (STRETTO_CPU_LEVEL={chosen})' if chosen else ''}{level}, {cores()} cores"
 
 
 def learn(parts, runs):

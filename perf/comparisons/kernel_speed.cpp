@@ -94,7 +94,7 @@ std::vector<Case> gelu(const Size& size, DType dtype) {
   kernels::add_bias(large, eights);
   return {{"GELU, forward", {{Access::read, x}, {Access::write, y}}, [=] { kernels::gelu_forward(x, y); }},
           {"bias and GELU, forward", {{Access::update, x}, {Access::write, y}}, [=] { kernels::add_bias_gelu(x, bias, y); }},
-          {"GELU, backward", {{Access::read, x}, {Access::update, dx}}, [=] { kernels::gelu_backward(large, dx, dx); }}};
+          {"GELU, backward", {{Access::read, large}, {Access::update, dx}}, [=] { kernels::gelu_backward(large, dx, dx); }}};
 }
 
 std::vector<Case> embedding(const Size& size, DType dtype) {

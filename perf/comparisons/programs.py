@@ -28,7 +28,7 @@ def cpu_field(name):
 def processor():
     """The processor's name, as stretto::processor_name() gives it."""
     family, model = cpu_field("cpu family"), cpu_field("model")
-    return (cpu_field("model name") or os.uname().machine) + (f" (family {family}, model {model})" if family and model else "")
+    return (cpu_field("model name") or "unknown processor") + (f" (family {family}, model {model})" if family and model else "")
 
 
 def machine():

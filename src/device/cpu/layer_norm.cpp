@@ -15,13 +15,13 @@ namespace stretto::kernels::HWY_NAMESPACE {
 namespace {
 
 template <class T, class A = Accumulator<T>>
-HWY_INLINE A mean_of(const T* x, std::int64_t columns) {
+A mean_of(const T* x, std::int64_t columns) {
   return sum_over(AccumulatorTag<T>(), x, columns, [](auto v) HWY_ATTR { return v; }) / static_cast<A>(columns);
 }
 
 // A second pass, since the mean square minus the squared mean would cancel where the mean is large.
 template <class T, class A = Accumulator<T>>
-HWY_INLINE A rstd_of(const T* x, std::int64_t columns, A mean_of_row, A epsilon) {
+A rstd_of(const T* x, std::int64_t columns, A mean_of_row, A epsilon) {
   const AccumulatorTag<T> d;
   const auto mean = hn::Set(d, mean_of_row);
   const A squares = sum_over(d, x, columns, [mean](auto v) HWY_ATTR {
@@ -32,8 +32,7 @@ HWY_INLINE A rstd_of(const T* x, std::int64_t columns, A mean_of_row, A epsilon)
 }
 
 template <class T, class A = Accumulator<T>>
-HWY_INLINE void normalize(const T* x, const T* gamma, const T* beta, A mean_of_row, A rstd_of_row, std::int64_t columns,
-                          T* y) {
+void normalize(const T* x, const T* gamma, const T* beta, A mean_of_row, A rstd_of_row, std::int64_t columns, T* y) {
   const AccumulatorTag<T> d;
   const auto mean = hn::Set(d, mean_of_row);
   const auto rstd = hn::Set(d, rstd_of_row);
@@ -52,8 +51,8 @@ struct Means {
 };
 
 template <class T, class A = Accumulator<T>>
-HWY_INLINE Means<A> add_to_sums(const T* x, const T* gamma, A mean_of_row, A rstd_of_row, const T* dy, std::int64_t columns,
-                                A* dgamma, A* dbeta) {
+Means<A> add_to_sums(const T* x, const T* gamma, A mean_of_row, A rstd_of_row, const T* dy, std::int64_t columns, A* dgamma,
+                     A* dbeta) {
   const AccumulatorTag<T> d;
   const auto mean = hn::Set(d, mean_of_row);
   const auto rstd = hn::Set(d, rstd_of_row);
@@ -74,16 +73,16 @@ HWY_INLINE Means<A> add_to_sums(const T* x, const T* gamma, A mean_of_row, A rst
 }
 
 template <class T, class A = Accumulator<T>>
-HWY_INLINE void add_gradient(const T* x, const T* gamma, A mean_of_row, A rstd_of_row, const T* dy, Means<A> means,
-                             std::int64_t columns, T* dx) {
+void add_gradient(const T* x, const T* gamma, A mean_of_row, A rstd_of_row, const T* dy, Means<A> means,
+                  std::int64_t columns, T* dx) {
   const AccumulatorTag<T> d;
   const auto mean = hn::Set(d, mean_of_row);
   const auto rstd = hn::Set(d, rstd_of_row);
-  const auto constant = hn::Set(d, -rstd_of_row * means.g);
-  const auto slope = hn::Set(d, -rstd_of_row * rstd_of_row * means.g_normal);
+  const auto mean_g = hn::Set(d, means.g);
+  const auto slope = hn::Set(d, -rstd_of_row * means.g_normal);
   const auto result = [=](auto v, auto dy_c, auto gamma_c, auto dx_c) HWY_ATTR {
-    const auto rest = hn::MulAdd(hn::Sub(v, mean), slope, hn::Add(dx_c, constant));
-    return hn::MulAdd(hn::Mul(dy_c, gamma_c), rstd, rest);
+    const auto rest = hn::MulSub(hn::Sub(v, mean), slope, mean_g);
+    return hn::MulAdd(hn::MulAdd(dy_c, gamma_c, rest), rstd, dx_c);
   };
   for_each_two_vectors(d, columns, [&](std::int64_t c, auto which) HWY_ATTR {
     const auto sum =
@@ -127,15 +126,16 @@ void layer_norm_backward_simd(const Tensor& x, const Tensor& gamma, const Tensor
     const A* const means = mean.data<A>();
     const A* const rstds = rstd.data<A>();
     Means<A> of_row{};
-    for (std::int64_t begun = 0; begun < rows + 1;
-         ++begun) {  // a row waits for its means while the one before it is finished
+    // A row waits for its means while the row before it is finished.
+    for (std::int64_t begun = 0; begun < rows + 1; ++begun) {
       if (const std::int64_t row = begun - 1; row >= 0) {
         add_gradient(x.data<T>() + row * columns, gamma.data<T>(), means[row], rstds[row], dy.data<T>() + row * columns,
                      of_row, columns, dx.data<T>() + row * columns);
       }
-      if (begun == rows) break;
-      of_row = add_to_sums(x.data<T>() + begun * columns, gamma.data<T>(), means[begun], rstds[begun],
-                           dy.data<T>() + begun * columns, columns, dgamma.data<A>(), dbeta.data<A>());
+      if (begun < rows) {
+        of_row = add_to_sums(x.data<T>() + begun * columns, gamma.data<T>(), means[begun], rstds[begun],
+                             dy.data<T>() + begun * columns, columns, dgamma.data<A>(), dbeta.data<A>());
+      }
     }
   });
 }

@@ -150,7 +150,8 @@ HWY_INLINE hn::Vec<D> store_result(D d, hn::Vec<D> v, T* to, Which which = {}) {
 
 // ---- two vectors at once
 
-// 16-bit elements are cheaper to widen and to narrow if one vector takes those of even, the other those of odd index.
+// With AVX-512, bf16 is cheaper to widen and to narrow if one vector takes the elements of even, the other those of odd
+// index. Other elements are those of two vectors that follow each other.
 struct TwoVectors {};
 template <class V>
 struct Two {

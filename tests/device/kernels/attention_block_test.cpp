@@ -246,7 +246,6 @@ TEST(AttentionBlock, RandomBlocksMatchTheDefinition) {
   EXPECT_GT(empty_rows, 0) << "no row saw nothing";
 }
 
-// In 16 bits, results in f32 have the error of f32.
 // Where the processor multiplies bf16, probabilities and gradients of scores are rounded to it, as in FlashAttention.
 constexpr double rounded_probabilities = 1e-2;
 

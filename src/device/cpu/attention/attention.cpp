@@ -1,7 +1,4 @@
-#include <algorithm>
-#include <cmath>
 #include <cstddef>
-#include <utility>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/attention/attention.cpp"
@@ -46,8 +43,7 @@ Rows rows_of(const TokenHeads& heads, Index tokens, Index batch, Index head, Ind
   return all.from(batch * tokens).at(heads.first_column + head * head_size);
 }
 
-// Calls visit(batch, kv_head, head, the head's number among those of all sequences) for each head of queries, after
-// begin(batch, kv_head) and before end(batch, kv_head).
+// Calls visit(batch, head) for each head of queries, after begin(batch, kv_head) and before end(batch, kv_head).
 template <class Begin, class Visit, class End>
 void for_each_head(const AttentionBlock& block, Begin begin, Visit visit, End end) {
   const Index kv_heads = kv_heads_of(block);

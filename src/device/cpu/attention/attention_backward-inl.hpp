@@ -16,7 +16,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::attention::HWY_NAMESPACE {
 
-// The same backward: gradients of the queries, and of the keys and values summed over all queries.
+// Gradients of the heads of queries that share keys and values, and those of these keys and values: sums over all queries.
 template <class T>
 class BackwardHeads {
  public:
@@ -24,8 +24,8 @@ class BackwardHeads {
       : block_(block),
         mask_(block),
         paired_(paired),
-        scores_(block, paired_, true, true),
-        gradients_(block, paired_, false, true),
+        scores_(block, paired_, {.keys = true, .queries = true}),
+        gradients_(block, paired_, {.queries = true, .widened_queries = true}),
         scratch_((2 * rows_ + tile) * columns_ + 2 * tile * tile + 2 * tile),
         pair_scratch_(paired_ ? 3 * tile * tile / 2 : 0) {}
 

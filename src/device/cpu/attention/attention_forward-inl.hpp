@@ -15,7 +15,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::attention::HWY_NAMESPACE {
 
-// A head's queries against the keys and values k and v, which are rows of whole vectors in whole row groups.
+// Attention of the heads of queries that share the keys and values given to load().
 template <class T>
 class ForwardHeads {
  public:
@@ -24,7 +24,7 @@ class ForwardHeads {
         mask_(block),
         merge_(merge),
         paired_(paired),
-        products_(block, paired_, false, false),
+        products_(block, paired_, {}),
         value_pairs_(paired_ ? rows_ : 0, block.head_size),
         scratch_(((paired_ ? 0 : rows_) + tile) * columns_ + tile * tile),
         pair_scratch_(paired_ ? tile * tile / 2 : 0) {}

@@ -15,20 +15,24 @@
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::attention::HWY_NAMESPACE {
 
-// Products of the rows of a head's keys (or values) with those of a tile's queries (or of gradients of their outputs). Other
-// products use the same rows: those of keys if keeps_keys, of queries if keeps_queries. If paired, all rows are bf16, the
-// products are the processor's own, and the keys are kept as pairs instead of T, the queries as both.
+// What Scores keeps for others: rows of keys and of queries for other products, and those of queries widened to T.
+struct Kept {
+  bool keys = false, queries = false, widened_queries = false;
+};
+
+// Products of the rows of a head's keys (or values) with those of a tile's queries (or of gradients of their outputs). If
+// paired, all rows are bf16, the products are the processor's own, and rows for other products are kept as pairs, else as T.
 template <class T>
 class Scores {
  public:
-  Scores(const AttentionBlock& block, bool paired, bool keeps_keys, bool keeps_queries)
+  Scores(const AttentionBlock& block, bool paired, const Kept& kept)
       : d_(block.head_size),
         paired_(paired ? std::make_optional<PairedRows>(block.keys, d_) : std::nullopt),
-        key_pairs_(paired && keeps_keys ? whole_groups(block.keys) : 0, d_),
-        query_pairs_(paired && keeps_queries ? tile : 0, d_),
-        scratch_(((paired ? 0 : whole_groups(block.keys)) + 2 * tile) * columns_),
+        key_pairs_(paired && kept.keys ? whole_groups(block.keys) : 0, d_),
+        query_pairs_(paired && kept.queries ? tile : 0, d_),
+        scratch_(((paired ? 0 : whole_groups(block.keys) + tile) + (paired && !kept.widened_queries ? 0 : tile)) * columns_),
         keys_(paired ? nullptr : scratch_.take(whole_groups(block.keys) * columns_)),
-        queries_(keeps_queries || !paired ? scratch_.take(tile * columns_) : nullptr),
+        queries_(paired && !kept.widened_queries ? nullptr : scratch_.take(tile * columns_)),
         query_columns_(paired ? nullptr : scratch_.take(tile * columns_)) {}
 
   void load_keys(const Rows& rows, Index count) {
@@ -47,8 +51,8 @@ class Scores {
       transpose(queries_, d_, query_columns_);
     }
   }
-  const T* keys() const { return keys_; }                       // not if paired
-  const T* queries() const { return queries_; }                 // times the factor
+  const T* keys() const { return keys_; }                       // if not paired
+  const T* queries() const { return queries_; }                 // times the factor; if not paired, or widened
   const RowPairs& key_pairs() const { return key_pairs_; }      // if paired
   const RowPairs& query_pairs() const { return query_pairs_; }  // if paired; without the factor
 
