@@ -55,7 +55,7 @@ struct Results {
 };
 
 Results run(const Given& given, DType results) {
-  const Results r(given, results);
+  Results r(given, results);
   attention_block_forward(given.block, given.q, given.k, given.v, r.out, r.log_sum_exp);
   attention_block_backward(given.block, given.q, given.k, given.v, r.out, r.log_sum_exp, given.dout, r.dq, r.dk, r.dv);
   return r;
@@ -272,12 +272,13 @@ struct Piece {
 
 Tensor rows_of(const Tensor& from, const Piece& piece, std::int64_t batch) {
   const std::int64_t all = from.rows() / batch;
-  const Tensor result({batch * piece.count, from.columns()}, from.dtype());
+  Tensor result({batch * piece.count, from.columns()}, from.dtype());
   for (std::int64_t b = 0; b < batch; ++b) {
     for (std::int64_t i = 0; i < piece.count; ++i) {
-      for (std::int64_t c = 0; c < from.columns(); ++c)
+      for (std::int64_t c = 0; c < from.columns(); ++c) {
         result.set((b * piece.count + i) * from.columns() + c,
                    from.at((b * all + piece.first + i * piece.stride) * from.columns() + c));
+      }
     }
   }
   return result;
@@ -287,9 +288,10 @@ void put_rows(const Tensor& from, const Piece& piece, std::int64_t batch, const 
   const std::int64_t all = to.rows() / batch;
   for (std::int64_t b = 0; b < batch; ++b) {
     for (std::int64_t i = 0; i < piece.count; ++i) {
-      for (std::int64_t c = 0; c < from.columns(); ++c)
+      for (std::int64_t c = 0; c < from.columns(); ++c) {
         to.set((b * all + piece.first + i * piece.stride) * from.columns() + c,
                from.at((b * piece.count + i) * from.columns() + c));
+      }
     }
   }
 }
@@ -298,7 +300,7 @@ enum class Loses { nothing, merging, a_hop_of_dq };
 
 Results run_in_pieces(const Given& given, const std::vector<Piece>& pieces, Loses loses = Loses::nothing) {
   const DType sums = accumulator(given.dtype());
-  const Results r(given, sums);
+  Results r(given, sums);
   const std::int64_t batch = given.block.batch;
   const auto block_of = [&](const Piece& piece) {
     AttentionBlock block = given.block;
