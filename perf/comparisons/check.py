@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 from perf.comparisons import host_verdicts
-from perf.comparisons.programs import BIN, ROOT, cores, cpu_field, machine, parser_of, read_json, write_json
+from perf.comparisons.programs import BIN, ROOT, chosen_level, cores, cpu_field, machine, parser_of, read_json, write_json
 from perf.pages import netlab
 from perf.pages.text import size_text, terminal_table
 
@@ -105,9 +105,7 @@ def measured(name):
 def kind_of_machine():
     flags = cpu_field("flags").split()
     level = next((f" with {name}" for flag, name in LEVELS.items() if flag in flags), "")
-    chosen = os.environ.get("STRETTO_CPU_LEVEL")
-    name = f"{cpu_field('model name')} of family {cpu_field('cpu family')}"
-    return f"{name}{f' (STRETTO_CPU_LEVEL={chosen})' if chosen else ''}{level}, {cores()} cores"
+    return f"{cpu_field('model name')} of family {cpu_field('cpu family')}{chosen_level()}{level}, {cores()} cores"
 
 
 def learn(parts, runs):

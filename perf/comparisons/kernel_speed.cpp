@@ -88,7 +88,7 @@ std::vector<Case> gelu(const Size& size, DType dtype) {
   const Shape shape{size.tokens, 4 * width};
   const Tensor x = perf::random(shape, dtype), y(shape, dtype), bias = Tensor::zeros({4 * width}, dtype);
   const Tensor dx = perf::random(shape, dtype, 1e-3);
-  // Where the derivative is 1, repeated calls don't make the gradients subnormal.
+  // Its derivative is 1: otherwise repeated calls would multiply the gradients until they are subnormal.
   const Tensor large = Tensor::zeros(shape, dtype), eights({4 * width}, dtype);
   for (std::int64_t i = 0; i < eights.size(); ++i) eights.set(i, 8);
   kernels::add_bias(large, eights);

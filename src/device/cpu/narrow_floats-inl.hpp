@@ -127,7 +127,7 @@ HWY_INLINE hn::Vec<hn::ScalableTag<std::uint32_t>> narrow_normal_pairs(hn::Scala
     asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(bits) : "v"(odd.raw), "v"(even.raw));
     return hn::Vec<hn::ScalableTag<std::uint32_t>>{_mm512_permutexvar_epi16(_mm512_load_si512(order), bits)};
   }
-  return hn::Or(to_bits(d, Type<bf16>{}, even), hn::ShiftLeft<16>(to_bits(d, Type<bf16>{}, odd)));
+  return narrow_normal_pairs<hn::ScalableTag<float>>(d, even, odd);
 }
 
 HWY_INLINE hn::Vec<hn::ScalableTag<std::uint16_t, -1>> narrow(hn::ScalableTag<float> d, Type<bf16> type,

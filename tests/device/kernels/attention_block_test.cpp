@@ -246,7 +246,7 @@ TEST(AttentionBlock, RandomBlocksMatchTheDefinition) {
   EXPECT_GT(empty_rows, 0) << "no row saw nothing";
 }
 
-// Where the processor multiplies bf16, probabilities and gradients of scores are rounded to it, as in FlashAttention.
+// Processors that multiply bf16 round probabilities and gradients of scores to it, as FlashAttention does.
 constexpr double rounded_probabilities = 1e-2;
 
 TEST(AttentionBlock, ResultsInTheAccumulatorTypeAreNotRounded) {

@@ -32,10 +32,10 @@ bool are_paired(std::initializer_list<DType> operands) {
          cpu::processor_multiplies_bf16();
 }
 
-// The rows of a head's keys and of a tile's queries, as pairs of bf16: two columns of a row each.
-class PairedRows {
+// The rows of a head's keys and of a tile's queries as pairs of two columns.
+class ColumnPairs {
  public:
-  PairedRows(Index keys, Index head_size)
+  ColumnPairs(Index keys, Index head_size)
       : pairs_((head_size + 1) / 2),
         pitch_(padded<std::int32_t>(pairs_)),
         scratch_((whole_groups(keys) + 2 * tile) * pitch_),
@@ -70,7 +70,7 @@ class PairedRows {
   std::int32_t *keys_, *queries_, *query_columns_;
 };
 
-// Rows of a head as pairs of two rows: from(row)[column] has the elements of an even row and of the one after it.
+// Rows of a head as pairs of two rows: from(row)[column] has the element of an even row and that of the row after it.
 class RowPairs {
  public:
   RowPairs(Index rows, Index head_size)
@@ -103,7 +103,7 @@ class RowPairs {
   std::int32_t* pairs_;
 };
 
-// A tile of the softmax, rounded to bf16, as pairs of the keys and of the queries that a product adds up.
+// Like PlainTile, rounded to bf16: in pairs of two keys for products that add up over keys, of two queries for the others.
 struct PairedTile {
   std::int32_t* of_keys;     // [key / 2][query]
   std::int32_t* of_queries;  // [key][query / 2]; null if there is no such product

@@ -27,7 +27,7 @@ class Scores {
  public:
   Scores(const AttentionBlock& block, bool paired, const Kept& kept)
       : d_(block.head_size),
-        paired_(paired ? std::make_optional<PairedRows>(block.keys, d_) : std::nullopt),
+        paired_(paired ? std::make_optional<ColumnPairs>(block.keys, d_) : std::nullopt),
         key_pairs_(paired && kept.keys ? whole_groups(block.keys) : 0, d_),
         query_pairs_(paired && kept.queries ? tile : 0, d_),
         scratch_(((paired ? 0 : whole_groups(block.keys) + tile) + (paired && !kept.widened_queries ? 0 : tile)) * columns_),
@@ -78,7 +78,7 @@ class Scores {
  private:
   Index d_;
   Index columns_ = padded<T>(d_);
-  std::optional<PairedRows> paired_;
+  std::optional<ColumnPairs> paired_;
   RowPairs key_pairs_, query_pairs_;
   Scratch<T> scratch_;
   T *keys_, *queries_, *query_columns_;

@@ -82,7 +82,7 @@ struct Running {
   }
 };
 
-// Puts exp(score - top) into `to`, which may be the scores.
+// Stores exp(score - top) into `to`, which may be the scores.
 template <bool masked, class T, class Tile>
 void softmax_tile(const T* scores, const Tile& to, const TileMask& mask, Index keys, Index width, Running<T>& running) {
   const Vectors<T> d;
@@ -131,8 +131,8 @@ void finish(Index width, Running<T>& running) {
   }
 }
 
-// Of the products of scores and of their gradients, puts probabilities and gradients of scaled scores into p and ds, which
-// may be those products: p = exp(score - log_sum_exp), ds = p (dp - delta).
+// Stores probabilities p = exp(score - log_sum_exp), and gradients of scaled scores ds = p (dp - delta), where dp are the
+// gradients of probabilities. p and ds may be stored in place of scores and dp.
 template <bool masked, class T, class Tile>
 void softmax_backward_tile(const T* scores, const T* dp, const Tile& p, const Tile& ds, const TileMask& mask, Index keys,
                            Index width, const T* log_sum_exp, const T* delta) {

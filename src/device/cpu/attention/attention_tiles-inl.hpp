@@ -53,7 +53,7 @@ class Scratch {
   T* next_;
 };
 
-// Where the softmax of a tile goes, two keys at once: rows of T, with a row for each key and a column for each query.
+// Stores the softmax of a tile as T, with a row for each key and a column for each query. put() stores two keys.
 template <class T>
 struct PlainTile {
   T* rows;
