@@ -35,6 +35,7 @@ struct STRETTO_API CallTimes {
 // long as the fastest are then timed for `seconds`.
 struct Effort {
   int looks = 2;
+  bool counts_median = false;  // instead of the time that a quarter of the looks did not exceed
   // Methods are not looked at again that took more than so many times as long as the fastest one, both in their first look
   // and in the calls before it.
   double hopeless = 1e9;
@@ -45,13 +46,24 @@ struct Effort {
   int least_calls = 3;      // in these seconds
 };
 
-// A collective with buffers of its own on the host, to be timed: sums of f32, and moves of f32, with root 0.
+// The input and output of a call, which further calls may use: most of the time of a large call is that of fresh memory.
+struct STRETTO_API TimedBuffers {
+  std::shared_ptr<std::byte> input, output;
+  std::int64_t bytes = 0;  // of each
+
+  static TimedBuffers of(std::int64_t bytes, bool symmetric);
+};
+
+// A collective with buffers on the host, to be timed: sums of f32, and moves of f32, with root 0.
 class STRETTO_API TimedCall {
  public:
   // Elements of a rank's share, or of the vector, if the vector has that many bytes. 0: too few for a share of each rank.
   static std::int64_t count_of(Collective collective, std::int64_t bytes, int ranks);
-  // Collective. Allocates up to twice the vector on each rank.
+  // Collective. Allocates twice the vector on each rank, unless it gets buffers of that kind of memory that are large
+  // enough.
   TimedCall(const Communicator& communicator, Collective collective, std::int64_t count, bool symmetric);
+  TimedCall(const Communicator& communicator, Collective collective, std::int64_t count, bool symmetric,
+            TimedBuffers buffers);
 
   const PlanRequest& request() const { return request_; }
   std::int64_t bytes() const;
@@ -64,7 +76,7 @@ class STRETTO_API TimedCall {
   Communicator communicator_;
   PlanRequest request_;
   bool symmetric_;
-  std::shared_ptr<std::byte> input_, output_;
+  TimedBuffers buffers_;
   Call call_;
 };
 
@@ -73,6 +85,10 @@ STRETTO_API const std::vector<Collective>& timed_collectives();
 // The methods within a node that can do a collective of so many elements, in every number of lanes and some numbers of
 // pieces, none of which would be empty.
 STRETTO_API std::vector<Method> methods_within_node(Collective collective, std::int64_t elements);
+
+// Up to so many bytes a call takes one method for both kinds of memory, and measured_route() needs its times in ordinary
+// memory only: ranks that told each other where their buffers are would need longer than the call.
+inline constexpr std::int64_t alike_up_to = 1024;
 
 // The measurements of a route, as a tuning file has them: costs for the cost model, and for each kind of memory the table of
 // the fastest methods.

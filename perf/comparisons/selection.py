@@ -1,8 +1,8 @@
 """How good the library's choices are on a machine and a network that it does not know.
 
 A tuning file of invented costs, in which everything costs the same everywhere, stands for what was known before. With every number of
-ranks, and in every layout of hosts, a job first measures (STRETTO_CALIBRATE=now) and keeps what it finds; then every fixed method is
-timed beside the library's choice: from 8 bytes to 64 MiB on one host, as `stretto-perf selection` does, and at a few sizes between
+ranks, and in every layout of hosts, three jobs measure (STRETTO_CALIBRATE=now), minutes apart, and keep what they find; then every fixed
+method is timed beside the library's choice: from 8 bytes to 64 MiB on one host, as `stretto-perf selection` does, and at a few sizes between
 hosts, which are network namespaces with links of 1 Gb/s (root). Exits 1 if fewer than 95% of the cells are within 15% of the fastest
 method, or if one takes more than 1.5 times as long.
 
@@ -10,6 +10,8 @@ All of it is timed twice. The method that was the fastest the first time, judged
 of the distance is no choice's fault: the times of one and the same method vary from one minute to the next.
 """
 import collections
+import contextlib
+import itertools
 import json
 import math
 import pathlib
@@ -24,7 +26,6 @@ from perf.pages.text import DocsSection, Verdict, machine_text, markdown_table, 
 SECTION = DocsSection("./dev perf selection")
 WANTED_SHARE, NEAR, MOST = 0.95, 1.15, 1.5
 COLLECTIVES = ["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "gather", "scatter"]
-MEASUREMENTS = 3  # as many as users' jobs make, minutes apart
 WITH_A_ROOT = {"broadcast", "reduce", "gather", "scatter"}  # their time is the slowest rank's: the others leave a call before its data has arrived
 HOST_SIZES = ["4K", "64K", "1M"]
 CALLS = {"4K": 20, "64K": 5, "1M": 2}
@@ -57,36 +58,67 @@ def measure_machine(where, job):
     sys.exit(f"error: the machine was too busy to be measured, {where}; try again when it does less.")
 
 
-def on_one_host(ranks, runs, cache, tuning):
-    known = {"STRETTO_CACHE_DIR": cache}
-    measuring = {"STRETTO_CALIBRATE": "now", "STRETTO_TUNING": tuning, "STRETTO_LOG": "info"}
-    for _ in range(MEASUREMENTS):
-        measure_machine(f"{ranks} ranks", lambda: run([PERF, "barrier", "--nproc", ranks, "-n", 1], **measuring, **known).stderr)
-    measure = [PERF, "selection", "--nproc", ranks, "-f", 8, "--runs", runs, "--tolerance", 1e9]
-    before, now = (figures_of(measure, lambda words: run(words, **known)) for _ in range(2))
-    for first, row in zip(before, now, strict=True):
-        where = f"{ranks} ranks, {'symmetric' if row['symmetric'] else 'ordinary'} memory"
-        yield cell(where, row["collective"], row["bytes"], row["chosen"], first["us"], row["us"])
+class OneHost:
+    def __init__(self, ranks, runs, cache, tuning):
+        self.where, self.ranks = f"{ranks} ranks", ranks
+        self.known = {"STRETTO_CACHE_DIR": cache}
+        self.measuring = {"STRETTO_CALIBRATE": "now", "STRETTO_TUNING": tuning, "STRETTO_LOG": "info"}
+        self.command = [PERF, "selection", "--nproc", ranks, "-f", 8, "--runs", runs, "--tolerance", 1e9]
+
+    def measure(self):
+        measure_machine(self.where, lambda: run([PERF, "barrier", "--nproc", self.ranks, "-n", 1], **self.measuring, **self.known).stderr)
+
+    def time(self):
+        self.before = figures_of(self.command, lambda words: run(words, **self.known))
+
+    def cells(self):
+        before = self.before
+        self.time()
+        for first, row in zip(before, self.before, strict=True):
+            where = f"{self.where}, {'symmetric' if row['symmetric'] else 'ordinary'} memory"
+            yield cell(where, row["collective"], row["bytes"], row["chosen"], first["us"], row["us"])
 
 
-def between_hosts(hosts, ranks, cache, tuning):
-    with namespaces.Network([ranks] * hosts, "1gbit") as network:
-        network.known["STRETTO_CACHE_DIR"] = cache
-        measuring = {"STRETTO_CALIBRATE": "now", "STRETTO_TUNING": tuning, "STRETTO_LOG": "info"}
-        where = f"{hosts} hosts x {ranks} ranks"
-        for _ in range(MEASUREMENTS):
-            measure_machine(where, lambda: network.output_of([PERF, "barrier", "-n", 1], measuring, "stderr"))
-        for collective in COLLECTIVES:
-            for size in HOST_SIZES:
-                ranks_time = "3" if collective in WITH_A_ROOT else "1"
-                command = [PERF, collective, "-b", size, "-e", size, "-w", 1, "-c", 0, "--in-place", 0, "-a", ranks_time]
-                chosen = figures_of([*command, "-n", 1, "--algo", "auto"], network.run)["rows"][0]["algo"]
-                every = figures_of([*command, "-n", 3, "-N", 3, "--algo", "all"], network.run)["rows"]
-                # The least of many times is often luck: those that may be the fastest are timed again, in turn with the choice.
-                fast = [row["algo"] for row in sorted(every, key=lambda row: row["time_us"]) if row["algo"] != chosen][:4]
-                again = [*command, "-n", CALLS[size], "-N", 9, "--algo", ",".join([chosen, *fast])]
-                before, now = ({row["algo"]: row["time_us"] for row in figures_of(again, network.run)["rows"]} for _ in range(2))
-                yield cell(where, collective, sizes_in_bytes(size)[0], chosen, before, now)
+class SeveralHosts:
+    def __init__(self, hosts, ranks, cache, tuning):
+        self.where, self.layout, self.cache = f"{hosts} hosts x {ranks} ranks", [ranks] * hosts, cache
+        self.measuring = {"STRETTO_CALIBRATE": "now", "STRETTO_TUNING": tuning, "STRETTO_LOG": "info"}
+        self.before = {}
+
+    @contextlib.contextmanager
+    def network(self):
+        with namespaces.Network(self.layout, "1gbit") as network:
+            network.known["STRETTO_CACHE_DIR"] = self.cache
+            yield network
+
+    def measure(self):
+        with self.network() as network:
+            measure_machine(self.where, lambda: network.output_of([PERF, "barrier", "-n", 1], self.measuring, "stderr"))
+
+    @staticmethod
+    def command(collective, size):
+        ranks_time = "3" if collective in WITH_A_ROOT else "1"
+        return [PERF, collective, "-b", size, "-e", size, "-w", 1, "-c", 0, "--in-place", 0, "-a", ranks_time]
+
+    def microseconds(self, network, collective, size, methods):
+        """By method, in turn with one another."""
+        command = [*self.command(collective, size), "-n", CALLS[size], "-N", 9, "--algo", ",".join(dict.fromkeys(methods))]
+        return {row["algo"]: row["time_us"] for row in figures_of(command, network.run)["rows"]}
+
+    def time(self):
+        with self.network() as network:
+            for collective, size in itertools.product(COLLECTIVES, HOST_SIZES):
+                every = figures_of([*self.command(collective, size), "-n", 3, "-N", 3, "--algo", "all"], network.run)["rows"]
+                # The least of many times is often luck: those that may be the fastest are timed again, here and for the cells.
+                fast = [row["algo"] for row in sorted(every, key=lambda row: row["time_us"])][:5]
+                self.before[collective, size] = self.microseconds(network, collective, size, fast)
+
+    def cells(self):
+        with self.network() as network:
+            for (collective, size), before in self.before.items():
+                chosen = figures_of([*self.command(collective, size), "-n", 1, "--algo", "auto"], network.run)["rows"][0]["algo"]
+                now = self.microseconds(network, collective, size, [chosen, *before])
+                yield cell(self.where, collective, sizes_in_bytes(size)[0], chosen, before, now)
 
 
 def verdicts(cells):
@@ -149,10 +181,17 @@ def main():
     cells = []
     with tempfile.TemporaryDirectory(prefix="selection-") as cache:
         tuning = invented(pathlib.Path(cache) / "invented.json")
-        for ranks in map(int, options.nproc.split(",") if options.nproc != "0" else []):
-            cells += on_one_host(ranks, options.runs, cache, tuning)
-        for hosts, ranks in layouts:
-            cells += between_hosts(hosts, ranks, cache, tuning)
+        places = [OneHost(int(ranks), options.runs, cache, tuning) for ranks in options.nproc.split(",") if ranks != "0"]
+        places += [SeveralHosts(hosts, ranks, cache, tuning) for hosts, ranks in layouts]
+        # Three rounds, so that minutes lie between a place's measurements, as between those of users' jobs.
+        for place in places:
+            place.measure()
+        for place in places:
+            place.measure()
+            place.time()
+        for place in places:
+            place.measure()
+            cells += place.cells()
 
     header, *rows = summary(cells)
     print(f"# {machine_text(machine())}", *terminal_table(header, rows), sep="\n")

@@ -15,7 +15,7 @@ namespace stretto {
 namespace {
 
 constexpr Effort small_within{.looks = 2, .hopeless = 2.5, .most_calls = 60, .look_seconds = 0.002, .seconds = 0};
-constexpr Effort large_within{.looks = 2, .hopeless = 1.5, .most_calls = 1, .most_bytes = 4 << 20, .seconds = 0};
+constexpr Effort large_within{.looks = 2, .hopeless = 1.5, .most_calls = 3, .most_bytes = 8 << 20, .seconds = 0};
 constexpr Effort small_between{.looks = 2, .hopeless = 3, .most_calls = 3, .look_seconds = 0.003, .seconds = 0};
 constexpr Effort large_between{.looks = 1, .most_calls = 2, .most_bytes = 8 << 20, .look_seconds = 0.01, .seconds = 0};
 constexpr double most_memory = 1 << 30;         // bytes of all buffers on a host
@@ -92,15 +92,17 @@ int reach_within(const std::vector<CallTimes>& times) {
 
 std::vector<CallTimes> times_within_node(const Communicator& node, double budget) {
   // The last one is beyond most caches, for all ranks together.
-  const std::int64_t largest = std::clamp<std::int64_t>((32 << 20) / node.size(), 4 << 20, 16 << 20);
+  const std::int64_t largest = std::clamp<std::int64_t>((64 << 20) / node.size(), 4 << 20, 32 << 20);
   const Sweep::Size sizes[] = {{8, 0, 0},         {512, 0, 0},     {4 << 10, 0, 0},  {most_packet_bytes, 0, 0},
                                {256 << 10, 0, 0}, {2 << 20, 3, 8}, {largest, 1.5, 4}};
   const double most = on_rank_zero(node, std::min(most_memory / node.size(), number_setting("STRETTO_HEAP_BYTES") / 4));
   Sweep sweep(node, small_within, large_within, budget);
   std::int64_t reached = 0;
-  for (const Sweep::Size& size : sizes) {
+  for (Sweep::Size size : sizes) {
+    if (size.bytes == largest && sweep.seconds_left() < budget / 2) size.bytes /= 2;
     if (2 * static_cast<double>(size.bytes) > most) break;  // an input and an output
-    if (!sweep.add(size, false, sensible_methods) || !sweep.add(size, true, sensible_methods)) break;
+    if (!sweep.add(size, false, sensible_methods)) break;
+    if (size.bytes > alike_up_to && !sweep.add(size, true, sensible_methods)) break;
     reached = size.bytes;
   }
   if (reached < must_reach) return {};

@@ -59,7 +59,7 @@ bool Sweep::add(const Size& size, bool symmetric, const std::function<std::vecto
     if (is_over(size.bytes < large ? 3 * budget_ : budget_)) return false;
     const std::int64_t count = TimedCall::count_of(collective, size.bytes, ranks_.size());
     if (count == 0 || settled_.contains(collective)) continue;
-    const TimedCall call(ranks_, collective, count, symmetric);
+    const TimedCall call(ranks_, collective, count, symmetric, buffers(size.bytes, symmetric));
     const auto last = last_.find({collective, symmetric});
     const bool decided = size.most > 0 && last != last_.end();
     const std::vector<Method> tried = decided ? methods_after(times_[last->second], size) : methods(call);
@@ -99,9 +99,10 @@ CallTimes Sweep::time(const TimedCall& call, const std::vector<Method>& methods,
 void Sweep::look_again() {
   for (CallTimes& times : times_) {
     const std::vector<Method> best = promising(times, 2, 4);
-    if (best.size() < 2) continue;
+    if (best.size() < 2 || looks_long(times.request.collective, times.bytes)) continue;
     if (is_over(budget_)) return;
-    const TimedCall call(ranks_, times.request.collective, times.request.count, times.symmetric);
+    const TimedCall call(ranks_, times.request.collective, times.request.count, times.symmetric,
+                         buffers(times.bytes, times.symmetric));
     const CallTimes again = call.time(best, effort_for(times.request.collective, times.bytes));
     const Method so_far = call.chosen();
     for (MethodTime& time : times.methods) {
@@ -110,11 +111,27 @@ void Sweep::look_again() {
   }
 }
 
+// Of each kind of memory one pair for all calls; it grows with the sizes.
+const TimedBuffers& Sweep::buffers(std::int64_t bytes, bool symmetric) {
+  TimedBuffers& kept = symmetric ? symmetric_ : ordinary_;
+  if (kept.bytes < bytes) kept = TimedBuffers::of(bytes, symmetric);
+  return kept;
+}
+
 // Calls with a root overlap: the next one begins while ranks far from the root are still in the last. A few calls in a row
-// do not show what each of many takes.
+// do not show what each of many takes, nor do those that happened to be the shortest.
+bool Sweep::looks_long(Collective collective, std::int64_t bytes) const {
+  return is_of_one_node_ && has_root(collective) && bytes < large;
+}
+
 Effort Sweep::effort_for(Collective collective, std::int64_t bytes) const {
   Effort effort = bytes >= large ? large_ : small_;
-  if (has_root(collective)) {
+  if (looks_long(collective, bytes)) {
+    effort.looks = 3;
+    effort.counts_median = true;
+    effort.most_calls = 4000;
+    effort.look_seconds = 0.0005;
+  } else if (has_root(collective)) {
     effort.most_calls *= 4;
     effort.most_bytes *= 4;
     effort.look_seconds *= 2;
@@ -122,6 +139,8 @@ Effort Sweep::effort_for(Collective collective, std::int64_t bytes) const {
   return effort;
 }
 
-bool Sweep::is_over(double budget) const { return on_rank_zero(ranks_, begin_ + budget - now_seconds()) < 0; }
+double Sweep::seconds_left() const { return on_rank_zero(ranks_, begin_ + budget_ - now_seconds()); }
+
+bool Sweep::is_over(double budget) const { return seconds_left() + budget - budget_ < 0; }
 
 }  // namespace stretto

@@ -34,17 +34,21 @@ class Sweep {
   // Looks once more at each call's best methods, as far as the budget reaches: a machine that other work has slowed down for
   // a moment may be itself again.
   void look_again();
+  double seconds_left() const;  // of the budget; collective
   const std::vector<CallTimes>& times() const { return times_; }
 
  private:
   std::vector<Method> methods_after(const CallTimes& last, const Size& size) const;
   CallTimes time(const TimedCall& call, const std::vector<Method>& methods, double least_seconds);
+  const TimedBuffers& buffers(std::int64_t bytes, bool symmetric);
+  bool looks_long(Collective collective, std::int64_t bytes) const;
   Effort effort_for(Collective collective, std::int64_t bytes) const;
   bool is_over(double budget) const;
 
   const Communicator& ranks_;
   bool is_of_one_node_;
   Effort small_, large_;
+  TimedBuffers ordinary_, symmetric_;
   double begin_, budget_;
   std::map<std::pair<Collective, bool>, std::size_t> last_;  // the place in times_ of the last size
   std::set<Collective> settled_;

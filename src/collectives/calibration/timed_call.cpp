@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <limits>
 #include <tuple>
+#include <utility>
 
 #include "collectives/communicator/group.hpp"
 #include "collectives/plan/plan_builder.hpp"
@@ -14,12 +15,12 @@ namespace {
 constexpr DType dtype = DType::f32;
 constexpr std::int64_t width = sizeof(float);
 
-std::shared_ptr<std::byte> buffer_of(std::int64_t elements, bool symmetric) {
-  const auto bytes = static_cast<std::size_t>(elements * width);
+std::shared_ptr<std::byte> buffer_of(std::int64_t bytes, bool symmetric) {
+  const auto size = static_cast<std::size_t>(bytes);
   std::shared_ptr<std::byte> buffer =
-      symmetric ? allocate(bytes) : std::shared_ptr<std::byte>(new std::byte[bytes], std::default_delete<std::byte[]>());
+      symmetric ? allocate(size) : std::shared_ptr<std::byte>(new std::byte[size], std::default_delete<std::byte[]>());
   // Pages that nobody has written would all be one page of zeros.
-  std::fill_n(reinterpret_cast<float*>(buffer.get()), elements, 1.0F);
+  std::fill_n(reinterpret_cast<float*>(buffer.get()), bytes / width, 1.0F);
   return buffer;
 }
 
@@ -50,16 +51,24 @@ std::int64_t TimedCall::count_of(Collective collective, std::int64_t bytes, int 
   return bytes / width / (counts_shares(collective) ? ranks : 1);
 }
 
+TimedBuffers TimedBuffers::of(std::int64_t bytes, bool symmetric) {
+  return {buffer_of(bytes, symmetric), buffer_of(bytes, symmetric), bytes};
+}
+
 TimedCall::TimedCall(const Communicator& communicator, Collective collective, std::int64_t count, bool symmetric)
-    : communicator_(communicator), symmetric_(symmetric) {
+    : TimedCall(communicator, collective, count, symmetric, {}) {}
+
+TimedCall::TimedCall(const Communicator& communicator, Collective collective, std::int64_t count, bool symmetric,
+                     TimedBuffers buffers)
+    : communicator_(communicator), symmetric_(symmetric), buffers_(std::move(buffers)) {
   require(count > 0, "A call of {} elements takes no time; give 1 or more.", count);
   request_ = {collective, Algorithm::automatic, 0, communicator.size(), count};
-  const std::int64_t elements = Shares::of(request_).total();
-  input_ = buffer_of(elements, symmetric);
-  output_ = buffer_of(elements, symmetric);
+  if (buffers_.bytes == 0) buffers_ = TimedBuffers::of(bytes(), symmetric);
+  require(bytes() <= buffers_.bytes, "A call of {} bytes needs buffers as large; give it more than {} bytes.", bytes(),
+          buffers_.bytes);
   call_.collective = collective;
-  call_.input = input_.get();
-  call_.output = output_.get();
+  call_.input = buffers_.input.get();
+  call_.output = buffers_.output.get();
   call_.count = count;
   call_.dtype = dtype;
 }
@@ -133,7 +142,7 @@ CallTimes TimedCall::time(const std::vector<Method>& methods, const Effort& effo
   for (std::size_t m = 0; m < looks.size(); ++m) {
     if (is_hopeless(m)) looks[m] = {at_first[m]};
     std::sort(looks[m].begin(), looks[m].end());
-    times.methods[m].seconds = looks[m][looks[m].size() / 4];
+    times.methods[m].seconds = looks[m][looks[m].size() / (effort.counts_median ? 2 : 4)];
   }
   const double fastest = times.fastest().seconds;
   for (MethodTime& time : times.methods) {
