@@ -15,14 +15,14 @@ namespace {
 
 constexpr double change = 0.05;  // what another method must gain for a table to change to it
 
-std::vector<Method> steady_methods(const std::vector<TableCall>& calls) {
+std::vector<Method> methods_of(const std::vector<TableCall>& calls) {
   std::vector<CallTimes> sizes;
   sizes.reserve(calls.size());
   for (const TableCall& call : calls) {
     sizes.push_back(call.times);
     if (call.settled) sizes.back().methods = {{*call.settled, call.times.of(*call.settled)}};
   }
-  return stretto::steady_methods(sizes);
+  return steady_methods(sizes);
 }
 
 // The bytes at which the second method overtakes the first, if the ratio of their times is a power of the bytes; halfway
@@ -129,7 +129,7 @@ std::int64_t capacity(const Method& method, const PlanRequest& request) {
 std::string table(const std::vector<TableCall>& all, int reach) {
   std::string text;
   for (const auto& [collective, calls] : by_collective(all)) {
-    const std::vector<Method> methods = steady_methods(calls);
+    const std::vector<Method> methods = methods_of(calls);
     std::vector<Range> ranges;
     for (std::size_t i = 0; i + 1 < calls.size(); ++i) {
       if (methods[i + 1] != methods[i]) add_ranges(calls[i].times, calls[i + 1].times, methods[i], methods[i + 1], ranges);
