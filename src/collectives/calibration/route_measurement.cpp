@@ -95,12 +95,14 @@ std::vector<CallTimes> times_within_node(const Communicator& node, double budget
   const std::int64_t largest = std::clamp<std::int64_t>((64 << 20) / node.size(), 4 << 20, 32 << 20);
   const Sweep::Size sizes[] = {{8, 0, 0},         {512, 0, 0},     {4 << 10, 0, 0},  {most_packet_bytes, 0, 0},
                                {256 << 10, 0, 0}, {2 << 20, 3, 8}, {largest, 1.5, 4}};
-  const double most = on_rank_zero(node, std::min(most_memory / node.size(), number_setting("STRETTO_HEAP_BYTES") / 4));
+  // There are an input and an output in each kind of memory.
+  const double most =
+      on_rank_zero(node, std::min(most_memory / (4 * node.size()), number_setting("STRETTO_HEAP_BYTES") / 8));
   Sweep sweep(node, small_within, large_within, budget);
   std::int64_t reached = 0;
   for (Sweep::Size size : sizes) {
     if (size.bytes == largest && sweep.seconds_left() < budget / 2) size.bytes /= 2;
-    if (2 * static_cast<double>(size.bytes) > most) break;  // an input and an output
+    if (static_cast<double>(size.bytes) > most) break;
     if (!sweep.add(size, false, sensible_methods)) break;
     if (size.bytes > alike_up_to && !sweep.add(size, true, sensible_methods)) break;
     reached = size.bytes;
