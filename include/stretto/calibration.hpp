@@ -67,6 +67,7 @@ class STRETTO_API TimedCall {
 
   const PlanRequest& request() const { return request_; }
   std::int64_t bytes() const;
+  bool is_symmetric() const { return symmetric_; }
   Method chosen() const;  // by the library, with what it knows so far
   // Collective. The times of these methods, without those that this call cannot be done by between these ranks. Methods that
   // are in `always` get a measurement of their own, however slow they are.
@@ -82,6 +83,8 @@ class STRETTO_API TimedCall {
 
 // The collectives that have a choice of methods, but for the barrier.
 STRETTO_API const std::vector<Collective>& timed_collectives();
+// The numbers of pieces that are timed are powers of the first.
+inline constexpr int finer = 4, most_timed_pieces = 256;
 // The methods within a node that can do a collective of so many elements, in every number of lanes and some numbers of
 // pieces, none of which would be empty.
 STRETTO_API std::vector<Method> methods_within_node(Collective collective, std::int64_t elements);

@@ -166,7 +166,7 @@ def main():
     cuts = [
         parser.add_argument("--nproc", default="2,3,4,8", help="numbers of ranks on one host (default 2,3,4,8); 0: none"),
         parser.add_argument("--layouts", default="2x2,4x2", help="HOSTSxRANKS between hosts (default 2x2,4x2); 0: none"),
-        parser.add_argument("--runs", type=int, default=2, help="runs on one host each time, over which medians are taken (default 2)"),
+        parser.add_argument("--runs", type=int, default=3, help="runs on one host each time, over which medians are taken (default 3)"),
     ]
     parser.add_argument("--write-docs", type=pathlib.Path, nargs="?", const=ROOT / "docs/selection.md", metavar="PAGE",
                         help="write the figures into the page (default docs/selection.md)")

@@ -50,7 +50,7 @@ Json json_of(const CallTimes& times) {
           {"us", us}};
 }
 
-CallTimes from_json(const Json& json) {
+CallTimes call_from(const Json& json) {
   constexpr int most = 1 << 30;
   const auto number = [&](const char* key) {
     const std::optional<int> value = whole_number(json.at(key), 1, most);
@@ -68,6 +68,25 @@ CallTimes from_json(const Json& json) {
   }
   require(!times.methods.empty(), "A call has no method.");
   return times;
+}
+
+Json json_of(const KeptTimes& times) {
+  Json json{{"measurements", times.measurements}, {"calls", Json::array()}};
+  for (const CallTimes& call : times.calls) json["calls"].push_back(json_of(call));
+  return json;
+}
+
+KeptTimes times_from(const Json& json) {
+  try {
+    KeptTimes times;
+    times.measurements = whole_number(json.at("measurements"), 1, KeptTimes::enough).value_or(0);
+    if (times.measurements == 0) return {};
+    for (const Json& call : json.at("calls")) times.calls.push_back(call_from(call));
+    return times;
+  } catch (const Error&) {
+  } catch (const Json::exception&) {
+  }
+  return {};
 }
 
 Json content_of(const std::string& path) {
@@ -97,27 +116,20 @@ void KeptTimes::add(const std::vector<CallTimes>& fresh) {
   measurements = before + 1;
 }
 
+std::string KeptTimes::to_json() const { return json_of(*this).dump(); }
+
+KeptTimes KeptTimes::from_json(const std::string& text) { return times_from(Json::parse(text, nullptr, false)); }
+
 KeptTimes KeptTimesFile::read(const std::string& what) const {
   if (path_.empty()) return {};
   const Json content = content_of(path_);
-  if (!content.contains(what)) return {};
-  try {
-    KeptTimes times;
-    times.measurements = whole_number(content[what].at("measurements"), 1, KeptTimes::enough).value_or(0);
-    if (times.measurements == 0) return {};
-    for (const Json& call : content[what].at("calls")) times.calls.push_back(from_json(call));
-    return times;
-  } catch (const Error&) {
-  } catch (const Json::exception&) {
-  }
-  return {};
+  return content.contains(what) ? times_from(content[what]) : KeptTimes{};
 }
 
 void KeptTimesFile::write(const std::string& what, const KeptTimes& times) const {
   if (path_.empty()) return;
   Json content = content_of(path_);
-  content[what] = {{"measurements", times.measurements}, {"calls", Json::array()}};
-  for (const CallTimes& call : times.calls) content[what]["calls"].push_back(json_of(call));
+  content[what] = json_of(times);
   write_text_file(path_, content.dump() + '\n');
 }
 

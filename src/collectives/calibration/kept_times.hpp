@@ -16,6 +16,9 @@ struct KeptTimes {
   // Adds a measurement. A method's time becomes the geometric mean, so that each measurement counts by its ratios. A method
   // that one of them lacks keeps its ratio to those that both have; if they have none in common, the fresh ones stay.
   void add(const std::vector<CallTimes>& fresh);
+  std::string to_json() const;
+  // Empty if the text is not what to_json() writes.
+  static KeptTimes from_json(const std::string& text);
 };
 
 // The file of them, which lies beside a tuning file. Jobs that write it take turns (MeasuringTurn).

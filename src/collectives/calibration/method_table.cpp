@@ -67,6 +67,17 @@ void add_ranges(const CallTimes& here, const CallTimes& next, const Method& firs
   ranges.push_back({std::max(end, end_of(third, second)), third});
 }
 
+// Beyond the largest size that was measured: pieces stay about as large as they are there.
+void add_last_ranges(const CallTimes& last, Method method, int reach, std::vector<Range>& ranges) {
+  const std::int64_t most = reach == 0 ? std::numeric_limits<std::int64_t>::max() - 1 : last.bytes * reach;
+  for (std::int64_t end = 2 * last.bytes; method.pieces > 1 && method.pieces * finer <= most_timed_pieces && end < most;
+       end *= finer) {
+    ranges.push_back({end, method});
+    method.pieces *= finer;
+  }
+  ranges.push_back({std::min(most, capacity(method, last.request)) + 1, method});
+}
+
 }  // namespace
 
 std::vector<TableCall> unsettled(const std::vector<CallTimes>& times) {
@@ -134,9 +145,7 @@ std::string table(const std::vector<TableCall>& all, int reach) {
     for (std::size_t i = 0; i + 1 < calls.size(); ++i) {
       if (methods[i + 1] != methods[i]) add_ranges(calls[i].times, calls[i + 1].times, methods[i], methods[i + 1], ranges);
     }
-    const CallTimes& last = calls.back().times;
-    const std::int64_t reached = reach == 0 ? std::numeric_limits<std::int64_t>::max() : last.bytes * reach + 1;
-    ranges.push_back({std::min(reached, capacity(methods.back(), last.request) + 1), methods.back()});
+    add_last_ranges(calls.back().times, methods.back(), reach, ranges);
 
     text += fmt::format("{}{}:", text.empty() ? "" : ";", name(collective));
     std::int64_t from = 0;

@@ -16,6 +16,9 @@ namespace {
 
 constexpr Effort small_within{.looks = 2, .hopeless = 2.5, .most_calls = 60, .look_seconds = 0.002, .seconds = 0};
 constexpr Effort large_within{.looks = 2, .hopeless = 1.5, .most_calls = 3, .most_bytes = 8 << 20, .seconds = 0};
+// Fewer methods leave time for loops that are longer than a rank's turn on a core.
+constexpr Effort large_within_again{
+    .looks = 1, .most_calls = 10, .most_bytes = 64 << 20, .look_seconds = 0.008, .seconds = 0};
 constexpr Effort small_between{.looks = 2, .hopeless = 3, .most_calls = 3, .look_seconds = 0.003, .seconds = 0};
 constexpr Effort large_between{.looks = 1, .most_calls = 2, .most_bytes = 8 << 20, .look_seconds = 0.01, .seconds = 0};
 constexpr double most_memory = 1 << 30;         // bytes of all buffers on a host
@@ -90,18 +93,18 @@ int reach_within(const std::vector<CallTimes>& times) {
   return std::any_of(times.begin(), times.end(), is_large) ? 32 : 4;
 }
 
-std::vector<CallTimes> times_within_node(const Communicator& node, double budget) {
+std::vector<CallTimes> times_within_node(const Communicator& node, double budget, const std::vector<CallTimes>& earlier) {
   // The last one is beyond most caches, for all ranks together.
   const std::int64_t largest = std::clamp<std::int64_t>((64 << 20) / node.size(), 4 << 20, 32 << 20);
   const Sweep::Size sizes[] = {{8, 0, 0},         {512, 0, 0},     {4 << 10, 0, 0},  {most_packet_bytes, 0, 0},
-                               {256 << 10, 0, 0}, {2 << 20, 3, 8}, {largest, 1.5, 4}};
+                               {256 << 10, 0, 0}, {2 << 20, 3, 8}, {largest, 1.5, 5}};
   // There are an input and an output in each kind of memory.
   const double most =
       on_rank_zero(node, std::min(most_memory / (4 * node.size()), number_setting("STRETTO_HEAP_BYTES") / 8));
-  Sweep sweep(node, small_within, large_within, budget);
+  Sweep sweep(node, small_within, earlier.empty() ? large_within : large_within_again, budget, earlier);
   std::int64_t reached = 0;
   for (Sweep::Size size : sizes) {
-    if (size.bytes == largest && sweep.seconds_left() < budget / 2) size.bytes /= 2;
+    if (size.bytes == largest && sweep.seconds_left() < 0.4 * budget) size.bytes /= 2;
     if (static_cast<double>(size.bytes) > most) break;
     if (!sweep.add(size, false, sensible_methods)) break;
     if (size.bytes > alike_up_to && !sweep.add(size, true, sensible_methods)) break;
@@ -141,12 +144,13 @@ LinkCost between_nodes(const Communicator& world, LinkCost cost) {
   return cost;
 }
 
-std::vector<CallTimes> times_between_nodes(const Communicator& world, const Selector& selector, double beta, double budget) {
+std::vector<CallTimes> times_between_nodes(const Communicator& world, const Selector& selector, double beta, double budget,
+                                           const std::vector<CallTimes>& earlier) {
   constexpr Sweep::Size sizes[] = {{64, 0, 0},        {2 << 10, 0, 0}, {12 << 10, 0, 0}, {48 << 10, 3, 6},
                                    {160 << 10, 0, 0}, {1 << 20, 2, 4}, {8 << 20, 1.3, 2}};
   Communicator::Group& group = Communicator::Group::of(world);
   const LeastSeconds least_seconds(selector, world, beta);
-  Sweep sweep(world, small_between, large_between, budget);
+  Sweep sweep(world, small_between, large_between, budget, earlier);
   std::int64_t reached = 0;
   for (const Sweep::Size& size : sizes) {
     if (!sweep.add(

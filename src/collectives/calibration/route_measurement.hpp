@@ -14,10 +14,12 @@ int reach_within(const std::vector<CallTimes>& times);
 constexpr int reach_between = 2;
 
 // Times of the ranks of one node. Empty if the machine was too slow, or too busy, to get as far as a table must reach.
-std::vector<CallTimes> times_within_node(const Communicator& node, double budget);
+// earlier: of earlier measurements, the same on all ranks; what they show to be far behind is left out.
+std::vector<CallTimes> times_within_node(const Communicator& node, double budget, const std::vector<CallTimes>& earlier);
 // `cost` with latency and bandwidth as they are between the first ranks of the first two nodes.
 LinkCost between_nodes(const Communicator& world, LinkCost cost);
-// Times of ranks on several nodes, whose network has that bandwidth (LinkCost::beta); empty as above.
-std::vector<CallTimes> times_between_nodes(const Communicator& world, const Selector& selector, double beta, double budget);
+// Times of ranks on several nodes, whose network has that bandwidth (LinkCost::beta); empty as above, and with earlier ones.
+std::vector<CallTimes> times_between_nodes(const Communicator& world, const Selector& selector, double beta, double budget,
+                                           const std::vector<CallTimes>& earlier);
 
 }  // namespace stretto

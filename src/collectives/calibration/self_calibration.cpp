@@ -141,14 +141,18 @@ class SelfCalibration {
   }
   static std::string tuning_of(const MeasuredRoute& route) { return fmt::format(R"({{"routes": [{}]}})", route.to_json()); }
 
+  // Rank 0's times of earlier measurements.
+  KeptTimes known(const std::string& what) {
+    return KeptTimes::from_json(same_text(context_, is_first() ? times_.read(what).to_json() : ""));
+  }
+
   // route: of these times, which are empty if the machine was too busy. Rank 0's route counts, in which earlier measurements
   // have their part.
-  void add(const std::string& what, const std::vector<CallTimes>& times,
+  void add(const std::string& what, KeptTimes all, const std::vector<CallTimes>& times,
            const std::function<MeasuredRoute(const std::vector<CallTimes>&)>& route_of) {
     const bool in_vain = times.empty();
     std::string found = is_first() && in_vain ? cache_.read(false) : "";  // what the costs alone would take the place of
     if (is_first() && !in_vain) {
-      KeptTimes all = times_.read(what);
       all.add(times);
       MeasuredRoute route = route_of(all.calls);
       route.route.measurements = all.measurements;
@@ -165,9 +169,10 @@ class SelfCalibration {
   Communicator ranks_that_measure() const { return world_.duplicate("calibration"); }
 
   void measure_node(const Communicator& ranks) {
-    const std::vector<CallTimes> times =
-        several_ ? times_within_node(ranks.node(), budget_within_several) : times_within_node(ranks, budget_of_one_host);
-    add(node_name(), times, [&](const std::vector<CallTimes>& calls) {
+    const KeptTimes earlier = known(node_name());
+    const std::vector<CallTimes> times = several_ ? times_within_node(ranks.node(), budget_within_several, earlier.calls)
+                                                  : times_within_node(ranks, budget_of_one_host, earlier.calls);
+    add(node_name(), earlier, times, [&](const std::vector<CallTimes>& calls) {
       MeasuredRoute route = measured_route("shm", on_node_, per_core_, calls, reach_within(calls));
       route.route.cost.quantize = selector_.tuning().nearest("shm", on_node_, per_core_).cost.quantize;
       return route;
@@ -185,7 +190,8 @@ class SelfCalibration {
                      .cost = std::getenv("STRETTO_NETWORK") != nullptr ? told : measured};
     learn(tuning_of(network));  // the methods to be timed follow from it
     const double budget = std::max(least_budget_between, end_ - now_seconds());
-    add(network_name(), times_between_nodes(ranks_that_measure(), selector_, measured.beta, budget),
+    const KeptTimes earlier = known(network_name());
+    add(network_name(), earlier, times_between_nodes(ranks_that_measure(), selector_, measured.beta, budget, earlier.calls),
         [&](const std::vector<CallTimes>& calls) {
           network.table = table_of(calls, reach_between);
           return network;

@@ -1,6 +1,7 @@
 #include "collectives/calibration/sweep.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 namespace stretto {
@@ -30,10 +31,10 @@ std::vector<Method> one_of_each_and_finer(const std::vector<Method>& best_first,
     if (algorithms.size() == most_algorithms) break;
     if (!algorithms.insert(method.algorithm).second) continue;
     methods.push_back(method);
-    Method finer = method;
-    if (takes_pieces(method.algorithm)) finer.pieces *= 4;
-    if (method.algorithm == Algorithm::ring) finer.lanes *= 2;
-    if (finer != method && finer.lanes <= most_lanes) methods.push_back(finer);
+    Method in_more = method;
+    if (takes_pieces(method.algorithm)) in_more.pieces *= finer;
+    if (method.algorithm == Algorithm::ring) in_more.lanes *= 2;
+    if (in_more != method && in_more.lanes <= most_lanes) methods.push_back(in_more);
   }
   return methods;
 }
@@ -45,13 +46,15 @@ double on_rank_zero(const Communicator& ranks, double value) {
   return value;
 }
 
-Sweep::Sweep(const Communicator& ranks, const Effort& at_small_sizes, const Effort& at_large_sizes, double budget)
+Sweep::Sweep(const Communicator& ranks, const Effort& at_small_sizes, const Effort& at_large_sizes, double budget,
+             std::vector<CallTimes> earlier)
     : ranks_(ranks),
       is_of_one_node_(ranks.nodes() == std::vector<int>(ranks.nodes().size(), 0)),
       small_(at_small_sizes),
       large_(at_large_sizes),
       begin_(now_seconds()),
-      budget_(budget) {}
+      budget_(budget),
+      earlier_(std::move(earlier)) {}
 
 bool Sweep::add(const Size& size, bool symmetric, const std::function<std::vector<Method>(const TimedCall&)>& methods,
                 const std::function<double(const TimedCall&)>& least_seconds) {
@@ -62,7 +65,7 @@ bool Sweep::add(const Size& size, bool symmetric, const std::function<std::vecto
     const TimedCall call(ranks_, collective, count, symmetric, buffers(size.bytes, symmetric));
     const auto last = last_.find({collective, symmetric});
     const bool decided = size.most > 0 && last != last_.end();
-    const std::vector<Method> tried = decided ? methods_after(times_[last->second], size) : methods(call);
+    const std::vector<Method> tried = hopeful(decided ? methods_after(times_[last->second], size) : methods(call), call);
     const Method so_far = call.chosen();
     const double least = least_seconds && size.bytes >= large ? least_seconds(call) : 0;
     CallTimes times = time(call, tried, least);
@@ -73,6 +76,20 @@ bool Sweep::add(const Size& size, bool symmetric, const std::function<std::vecto
     times_.push_back(std::move(times));
   }
   return true;
+}
+
+// A method that was not timed earlier may be the fastest.
+std::vector<Method> Sweep::hopeful(std::vector<Method> methods, const TimedCall& call) const {
+  const auto known = std::find_if(earlier_.begin(), earlier_.end(), [&](const CallTimes& times) {
+    return times.request == call.request() && times.symmetric == call.is_symmetric();
+  });
+  if (known == earlier_.end()) return methods;
+  const double most = (call.bytes() < large ? 3 : 2) * known->fastest().seconds;
+  std::erase_if(methods, [&](const Method& method) {
+    const double seconds = known->of(method);
+    return std::isfinite(seconds) && seconds > most;
+  });
+  return methods;
 }
 
 std::vector<Method> Sweep::methods_after(const CallTimes& last, const Size& size) const {

@@ -23,8 +23,10 @@ class Sweep {
     // timed, whatever they took at the last size.
     std::size_t most;
   };
-  // budget: seconds. Sizes below 1 MiB, without which a measurement is worth nothing, may take three times as long.
-  Sweep(const Communicator& ranks, const Effort& at_small_sizes, const Effort& at_large_sizes, double budget);
+  // budget: seconds. Sizes below 1 MiB, without which a measurement is worth nothing, may take three times as long. earlier:
+  // what is known, on all ranks, of this machine: methods that were far behind are not timed again.
+  Sweep(const Communicator& ranks, const Effort& at_small_sizes, const Effort& at_large_sizes, double budget,
+        std::vector<CallTimes> earlier = {});
 
   // methods(call): those to time, unless the last size decides (Size::most). least_seconds(call): what no method can
   // be faster than; where the library's choice nearly takes that for large vectors, no other one is timed, nor any at larger
@@ -38,6 +40,7 @@ class Sweep {
   const std::vector<CallTimes>& times() const { return times_; }
 
  private:
+  std::vector<Method> hopeful(std::vector<Method> methods, const TimedCall& call) const;
   std::vector<Method> methods_after(const CallTimes& last, const Size& size) const;
   CallTimes time(const TimedCall& call, const std::vector<Method>& methods, double least_seconds);
   const TimedBuffers& buffers(std::int64_t bytes, bool symmetric);
@@ -50,6 +53,7 @@ class Sweep {
   Effort small_, large_;
   TimedBuffers ordinary_, symmetric_;
   double begin_, budget_;
+  std::vector<CallTimes> earlier_;
   std::map<std::pair<Collective, bool>, std::size_t> last_;  // the place in times_ of the last size
   std::set<Collective> settled_;
   std::vector<CallTimes> times_;

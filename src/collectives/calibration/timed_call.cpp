@@ -84,7 +84,7 @@ CallTimes TimedCall::time(const std::vector<Method>& methods, const Effort& effo
   Communicator::Group& group = Communicator::Group::of(communicator_);
   const bool maps = symmetric_ || group.links().one_process();
   const bool reads = maps || group.context().network().reads_memory();
-  constexpr int calls_before = 3;  // the first look
+  const int calls_before = bytes() < (4 << 20) ? 3 : 2;
   // All ranks find alike that a method cannot be used, before any of them has moved a byte.
   std::vector<double> early_calls;
   const auto can_be_used = [&](const Method& method) {
@@ -168,7 +168,8 @@ std::vector<Method> methods_within_node(Collective collective, std::int64_t elem
     if (needs_nodes(algorithm) || !has_steps(algorithm)) continue;
     Method method(algorithm);
     if (takes_pieces(algorithm)) {
-      for (; method.pieces <= std::min<std::int64_t>(256, elements); method.pieces *= 4) methods.push_back(method);
+      for (; method.pieces <= std::min<std::int64_t>(most_timed_pieces, elements); method.pieces *= finer)
+        methods.push_back(method);
       continue;
     }
     const int lanes = algorithm == Algorithm::ring ? most_lanes : 1;

@@ -48,6 +48,15 @@ TEST(MeasuredRoute, AThirdMethodHasTheRangeInWhichItIsFaster) {
             "all_reduce:0-16385:packet,16385-131000:staged,131000-inf:ring");
 }
 
+TEST(MeasuredRoute, BeyondTheLargestSizePiecesKeepTheirSize) {
+  const std::vector<CallTimes> times = {
+      times_of(Collective::all_reduce, 1000, {{method_from_text("double_binary_tree/16"), 1}})};
+  EXPECT_EQ(table_of(times),
+            "all_reduce:0-2000:double_binary_tree/16,2000-8000:double_binary_tree/64,8000-inf:double_binary_tree/256");
+  EXPECT_EQ(table_of(times, 4), "all_reduce:0-2000:double_binary_tree/16,2000-4001:double_binary_tree/64");
+  EXPECT_EQ(table_of(times, 2), "all_reduce:0-2001:double_binary_tree/16");
+}
+
 // The table takes one method for both kinds of memory at 1 KiB, whose times count where it changes.
 TEST(MeasuredRoute, AChangeBehindCallsThatAreMadeAlikeIsWhereTheTimesCross) {
   const Method a = Algorithm::packet, b = Algorithm::staged;

@@ -46,6 +46,26 @@ TEST(Sweep, TriesNoMethodThatCannotBeFaster) {
   });
 }
 
+// What an earlier measurement found far behind is not timed again; a method that it lacks is.
+TEST(Sweep, LeavesOutWhatWasFarBehindEarlier) {
+  run_threads(2, [](const Communicator& world) {
+    const auto times_with = [&](double of_ring) {
+      Sweep first(world, single, single, 60);
+      EXPECT_TRUE(first.add({4 << 10, 0, 0}, false, few_methods));
+      std::vector<CallTimes> earlier = first.times();
+      for (CallTimes& times : earlier) {
+        if (times.request.collective != Collective::all_reduce) continue;
+        times.methods = {{Algorithm::ring, of_ring}, {Algorithm::staged, 1e-6}};
+      }
+      Sweep again(world, single, single, 60, earlier);
+      EXPECT_TRUE(again.add({4 << 10, 0, 0}, false, few_methods));
+      return methods_of(again);
+    };
+    EXPECT_EQ(times_with(2e-6), std::vector<std::size_t>{2});
+    EXPECT_EQ(times_with(4e-6), std::vector<std::size_t>{1});
+  });
+}
+
 // Each size tries what the last one found: of each algorithm the best method, and the same in more lanes or pieces.
 TEST(Sweep, TriesAlgorithmsInMoreLanesAndPiecesWhereThereAreMoreBytes) {
   run_threads(2, [](const Communicator& world) {
