@@ -76,7 +76,7 @@ HWY_INLINE hn::Vec<D> gelu_derivative(D d, hn::Vec<D> x) {
 template <class T>
 void forward(const T* x, T* y, std::int64_t count) {
   const AccumulatorTag<T> d;
-  for_each_two_vectors(d, count, [&](std::int64_t i, auto which) HWY_ATTR {
+  for_each_of<FourVectors>(d, count, [&](std::int64_t i, auto which) HWY_ATTR {
     const auto result = each([d](auto v) HWY_ATTR { return gelu<T>(d, v); }, load(d, x + i, which));
     store_result(d, result, y + i, which);
   });
@@ -85,7 +85,7 @@ void forward(const T* x, T* y, std::int64_t count) {
 template <class T>
 void backward(const T* x, const T* dy, T* dx, std::int64_t count) {
   const AccumulatorTag<T> d;
-  for_each_two_vectors(d, count, [&](std::int64_t i, auto which) HWY_ATTR {
+  for_each_of<FourVectors>(d, count, [&](std::int64_t i, auto which) HWY_ATTR {
     const auto result = each([d](auto v, auto dv) HWY_ATTR { return hn::Mul(dv, gelu_derivative<T>(d, v)); },
                              load(d, x + i, which), load(d, dy + i, which));
     store_result(d, result, dx + i, which);
@@ -95,13 +95,16 @@ void backward(const T* x, const T* dy, T* dx, std::int64_t count) {
 template <class T>
 void forward_with_bias(T* x, const T* bias, T* y, std::int64_t rows, std::int64_t columns) {
   const AccumulatorTag<T> d;
+  // Rounding is a branch, across which compilers do not order instructions: GELU then has a loop of its own, from the cache.
+  constexpr bool rounds = !std::is_same_v<T, Accumulator<T>>;
   for (std::int64_t row = 0; row < rows; ++row, x += columns, y += columns) {
-    for_each_two_vectors(d, columns, [&](std::int64_t c, auto which) HWY_ATTR {
+    for_each_of<FourVectors>(d, columns, [&](std::int64_t c, auto which) HWY_ATTR {
       const auto sum =
           each([](auto v, auto b) HWY_ATTR { return hn::Add(v, b); }, load(d, x + c, which), load(d, bias + c, which));
       const auto rounded = store_result(d, sum, x + c, which);  // which backward will read
-      store_result(d, each([d](auto v) HWY_ATTR { return gelu<T>(d, v); }, rounded), y + c, which);
+      if constexpr (!rounds) store_result(d, each([d](auto v) HWY_ATTR { return gelu<T>(d, v); }, rounded), y + c, which);
     });
+    if constexpr (rounds) forward(x, y, columns);
   }
 }
 

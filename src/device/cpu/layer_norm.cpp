@@ -38,7 +38,7 @@ void normalize(const T* x, const T* gamma, const T* beta, A mean_of_row, A rstd_
   const auto rstd = hn::Set(d, rstd_of_row);
   const auto result = [mean, rstd](auto v, auto gamma_c, auto beta_c)
                           HWY_ATTR { return hn::MulAdd(hn::Mul(hn::Sub(v, mean), rstd), gamma_c, beta_c); };
-  for_each_two_vectors(d, columns, [&](std::int64_t c, auto which) HWY_ATTR {
+  for_each_of<TwoVectors>(d, columns, [&](std::int64_t c, auto which) HWY_ATTR {
     store_result(d, each(result, load(d, x + c, which), load(d, gamma + c, which), load(d, beta + c, which)), y + c, which);
   });
 }
@@ -84,7 +84,7 @@ void add_gradient(const T* x, const T* gamma, A mean_of_row, A rstd_of_row, cons
     const auto rest = hn::MulSub(hn::Sub(v, mean), slope, mean_g);
     return hn::MulAdd(hn::MulAdd(dy_c, gamma_c, rest), rstd, dx_c);
   };
-  for_each_two_vectors(d, columns, [&](std::int64_t c, auto which) HWY_ATTR {
+  for_each_of<TwoVectors>(d, columns, [&](std::int64_t c, auto which) HWY_ATTR {
     const auto sum =
         each(result, load(d, x + c, which), load(d, dy + c, which), load(d, gamma + c, which), load(d, dx + c, which));
     store_result(d, sum, dx + c, which);

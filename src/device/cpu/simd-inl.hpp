@@ -148,11 +148,13 @@ HWY_INLINE hn::Vec<D> store_result(D d, hn::Vec<D> v, T* to, Which which = {}) {
   }
 }
 
-// ---- two vectors at once
+// ---- two and four vectors at once
 
 // With AVX-512, bf16 is cheaper to widen and to narrow if one vector takes the elements of even, the other those of odd
 // index. Other elements are those of two vectors that follow each other.
-struct TwoVectors {};
+struct TwoVectors {
+  static constexpr std::int64_t vectors = 2;
+};
 template <class V>
 struct Two {
   V first, second;
@@ -187,14 +189,27 @@ HWY_INLINE Two<hn::Vec<D>> store_result(D d, Two<hn::Vec<D>> v, T* to, TwoVector
   return {store_result(d, v.first, to), store_result(d, v.second, to + hn::Lanes(d))};
 }
 
+// For long chains of dependent instructions: more of them are under way.
+struct FourVectors {
+  static constexpr std::int64_t vectors = 4;
+};
+template <class D, class T>
+HWY_INLINE Two<Two<hn::Vec<D>>> load(D d, const T* from, FourVectors /*which*/) {
+  return {load(d, from, TwoVectors{}), load(d, from + 2 * hn::Lanes(d), TwoVectors{})};
+}
+template <class D, class T>
+HWY_INLINE Two<Two<hn::Vec<D>>> store_result(D d, Two<Two<hn::Vec<D>>> v, T* to, FourVectors /*which*/) {
+  return {store_result(d, v.first, to, TwoVectors{}), store_result(d, v.second, to + 2 * hn::Lanes(d), TwoVectors{})};
+}
+
 // f of each vector, and of the vectors of the same elements in more.
 template <class F, class V, class... More>
-HWY_INLINE auto each(F f, V v, More... more) {
+HWY_INLINE V each(F f, V v, More... more) {
   return f(v, more...);
 }
 template <class F, class V, class... More>
-HWY_INLINE auto each(F f, Two<V> v, More... more) {
-  return Two<V>{f(v.first, more.first...), f(v.second, more.second...)};
+HWY_INLINE Two<V> each(F f, Two<V> v, More... more) {
+  return Two<V>{each(f, v.first, more.first...), each(f, v.second, more.second...)};
 }
 
 // ---- loops over an array of count elements
@@ -208,12 +223,12 @@ HWY_INLINE void for_each_vector(D d, std::int64_t count, Body body) {
   if (i < count) body(i, FirstLanes{static_cast<std::size_t>(count - i)});
 }
 
-// The same, for two vectors at once as long as there are two.
-template <class D, class Body>
-HWY_INLINE void for_each_two_vectors(D d, std::int64_t count, Body body) {
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+// The same, for several vectors at once as long as there are as many.
+template <class Several, class D, class Body>
+HWY_INLINE void for_each_of(D d, std::int64_t count, Body body) {
+  const auto step = Several::vectors * static_cast<std::int64_t>(hn::Lanes(d));
   std::int64_t i = 0;
-  for (; i + 2 * lanes <= count; i += 2 * lanes) body(i, TwoVectors{});
+  for (; i + step <= count; i += step) body(i, Several{});
   for_each_vector(d, count - i, [&](std::int64_t more, auto which) HWY_ATTR { body(i + more, which); });
 }
 
