@@ -46,10 +46,11 @@ struct Effort {
   int least_calls = 3;      // in these seconds
 };
 
-// The input and output of a call, which further calls may use: most of the time of a large call is that of fresh memory.
+// The input and output of a call, which further calls may use: the first use of memory takes longer than a large call.
 struct STRETTO_API TimedBuffers {
   std::shared_ptr<std::byte> input, output;
   std::int64_t bytes = 0;  // of each
+  bool symmetric = false;
 
   static TimedBuffers of(std::int64_t bytes, bool symmetric);
 };
@@ -59,15 +60,14 @@ class STRETTO_API TimedCall {
  public:
   // Elements of a rank's share, or of the vector, if the vector has that many bytes. 0: too few for a share of each rank.
   static std::int64_t count_of(Collective collective, std::int64_t bytes, int ranks);
-  // Collective. Allocates twice the vector on each rank, unless it gets buffers of that kind of memory that are large
-  // enough.
+  // Collective. Allocates twice the vector on each rank.
   TimedCall(const Communicator& communicator, Collective collective, std::int64_t count, bool symmetric);
-  TimedCall(const Communicator& communicator, Collective collective, std::int64_t count, bool symmetric,
-            TimedBuffers buffers);
+  // The buffers, on all ranks of the same kind of memory, have at least the bytes of the vector.
+  TimedCall(const Communicator& communicator, Collective collective, std::int64_t count, TimedBuffers buffers);
 
   const PlanRequest& request() const { return request_; }
   std::int64_t bytes() const;
-  bool is_symmetric() const { return symmetric_; }
+  bool is_symmetric() const { return buffers_.symmetric; }
   Method chosen() const;  // by the library, with what it knows so far
   // Collective. The times of these methods, without those that this call cannot be done by between these ranks. Methods that
   // are in `always` get a measurement of their own, however slow they are.
@@ -76,15 +76,14 @@ class STRETTO_API TimedCall {
  private:
   Communicator communicator_;
   PlanRequest request_;
-  bool symmetric_;
   TimedBuffers buffers_;
   Call call_;
 };
 
 // The collectives that have a choice of methods, but for the barrier.
 STRETTO_API const std::vector<Collective>& timed_collectives();
-// The numbers of pieces that are timed are powers of the first.
-inline constexpr int finer = 4, most_timed_pieces = 256;
+// Within a node, methods are timed in 1, 4, 16, 64 and 256 pieces.
+inline constexpr int pieces_factor = 4, most_pieces = 256;
 // The methods within a node that can do a collective of so many elements, in every number of lanes and some numbers of
 // pieces, none of which would be empty.
 STRETTO_API std::vector<Method> methods_within_node(Collective collective, std::int64_t elements);
@@ -104,7 +103,8 @@ struct STRETTO_API MeasuredRoute {
 // changes its method only where that gains 5% or more, since a method that is faster at a single size is often noise.
 // Between two sizes a method's time counts as a power of the bytes, and a third method that gains as much where the table
 // would change has the range between the other two. `reach` is how many times as many bytes as the largest size it says
-// something of; 0: any number.
+// something of; 0: any number. From twice the largest size on, a method in pieces gets four times as many for four times as
+// many bytes, up to most_pieces.
 STRETTO_API MeasuredRoute measured_route(const std::string& route, int ranks, double ranks_per_core,
                                          const std::vector<CallTimes>& times, int reach = 0);
 // The table alone: "all_reduce:0-4096:packet,4096-inf:ring;...".

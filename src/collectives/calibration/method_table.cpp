@@ -70,10 +70,10 @@ void add_ranges(const CallTimes& here, const CallTimes& next, const Method& firs
 // Beyond the largest size that was measured: pieces stay about as large as they are there.
 void add_last_ranges(const CallTimes& last, Method method, int reach, std::vector<Range>& ranges) {
   const std::int64_t most = reach == 0 ? std::numeric_limits<std::int64_t>::max() - 1 : last.bytes * reach;
-  for (std::int64_t end = 2 * last.bytes; method.pieces > 1 && method.pieces * finer <= most_timed_pieces && end < most;
-       end *= finer) {
+  for (std::int64_t end = 2 * last.bytes; method.pieces > 1 && method.pieces * pieces_factor <= most_pieces && end < most;
+       end *= pieces_factor) {
     ranges.push_back({end, method});
-    method.pieces *= finer;
+    method.pieces *= pieces_factor;
   }
   ranges.push_back({std::min(most, capacity(method, last.request)) + 1, method});
 }

@@ -14,13 +14,15 @@
 namespace stretto {
 namespace {
 
-constexpr Effort small_within{.looks = 2, .hopeless = 2.5, .most_calls = 60, .look_seconds = 0.002, .seconds = 0};
-constexpr Effort large_within{.looks = 2, .hopeless = 1.5, .most_calls = 3, .most_bytes = 8 << 20, .seconds = 0};
 // Fewer methods leave time for loops that are longer than a rank's turn on a core.
-constexpr Effort large_within_again{
-    .looks = 1, .most_calls = 10, .most_bytes = 64 << 20, .look_seconds = 0.008, .seconds = 0};
-constexpr Effort small_between{.looks = 2, .hopeless = 3, .most_calls = 3, .look_seconds = 0.003, .seconds = 0};
+constexpr Efforts within{
+    .small = {.looks = 2, .hopeless = 2.5, .most_calls = 60, .look_seconds = 0.002, .seconds = 0},
+    .large = {.looks = 2, .hopeless = 1.5, .most_calls = 3, .most_bytes = 8 << 20, .seconds = 0},
+    .large_again = {.looks = 1, .most_calls = 10, .most_bytes = 64 << 20, .look_seconds = 0.008, .seconds = 0}};
 constexpr Effort large_between{.looks = 1, .most_calls = 2, .most_bytes = 8 << 20, .look_seconds = 0.01, .seconds = 0};
+constexpr Efforts between{.small = {.looks = 2, .hopeless = 3, .most_calls = 3, .look_seconds = 0.003, .seconds = 0},
+                          .large = large_between,
+                          .large_again = large_between};
 constexpr double most_memory = 1 << 30;         // bytes of all buffers on a host
 constexpr std::int64_t must_reach = 128 << 10;  // bytes: a measurement that ends before is thrown away
 
@@ -70,16 +72,19 @@ class LeastSeconds {
 std::vector<Method> best_by_model(const TimedCall& call, Communicator::Group& group, const Selector& selector) {
   const std::size_t most = 5, without_levels = has_root(call.request().collective) ? 8 : 2;
   const Choice choice = choice_of(call, group, selector);
-  std::set<std::tuple<Algorithm, Algorithm, bool>> kinds;
-  std::vector<Method> methods;
-  if (choice.candidates.empty()) methods.push_back(choice.method);
+  const auto kind_of = [](const Method& method) {
+    return std::tuple(method.algorithm, method.between, method.lanes * method.pieces > 1);
+  };
+  // The choice is not always the first candidate.
+  std::vector<Method> methods{choice.method};
+  std::set<std::tuple<Algorithm, Algorithm, bool>> kinds{kind_of(choice.method)};
   const std::size_t wanted_flat = call.bytes() < (1 << 20) ? without_levels : 0;
-  std::size_t flat = 0;
+  std::size_t flat = needs_nodes(choice.method.algorithm) ? 0 : 1;
   for (const Candidate& candidate : choice.candidates) {
     const Method& method = candidate.method;
     const bool is_flat = !needs_nodes(method.algorithm);
     if (methods.size() >= most && (!is_flat || flat >= wanted_flat)) continue;
-    if (!kinds.insert({method.algorithm, method.between, method.lanes * method.pieces > 1}).second) continue;
+    if (!kinds.insert(kind_of(method)).second) continue;
     methods.push_back(method);
     flat += is_flat ? 1 : 0;
   }
@@ -95,16 +100,17 @@ int reach_within(const std::vector<CallTimes>& times) {
 
 std::vector<CallTimes> times_within_node(const Communicator& node, double budget, const std::vector<CallTimes>& earlier) {
   // The last one is beyond most caches, for all ranks together.
-  const std::int64_t largest = std::clamp<std::int64_t>((64 << 20) / node.size(), 4 << 20, 32 << 20);
+  constexpr std::int64_t least_largest = 4 << 20;
+  const std::int64_t largest = std::clamp<std::int64_t>((64 << 20) / node.size(), least_largest, 32 << 20);
   const Sweep::Size sizes[] = {{8, 0, 0},         {512, 0, 0},     {4 << 10, 0, 0},  {most_packet_bytes, 0, 0},
                                {256 << 10, 0, 0}, {2 << 20, 3, 8}, {largest, 1.5, 5}};
   // There are an input and an output in each kind of memory.
   const double most =
       on_rank_zero(node, std::min(most_memory / (4 * node.size()), number_setting("STRETTO_HEAP_BYTES") / 8));
-  Sweep sweep(node, small_within, earlier.empty() ? large_within : large_within_again, budget, earlier);
+  Sweep sweep(node, within, budget, earlier);
   std::int64_t reached = 0;
   for (Sweep::Size size : sizes) {
-    if (size.bytes == largest && sweep.seconds_left() < 0.4 * budget) size.bytes /= 2;
+    if (size.bytes == largest && sweep.seconds_left() < 0.4 * budget) size.bytes = std::max(largest / 2, least_largest);
     if (static_cast<double>(size.bytes) > most) break;
     if (!sweep.add(size, false, sensible_methods)) break;
     if (size.bytes > alike_up_to && !sweep.add(size, true, sensible_methods)) break;
@@ -150,7 +156,7 @@ std::vector<CallTimes> times_between_nodes(const Communicator& world, const Sele
                                    {160 << 10, 0, 0}, {1 << 20, 2, 4}, {8 << 20, 1.3, 2}};
   Communicator::Group& group = Communicator::Group::of(world);
   const LeastSeconds least_seconds(selector, world, beta);
-  Sweep sweep(world, small_between, large_between, budget, earlier);
+  Sweep sweep(world, between, budget, earlier);
   std::int64_t reached = 0;
   for (const Sweep::Size& size : sizes) {
     if (!sweep.add(

@@ -32,7 +32,7 @@ std::vector<Method> one_of_each_and_finer(const std::vector<Method>& best_first,
     if (!algorithms.insert(method.algorithm).second) continue;
     methods.push_back(method);
     Method in_more = method;
-    if (takes_pieces(method.algorithm)) in_more.pieces *= finer;
+    if (takes_pieces(method.algorithm)) in_more.pieces *= pieces_factor;
     if (method.algorithm == Algorithm::ring) in_more.lanes *= 2;
     if (in_more != method && in_more.lanes <= most_lanes) methods.push_back(in_more);
   }
@@ -46,12 +46,10 @@ double on_rank_zero(const Communicator& ranks, double value) {
   return value;
 }
 
-Sweep::Sweep(const Communicator& ranks, const Effort& at_small_sizes, const Effort& at_large_sizes, double budget,
-             std::vector<CallTimes> earlier)
+Sweep::Sweep(const Communicator& ranks, const Efforts& efforts, double budget, std::vector<CallTimes> earlier)
     : ranks_(ranks),
       is_of_one_node_(ranks.nodes() == std::vector<int>(ranks.nodes().size(), 0)),
-      small_(at_small_sizes),
-      large_(at_large_sizes),
+      efforts_(efforts),
       begin_(now_seconds()),
       budget_(budget),
       earlier_(std::move(earlier)) {}
@@ -59,17 +57,19 @@ Sweep::Sweep(const Communicator& ranks, const Effort& at_small_sizes, const Effo
 bool Sweep::add(const Size& size, bool symmetric, const std::function<std::vector<Method>(const TimedCall&)>& methods,
                 const std::function<double(const TimedCall&)>& least_seconds) {
   for (const Collective collective : timed_collectives()) {
-    if (is_over(size.bytes < large ? 3 * budget_ : budget_)) return false;
+    const double overtime = size.bytes < large ? 2 * budget_ : 0;
+    if (seconds_left() + overtime < 0) return false;
     const std::int64_t count = TimedCall::count_of(collective, size.bytes, ranks_.size());
     if (count == 0 || settled_.contains(collective)) continue;
-    const TimedCall call(ranks_, collective, count, symmetric, buffers(size.bytes, symmetric));
+    const TimedCall call(ranks_, collective, count, buffers(size.bytes, symmetric));
     const auto last = last_.find({collective, symmetric});
     const bool decided = size.most > 0 && last != last_.end();
     const std::vector<Method> tried = hopeful(decided ? methods_after(times_[last->second], size) : methods(call), call);
     const Method so_far = call.chosen();
     const double least = least_seconds && size.bytes >= large ? least_seconds(call) : 0;
     CallTimes times = time(call, tried, least);
-    if (times.methods.empty()) times = time(call, methods(call), least);  // packets are too small by now
+    // Packets are too small by now, or what was near the fastest at the last size was far behind here earlier.
+    if (times.methods.empty()) times = time(call, hopeful(methods(call), call), least);
     if (times.methods.empty()) continue;
     for (MethodTime& time : times.methods) time.seconds *= time.method == so_far ? loyalty : 1;
     last_[{collective, symmetric}] = times_.size();
@@ -78,12 +78,17 @@ bool Sweep::add(const Size& size, bool symmetric, const std::function<std::vecto
   return true;
 }
 
+const CallTimes* Sweep::earlier_times(const TimedCall& call) const {
+  for (const CallTimes& times : earlier_) {
+    if (times.request == call.request() && times.symmetric == call.is_symmetric()) return &times;
+  }
+  return nullptr;
+}
+
 // A method that was not timed earlier may be the fastest.
 std::vector<Method> Sweep::hopeful(std::vector<Method> methods, const TimedCall& call) const {
-  const auto known = std::find_if(earlier_.begin(), earlier_.end(), [&](const CallTimes& times) {
-    return times.request == call.request() && times.symmetric == call.is_symmetric();
-  });
-  if (known == earlier_.end()) return methods;
+  const CallTimes* const known = earlier_times(call);
+  if (known == nullptr) return methods;
   const double most = (call.bytes() < large ? 3 : 2) * known->fastest().seconds;
   std::erase_if(methods, [&](const Method& method) {
     const double seconds = known->of(method);
@@ -98,7 +103,7 @@ std::vector<Method> Sweep::methods_after(const CallTimes& last, const Size& size
 }
 
 CallTimes Sweep::time(const TimedCall& call, const std::vector<Method>& methods, double least_seconds) {
-  const Effort effort = effort_for(call.request().collective, call.bytes());
+  const Effort effort = effort_for(call);
   if (least_seconds == 0) return call.time(methods, effort);
   const Method so_far = call.chosen();
   CallTimes times = call.time({so_far}, effort);
@@ -117,10 +122,9 @@ void Sweep::look_again() {
   for (CallTimes& times : times_) {
     const std::vector<Method> best = promising(times, 2, 4);
     if (best.size() < 2 || looks_long(times.request.collective, times.bytes)) continue;
-    if (is_over(budget_)) return;
-    const TimedCall call(ranks_, times.request.collective, times.request.count, times.symmetric,
-                         buffers(times.bytes, times.symmetric));
-    const CallTimes again = call.time(best, effort_for(times.request.collective, times.bytes));
+    if (seconds_left() < 0) return;
+    const TimedCall call(ranks_, times.request.collective, times.request.count, buffers(times.bytes, times.symmetric));
+    const CallTimes again = call.time(best, effort_for(call));
     const Method so_far = call.chosen();
     for (MethodTime& time : times.methods) {
       time.seconds = std::min(time.seconds, again.of(time.method) * (time.method == so_far ? loyalty : 1));
@@ -141,12 +145,16 @@ bool Sweep::looks_long(Collective collective, std::int64_t bytes) const {
   return is_of_one_node_ && has_root(collective) && bytes < large;
 }
 
-Effort Sweep::effort_for(Collective collective, std::int64_t bytes) const {
-  Effort effort = bytes >= large ? large_ : small_;
-  if (looks_long(collective, bytes)) {
+Effort Sweep::effort_for(const TimedCall& call) const {
+  const Collective collective = call.request().collective;
+  Effort effort = call.bytes() < large             ? efforts_.small
+                  : earlier_times(call) == nullptr ? efforts_.large
+                                                   : efforts_.large_again;
+  if (looks_long(collective, call.bytes())) {
     effort.looks = 3;
     effort.counts_median = true;
     effort.most_calls = 4000;
+    effort.most_bytes = 1 << 30;
     effort.look_seconds = 0.0005;
   } else if (has_root(collective)) {
     effort.most_calls *= 4;
@@ -157,7 +165,5 @@ Effort Sweep::effort_for(Collective collective, std::int64_t bytes) const {
 }
 
 double Sweep::seconds_left() const { return on_rank_zero(ranks_, begin_ + budget_ - now_seconds()); }
-
-bool Sweep::is_over(double budget) const { return seconds_left() + budget - budget_ < 0; }
 
 }  // namespace stretto

@@ -24,6 +24,13 @@ std::shared_ptr<std::byte> buffer_of(std::int64_t bytes, bool symmetric) {
   return buffer;
 }
 
+PlanRequest request_of(const Communicator& communicator, Collective collective, std::int64_t count) {
+  require(count > 0, "A call of {} elements takes no time; give 1 or more.", count);
+  return {collective, Algorithm::automatic, 0, communicator.size(), count};
+}
+
+std::int64_t bytes_of(const PlanRequest& request) { return Shares::of(request).total() * width; }
+
 // The ranks' seconds as one, on all of them: the mean or, of calls with a root, the most. Where data waits in buffers, ranks
 // leave such calls long before the data has arrived.
 std::vector<double> joined(const Communicator& communicator, Collective collective, std::vector<double> mine) {
@@ -52,20 +59,16 @@ std::int64_t TimedCall::count_of(Collective collective, std::int64_t bytes, int 
 }
 
 TimedBuffers TimedBuffers::of(std::int64_t bytes, bool symmetric) {
-  return {buffer_of(bytes, symmetric), buffer_of(bytes, symmetric), bytes};
+  return {buffer_of(bytes, symmetric), buffer_of(bytes, symmetric), bytes, symmetric};
 }
 
 TimedCall::TimedCall(const Communicator& communicator, Collective collective, std::int64_t count, bool symmetric)
-    : TimedCall(communicator, collective, count, symmetric, {}) {}
+    : TimedCall(communicator, collective, count,
+                TimedBuffers::of(bytes_of(request_of(communicator, collective, count)), symmetric)) {}
 
-TimedCall::TimedCall(const Communicator& communicator, Collective collective, std::int64_t count, bool symmetric,
-                     TimedBuffers buffers)
-    : communicator_(communicator), symmetric_(symmetric), buffers_(std::move(buffers)) {
-  require(count > 0, "A call of {} elements takes no time; give 1 or more.", count);
-  request_ = {collective, Algorithm::automatic, 0, communicator.size(), count};
-  if (buffers_.bytes == 0) buffers_ = TimedBuffers::of(bytes(), symmetric);
-  require(bytes() <= buffers_.bytes, "A call of {} bytes needs buffers as large; give it more than {} bytes.", bytes(),
-          buffers_.bytes);
+TimedCall::TimedCall(const Communicator& communicator, Collective collective, std::int64_t count, TimedBuffers buffers)
+    : communicator_(communicator), request_(request_of(communicator, collective, count)), buffers_(std::move(buffers)) {
+  require(bytes() <= buffers_.bytes, "The buffers have {} bytes; give a call of {} bytes as many.", buffers_.bytes, bytes());
   call_.collective = collective;
   call_.input = buffers_.input.get();
   call_.output = buffers_.output.get();
@@ -73,18 +76,18 @@ TimedCall::TimedCall(const Communicator& communicator, Collective collective, st
   call_.dtype = dtype;
 }
 
-std::int64_t TimedCall::bytes() const { return Shares::of(request_).total() * width; }
+std::int64_t TimedCall::bytes() const { return bytes_of(request_); }
 
 Method TimedCall::chosen() const { return communicator_.prepare(call_).method(); }
 
 CallTimes TimedCall::time(const std::vector<Method>& methods, const Effort& effort,
                           const std::vector<Method>& always) const {
   const Stream stream = Stream::inline_();
-  CallTimes times{request_, bytes(), symmetric_, {}};
+  CallTimes times{request_, bytes(), is_symmetric(), {}};
   Communicator::Group& group = Communicator::Group::of(communicator_);
-  const bool maps = symmetric_ || group.links().one_process();
+  const bool maps = is_symmetric() || group.links().one_process();
   const bool reads = maps || group.context().network().reads_memory();
-  const int calls_before = bytes() < (4 << 20) ? 3 : 2;
+  const int calls_before = bytes() < (4 << 20) ? 3 : 2;  // of large ones each would take as long as a look
   // All ranks find alike that a method cannot be used, before any of them has moved a byte.
   std::vector<double> early_calls;
   const auto can_be_used = [&](const Method& method) {
@@ -168,7 +171,7 @@ std::vector<Method> methods_within_node(Collective collective, std::int64_t elem
     if (needs_nodes(algorithm) || !has_steps(algorithm)) continue;
     Method method(algorithm);
     if (takes_pieces(algorithm)) {
-      for (; method.pieces <= std::min<std::int64_t>(most_timed_pieces, elements); method.pieces *= finer)
+      for (; method.pieces <= std::min<std::int64_t>(most_pieces, elements); method.pieces *= pieces_factor)
         methods.push_back(method);
       continue;
     }

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <tuple>
+#include <utility>
 
 #include "collectives/plan/plan_builder.hpp"
 #include "collectives/selection/choose_costs.hpp"
@@ -132,7 +134,22 @@ std::vector<Method> refinements_of(const std::vector<Method>& pairs, const PlanR
       for (method.pieces = 4; method.pieces <= 16; method.pieces *= 2) methods.insert(method);
     }
   }
-  return {methods.rbegin(), methods.rend()};  // among equals first the one with more lanes, which tolerates delays
+  return {methods.begin(), methods.end()};
+}
+
+// Of the methods in levels that the model expects to be as fast as the best one, as far as it can tell, the one with the
+// most lanes, then pieces: it tolerates delays, which the model does not know.
+const Candidate& best_of(const std::vector<Candidate>& best_first) {
+  constexpr double alike = 1.002;
+  const Candidate* best = &best_first.front();
+  if (!needs_nodes(best->method.algorithm)) return *best;
+  for (const Candidate& other : best_first) {
+    if (other.seconds > alike * best_first.front().seconds) break;
+    const auto levels = [](const Method& method) { return std::tuple(method.algorithm, method.between, method.above); };
+    const auto in_flight = [](const Method& method) { return std::pair(method.lanes, method.pieces); };
+    if (levels(other.method) == levels(best->method) && in_flight(other.method) > in_flight(best->method)) best = &other;
+  }
+  return *best;
 }
 
 Choice decided(const PlanRequest& request, DType dtype, ReduceOp op, bool deterministic, const std::string& by,
@@ -236,7 +253,7 @@ Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning
   consider(refinements_of(best_pairs, request));
   consider(methods_for(request));
   ensure(!choice.candidates.empty(), "Nothing can do {} over {} ranks.", name(request.collective), request.size);
-  const Candidate& best = choice.candidates.front();
+  const Candidate& best = best_of(choice.candidates);
   choice.method = best.method;
   choice.wire = best.wire;
   choice.reason = fmt::format("{}, {:.1f} us by the cost model", to_string(best.method), best.seconds * 1e6);

@@ -95,7 +95,8 @@ void backward(const T* x, const T* dy, T* dx, std::int64_t count) {
 template <class T>
 void forward_with_bias(T* x, const T* bias, T* y, std::int64_t rows, std::int64_t columns) {
   const AccumulatorTag<T> d;
-  // Rounding is a branch, across which compilers do not order instructions: GELU then has a loop of its own, from the cache.
+  // With AVX-512, rounding to bf16 asks whether the processor has an instruction for it, and compilers do not move others
+  // across that. So GELU reads the row again, from the cache.
   constexpr bool rounds = !std::is_same_v<T, Accumulator<T>>;
   for (std::int64_t row = 0; row < rows; ++row, x += columns, y += columns) {
     for_each_of<FourVectors>(d, columns, [&](std::int64_t c, auto which) HWY_ATTR {

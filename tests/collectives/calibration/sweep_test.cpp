@@ -11,7 +11,8 @@
 namespace stretto {
 namespace {
 
-constexpr Effort single{.looks = 1, .most_calls = 1, .seconds = 0};
+constexpr Effort one_call{.looks = 1, .most_calls = 1, .seconds = 0};
+constexpr Efforts single{one_call, one_call, one_call};
 
 std::vector<Method> few_methods(const TimedCall& call) {
   return call.request().collective == Collective::all_reduce ? std::vector<Method>{Algorithm::ring, Algorithm::two_shot}
@@ -31,7 +32,7 @@ std::vector<std::size_t> methods_of(const Sweep& sweep) {
 TEST(Sweep, TriesNoMethodThatCannotBeFaster) {
   run_threads(2, [](const Communicator& world) {
     for (const double least : {1e9, 1e-9}) {
-      Sweep sweep(world, single, single, 60);
+      Sweep sweep(world, single, 60);
       for (const std::int64_t bytes : {4 << 10, 1 << 20, 2 << 20}) {
         EXPECT_TRUE(sweep.add({bytes, 0, 0}, false, few_methods, [&](const TimedCall&) { return least; }));
       }
@@ -50,14 +51,14 @@ TEST(Sweep, TriesNoMethodThatCannotBeFaster) {
 TEST(Sweep, LeavesOutWhatWasFarBehindEarlier) {
   run_threads(2, [](const Communicator& world) {
     const auto times_with = [&](double of_ring) {
-      Sweep first(world, single, single, 60);
+      Sweep first(world, single, 60);
       EXPECT_TRUE(first.add({4 << 10, 0, 0}, false, few_methods));
       std::vector<CallTimes> earlier = first.times();
       for (CallTimes& times : earlier) {
         if (times.request.collective != Collective::all_reduce) continue;
         times.methods = {{Algorithm::ring, of_ring}, {Algorithm::staged, 1e-6}};
       }
-      Sweep again(world, single, single, 60, earlier);
+      Sweep again(world, single, 60, earlier);
       EXPECT_TRUE(again.add({4 << 10, 0, 0}, false, few_methods));
       return methods_of(again);
     };
@@ -69,7 +70,7 @@ TEST(Sweep, LeavesOutWhatWasFarBehindEarlier) {
 // Each size tries what the last one found: of each algorithm the best method, and the same in more lanes or pieces.
 TEST(Sweep, TriesAlgorithmsInMoreLanesAndPiecesWhereThereAreMoreBytes) {
   run_threads(2, [](const Communicator& world) {
-    Sweep sweep(world, single, single, 60);
+    Sweep sweep(world, single, 60);
     const auto methods = [](const TimedCall& call) {
       const bool is_sum = call.request().collective == Collective::all_reduce;
       return is_sum ? std::vector<Method>{Algorithm::two_shot, method_from_text("ring*4"), Algorithm::double_binary_tree}
