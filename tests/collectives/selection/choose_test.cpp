@@ -71,6 +71,21 @@ TEST(Choose, TwoLevelsWhereOneIsSlow) {
   EXPECT_NE(chosen(what, tuning).algorithm, Algorithm::two_level);
 }
 
+// The network decides: the model expects lanes and pieces to differ by less than it knows.
+TEST(Choose, AmongEqualMethodsInLevelsTheOneThatToleratesDelays) {
+  Tuning tuning = Tuning::from_json(two_routes, "test");
+  for (RouteCost& route : tuning.routes) {
+    if (route.route == "ucx") route.cost = {.alpha = 40e-6, .overhead = 1e-6, .beta = 1 / 0.119e9};
+  }
+  PlanRequest what = request(Collective::all_reduce, 2 << 20, 8);
+  what.ranks_per_node = 2;
+  Circumstances nodes;
+  nodes.several_nodes = true;
+  const Choice choice = choose(what, DType::f32, ReduceOp::sum, tuning, nodes);
+  EXPECT_EQ(std::pair(choice.method.lanes, choice.method.pieces), std::pair(4, 16)) << choice.reason;
+  EXPECT_NE(choice.method, choice.candidates.front().method);
+}
+
 TEST(Choose, TheCallerThenRulesThenMeasurementsThenTheModel) {
   Tuning tuning = Tuning::from_json(two_routes, "test");
   PlanRequest what = request(Collective::broadcast, 1000);  // 4000 bytes
