@@ -137,8 +137,8 @@ std::vector<Method> refinements_of(const std::vector<Method>& pairs, const PlanR
   return {methods.begin(), methods.end()};
 }
 
-// Of the methods in levels that the model expects to be as fast as the best one, as far as it can tell, the one with the
-// most lanes, then pieces: it tolerates delays, which the model does not know.
+// The model does not know delays, which more lanes and pieces tolerate. Where its predictions for methods in levels differ
+// by less than it can tell, the method with the most lanes wins, then the one with the most pieces.
 const Candidate& best_of(const std::vector<Candidate>& best_first) {
   constexpr double alike = 1.002;
   const Candidate* best = &best_first.front();

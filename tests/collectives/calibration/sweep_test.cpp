@@ -47,7 +47,7 @@ TEST(Sweep, TriesNoMethodThatCannotBeFaster) {
   });
 }
 
-// What an earlier measurement found far behind is not timed again; a method that it lacks is.
+// The sweep does not time a method that an earlier measurement found far behind. It times one that was not measured earlier.
 TEST(Sweep, LeavesOutWhatWasFarBehindEarlier) {
   run_threads(2, [](const Communicator& world) {
     const auto times_with = [&](double of_ring) {
