@@ -82,8 +82,6 @@ class STRETTO_API TimedCall {
 
 // The collectives that have a choice of methods, but for the barrier.
 STRETTO_API const std::vector<Collective>& timed_collectives();
-// Within a node, methods are timed in 1, 4, 16, 64 and 256 pieces.
-inline constexpr int pieces_factor = 4, most_pieces = 256;
 // The methods within a node that can do a collective of so many elements, in every number of lanes and some numbers of
 // pieces, none of which would be empty.
 STRETTO_API std::vector<Method> methods_within_node(Collective collective, std::int64_t elements);

@@ -47,6 +47,11 @@ def invented(path):
     return str(path)
 
 
+def measuring_from(tuning):
+    """The settings of a job that is to measure the machine."""
+    return {"STRETTO_CALIBRATE": "now", "STRETTO_TUNING": tuning, "STRETTO_LOG": "info"}
+
+
 def measure_machine(where, job):
     """job() runs one that is to measure the machine, and returns what it said. Exits with an error if three have kept nothing."""
     for _ in range(3):
@@ -62,27 +67,28 @@ class OneHost:
     def __init__(self, ranks, runs, cache, tuning):
         self.where, self.ranks = f"{ranks} ranks", ranks
         self.known = {"STRETTO_CACHE_DIR": cache}
-        self.measuring = {"STRETTO_CALIBRATE": "now", "STRETTO_TUNING": tuning, "STRETTO_LOG": "info"}
+        self.measuring = measuring_from(tuning)
         self.command = [PERF, "selection", "--nproc", ranks, "-f", 8, "--runs", runs, "--tolerance", 1e9]
 
     def measure(self):
         measure_machine(self.where, lambda: run([PERF, "barrier", "--nproc", self.ranks, "-n", 1], **self.measuring, **self.known).stderr)
 
+    def timed(self):
+        return figures_of(self.command, lambda words: run(words, **self.known))
+
     def time(self):
-        self.before = figures_of(self.command, lambda words: run(words, **self.known))
+        self.before = self.timed()
 
     def cells(self):
-        before = self.before
-        self.time()
-        for first, row in zip(before, self.before, strict=True):
-            where = f"{self.where}, {'symmetric' if row['symmetric'] else 'ordinary'} memory"
-            yield cell(where, row["collective"], row["bytes"], row["chosen"], first["us"], row["us"])
+        for before, now in zip(self.before, self.timed(), strict=True):
+            where = f"{self.where}, {'symmetric' if now['symmetric'] else 'ordinary'} memory"
+            yield cell(where, now["collective"], now["bytes"], now["chosen"], before["us"], now["us"])
 
 
 class SeveralHosts:
     def __init__(self, hosts, ranks, cache, tuning):
         self.where, self.layout, self.cache = f"{hosts} hosts x {ranks} ranks", [ranks] * hosts, cache
-        self.measuring = {"STRETTO_CALIBRATE": "now", "STRETTO_TUNING": tuning, "STRETTO_LOG": "info"}
+        self.measuring = measuring_from(tuning)
         self.before = {}
 
     @contextlib.contextmanager

@@ -98,7 +98,7 @@ void ShardedParameters::make_units() {
   for (const UnitMembers& members : members_) {
     const Groups& over = groups_of(members);
     const Parameter& first = *parameters_.all()[members.parameters.front()];
-    const ShardedUnit::Options options{
+    ShardedUnit::Options options{
         .stage = members.stage(options_.zero),
         .secondary = over.secondary,
         .weights = members.format(options_.qwz),
@@ -109,8 +109,10 @@ void ShardedParameters::make_units() {
         .name = first.name};
     std::vector<Shape> shapes;
     for (const std::size_t i : members.parameters) {
+      Parameter& parameter = *parameters_.all()[i];
       places_[i] = {units_.size(), shapes.size()};
-      shapes.push_back(parameters_.all()[i]->extents);
+      shapes.push_back(parameter.extents);
+      options.unset.push_back(parameter.overwrites_gradient ? &parameter.unset : nullptr);
     }
     units_.push_back(std::make_unique<ShardedUnit>(over.gathers, over.sums, std::move(shapes), options_.dtype,
                                                    options_.gradients(), options));

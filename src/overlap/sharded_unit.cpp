@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <utility>
 
 #include "core/fail.hpp"
 #include "device/rehearsal_mode.hpp"
@@ -55,6 +56,10 @@ ShardedUnit::ShardedUnit(Communicator gathers, Communicator sums, std::vector<Sh
           "3, or "
           "leave these out.",
           static_cast<int>(options_.stage));
+  require(options_.unset.empty() || options_.unset.size() == shapes_.size(),
+          "{} flags say which of {} tensors have unset gradients; give one for each tensor, or none.", options_.unset.size(),
+          shapes_.size());
+  options_.unset.resize(shapes_.size(), nullptr);
   if (gathers_.size() == 1) options_.stage = ZeroStage::none;
   require(!options_.secondary || gathers_.size() % options_.secondary.size() == 0,
           "A second copy of a unit over {} ranks cannot be divided over {}; choose a divisor.", gathers_.size(),
@@ -160,14 +165,37 @@ void ShardedUnit::release() {
 
 void ShardedUnit::zero_gradients() {
   has_sum_ = false;
-  if (options_.stage < ZeroStage::gradients) as_kernel("zero", [&] { gradients_flat_.zero(); });
+  if (options_.stage < ZeroStage::gradients) begin_gradients();
+}
+
+void ShardedUnit::begin_gradients() {
+  const auto zero = [&](std::int64_t begin, std::int64_t end) {
+    if (begin < end) as_kernel("zero", [&] { gradients_flat_.view(begin, {end - begin}).zero(); });
+  };
+  std::int64_t run = 0, end = 0;  // [run, end) has no flag
+  for (std::size_t i = 0; i < gradients_.size(); ++i) {
+    const std::int64_t begin = std::exchange(end, end + gradients_[i].size());
+    bool* const unset = options_.unset[i];
+    if (unset == nullptr) continue;
+    *unset = true;
+    zero(run, begin);
+    run = end;
+  }
+  zero(run, gradients_flat_.size());
+}
+
+void ShardedUnit::zero_unset() {
+  for (std::size_t i = 0; i < gradients_.size(); ++i) {
+    bool* const unset = options_.unset[i];
+    if (unset != nullptr && std::exchange(*unset, false)) as_kernel("zero", [&] { gradients_[i].zero(); });
+  }
 }
 
 const std::vector<Tensor>& ShardedUnit::gradients() {
   if (!gradients_flat_) {
     gradients_flat_ = buffer(gradient_share_.size() * sums_.size(), gradient_share_.dtype());
-    as_kernel("zero", [&] { gradients_flat_.zero(); });
     gradients_ = views_of(gradients_flat_);
+    begin_gradients();
   }
   return gradients_;
 }
@@ -184,9 +212,10 @@ OperationOptions ShardedUnit::sum_options() const {
 }
 
 Work ShardedUnit::sum(const Stream& stream) {
+  gradients();  // an unused unit adds zeros
+  zero_unset();
   const bool stays = options_.stage < ZeroStage::gradients;
   if (stays && sums_.size() == 1) return {};
-  gradients();  // an unused unit adds zeros
   const Tensor into = has_sum_ ? buffer(gradient_share_.size(), gradient_share_.dtype()) : gradient_share_;
   const Call call{.collective = Collective::reduce_scatter,
                   .input = gradients_flat_.raw(),

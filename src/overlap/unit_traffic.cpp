@@ -145,6 +145,7 @@ void UnitTraffic::finish_sums() {
   if (!knows_order_) learn_sums(ZeroStage::none);
   for (const std::size_t unit : options_.summed_last) start_sum(unit);
   for (const State& state : units_) {
+    state.unit->zero_unset();  // of units that were not used
     computation().wait(state.summed);
     computation().wait(state.whole_gradients);
   }

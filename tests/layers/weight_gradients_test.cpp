@@ -47,6 +47,16 @@ std::vector<Tensor> gradients_of(const Parameters& parameters) {
 }
 
 enum class Backward { whole, halves, second_microbatch_is_forgotten };
+enum class Begin { zeros, unset, anything };
+
+// Lets the gradients that their layers overwrite hold anything; only if they are unset, the layers know.
+void begin_gradients(const Parameters& parameters, Begin begin) {
+  for (const auto& parameter : parameters.all()) {
+    if (begin == Begin::zeros || !parameter->overwrites_gradient) continue;
+    for (std::int64_t i = 0; i < parameter->gradient.size(); ++i) parameter->gradient.set(i, 1);
+    parameter->unset = begin == Begin::unset;
+  }
+}
 
 struct Results {
   std::vector<Tensor> dx, gradients;
@@ -81,7 +91,7 @@ struct Tested {
 };
 
 // Two microbatches through two blocks.
-Results train(const Communicator& world, const Tested& tested, Backward how) {
+Results train(const Communicator& world, const Tested& tested, Backward how, Begin begin = Begin::zeros) {
   Parameters parameters;
   const TensorParallel tensor_parallel = tested.of(world, Stream("tp"));
   const Blocks blocks(parameters, tensor_parallel, tested.recompute);
@@ -89,6 +99,7 @@ Results train(const Communicator& world, const Tested& tested, Backward how) {
   const auto own_rows = [&](unsigned seed) { return tensor_parallel.own_rows(random_tensor({rows, width}, dtype, seed)); };
   parameters.allocate(dtype);
   parameters.initialise(1);
+  begin_gradients(parameters, begin);
   WhatThePassNeeds use;
   Blocks::Saved saved[2];
   WeightGradients later[2];
@@ -123,6 +134,17 @@ TEST_P(WeightGradientsOfBlocks, HaveTheBitsOfBackwardAtOnce) {
     const Results control = train(world, tested, Backward::second_microbatch_is_forgotten);
     EXPECT_TRUE(same_bits(control.dx, expected.dx));
     EXPECT_FALSE(same_bits(control.gradients, expected.gradients)) << "the control";
+  });
+}
+
+TEST_P(WeightGradientsOfBlocks, AreOverwrittenWhereTheyAreUnset) {
+  const Tested& tested = GetParam();
+  run_threads(tested.ranks, [&](const Communicator& world) {
+    const Results expected = train(world, tested, Backward::whole);
+    for (const Backward how : {Backward::whole, Backward::halves}) {
+      EXPECT_TRUE(same_bits(train(world, tested, how, Begin::unset).gradients, expected.gradients));
+      EXPECT_FALSE(same_bits(train(world, tested, how, Begin::anything).gradients, expected.gradients)) << "the control";
+    }
   });
 }
 
@@ -245,8 +267,9 @@ TEST(WeightGradients, OfATableHaveTheBitsOfBackwardAtOnce) {
         const Tensor ids = Tensor::of(std::vector<std::int32_t>{0, 6, 3, 3, 5, 1, 0, 2, 6, 4});
         const std::int64_t columns = share_of(vocabulary, ranks, world.rank()).count;
         WhatThePassNeeds use;
-        const auto train = [&](Backward how) {
+        const auto train = [&](Backward how, Begin begin = Begin::zeros) {
           parameters.zero_gradients();
+          begin_gradients(parameters, begin);
           Results results;
           WeightGradients later[2];
           for (unsigned m = 0; m < 2; ++m) {
@@ -271,6 +294,8 @@ TEST(WeightGradients, OfATableHaveTheBitsOfBackwardAtOnce) {
         EXPECT_TRUE(same_bits(halves.gradients, expected.gradients));
         EXPECT_FALSE(same_bits(train(Backward::second_microbatch_is_forgotten).gradients, expected.gradients))
             << "the control";
+        EXPECT_TRUE(same_bits(train(Backward::halves, Begin::unset).gradients, expected.gradients));
+        EXPECT_FALSE(same_bits(train(Backward::halves, Begin::anything).gradients, expected.gradients)) << "the control";
       });
     }
   }

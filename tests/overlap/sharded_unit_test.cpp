@@ -196,6 +196,45 @@ TEST(ShardedUnit, SumsGradientsIntoSharesOverRanksAndMicrobatches) {
   });
 }
 
+// Instead of zeros a gradient with a flag holds anything, until it is overwritten or summed. The control: it does hold what
+// was there before.
+TEST(ShardedUnit, UnsetGradientsAreOverwrittenOrBecomeZeros) {
+  for (const int ranks : {1, 3}) {
+    run_threads(ranks, [&](const Communicator& world) {
+      for (const ZeroStage stage : zero_stages) {
+        bool second = false, last = false;
+        ShardedUnit unit(world, world, odd_shapes, DType::f32, DType::f32,
+                         {.stage = stage, .unset = {nullptr, &second, nullptr, &last}});
+        unit.gradients()[0].set(0, 5);
+        unit.gradients()[1].set(0, 5);
+        EXPECT_EQ(second, unit.stage() >= ZeroStage::gradients) << "they begin as zeros where they are always there";
+        second = last = false;
+        unit.zero_gradients();
+        if (unit.stage() >= ZeroStage::gradients) unit.discard_gradients();
+        const std::vector<Tensor> gradients = unit.gradients();
+        EXPECT_TRUE(second && last);
+        EXPECT_EQ(gradients[0].at(0), 0);
+        if (unit.stage() < ZeroStage::gradients) EXPECT_EQ(gradients[1].at(0), 5) << "the control";
+        for (std::int64_t i = 0; i < gradients[1].size(); ++i) gradients[1].set(i, 2);
+        second = false;
+        unit.sum(Stream::inline_()).wait();
+        EXPECT_FALSE(second || last);
+        const std::int64_t begin = world.rank() * unit.share().size();
+        for (std::int64_t i = 0; i < unit.share().size(); ++i) {
+          const bool is_of_second = begin + i >= 1 && begin + i < 8;
+          EXPECT_EQ(unit.gradient_share().at(i), is_of_second ? 2 * ranks : 0) << "element " << begin + i;
+        }
+      }
+    });
+  }
+  run_threads(1, [](const Communicator& world) {
+    bool flag = false;
+    EXPECT_NE(sentence_of([&] { ShardedUnit(world, world, odd_shapes, DType::f32, DType::f32, {.unset = {&flag}}); })
+                  .find("1 flags say which of 4 tensors"),
+              std::string::npos);
+  });
+}
+
 TEST(ShardedUnit, AWholeTensorOfAllShares) {
   run_threads(3, [](const Communicator& world) {
     ShardedUnit unit(world, world, odd_shapes, DType::f32, DType::f32, {.stage = ZeroStage::values});

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "stretto/layers/mesh.hpp"
@@ -31,9 +32,15 @@ struct STRETTO_API Parameter {
   bool is_here = true;  // this rank's stage holds it. If not, `extents` and `first` describe an empty slice
   Initial initial;
   bool decays = true;  // takes part in weight decay
-  Tensor value;        // in the compute type
-  Tensor gradient;     // in the compute type or its accumulator type; accumulates until it is zeroed
+  // Its layer overwrites the gradient with the first product of a step, which saves zeroing it: the layer asks
+  // takes_first() whenever it adds to it.
+  bool overwrites_gradient = false;
+  Tensor value;     // in the compute type
+  Tensor gradient;  // in the compute type or its accumulator type; accumulates until it is zeroed
+  bool unset = false;  // with overwrites_gradient: `gradient` holds nothing yet, not even zeros
 
+  // Whether the caller is the first to add to the gradient, and must overwrite all of it. The next caller adds.
+  bool takes_first() { return std::exchange(unset, false); }
   std::int64_t elements() const;  // of this rank's slice
 };
 

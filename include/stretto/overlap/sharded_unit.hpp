@@ -50,6 +50,10 @@ class STRETTO_API ShardedUnit {
     // they are dropped.
     ErrorFeedback* errors = nullptr;
     std::string name;
+    // Saves zeroing: for each tensor null, or a flag of the caller's, which must outlive the unit. Where the gradient of a
+    // tensor with a flag would become zeros, it becomes unspecified instead, and the flag true: whoever then adds to it first
+    // overwrites all of it and makes the flag false. Empty: no tensor has a flag.
+    std::vector<bool*> unset = {};
     Method gather_by = Algorithm::automatic, sum_by = Algorithm::automatic;
   };
   // Gathers and sums use two communicators of the same ranks in the same order, so that gathers on a more urgent stream
@@ -83,10 +87,11 @@ class STRETTO_API ShardedUnit {
   void release();
 
   // Begins a step: its first sum replaces gradient_share(), further ones are added. Gradients that are always there become
-  // zeros.
+  // zeros, or unset (Options::unset).
   void zero_gradients();
-  // The gradients to add to, as views by shape. If they were not there, they are zeros.
+  // The gradients to add to, as views by shape. If they were not there, they are zeros, or unset.
   const std::vector<Tensor>& gradients();
+  void zero_unset();  // gradients that nobody has overwritten so far become zeros; sum() does this first
   bool has_gradients() const { return bool(gradients_flat_); }
   void discard_gradients();  // gives up gradients that are not always there, without a sum
   // Sums the gradients over the group into gradient_share(). Gradients that are not always there are given up by the call:
@@ -105,6 +110,7 @@ class STRETTO_API ShardedUnit {
   std::vector<Tensor> views_of(const Tensor& flat) const;  // by shape
 
  private:
+  void begin_gradients();
   OperationOptions sum_options() const;
   ReduceOp sum_op() const { return options_.average ? ReduceOp::avg : ReduceOp::sum; }
 

@@ -74,7 +74,7 @@ std::vector<Method> methods_for(const PlanRequest& request) {
       case Algorithm::bidirectional_ring: break;  // pays only on wires that no measured route has; must be requested
       case Algorithm::chain:
       case Algorithm::double_binary_tree:
-        for (int pieces = 1; pieces <= 256; pieces *= 4) with(algorithm, 1, pieces);
+        for (int pieces = 1; pieces <= most_pieces; pieces *= pieces_factor) with(algorithm, 1, pieces);
         break;
       case Algorithm::bruck:  // all_to_all: even shares only
         if (request.collective != Collective::all_to_all || request.counts.empty()) with(algorithm, 1, 1);

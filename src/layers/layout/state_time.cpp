@@ -9,13 +9,13 @@ namespace stretto {
 namespace {
 
 // Of each updated parameter: the norm reads the gradient; AdamW reads the gradient, the moments and the master weight, and
-// writes moments, master weight and value; the next step zeroes the gradient.
+// writes moments, master weight and value. (Weights, nearly all parameters, have no gradient that the next step zeroes.)
 double own_update_bytes(const ShardedParameters::Options& options) {
   const DType accumulator = kernels::accumulator(options.dtype);
   const auto wide = static_cast<double>(size_of(accumulator));
   const double states = (options.dtype == accumulator ? 2 : 3) * 2 * wide;
   const double value = static_cast<double>(size_of(options.dtype)) * (options.dtype == accumulator ? 2 : 1);
-  return 3 * static_cast<double>(size_of(options.gradients())) + states + value;
+  return 2 * static_cast<double>(size_of(options.gradients())) + states + value;
 }
 
 }  // namespace

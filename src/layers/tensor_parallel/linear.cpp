@@ -9,8 +9,8 @@ namespace {
 
 using kernels::Transpose;
 
-void add_weight_gradient(const Tensor& x, const Tensor& dy, const Parameter* weight) {
-  kernels::gemm(dy, Transpose::yes, x, Transpose::no, weight->gradient, true);
+void add_weight_gradient(const Tensor& x, const Tensor& dy, Parameter* weight) {
+  kernels::gemm(dy, Transpose::yes, x, Transpose::no, weight->gradient, !weight->takes_first());
 }
 
 }  // namespace
@@ -36,7 +36,8 @@ ColumnParallelLinear::ColumnParallelLinear(Parameters& parameters, const std::st
                              .extents = shape({count, in}),
                              .replicated_over = token_axes,
                              .sum_gradient_over = token_axes,
-                             .initial = weight});
+                             .initial = weight,
+                             .overwrites_gradient = true});
   bias_ = &parameters.add({.name = name + ".bias",
                            .global_shape = shape({part}),
                            .first = begin({first}),
@@ -93,7 +94,8 @@ RowParallelLinear::RowParallelLinear(Parameters& parameters, const std::string& 
                              .extents = {out, count},
                              .replicated_over = token_axes,
                              .sum_gradient_over = token_axes,
-                             .initial = weight});
+                             .initial = weight,
+                             .overwrites_gradient = true});
   // Where every tensor-parallel rank has the whole dy, the bias's gradient is complete on each.
   bias_ = &parameters.add({.name = name + ".bias",
                            .global_shape = {out},

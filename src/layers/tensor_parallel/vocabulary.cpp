@@ -3,6 +3,7 @@
 #include <cmath>
 #include <tuple>
 
+#include "device/stream/kernel_scope.hpp"
 #include "layers/tensor_parallel/column_parallel.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
@@ -21,7 +22,8 @@ VocabularyParallelTable::VocabularyParallelTable(Parameters& parameters, const s
                             .extents = {count, hidden},
                             .replicated_over = token_axes,
                             .sum_gradient_over = token_axes,
-                            .initial = initial});
+                            .initial = initial,
+                            .overwrites_gradient = true});
 }
 
 Tensor VocabularyParallelTable::embed(const Tensor& tokens, ParameterUse& use) const {
@@ -37,6 +39,7 @@ void VocabularyParallelTable::embed_backward(const Tensor& tokens, const Tensor&
       tensor_parallel_.has_own_rows() ? DividedTensor::of_share(dy, tokens.size(), tensor_parallel_, "embedding backward")
                                       : DividedTensor(dy, tensor_parallel_, false));
   const auto add_gradient = [tokens, all, table = table_] {
+    if (table->takes_first()) as_kernel("zero", [&] { table->gradient.zero(); });
     kernels::embedding_backward(tokens, table->first[0], all->whole(), table->gradient);
   };
   if (later != nullptr) {  // there is no other half: tokens have no gradient
@@ -62,7 +65,7 @@ Tensor VocabularyParallelTable::logits(const Tensor& x, std::int64_t tokens, Par
 Tensor VocabularyParallelTable::logits_backward(const Tensor& x, const Tensor& dlogits, ParameterUse& use,
                                                 WeightGradients* later) const {
   const auto add_gradient = [dlogits, table = table_](const Tensor& input) {
-    kernels::gemm(dlogits, Transpose::yes, input, Transpose::no, table->gradient, true);
+    kernels::gemm(dlogits, Transpose::yes, input, Transpose::no, table->gradient, !table->takes_first());
   };
   return ColumnParallelBackward{tensor_parallel_, table_, {table_}, add_gradient}(x, dlogits, use, later);
 }
