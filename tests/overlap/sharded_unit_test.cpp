@@ -229,8 +229,9 @@ TEST(ShardedUnit, UnsetGradientsAreOverwrittenOrBecomeZeros) {
   }
   run_threads(1, [](const Communicator& world) {
     bool flag = false;
-    EXPECT_NE(sentence_of([&] { ShardedUnit(world, world, odd_shapes, DType::f32, DType::f32, {.unset = {&flag}}); })
-                  .find("1 flags say which of 4 tensors"),
+    EXPECT_NE(sentence_of([&] {
+                ShardedUnit(world, world, odd_shapes, DType::f32, DType::f32, {.unset = {&flag}});
+              }).find("1 flags say which of 4 tensors"),
               std::string::npos);
   });
 }

@@ -35,8 +35,8 @@ struct STRETTO_API Parameter {
   // Its layer overwrites the gradient with the first product of a step, which saves zeroing it: the layer asks
   // takes_first() whenever it adds to it.
   bool overwrites_gradient = false;
-  Tensor value;     // in the compute type
-  Tensor gradient;  // in the compute type or its accumulator type; accumulates until it is zeroed
+  Tensor value;        // in the compute type
+  Tensor gradient;     // in the compute type or its accumulator type; accumulates until it is zeroed
   bool unset = false;  // with overwrites_gradient: `gradient` holds nothing yet, not even zeros
 
   // Whether the caller is the first to add to the gradient, and must overwrite all of it. The next caller adds.

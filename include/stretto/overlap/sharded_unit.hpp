@@ -51,8 +51,8 @@ class STRETTO_API ShardedUnit {
     ErrorFeedback* errors = nullptr;
     std::string name;
     // Saves zeroing: for each tensor null, or a flag of the caller's, which must outlive the unit. Where the gradient of a
-    // tensor with a flag would become zeros, it becomes unspecified instead, and the flag true: whoever then adds to it first
-    // overwrites all of it and makes the flag false. Empty: no tensor has a flag.
+    // tensor with a flag would become zeros, it becomes unspecified instead, and the flag true: whoever then adds to it
+    // first overwrites all of it and makes the flag false. Empty: no tensor has a flag.
     std::vector<bool*> unset = {};
     Method gather_by = Algorithm::automatic, sum_by = Algorithm::automatic;
   };

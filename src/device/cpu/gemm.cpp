@@ -92,9 +92,7 @@ void product_16_bits(const Product& p, const Tensor& a, const Tensor& b, const T
     Product slice = p;
     slice.k = std::min(most, p.k - k);
     slice.accumulate = p.accumulate || k > 0;
-    const auto part = [&](const Tensor& x) {
-      return in_slices ? x.view(k * x.columns(), {slice.k, x.columns()}) : x;
-    };
+    const auto part = [&](const Tensor& x) { return in_slices ? x.view(k * x.columns(), {slice.k, x.columns()}) : x; };
     const Tensor wide_a = widened(part(a));
     const Tensor wide_b = widened(part(b));
     product_f32(slice, wide_a.data<float>(), wide_b.data<float>(), sum.data<float>());
