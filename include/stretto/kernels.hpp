@@ -171,7 +171,7 @@ STRETTO_API void adamw(const AdamW& options, const Tensor& gradient, const Tenso
                        const Tensor& parameter);
 
 // ---- matrix products. The host uses oneDNN for f32 and 16-bit types and OpenBLAS for f64, chosen by measurement. f16,
-// and bf16 on processors without instructions for it, cost f32 copies of all operands. A GPU uses cuBLASLt.
+// and bf16 on processors without instructions for it, cost f32 copies of the operands. A GPU uses cuBLASLt.
 
 enum class Transpose : bool { no = false, yes = true };
 // c = op(a) op(b) + (accumulate ? c : 0). op(a): [m, k], op(b): [k, n], c: [m, n]; leading dimensions are flattened

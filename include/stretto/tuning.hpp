@@ -73,7 +73,7 @@ struct Circumstances {
   bool done_whole = false;     // the links between the GPUs can do the whole call: Algorithm::nccl
 };
 
-// Within a node, methods in pieces are considered and timed in 1, 4, 16, 64 and 256 of them.
+// Methods of one level are considered, and timed within a node, in 1, 4, 16, 64 and 256 pieces.
 inline constexpr int pieces_factor = 4, most_pieces = 256;
 
 struct Candidate {

@@ -99,6 +99,7 @@ void Parameters::initialise(std::uint64_t seed) {
 
 void Parameters::zero_gradients() {
   as_kernel("zero", [&] { gradients_.zero(); });
+  for (const auto& parameter : all_) parameter->unset = false;
 }
 
 std::int64_t Parameters::global_elements() const {

@@ -32,15 +32,16 @@ struct STRETTO_API Parameter {
   bool is_here = true;  // this rank's stage holds it. If not, `extents` and `first` describe an empty slice
   Initial initial;
   bool decays = true;  // takes part in weight decay
-  // Its layer overwrites the gradient with the first product of a step, which saves zeroing it: the layer asks
-  // takes_first() whenever it adds to it.
+  // Its layer overwrites the gradient where it would add to zeros, which saves zeroing it. Whoever adds to the gradient of
+  // such a parameter, a layer of one's own included, must call take_unset() before.
   bool overwrites_gradient = false;
   Tensor value;        // in the compute type
-  Tensor gradient;     // in the compute type or its accumulator type; accumulates until it is zeroed
-  bool unset = false;  // with overwrites_gradient: `gradient` holds nothing yet, not even zeros
+  Tensor gradient;     // in the compute type or its accumulator type; what layers add stays until the next step or sum
+  bool unset = false;  // with overwrites_gradient: `gradient` holds nothing, not even zeros
 
-  // Whether the caller is the first to add to the gradient, and must overwrite all of it. The next caller adds.
-  bool takes_first() { return std::exchange(unset, false); }
+  // If it returns true, the caller must overwrite all of the gradient; the next one adds. (A Graph repeats what was enqueued
+  // while it was recorded, so it overwrites each time or never.)
+  bool take_unset() { return std::exchange(unset, false); }
   std::int64_t elements() const;  // of this rank's slice
 };
 

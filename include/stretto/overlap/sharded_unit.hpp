@@ -50,9 +50,9 @@ class STRETTO_API ShardedUnit {
     // they are dropped.
     ErrorFeedback* errors = nullptr;
     std::string name;
-    // Saves zeroing: for each tensor null, or a flag of the caller's, which must outlive the unit. Where the gradient of a
-    // tensor with a flag would become zeros, it becomes unspecified instead, and the flag true: whoever then adds to it
-    // first overwrites all of it and makes the flag false. Empty: no tensor has a flag.
+    // One entry for each tensor, or none at all: null, or a flag that must outlive the unit. A gradient with a flag is not
+    // zeroed, which saves time; the flag becomes true instead, and whoever adds next must overwrite all of the gradient and
+    // clear the flag.
     std::vector<bool*> unset = {};
     Method gather_by = Algorithm::automatic, sum_by = Algorithm::automatic;
   };
@@ -91,7 +91,8 @@ class STRETTO_API ShardedUnit {
   void zero_gradients();
   // The gradients to add to, as views by shape. If they were not there, they are zeros, or unset.
   const std::vector<Tensor>& gradients();
-  void zero_unset();  // gradients that nobody has overwritten so far become zeros; sum() does this first
+  // Gradients that are there and that nobody has overwritten become zeros; sum() does this first.
+  void zero_unset();
   bool has_gradients() const { return bool(gradients_flat_); }
   void discard_gradients();  // gives up gradients that are not always there, without a sum
   // Sums the gradients over the group into gradient_share(). Gradients that are not always there are given up by the call:

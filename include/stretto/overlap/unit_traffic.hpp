@@ -76,7 +76,8 @@ class STRETTO_API UnitTraffic {
   // costs little more than to allocate the step's memory, of which no more is needed than in later steps. The contents of
   // tensors are meaningless.
   void learn(const std::function<void()>& step);
-  // Gradients become zeros, and the first gathers begin. From here to finish_sums(), shares must not change.
+  // Gradients become zeros, or unset (ShardedUnit::Options::unset), and the first gathers begin. From here to finish_sums(),
+  // shares must not change.
   void begin_step();
   // Uses of several units, and of one unit, may be nested. Throws Error(invalid_argument) if another use comes next in the
   // order. On a GPU, computation() waits instead of the caller. backward_input needs the values only, backward_weight the

@@ -66,7 +66,7 @@ BlockTimes::BlockTimes(const TrainingLayout& layout, bool splits, const Training
 }
 
 // The product for a weight's gradient adds to it, and reads and writes it in the gradient's type; where a pass of its own
-// adds it up, that comes on top.
+// adds it up, that comes on top. (That a step's first product only writes it is left out.)
 BlockTimes::Products BlockTimes::linear(double in, double out) const {
   const double weights = in * out;
   const auto gradient = static_cast<double>(size_of(layout_.sharding.gradients()));

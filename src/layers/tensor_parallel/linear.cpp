@@ -10,7 +10,8 @@ namespace {
 using kernels::Transpose;
 
 void add_weight_gradient(const Tensor& x, const Tensor& dy, Parameter* weight) {
-  kernels::gemm(dy, Transpose::yes, x, Transpose::no, weight->gradient, !weight->takes_first());
+  const bool overwrite = weight->take_unset();
+  kernels::gemm(dy, Transpose::yes, x, Transpose::no, weight->gradient, !overwrite);
 }
 
 }  // namespace

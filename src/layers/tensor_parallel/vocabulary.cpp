@@ -39,7 +39,7 @@ void VocabularyParallelTable::embed_backward(const Tensor& tokens, const Tensor&
       tensor_parallel_.has_own_rows() ? DividedTensor::of_share(dy, tokens.size(), tensor_parallel_, "embedding backward")
                                       : DividedTensor(dy, tensor_parallel_, false));
   const auto add_gradient = [tokens, all, table = table_] {
-    if (table->takes_first()) as_kernel("zero", [&] { table->gradient.zero(); });
+    if (table->take_unset()) as_kernel("zero", [&] { table->gradient.zero(); });
     kernels::embedding_backward(tokens, table->first[0], all->whole(), table->gradient);
   };
   if (later != nullptr) {  // there is no other half: tokens have no gradient
@@ -65,7 +65,8 @@ Tensor VocabularyParallelTable::logits(const Tensor& x, std::int64_t tokens, Par
 Tensor VocabularyParallelTable::logits_backward(const Tensor& x, const Tensor& dlogits, ParameterUse& use,
                                                 WeightGradients* later) const {
   const auto add_gradient = [dlogits, table = table_](const Tensor& input) {
-    kernels::gemm(dlogits, Transpose::yes, input, Transpose::no, table->gradient, !table->takes_first());
+    const bool overwrite = table->take_unset();
+    kernels::gemm(dlogits, Transpose::yes, input, Transpose::no, table->gradient, !overwrite);
   };
   return ColumnParallelBackward{tensor_parallel_, table_, {table_}, add_gradient}(x, dlogits, use, later);
 }
