@@ -8,8 +8,7 @@ namespace stretto {
 namespace {
 
 constexpr std::int64_t large = 1 << 20;  // bytes
-constexpr double loyalty = 0.95;         // what the library takes so far stays unless another method takes less than this
-constexpr double worth_timing = 0.9;  // other methods are timed only if they could take less than this of the choice's time
+constexpr double loyalty = 0.9;          // what the library takes so far stays unless another method takes less than this
 
 // The methods that are less than so many times slower than the fastest, best first: where bytes decide, what was far behind
 // at one size stays behind at the next.
@@ -108,7 +107,7 @@ CallTimes Sweep::time(const TimedCall& call, const std::vector<Method>& methods,
   if (least_seconds == 0) return call.time(methods, effort);
   const Method so_far = call.chosen();
   CallTimes times = call.time({so_far}, effort);
-  if (!times.methods.empty() && worth_timing * times.fastest().seconds < least_seconds) {
+  if (!times.methods.empty() && loyalty * times.fastest().seconds < least_seconds) {
     settled_.insert(call.request().collective);
     return times;
   }
