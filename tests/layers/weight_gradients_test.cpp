@@ -304,7 +304,7 @@ TEST(WeightGradients, OfATableHaveTheBitsOfBackwardAtOnce) {
   }
 }
 
-// As on the first stage of a pipeline, which has no logits.
+// A pipeline's first stage has no logits: there the embedding is the first to add to the gradient.
 TEST(WeightGradients, OfATableMayBeginWithTheEmbedding) {
   run_threads(1, [](const Communicator& world) {
     Parameters parameters;

@@ -77,7 +77,7 @@ Tensor widened(const Tensor& x) {
 
 // Products of 16-bit elements. Without instructions for them, a and b are widened to f32 and the product is rounded once:
 // oneDNN 2.6 multiplies no f16, and no bf16 below AVX-512; above, this is three times as fast as its emulation of bf16,
-// conversions included. It costs f32 copies of the operands; of those of a weight's gradient, so many rows at a time. The
+// conversions included. It costs f32 copies of the operands; for a weight's gradient, of rows_of_slice rows at a time. The
 // results agree: products of two bf16, or of two f16, are exact in f32, in which both ways add them up.
 void product_16_bits(const Product& p, const Tensor& a, const Tensor& b, const Tensor& c) {
   if (a.dtype() == DType::bf16 && processor_multiplies_bf16()) {
