@@ -13,29 +13,42 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The times of `fresh` with the earlier ones, which count as so many measurements.
-void join(CallTimes& earlier, int measurements, const CallTimes& fresh) {
-  std::vector<MethodTime> joined;
-  double slowdown = 0;  // of the fresh measurement: the logarithm of the geometric mean of the ratios
+constexpr double disturbed = 3;  // times as slow, beside the other methods, as in another measurement
+
+// Of an odd number the median.
+double middle(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+// The times of `fresh` with the earlier ones.
+void join(CallTimes& earlier, const CallTimes& fresh) {
+  const int measurements = std::min(earlier.measurements, KeptTimes::enough - 1);
+  std::vector<double> ratios;  // logarithms
   for (const auto& [method, seconds] : fresh.methods) {
     const double before = earlier.of(method);
-    if (!std::isfinite(before)) continue;
-    const double ratio = std::log(seconds / before);
-    joined.push_back({method, before * std::exp(ratio / (measurements + 1))});
-    slowdown += ratio;
+    if (std::isfinite(before)) ratios.push_back(std::log(seconds / before));
   }
-  if (joined.empty()) {
+  earlier.measurements = measurements + 1;
+  if (ratios.empty()) {
     earlier.methods = fresh.methods;
     return;
   }
-  slowdown /= static_cast<double>(joined.size());
-  const double earlier_part = slowdown / (measurements + 1), fresh_part = earlier_part - slowdown;
-  for (const auto& [method, seconds] : earlier.methods) {
-    if (!std::isfinite(fresh.of(method))) joined.push_back({method, seconds * std::exp(earlier_part)});
-  }
+  const double slowdown = middle(ratios);  // of the fresh measurement
+  const double part = 1.0 / (measurements + 1);
+  std::vector<MethodTime> joined;
   for (const auto& [method, seconds] : fresh.methods) {
-    if (!std::isfinite(earlier.of(method))) joined.push_back({method, seconds * std::exp(fresh_part)});
+    const double before = earlier.of(method), undone = seconds * std::exp(-slowdown);
+    const double ratio = std::isfinite(before) ? std::log(undone / before) : 0;
+    const bool counts_alone = !std::isfinite(before) || ratio < -std::log(disturbed);
+    const bool counts_nothing = ratio > std::log(disturbed);
+    joined.push_back({method, counts_alone ? undone : before * std::exp(counts_nothing ? 0 : part * ratio)});
   }
+  for (const MethodTime& time : earlier.methods) {
+    if (!std::isfinite(fresh.of(time.method))) joined.push_back(time);
+  }
+  for (MethodTime& time : joined) time.seconds *= std::exp(part * slowdown);
   earlier.methods = joined;
 }
 
@@ -47,6 +60,7 @@ Json json_of(const CallTimes& times) {
           {"count", times.request.count},
           {"bytes", times.bytes},
           {"symmetric", times.symmetric},
+          {"measurements", times.measurements},
           {"us", us}};
 }
 
@@ -61,6 +75,7 @@ CallTimes call_from(const Json& json) {
   times.request = {collective_from_name(json.at("collective")), Algorithm::automatic, 0, number("ranks"), number("count")};
   times.bytes = number("bytes");
   times.symmetric = json.at("symmetric");
+  times.measurements = number("measurements");
   for (const auto& [method, us] : json.at("us").items()) {
     const auto seconds = us.get<double>() * 1e-6;
     require(seconds > 0 && std::isfinite(seconds), "{} took {} s.", method, seconds);
@@ -101,7 +116,6 @@ Json content_of(const std::string& path) {
 }  // namespace
 
 void KeptTimes::add(const std::vector<CallTimes>& fresh) {
-  const int before = std::min(measurements, enough - 1);
   for (const CallTimes& times : fresh) {
     const auto same = std::find_if(calls.begin(), calls.end(), [&](const CallTimes& call) {
       return call.request == times.request && call.symmetric == times.symmetric;
@@ -109,11 +123,11 @@ void KeptTimes::add(const std::vector<CallTimes>& fresh) {
     if (same == calls.end()) {
       calls.push_back(times);
     } else {
-      join(*same, before, times);
+      join(*same, times);
     }
   }
   std::stable_sort(calls.begin(), calls.end(), [](const CallTimes& a, const CallTimes& b) { return a.bytes < b.bytes; });
-  measurements = before + 1;
+  measurements = std::min(measurements + 1, enough);
 }
 
 std::string KeptTimes::to_json() const { return json_of(*this).dump(); }

@@ -13,9 +13,10 @@ struct KeptTimes {
   int measurements = 0;
   std::vector<CallTimes> calls;
 
-  // Adds a measurement. A method's time becomes the geometric mean, so that each measurement counts by its ratios. If the
-  // earlier ones lack a call, its first times count as theirs, too. A method that one measurement lacks keeps its ratio to
-  // those that both have; if they have none in common, the fresh ones stay.
+  // Adds a measurement. A method's time becomes the geometric mean, so that each measurement counts by its ratios. But where
+  // one is more than three times the other, beside those of the other methods, something has disturbed it, and the smaller
+  // one counts. A method that one measurement lacks keeps its ratio to those that both have; if they have none in common,
+  // the fresh ones stay.
   void add(const std::vector<CallTimes>& fresh);
   std::string to_json() const;
   // Empty if the text is not what to_json() writes.

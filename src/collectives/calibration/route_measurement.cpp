@@ -23,8 +23,7 @@ constexpr Effort large_between{.looks = 1, .most_calls = 2, .most_bytes = 8 << 2
 constexpr Efforts between{.small = {.looks = 2, .hopeless = 3, .most_calls = 3, .look_seconds = 0.003, .seconds = 0},
                           .large = large_between,
                           .large_again = large_between};
-constexpr double most_memory = 1 << 30;         // bytes of all buffers on a host
-constexpr std::int64_t must_reach = 128 << 10;  // bytes: a measurement that ends before is thrown away
+constexpr double most_memory = 1 << 30;  // bytes of all buffers on a host
 
 // The methods within a node, without those whose lanes or pieces would have less than a few KiB.
 std::vector<Method> sensible_methods(const TimedCall& call) {
@@ -95,28 +94,20 @@ std::vector<Method> best_by_model(const TimedCall& call, Communicator::Group& gr
 
 int reach_within(const std::vector<CallTimes>& times) {
   const auto is_large = [](const CallTimes& call) { return call.bytes >= (1 << 20); };
-  return std::any_of(times.begin(), times.end(), is_large) ? 32 : 4;
+  return std::any_of(times.begin(), times.end(), is_large) ? 64 : 4;
 }
 
 std::vector<CallTimes> times_within_node(const Communicator& node, double budget, const std::vector<CallTimes>& earlier) {
-  // The last one is beyond most caches, for all ranks together.
-  constexpr std::int64_t least_largest = 4 << 20;
-  const std::int64_t largest = std::clamp<std::int64_t>((64 << 20) / node.size(), least_largest, 32 << 20);
-  const Sweep::Size sizes[] = {{8, 0, 0},         {512, 0, 0},     {4 << 10, 0, 0},  {most_packet_bytes, 0, 0},
-                               {256 << 10, 0, 0}, {2 << 20, 3, 8}, {largest, 1.5, 5}};
   // There are an input and an output in each kind of memory.
   const double most =
       on_rank_zero(node, std::min(most_memory / (4 * node.size()), number_setting("STRETTO_HEAP_BYTES") / 8));
+  // The last one is beyond most caches, for all ranks together.
+  const std::int64_t largest = std::clamp<std::int64_t>((64 << 20) / node.size(), 4 << 20, 32 << 20);
+  std::vector<Sweep::Size> sizes{{8, false},        {512, false},          {4 << 10, true},        {most_packet_bytes, true},
+                                 {256 << 10, true}, {2 << 20, true, 3, 8}, {largest, true, 1.5, 5}};
+  std::erase_if(sizes, [&](const Sweep::Size& size) { return static_cast<double>(size.bytes) > most; });
   Sweep sweep(node, within, budget, earlier);
-  std::int64_t reached = 0;
-  for (Sweep::Size size : sizes) {
-    if (size.bytes == largest && sweep.seconds_left() < 0.4 * budget) size.bytes = std::max(largest / 2, least_largest);
-    if (static_cast<double>(size.bytes) > most) break;
-    if (!sweep.add(size, false, sensible_methods)) break;
-    if (size.bytes > alike_up_to && !sweep.add(size, true, sensible_methods)) break;
-    reached = size.bytes;
-  }
-  if (reached < must_reach) return {};
+  if (!sweep.run(sizes, sensible_methods)) return {};
   for (int i = 0; i < 3; ++i) sweep.look_again();  // as far as the budget reaches
   return sweep.times();
 }
@@ -152,19 +143,15 @@ LinkCost between_nodes(const Communicator& world, LinkCost cost) {
 
 std::vector<CallTimes> times_between_nodes(const Communicator& world, const Selector& selector, double beta, double budget,
                                            const std::vector<CallTimes>& earlier) {
-  constexpr Sweep::Size sizes[] = {{64, 0, 0},        {2 << 10, 0, 0}, {12 << 10, 0, 0}, {48 << 10, 3, 6},
-                                   {160 << 10, 0, 0}, {1 << 20, 2, 4}, {8 << 20, 1.3, 2}};
+  const std::vector<Sweep::Size> sizes{
+      {64, false},        {2 << 10, false},       {12 << 10, false},       {48 << 10, false, 3, 6},
+      {160 << 10, false}, {1 << 20, false, 2, 4}, {8 << 20, false, 1.3, 2}};
   Communicator::Group& group = Communicator::Group::of(world);
   const LeastSeconds least_seconds(selector, world, beta);
   Sweep sweep(world, between, budget, earlier);
-  std::int64_t reached = 0;
-  for (const Sweep::Size& size : sizes) {
-    if (!sweep.add(
-            size, false, [&](const TimedCall& call) { return best_by_model(call, group, selector); }, least_seconds))
-      break;
-    reached = size.bytes;
-  }
-  if (reached < must_reach) return {};
+  if (!sweep.run(
+          sizes, [&](const TimedCall& call) { return best_by_model(call, group, selector); }, least_seconds))
+    return {};
   sweep.look_again();
   return sweep.times();
 }

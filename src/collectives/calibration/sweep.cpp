@@ -8,6 +8,7 @@ namespace stretto {
 namespace {
 
 constexpr std::int64_t large = 1 << 20;  // bytes
+constexpr double far_behind = 3;         // times as slow as the fastest method
 constexpr double loyalty = 0.9;          // what the library takes so far stays unless another method takes less than this
 
 // The methods that are less than so many times slower than the fastest, best first: where bytes decide, what was far behind
@@ -54,52 +55,102 @@ Sweep::Sweep(const Communicator& ranks, const Efforts& efforts, double budget, s
       budget_(budget),
       earlier_(std::move(earlier)) {}
 
-bool Sweep::add(const Size& size, bool symmetric, const std::function<std::vector<Method>(const TimedCall&)>& methods,
+bool Sweep::run(const std::vector<Size>& sizes, const std::function<std::vector<Method>(const TimedCall&)>& methods,
                 const std::function<double(const TimedCall&)>& least_seconds) {
-  for (const Collective collective : timed_collectives()) {
-    const double overtime = size.bytes < large ? 2 * budget_ : 0;
-    if (seconds_left() + overtime < 0) return false;
-    const std::int64_t count = TimedCall::count_of(collective, size.bytes, ranks_.size());
-    if (count == 0 || settled_.contains(collective)) continue;
-    const TimedCall call(ranks_, collective, count, buffers(size.bytes, symmetric));
-    const auto last = last_.find({collective, symmetric});
-    const bool decided = size.most > 0 && last != last_.end();
-    const std::vector<Method> tried = hopeful(decided ? methods_after(times_[last->second], size) : methods(call), call);
+  for (const SizedCall& next : calls_of(sizes)) {
+    const bool may_overrun = earlier_.empty() && next.size.bytes < large;
+    if (seconds_left() + (may_overrun ? 2 * budget_ : 0) < 0) return !may_overrun;
+    if (settled_.contains(next.collective)) continue;
+    const TimedCall call(ranks_, next.collective, next.count, buffers(next.size.bytes, next.symmetric));
+    const CallTimes* const smaller = next.size.most > 0 ? times_of_smaller(call) : nullptr;
+    auto [hopeful, doubtful] =
+        hopeful_and_doubtful(smaller != nullptr ? methods_after(*smaller, next.size) : methods(call), call);
     const Method so_far = call.chosen();
-    const double least = least_seconds && size.bytes >= large ? least_seconds(call) : 0;
-    CallTimes times = time(call, tried, least);
-    // Packets are too small by now, or what was near the fastest at the last size was far behind here earlier.
-    if (times.methods.empty()) times = time(call, hopeful(methods(call), call), least);
+    const double least = least_seconds && next.size.bytes >= large ? least_seconds(call) : 0;
+    CallTimes times = time(call, hopeful, least);
+    // Packets are too small by now, or what was near the fastest for fewer bytes was far behind here earlier.
+    if (times.methods.empty()) times = time(call, hopeful_and_doubtful(methods(call), call).first, least);
     if (times.methods.empty()) continue;
+    const std::vector<Method> near = no_longer_behind(call, doubtful, times.fastest().method);
+    for (const MethodTime& time : call.time(near, effort_for(call)).methods) times.methods.push_back(time);
     for (MethodTime& time : times.methods) time.seconds *= time.method == so_far ? loyalty : 1;
-    last_[{collective, symmetric}] = times_.size();
     times_.push_back(std::move(times));
   }
   return true;
 }
 
-const CallTimes* Sweep::earlier_times(const TimedCall& call) const {
+std::vector<Sweep::SizedCall> Sweep::calls_of(const std::vector<Size>& sizes) const {
+  std::vector<SizedCall> calls;
+  for (const Size& size : sizes) {
+    for (const bool symmetric : {true, false}) {  // the shorter ones first
+      if (symmetric && !size.also_symmetric) continue;
+      for (const Collective collective : timed_collectives()) {
+        const std::int64_t count = TimedCall::count_of(collective, size.bytes, ranks_.size());
+        if (count > 0) calls.push_back({size, symmetric, collective, count});
+      }
+    }
+  }
+  std::stable_partition(calls.begin(), calls.end(), [&](const SizedCall& call) {
+    return call.size.bytes < large || earlier_times(call.collective, call.count, call.symmetric) == nullptr;
+  });
+  return calls;
+}
+
+const CallTimes* Sweep::earlier_times(Collective collective, std::int64_t count, bool symmetric) const {
   for (const CallTimes& times : earlier_) {
-    if (times.request == call.request() && times.symmetric == call.is_symmetric()) return &times;
+    if (times.request.collective == collective && times.request.count == count && times.symmetric == symmetric)
+      return &times;
   }
   return nullptr;
 }
 
-// A method that was not timed earlier may be the fastest.
-std::vector<Method> Sweep::hopeful(std::vector<Method> methods, const TimedCall& call) const {
-  const CallTimes* const known = earlier_times(call);
-  if (known == nullptr) return methods;
-  const double most = (call.bytes() < large ? 3 : 2) * known->fastest().seconds;
-  std::erase_if(methods, [&](const Method& method) {
-    const double seconds = known->of(method);
-    return std::isfinite(seconds) && seconds > most;
-  });
-  return methods;
+const CallTimes* Sweep::earlier_times(const TimedCall& call) const {
+  return earlier_times(call.request().collective, call.request().count, call.is_symmetric());
 }
 
-std::vector<Method> Sweep::methods_after(const CallTimes& last, const Size& size) const {
-  if (is_of_one_node_) return one_of_each_and_finer(promising(last, size.times_slower, last.methods.size()), size.most);
-  return promising(last, size.times_slower, size.most);
+const CallTimes* Sweep::times_of_smaller(const TimedCall& call) const {
+  const CallTimes* largest = nullptr;
+  for (const std::vector<CallTimes>* all : {&times_, &earlier_}) {
+    for (const CallTimes& times : *all) {
+      const bool is_alike = times.request.collective == call.request().collective && times.symmetric == call.is_symmetric();
+      const bool is_larger = largest == nullptr || times.bytes > largest->bytes;
+      if (is_alike && times.bytes < call.bytes() && is_larger) largest = &times;
+    }
+  }
+  return largest;
+}
+
+std::pair<std::vector<Method>, std::vector<Method>> Sweep::hopeful_and_doubtful(const std::vector<Method>& methods,
+                                                                                const TimedCall& call) const {
+  const CallTimes* const known = earlier_times(call);
+  if (known == nullptr) return {methods, {}};
+  std::pair<std::vector<Method>, std::vector<Method>> parts;
+  for (const Method& method : methods) {
+    const double seconds = known->of(method);  // not known: it may be the fastest
+    const bool is_doubtful = std::isfinite(seconds) && seconds > far_behind * known->fastest().seconds;
+    (is_doubtful ? parts.second : parts.first).push_back(method);
+  }
+  return parts;
+}
+
+std::vector<Method> Sweep::no_longer_behind(const TimedCall& call, const std::vector<Method>& doubtful,
+                                            const Method& fastest) const {
+  // Methods were looked at long if a few calls show nothing. Between nodes a few calls take long.
+  if (doubtful.empty() || !is_of_one_node_ || looks_long(call.request().collective, call.bytes())) return {};
+  std::vector<Method> methods = doubtful;
+  methods.push_back(fastest);
+  // The least of a few calls.
+  const CallTimes brief = call.time(methods, {.looks = 1, .hopeless = 0, .most_calls = 1, .seconds = 0});
+  std::vector<Method> near;
+  for (const Method& method : doubtful) {
+    if (brief.of(method) <= far_behind * brief.of(fastest)) near.push_back(method);
+  }
+  return near;
+}
+
+std::vector<Method> Sweep::methods_after(const CallTimes& smaller, const Size& size) const {
+  if (!is_of_one_node_) return promising(smaller, size.times_slower, size.most);
+  return one_of_each_and_finer(promising(smaller, size.times_slower, smaller.methods.size()), size.most);
 }
 
 CallTimes Sweep::time(const TimedCall& call, const std::vector<Method>& methods, double least_seconds) {

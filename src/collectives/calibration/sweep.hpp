@@ -1,7 +1,6 @@
 #pragma once
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <set>
 #include <utility>
 #include <vector>
@@ -18,39 +17,56 @@ struct Efforts {
   Effort large_again;   // for large calls that were timed earlier, of which fewer methods are left
 };
 
-// The times of all collectives at growing sizes, until the budget is used up.
+// The times of all collectives at some sizes, as far as the budget reaches.
 class Sweep {
  public:
   struct Size {
     std::int64_t bytes;
-    double times_slower;  // than the fastest at the last size: what is left out
+    bool also_symmetric;      // times calls in both kinds of memory
+    double times_slower = 0;  // than the fastest at the next smaller size: what is left out
     // How many of those that are left are timed; within a node, how many algorithms, each in up to two methods. 0: all are
-    // timed, whatever they took at the last size.
-    std::size_t most;
+    // timed, whatever they took for fewer bytes.
+    std::size_t most = 0;
   };
-  // budget: seconds. Sizes below 1 MiB, without which a measurement is worth nothing, may take three times as long. earlier:
-  // what is known, on all ranks, of this machine: methods that were far behind are not timed again.
+  // budget: seconds. On a machine of which nothing is known, sizes below 1 MiB, without which a measurement is worth
+  // nothing, may take three times as long. earlier: what is known, on all ranks; methods that were far behind are timed
+  // again only if a few calls show that they are not.
   Sweep(const Communicator& ranks, const Efforts& efforts, double budget, std::vector<CallTimes> earlier = {});
 
-  // methods(call): those to time, unless the last size decides (Size::most). least_seconds(call): what no method can
-  // be faster than; where the library's choice nearly takes that for large vectors, no other one is timed, nor any at larger
-  // sizes. Returns false once the budget is used up.
-  bool add(const Size& size, bool symmetric, const std::function<std::vector<Method>(const TimedCall&)>& methods,
+  // sizes: ascending. From 1 MiB on, the calls that no earlier measurement has reached come first.
+  // methods(call): those to time, unless a smaller size decides (Size::most). least_seconds(call): what no method can be
+  // faster than; where the library's choice nearly takes that for large vectors, no other one is timed, nor that collective
+  // afterwards. Returns false if it did not reach all of the sizes that may take longer.
+  bool run(const std::vector<Size>& sizes, const std::function<std::vector<Method>(const TimedCall&)>& methods,
            const std::function<double(const TimedCall&)>& least_seconds = {});
   // Looks once more at each call's best methods, as far as the budget reaches: a machine that other work has slowed down for
   // a moment may be itself again. Small calls with a root on one node have had their three looks.
   void look_again();
-  double seconds_left() const;  // of the budget; collective
   const std::vector<CallTimes>& times() const { return times_; }
 
  private:
-  const CallTimes* earlier_times(const TimedCall& call) const;  // null: there are none
-  std::vector<Method> hopeful(std::vector<Method> methods, const TimedCall& call) const;
-  std::vector<Method> methods_after(const CallTimes& last, const Size& size) const;
+  struct SizedCall {
+    Size size;
+    bool symmetric;
+    Collective collective;
+    std::int64_t count;
+  };
+  std::vector<SizedCall> calls_of(const std::vector<Size>& sizes) const;  // in the order in which run() times them
+  const CallTimes* earlier_times(Collective collective, std::int64_t count, bool symmetric) const;  // null: there are none
+  const CallTimes* earlier_times(const TimedCall& call) const;
+  const CallTimes* times_of_smaller(const TimedCall& call) const;  // at the next smaller size, now or earlier; null: none
+  // Doubtful: those that earlier measurements found far behind.
+  std::pair<std::vector<Method>, std::vector<Method>> hopeful_and_doubtful(const std::vector<Method>& methods,
+                                                                           const TimedCall& call) const;
+  // Those that a few calls do not show to be far behind: something disturbed the earlier measurement.
+  std::vector<Method> no_longer_behind(const TimedCall& call, const std::vector<Method>& doubtful,
+                                       const Method& fastest) const;
+  std::vector<Method> methods_after(const CallTimes& smaller, const Size& size) const;
   CallTimes time(const TimedCall& call, const std::vector<Method>& methods, double least_seconds);
   const TimedBuffers& buffers(std::int64_t bytes, bool symmetric);
   bool looks_long(Collective collective, std::int64_t bytes) const;
   Effort effort_for(const TimedCall& call) const;
+  double seconds_left() const;  // of the budget; collective
 
   const Communicator& ranks_;
   bool is_of_one_node_;
@@ -58,7 +74,6 @@ class Sweep {
   TimedBuffers ordinary_, symmetric_;
   double begin_, budget_;
   std::vector<CallTimes> earlier_;
-  std::map<std::pair<Collective, bool>, std::size_t> last_;  // the place in times_ of the last size
   std::set<Collective> settled_;
   std::vector<CallTimes> times_;
 };

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 
 #include "../../temporary_directory.hpp"
@@ -37,6 +38,19 @@ TEST(KeptTimes, EachMeasurementCountsByItsRatios) {
   EXPECT_EQ(times.calls[0].fastest().method, ring);
 }
 
+// Whichever measurement was disturbed, and though all other methods took ten times as long in the second one.
+TEST(KeptTimes, ADisturbedTimeDoesNotCount) {
+  for (const bool is_first_disturbed : {true, false}) {
+    KeptTimes times;
+    times.add({call(64, {{ring, is_first_disturbed ? 8e-6 : 1e-6}, {staged, 2e-6}, {lanes, 3e-6}})});
+    times.add({call(64, {{ring, is_first_disturbed ? 10e-6 : 80e-6}, {staged, 20e-6}, {lanes, 30e-6}})});
+    const double mean = std::sqrt(10);
+    EXPECT_NEAR(times.calls[0].of(ring), mean * 1e-6, 1e-12);
+    EXPECT_NEAR(times.calls[0].of(staged), mean * 2e-6, 1e-12);
+    EXPECT_NEAR(times.calls[0].of(lanes), mean * 3e-6, 1e-12);
+  }
+}
+
 TEST(KeptTimes, MethodsAndCallsThatOnlyOneMeasurementHas) {
   KeptTimes times;
   times.add({call(1 << 20, {{ring, 1e-6}}), call(64, {{ring, 1e-6}, {staged, 1e-6}})});
@@ -46,6 +60,17 @@ TEST(KeptTimes, MethodsAndCallsThatOnlyOneMeasurementHas) {
   EXPECT_TRUE(times.calls[1].symmetric);
   EXPECT_EQ(times.calls[2].bytes, 1 << 20);
   EXPECT_EQ(times.calls[2].fastest().method, staged);  // they have no method in common
+}
+
+TEST(KeptTimes, ACallCountsByItsOwnMeasurements) {
+  KeptTimes times;
+  times.add({call(64, {{ring, 1e-6}})});
+  times.add({call(64, {{ring, 1e-6}}), call(1 << 20, {{ring, 1e-3}})});
+  times.add({call(1 << 20, {{ring, 4e-3}})});
+  EXPECT_EQ(times.measurements, 3);
+  EXPECT_EQ(times.calls[0].measurements, 2);
+  EXPECT_EQ(times.calls[1].measurements, 2);
+  EXPECT_DOUBLE_EQ(times.calls[1].of(ring), 2e-3);
 }
 
 TEST(KeptTimes, AMethodThatOneMeasurementLacksKeepsItsRatio) {
@@ -70,6 +95,7 @@ TEST(KeptTimes, AFileOfSeveral) {
   const KeptTimes read = file.read("shm");
   EXPECT_EQ(read.measurements, 1);
   ASSERT_EQ(read.calls.size(), 2U);
+  EXPECT_EQ(file.read("network").calls[0].measurements, 2);
   EXPECT_EQ(read.calls[0].request, call(64, {}).request);
   EXPECT_DOUBLE_EQ(read.calls[0].of(lanes), 2e-6);
   EXPECT_TRUE(read.calls[1].symmetric);
@@ -86,7 +112,8 @@ TEST(KeptTimes, AFileThatCannotBeReadCountsAsNone) {
     return KeptTimesFile(directory.write("times", text)).read("shm").measurements;
   };
   const std::string good =
-      R"({"collective": "all_reduce", "ranks": 4, "count": 16, "bytes": 64, "symmetric": false, "us": {"ring": 1}})";
+      R"({"collective": "all_reduce", "ranks": 4, "count": 16, "bytes": 64, "symmetric": false, "measurements": 1,
+          "us": {"ring": 1}})";
   const auto with = [&](const std::string& part, const std::string& instead) {
     std::string text = good;
     return text.replace(text.find(part), part.size(), instead);
@@ -102,6 +129,7 @@ TEST(KeptTimes, AFileThatCannotBeReadCountsAsNone) {
   EXPECT_EQ(measurements(with("all_reduce", "all_produce")), 0);
   EXPECT_EQ(measurements(with("16", "1e99")), 0);
   EXPECT_EQ(measurements(with("false", "3")), 0);
+  EXPECT_EQ(measurements(with("\"measurements\": 1", "\"measurements\": 0")), 0);
   EXPECT_EQ(measurements("3"), 0);
   for (const char* text : {"", "{", "[]", R"({"shm": 3})", R"({"shm": {}})"}) {
     EXPECT_EQ(KeptTimesFile(directory.write("times", text)).read("shm").measurements, 0) << text;
