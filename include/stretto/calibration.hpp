@@ -24,7 +24,6 @@ struct STRETTO_API CallTimes {
   std::int64_t bytes = 0;  // of the whole vector, as rules count them
   bool symmetric = false;  // whether the buffers were in symmetric memory
   std::vector<MethodTime> methods;
-  int measurements = 1;  // that the times are the means of
 
   double of(const Method& method) const;  // infinite if it was not timed
   const MethodTime& fastest() const;      // of at least one

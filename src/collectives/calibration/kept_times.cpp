@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 
 #include "core/fail.hpp"
 #include "core/text_file.hpp"
@@ -13,8 +15,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr double disturbed = 3;  // times as slow, beside the other methods, as in another measurement
-
 // Of an odd number the median.
 double middle(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -22,49 +22,54 @@ double middle(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-// The times of `fresh` with the earlier ones.
-void join(CallTimes& earlier, const CallTimes& fresh) {
-  const int measurements = std::min(earlier.measurements, KeptTimes::enough - 1);
-  std::vector<double> ratios;  // logarithms
-  for (const auto& [method, seconds] : fresh.methods) {
-    const double before = earlier.of(method);
-    if (std::isfinite(before)) ratios.push_back(std::log(seconds / before));
+// The logarithm of how many times as long as in `last` the methods took that both have; none if there are none.
+std::optional<double> slowdown(const CallTimes& times, const CallTimes& last) {
+  std::vector<double> ratios;
+  for (const auto& [method, seconds] : times.methods) {
+    if (std::isfinite(last.of(method))) ratios.push_back(std::log(seconds / last.of(method)));
   }
-  earlier.measurements = measurements + 1;
-  if (ratios.empty()) {
-    earlier.methods = fresh.methods;
-    return;
-  }
-  const double slowdown = middle(ratios);  // of the fresh measurement
-  const double part = 1.0 / (measurements + 1);
-  std::vector<MethodTime> joined;
-  for (const auto& [method, seconds] : fresh.methods) {
-    const double before = earlier.of(method), undone = seconds * std::exp(-slowdown);
-    const double ratio = std::isfinite(before) ? std::log(undone / before) : 0;
-    const bool counts_alone = !std::isfinite(before) || ratio < -std::log(disturbed);
-    const bool counts_nothing = ratio > std::log(disturbed);
-    joined.push_back({method, counts_alone ? undone : before * std::exp(counts_nothing ? 0 : part * ratio)});
-  }
-  for (const MethodTime& time : earlier.methods) {
-    if (!std::isfinite(fresh.of(time.method))) joined.push_back(time);
-  }
-  for (MethodTime& time : joined) time.seconds *= std::exp(part * slowdown);
-  earlier.methods = joined;
+  return ratios.empty() ? std::nullopt : std::optional(middle(ratios));
 }
 
-Json json_of(const CallTimes& times) {
-  Json us = Json::object();
-  for (const MethodTime& time : times.methods) us[to_string(time.method)] = time.seconds * 1e6;
-  return {{"collective", name(times.request.collective)},
-          {"ranks", times.request.size},
-          {"count", times.request.count},
-          {"bytes", times.bytes},
-          {"symmetric", times.symmetric},
-          {"measurements", times.measurements},
-          {"us", us}};
+CallTimes joined_of(const std::vector<CallTimes>& measurements) {
+  std::vector<std::pair<Method, std::vector<double>>> logarithms;  // as if all measurements were as slow as the last
+  double all_slowdowns = 0, counted = 0;
+  for (const CallTimes& times : measurements) {
+    const std::optional<double> slower = slowdown(times, measurements.back());
+    if (!slower) continue;
+    all_slowdowns += *slower;
+    ++counted;
+    for (const auto& [method, seconds] : times.methods) {
+      auto place = std::find_if(logarithms.begin(), logarithms.end(), [&](const auto& of) { return of.first == method; });
+      if (place == logarithms.end()) place = logarithms.insert(place, {method, {}});
+      place->second.push_back(std::log(seconds) - *slower);
+    }
+  }
+  CallTimes joined = measurements.back();
+  joined.methods.clear();
+  for (const auto& [method, values] : logarithms) {
+    joined.methods.push_back({method, std::exp(middle(values) + all_slowdowns / counted)});
+  }
+  return joined;
 }
 
-CallTimes call_from(const Json& json) {
+Json json_of(const std::vector<CallTimes>& measurements) {
+  const CallTimes& times = measurements.front();
+  Json json{{"collective", name(times.request.collective)},
+            {"ranks", times.request.size},
+            {"count", times.request.count},
+            {"bytes", times.bytes},
+            {"symmetric", times.symmetric},
+            {"us", Json::array()}};
+  for (const CallTimes& each : measurements) {
+    Json us = Json::object();
+    for (const MethodTime& time : each.methods) us[to_string(time.method)] = time.seconds * 1e6;
+    json["us"].push_back(us);
+  }
+  return json;
+}
+
+std::vector<CallTimes> call_from(const Json& json) {
   constexpr int most = 1 << 30;
   const auto number = [&](const char* key) {
     const std::optional<int> value = whole_number(json.at(key), 1, most);
@@ -75,19 +80,25 @@ CallTimes call_from(const Json& json) {
   times.request = {collective_from_name(json.at("collective")), Algorithm::automatic, 0, number("ranks"), number("count")};
   times.bytes = number("bytes");
   times.symmetric = json.at("symmetric");
-  times.measurements = number("measurements");
-  for (const auto& [method, us] : json.at("us").items()) {
-    const auto seconds = us.get<double>() * 1e-6;
-    require(seconds > 0 && std::isfinite(seconds), "{} took {} s.", method, seconds);
-    times.methods.push_back({method_from_text(method), seconds});
+  std::vector<CallTimes> measurements;
+  for (const Json& each : json.at("us")) {
+    times.methods.clear();
+    for (const auto& [method, us] : each.items()) {
+      const auto seconds = us.get<double>() * 1e-6;
+      require(seconds > 0 && std::isfinite(seconds), "{} took {} s.", method, seconds);
+      times.methods.push_back({method_from_text(method), seconds});
+    }
+    require(!times.methods.empty(), "A call has no method.");
+    measurements.push_back(times);
   }
-  require(!times.methods.empty(), "A call has no method.");
-  return times;
+  require(!measurements.empty() && measurements.size() <= KeptTimes::enough, "A call has {} measurements.",
+          measurements.size());
+  return measurements;
 }
 
 Json json_of(const KeptTimes& times) {
   Json json{{"measurements", times.measurements}, {"calls", Json::array()}};
-  for (const CallTimes& call : times.calls) json["calls"].push_back(json_of(call));
+  for (const std::vector<CallTimes>& call : times.calls) json["calls"].push_back(json_of(call));
   return json;
 }
 
@@ -117,17 +128,25 @@ Json content_of(const std::string& path) {
 
 void KeptTimes::add(const std::vector<CallTimes>& fresh) {
   for (const CallTimes& times : fresh) {
-    const auto same = std::find_if(calls.begin(), calls.end(), [&](const CallTimes& call) {
-      return call.request == times.request && call.symmetric == times.symmetric;
+    const auto same = std::find_if(calls.begin(), calls.end(), [&](const std::vector<CallTimes>& call) {
+      return call.front().request == times.request && call.front().symmetric == times.symmetric;
     });
     if (same == calls.end()) {
-      calls.push_back(times);
-    } else {
-      join(*same, times);
+      calls.push_back({times});
+      continue;
     }
+    same->push_back(times);
+    if (same->size() > enough) same->erase(same->begin());
   }
-  std::stable_sort(calls.begin(), calls.end(), [](const CallTimes& a, const CallTimes& b) { return a.bytes < b.bytes; });
+  std::stable_sort(calls.begin(), calls.end(), [](const auto& a, const auto& b) { return a[0].bytes < b[0].bytes; });
   measurements = std::min(measurements + 1, enough);
+}
+
+std::vector<CallTimes> KeptTimes::joined() const {
+  std::vector<CallTimes> all;
+  all.reserve(calls.size());
+  for (const std::vector<CallTimes>& call : calls) all.push_back(joined_of(call));
+  return all;
 }
 
 std::string KeptTimes::to_json() const { return json_of(*this).dump(); }

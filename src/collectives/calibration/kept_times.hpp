@@ -6,18 +6,17 @@
 
 namespace stretto {
 
-// The times of one or several measurements on one kind of machine. Other jobs slow a machine down, and the cores of a
-// virtual one move: a table needs measurements from different times.
+// The times of up to three measurements on one kind of machine. Other jobs slow a machine down, and the cores of a virtual
+// one move: a table needs measurements from different times.
 struct KeptTimes {
-  static constexpr int enough = 3;  // measurements; a later one still counts for a third
+  static constexpr int enough = 3;  // measurements
   int measurements = 0;
-  std::vector<CallTimes> calls;
+  std::vector<std::vector<CallTimes>> calls;  // of each call, by bytes, the last measurements that reached it
 
-  // Adds a measurement. A method's time becomes the geometric mean, so that each measurement counts by its ratios. But where
-  // one is more than three times the other, beside those of the other methods, something has disturbed it, and the smaller
-  // one counts. A method that one measurement lacks keeps its ratio to those that both have; if they have none in common,
-  // the fresh ones stay.
   void add(const std::vector<CallTimes>& fresh);
+  // One time for each method of a call: the median of three, the geometric mean of two. Each measurement counts by the
+  // ratios of its times to one another. One that has no method in common with the last is left out.
+  std::vector<CallTimes> joined() const;
   std::string to_json() const;
   // Empty if the text is not what to_json() writes.
   static KeptTimes from_json(const std::string& text);

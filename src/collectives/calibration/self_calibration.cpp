@@ -154,7 +154,7 @@ class SelfCalibration {
     std::string found = is_first() && in_vain ? cache_.read(false) : "";  // what the costs alone would take the place of
     if (is_first() && !in_vain) {
       all.add(times);
-      MeasuredRoute route = route_of(all.calls);
+      MeasuredRoute route = route_of(all.joined());
       route.route.measurements = all.measurements;
       routes_.push_back(route.to_json());
       found_.emplace_back(what, std::move(all));
@@ -170,8 +170,8 @@ class SelfCalibration {
 
   void measure_node(const Communicator& ranks) {
     const KeptTimes earlier = known(node_name());
-    const std::vector<CallTimes> times = several_ ? times_within_node(ranks.node(), budget_within_several, earlier.calls)
-                                                  : times_within_node(ranks, budget_of_one_host, earlier.calls);
+    const std::vector<CallTimes> times = several_ ? times_within_node(ranks.node(), budget_within_several, earlier.joined())
+                                                  : times_within_node(ranks, budget_of_one_host, earlier.joined());
     add(node_name(), earlier, times, [&](const std::vector<CallTimes>& calls) {
       MeasuredRoute route = measured_route("shm", on_node_, per_core_, calls, reach_within(calls));
       route.route.cost.quantize = selector_.tuning().nearest("shm", on_node_, per_core_).cost.quantize;
@@ -191,7 +191,8 @@ class SelfCalibration {
     learn(tuning_of(network));  // the methods to be timed follow from it
     const double budget = std::max(least_budget_between, end_ - now_seconds());
     const KeptTimes earlier = known(network_name());
-    add(network_name(), earlier, times_between_nodes(ranks_that_measure(), selector_, measured.beta, budget, earlier.calls),
+    add(network_name(), earlier,
+        times_between_nodes(ranks_that_measure(), selector_, measured.beta, budget, earlier.joined()),
         [&](const std::vector<CallTimes>& calls) {
           network.table = table_of(calls, reach_between);
           return network;

@@ -135,15 +135,18 @@ std::pair<std::vector<Method>, std::vector<Method>> Sweep::hopeful_and_doubtful(
 
 std::vector<Method> Sweep::no_longer_behind(const TimedCall& call, const std::vector<Method>& doubtful,
                                             const Method& fastest) const {
-  // Methods were looked at long if a few calls show nothing. Between nodes a few calls take long.
-  if (doubtful.empty() || !is_of_one_node_ || looks_long(call.request().collective, call.bytes())) return {};
+  if (doubtful.empty() || !is_of_one_node_) return {};  // between nodes a few calls take long
   std::vector<Method> methods = doubtful;
   methods.push_back(fastest);
-  // The least of a few calls.
-  const CallTimes brief = call.time(methods, {.looks = 1, .hopeless = 0, .most_calls = 1, .seconds = 0});
+  Effort brief{.looks = 1, .hopeless = 0, .most_calls = 1, .seconds = 0};  // counts the least of a few calls
+  if (looks_long(call.request().collective, call.bytes())) {
+    brief = effort_for(call);
+    brief.looks = 1;
+  }
+  const CallTimes times = call.time(methods, brief);
   std::vector<Method> near;
   for (const Method& method : doubtful) {
-    if (brief.of(method) <= far_behind * brief.of(fastest)) near.push_back(method);
+    if (times.of(method) <= far_behind * times.of(fastest)) near.push_back(method);
   }
   return near;
 }

@@ -58,7 +58,7 @@ class Sweep {
   // Doubtful: those that earlier measurements found far behind.
   std::pair<std::vector<Method>, std::vector<Method>> hopeful_and_doubtful(const std::vector<Method>& methods,
                                                                            const TimedCall& call) const;
-  // Those that a few calls do not show to be far behind: something disturbed the earlier measurement.
+  // Those that a brief look does not show to be far behind: something disturbed the earlier measurement.
   std::vector<Method> no_longer_behind(const TimedCall& call, const std::vector<Method>& doubtful,
                                        const Method& fastest) const;
   std::vector<Method> methods_after(const CallTimes& smaller, const Size& size) const;

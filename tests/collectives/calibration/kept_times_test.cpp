@@ -21,11 +21,11 @@ CallTimes call(std::int64_t bytes, const std::vector<MethodTime>& methods, bool 
 TEST(KeptTimes, OneMeasurementDecidesNothing) {
   KeptTimes times;
   times.add({call(64, {{ring, 4e-6}, {staged, 2e-6}})});
-  EXPECT_EQ(times.calls[0].fastest().method, staged);
+  EXPECT_EQ(times.joined()[0].fastest().method, staged);
   times.add({call(64, {{ring, 1e-6}, {staged, 2e-6}})});
-  EXPECT_DOUBLE_EQ(times.calls[0].of(ring), 2e-6);
+  EXPECT_NEAR(times.joined()[0].of(ring), 2e-6, 1e-12);
   times.add({call(64, {{ring, 1e-6}, {staged, 2e-6}})});
-  EXPECT_EQ(times.calls[0].fastest().method, ring);
+  EXPECT_EQ(times.joined()[0].fastest().method, ring);
   EXPECT_EQ(times.measurements, 3);
   times.add({call(64, {{ring, 1e-6}, {staged, 2e-6}})});
   EXPECT_EQ(times.measurements, 3);
@@ -35,19 +35,22 @@ TEST(KeptTimes, EachMeasurementCountsByItsRatios) {
   KeptTimes times;
   times.add({call(64, {{ring, 1e-6}, {staged, 2e-6}})});
   times.add({call(64, {{ring, 130e-6}, {staged, 100e-6}})});  // when all methods took a hundred times as long
-  EXPECT_EQ(times.calls[0].fastest().method, ring);
+  EXPECT_EQ(times.joined()[0].fastest().method, ring);
 }
 
-// Whichever measurement was disturbed, and though all other methods took ten times as long in the second one.
+// Whichever of three measurements was disturbed, and though all methods took ten times as long in the last one.
 TEST(KeptTimes, ADisturbedTimeDoesNotCount) {
-  for (const bool is_first_disturbed : {true, false}) {
-    KeptTimes times;
-    times.add({call(64, {{ring, is_first_disturbed ? 8e-6 : 1e-6}, {staged, 2e-6}, {lanes, 3e-6}})});
-    times.add({call(64, {{ring, is_first_disturbed ? 10e-6 : 80e-6}, {staged, 20e-6}, {lanes, 30e-6}})});
-    const double mean = std::sqrt(10);
-    EXPECT_NEAR(times.calls[0].of(ring), mean * 1e-6, 1e-12);
-    EXPECT_NEAR(times.calls[0].of(staged), mean * 2e-6, 1e-12);
-    EXPECT_NEAR(times.calls[0].of(lanes), mean * 3e-6, 1e-12);
+  for (int disturbed = 0; disturbed < 3; ++disturbed) {
+    for (const double times_slower : {0.1, 10.0}) {
+      KeptTimes times;
+      for (int i = 0; i < 3; ++i) {
+        const double unit = i == 2 ? 1e-5 : 1e-6, of_ring = i == disturbed ? times_slower : 1;
+        times.add({call(64, {{ring, of_ring * unit}, {staged, 2 * unit}, {lanes, 3 * unit}})});
+      }
+      const CallTimes joined = times.joined()[0];
+      EXPECT_NEAR(joined.of(staged) / joined.of(ring), 2, 1e-9);
+      EXPECT_NEAR(joined.of(lanes) / joined.of(ring), 3, 1e-9);
+    }
   }
 }
 
@@ -56,10 +59,10 @@ TEST(KeptTimes, MethodsAndCallsThatOnlyOneMeasurementHas) {
   times.add({call(1 << 20, {{ring, 1e-6}}), call(64, {{ring, 1e-6}, {staged, 1e-6}})});
   times.add({call(64, {{packet, 1e-6}, {ring, 1e-6}}), call(64, {{packet, 1e-6}}, true), call(1 << 20, {{staged, 3e-6}})});
   ASSERT_EQ(times.calls.size(), 3U);
-  EXPECT_EQ(times.calls[0].methods.size(), 3U);
-  EXPECT_TRUE(times.calls[1].symmetric);
-  EXPECT_EQ(times.calls[2].bytes, 1 << 20);
-  EXPECT_EQ(times.calls[2].fastest().method, staged);  // they have no method in common
+  EXPECT_EQ(times.joined()[0].methods.size(), 3U);
+  EXPECT_TRUE(times.joined()[1].symmetric);
+  EXPECT_EQ(times.joined()[2].bytes, 1 << 20);
+  EXPECT_EQ(times.joined()[2].fastest().method, staged);  // they have no method in common
 }
 
 TEST(KeptTimes, ACallCountsByItsOwnMeasurements) {
@@ -68,18 +71,24 @@ TEST(KeptTimes, ACallCountsByItsOwnMeasurements) {
   times.add({call(64, {{ring, 1e-6}}), call(1 << 20, {{ring, 1e-3}})});
   times.add({call(1 << 20, {{ring, 4e-3}})});
   EXPECT_EQ(times.measurements, 3);
-  EXPECT_EQ(times.calls[0].measurements, 2);
-  EXPECT_EQ(times.calls[1].measurements, 2);
-  EXPECT_DOUBLE_EQ(times.calls[1].of(ring), 2e-3);
+  EXPECT_NEAR(times.joined()[1].of(ring), 2e-3, 1e-9);
+}
+
+TEST(KeptTimes, OfManyMeasurementsTheLastThreeCount) {
+  KeptTimes times;
+  for (const double seconds : {1.0, 1.0, 8.0, 8.0, 8.0})
+    times.add({call(64, {{ring, seconds}, {staged, 2.0}, {lanes, 3.0}})});
+  EXPECT_EQ(times.calls[0].size(), 3U);
+  EXPECT_NEAR(times.joined()[0].of(ring), 8, 1e-9);
 }
 
 TEST(KeptTimes, AMethodThatOneMeasurementLacksKeepsItsRatio) {
   KeptTimes times;
   times.add({call(64, {{ring, 2e-6}, {staged, 1e-6}})});
   times.add({call(64, {{ring, 200e-6}, {packet, 50e-6}})});  // when all methods took a hundred times as long
-  EXPECT_NEAR(times.calls[0].of(ring), 20e-6, 1e-12);
-  EXPECT_NEAR(times.calls[0].of(staged), 10e-6, 1e-12);
-  EXPECT_NEAR(times.calls[0].of(packet), 5e-6, 1e-12);
+  EXPECT_NEAR(times.joined()[0].of(ring), 20e-6, 1e-12);
+  EXPECT_NEAR(times.joined()[0].of(staged), 10e-6, 1e-12);
+  EXPECT_NEAR(times.joined()[0].of(packet), 5e-6, 1e-12);
 }
 
 TEST(KeptTimes, AFileOfSeveral) {
@@ -95,10 +104,10 @@ TEST(KeptTimes, AFileOfSeveral) {
   const KeptTimes read = file.read("shm");
   EXPECT_EQ(read.measurements, 1);
   ASSERT_EQ(read.calls.size(), 2U);
-  EXPECT_EQ(file.read("network").calls[0].measurements, 2);
-  EXPECT_EQ(read.calls[0].request, call(64, {}).request);
-  EXPECT_DOUBLE_EQ(read.calls[0].of(lanes), 2e-6);
-  EXPECT_TRUE(read.calls[1].symmetric);
+  EXPECT_EQ(file.read("network").calls[0].size(), 2U);
+  EXPECT_EQ(read.calls[0][0].request, call(64, {}).request);
+  EXPECT_DOUBLE_EQ(read.calls[0][0].of(lanes), 2e-6);
+  EXPECT_TRUE(read.calls[1][0].symmetric);
   for (const char* nowhere : {"", "/dev/null/times"}) {
     KeptTimesFile(nowhere).write("shm", times);
     EXPECT_EQ(KeptTimesFile(nowhere).read("shm").measurements, 0);
@@ -112,8 +121,7 @@ TEST(KeptTimes, AFileThatCannotBeReadCountsAsNone) {
     return KeptTimesFile(directory.write("times", text)).read("shm").measurements;
   };
   const std::string good =
-      R"({"collective": "all_reduce", "ranks": 4, "count": 16, "bytes": 64, "symmetric": false, "measurements": 1,
-          "us": {"ring": 1}})";
+      R"({"collective": "all_reduce", "ranks": 4, "count": 16, "bytes": 64, "symmetric": false, "us": [{"ring": 1}]})";
   const auto with = [&](const std::string& part, const std::string& instead) {
     std::string text = good;
     return text.replace(text.find(part), part.size(), instead);
@@ -129,7 +137,8 @@ TEST(KeptTimes, AFileThatCannotBeReadCountsAsNone) {
   EXPECT_EQ(measurements(with("all_reduce", "all_produce")), 0);
   EXPECT_EQ(measurements(with("16", "1e99")), 0);
   EXPECT_EQ(measurements(with("false", "3")), 0);
-  EXPECT_EQ(measurements(with("\"measurements\": 1", "\"measurements\": 0")), 0);
+  EXPECT_EQ(measurements(with("[{", "[{\"ring\": 1}, {\"ring\": 1}, {\"ring\": 1}, {")), 0);
+  EXPECT_EQ(measurements(with("[{\"ring\": 1}]", "[]")), 0);
   EXPECT_EQ(measurements("3"), 0);
   for (const char* text : {"", "{", "[]", R"({"shm": 3})", R"({"shm": {}})"}) {
     EXPECT_EQ(KeptTimesFile(directory.write("times", text)).read("shm").measurements, 0) << text;
