@@ -23,7 +23,8 @@ constexpr Effort large_between{.looks = 1, .most_calls = 2, .most_bytes = 8 << 2
 constexpr Efforts between{.small = {.looks = 2, .hopeless = 3, .most_calls = 3, .look_seconds = 0.003, .seconds = 0},
                           .large = large_between,
                           .large_again = large_between};
-constexpr double most_memory = 1 << 30;  // bytes of all buffers on a host
+constexpr double most_memory = 1 << 30;         // bytes of all buffers on a host
+constexpr std::int64_t must_reach = 256 << 10;  // bytes: without it a measurement within a node is worth nothing
 
 // The methods within a node, without those whose lanes or pieces would have less than a few KiB.
 std::vector<Method> sensible_methods(const TimedCall& call) {
@@ -101,10 +102,12 @@ std::vector<CallTimes> times_within_node(const Communicator& node, double budget
   // There are an input and an output in each kind of memory.
   const double most =
       on_rank_zero(node, std::min(most_memory / (4 * node.size()), number_setting("STRETTO_HEAP_BYTES") / 8));
+  if (most < must_reach) return {};
   // The last one is beyond most caches, for all ranks together.
   const std::int64_t largest = std::clamp<std::int64_t>((64 << 20) / node.size(), 4 << 20, 32 << 20);
-  std::vector<Sweep::Size> sizes{{8, false},        {512, false},          {4 << 10, true},        {most_packet_bytes, true},
-                                 {256 << 10, true}, {2 << 20, true, 3, 8}, {largest, true, 1.5, 5}};
+  std::vector<Sweep::Size> sizes{
+      {8, false},         {512, false},          {4 << 10, true},        {most_packet_bytes, true},
+      {must_reach, true}, {2 << 20, true, 3, 8}, {largest, true, 1.5, 5}};
   std::erase_if(sizes, [&](const Sweep::Size& size) { return static_cast<double>(size.bytes) > most; });
   Sweep sweep(node, within, budget, earlier);
   if (!sweep.run(sizes, sensible_methods)) return {};

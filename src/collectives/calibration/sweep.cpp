@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::int64_t large = 1 << 20;  // bytes
 constexpr double far_behind = 3;         // times as slow as the fastest method
-constexpr double loyalty = 0.9;          // what the library takes so far stays unless another method takes less than this
+constexpr double loyalty = 0.95;         // what the library takes so far stays unless another method takes less than this
 
 // The methods that are less than so many times slower than the fastest, best first: where bytes decide, what was far behind
 // at one size stays behind at the next.

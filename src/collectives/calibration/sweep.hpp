@@ -30,7 +30,7 @@ class Sweep {
   };
   // budget: seconds. On a machine of which nothing is known, sizes below 1 MiB, without which a measurement is worth
   // nothing, may take three times as long. earlier: what is known, on all ranks; methods that were far behind are timed
-  // again only if a few calls show that they are not.
+  // again only if a brief look shows that they are not.
   Sweep(const Communicator& ranks, const Efforts& efforts, double budget, std::vector<CallTimes> earlier = {});
 
   // sizes: ascending. From 1 MiB on, the calls that no earlier measurement has reached come first.
