@@ -42,6 +42,7 @@ struct Effort {
   int most_calls = 200;  // of a look; fewer if their vectors have more than most_bytes in all
   std::int64_t most_bytes = 1 << 20;
   double look_seconds = 1;  // of a look, whose calls are then fewer, too; by the shortest call before
+  int least_of_look = 1;    // calls of a look, however long they take
   double seconds = 0.01;    // of a good method's own measurement; 0: none
   int least_calls = 3;      // in these seconds
 };

@@ -201,9 +201,7 @@ bool Sweep::looks_long(Collective collective, std::int64_t bytes) const {
 
 Effort Sweep::effort_for(const TimedCall& call) const {
   const Collective collective = call.request().collective;
-  Effort effort = call.bytes() < large             ? efforts_.small
-                  : earlier_times(call) == nullptr ? efforts_.large
-                                                   : efforts_.large_again;
+  Effort effort = call.bytes() < large ? efforts_.small : efforts_.large;
   if (looks_long(collective, call.bytes())) {
     effort.looks = 3;
     effort.counts_median = true;

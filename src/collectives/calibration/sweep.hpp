@@ -14,7 +14,6 @@ double on_rank_zero(const Communicator& ranks, double value);
 
 struct Efforts {
   Effort small, large;  // below 1 MiB, and from there on
-  Effort large_again;   // for large calls that were timed earlier, of which fewer methods are left
 };
 
 // The times of all collectives at some sizes, as far as the budget reaches.

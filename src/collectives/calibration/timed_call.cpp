@@ -87,14 +87,14 @@ CallTimes TimedCall::time(const std::vector<Method>& methods, const Effort& effo
   Communicator::Group& group = Communicator::Group::of(communicator_);
   const bool maps = is_symmetric() || group.links().one_process();
   const bool reads = maps || group.context().network().reads_memory();
-  const int calls_before = bytes() < (4 << 20) ? 3 : 2;  // of large ones each would take as long as a look
+  const int calls_before = bytes() < (1 << 20) ? 3 : 1;  // of large ones each would take as long as a part of a look
   // All ranks find alike that a method cannot be used, before any of them has moved a byte.
   std::vector<double> early_calls;
   const auto can_be_used = [&](const Method& method) {
     if (touches_buffers(method.algorithm) && !(method.algorithm == Algorithm::pull ? reads : maps)) return false;
     try {
-      // The first two are the first to touch the two pieces of memory that the communicator keeps; the third finds them
-      // touched.
+      // The communicator keeps two pieces of memory. The first two calls, of whatever method, are the first to touch them.
+      if (early_calls.empty()) communicator_.start(call_, stream, {.method = method}).wait();
       for (int i = 0; i < calls_before; ++i) {
         const double begin = now_seconds();
         communicator_.start(call_, stream, {.method = method}).wait();
@@ -130,8 +130,8 @@ CallTimes TimedCall::time(const std::vector<Method>& methods, const Effort& effo
     std::vector<double> means;
     for (std::size_t m = 0; m < looks.size(); ++m) {
       if (is_hopeless(m)) continue;
-      means.push_back(
-          mean_of(times.methods[m].method, static_cast<int>(std::clamp(effort.look_seconds / at_first[m], 1.0, few))));
+      const double calls = std::clamp(effort.look_seconds / at_first[m], std::min<double>(effort.least_of_look, few), few);
+      means.push_back(mean_of(times.methods[m].method, static_cast<int>(calls)));
     }
     means = joined(communicator_, request_.collective, std::move(means));
     auto mean = means.begin();

@@ -12,7 +12,7 @@ namespace stretto {
 namespace {
 
 constexpr Effort one_call{.looks = 1, .most_calls = 1, .seconds = 0};
-constexpr Efforts single{one_call, one_call, one_call};
+constexpr Efforts single{one_call, one_call};
 
 std::vector<Method> few_methods(const TimedCall& call) {
   return call.request().collective == Collective::all_reduce ? std::vector<Method>{Algorithm::ring, Algorithm::two_shot}
