@@ -42,7 +42,7 @@ struct Effort {
   int most_calls = 200;  // of a look; fewer if their vectors have more than most_bytes in all
   std::int64_t most_bytes = 1 << 20;
   double look_seconds = 1;  // of a look, whose calls are then fewer, too; by the shortest call before
-  int least_of_look = 1;    // calls of a look, however long they take
+  int least_of_look = 1;    // calls of a look, however long they take, unless most_calls or most_bytes allow fewer
   double seconds = 0.01;    // of a good method's own measurement; 0: none
   int least_calls = 3;      // in these seconds
 };
@@ -102,8 +102,8 @@ struct STRETTO_API MeasuredRoute {
 // changes its method only where that gains 5% or more, since a method that is faster at a single size is often noise.
 // Between two sizes a method's time counts as a power of the bytes, and a third method that gains as much where the table
 // would change has the range between the other two. `reach` is how many times as many bytes as the largest size it says
-// something of; 0: any number. From twice the largest size on, a method in pieces gets four times as many for four times as
-// many bytes, up to most_pieces.
+// something of, at most 4 where that is less than 1 MiB; 0: any number. From twice the largest size on, a method in pieces
+// gets four times as many for four times as many bytes, up to most_pieces.
 STRETTO_API MeasuredRoute measured_route(const std::string& route, int ranks, double ranks_per_core,
                                          const std::vector<CallTimes>& times, int reach = 0);
 // The table alone: "all_reduce:0-4096:packet,4096-inf:ring;...".

@@ -152,10 +152,11 @@ def by_kind(cells):
     """How many are near and far, of calls without a root and with one."""
     parts = []
     for kind in "without", "with":
-        ratios = [cell.ratio for cell in cells if (cell.collective in WITH_A_ROOT) == (kind == "with")]
-        if ratios:
-            near, far = counts(ratios)
-            parts.append(f"{kind} a root {near} of {len(ratios)} cells are within {NEAR}, and {far} beyond {MOST}")
+        here = [cell for cell in cells if (cell.collective in WITH_A_ROOT) == (kind == "with")]
+        if here:
+            (near, far), (before, before_far) = (counts([getattr(cell, of) for cell in here]) for of in ("ratio", "repeated"))
+            parts.append(f"{kind} a root {near} of {len(here)} cells are within {NEAR}, and {far} beyond {MOST} "
+                         f"(the earlier fastest: {before} and {before_far})")
     return f"{'; '.join(parts).capitalize()}."
 
 

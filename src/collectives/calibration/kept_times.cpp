@@ -15,39 +15,50 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Of an odd number the median.
+// The median; of an even number the mean of the two in the middle.
 double middle(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const std::size_t half = values.size() / 2;
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-// The logarithm of how many times as long as in `last` the methods took that both have; none if there are none.
-std::optional<double> slowdown(const CallTimes& times, const CallTimes& last) {
+// The logarithm of how many times as long as in `base` the methods took that both have; none if there are none.
+std::optional<double> log_slowdown(const CallTimes& times, const CallTimes& base) {
   std::vector<double> ratios;
   for (const auto& [method, seconds] : times.methods) {
-    if (std::isfinite(last.of(method))) ratios.push_back(std::log(seconds / last.of(method)));
+    if (std::isfinite(base.of(method))) ratios.push_back(std::log(seconds / base.of(method)));
   }
   return ratios.empty() ? std::nullopt : std::optional(middle(ratios));
 }
 
+// The measurement that has a method in common with the most others; the newest of several.
+const CallTimes& base_of(const std::vector<CallTimes>& measurements) {
+  const auto comparable = [&](const CallTimes& base) {
+    return std::count_if(measurements.begin(), measurements.end(),
+                         [&](const CallTimes& times) { return log_slowdown(times, base).has_value(); });
+  };
+  return *std::max_element(measurements.rbegin(), measurements.rend(),
+                           [&](const CallTimes& a, const CallTimes& b) { return comparable(a) < comparable(b); });
+}
+
 CallTimes joined_of(const std::vector<CallTimes>& measurements) {
-  std::vector<std::pair<Method, std::vector<double>>> logarithms;  // as if all measurements were as slow as the last
+  const CallTimes& base = base_of(measurements);
+  std::vector<std::pair<Method, std::vector<double>>> all;  // logarithms of seconds, as if all were as slow as the base
   double all_slowdowns = 0, counted = 0;
   for (const CallTimes& times : measurements) {
-    const std::optional<double> slower = slowdown(times, measurements.back());
+    const std::optional<double> slower = log_slowdown(times, base);
     if (!slower) continue;
     all_slowdowns += *slower;
     ++counted;
     for (const auto& [method, seconds] : times.methods) {
-      auto place = std::find_if(logarithms.begin(), logarithms.end(), [&](const auto& of) { return of.first == method; });
-      if (place == logarithms.end()) place = logarithms.insert(place, {method, {}});
+      auto place = std::find_if(all.begin(), all.end(), [&](const auto& of) { return of.first == method; });
+      if (place == all.end()) place = all.insert(place, {method, {}});
       place->second.push_back(std::log(seconds) - *slower);
     }
   }
-  CallTimes joined = measurements.back();
+  CallTimes joined = base;
   joined.methods.clear();
-  for (const auto& [method, values] : logarithms) {
+  for (const auto& [method, values] : all) {
     joined.methods.push_back({method, std::exp(middle(values) + all_slowdowns / counted)});
   }
   return joined;

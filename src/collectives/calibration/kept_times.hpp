@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "stretto/calibration.hpp"
@@ -15,7 +16,7 @@ struct KeptTimes {
 
   void add(const std::vector<CallTimes>& fresh);
   // One time for each method of a call: the median of three, the geometric mean of two. Each measurement counts by the
-  // ratios of its times to one another. One that has no method in common with the last is left out.
+  // ratios of its times to one another. One that has no method in common with the others is left out.
   std::vector<CallTimes> joined() const;
   std::string to_json() const;
   // Empty if the text is not what to_json() writes.

@@ -69,6 +69,7 @@ void add_ranges(const CallTimes& here, const CallTimes& next, const Method& firs
 
 // Beyond the largest size that was measured: pieces stay about as large as they are there.
 void add_last_ranges(const CallTimes& last, Method method, int reach, std::vector<Range>& ranges) {
+  if (last.bytes < 1 << 20) reach = std::min(reach, 4);
   const std::int64_t most = reach == 0 ? std::numeric_limits<std::int64_t>::max() - 1 : last.bytes * reach;
   for (std::int64_t end = 2 * last.bytes; method.pieces > 1 && method.pieces * pieces_factor <= most_pieces && end < most;
        end *= pieces_factor) {

@@ -14,7 +14,7 @@
 namespace stretto {
 namespace {
 
-// Large calls are timed in loops that are longer than a rank's turn on a core, and of several calls: the first one behind a
+// Large calls are timed in loops of several, up to about the length of a rank's turn on a core: the first call behind a
 // barrier shows nothing of how well calls follow one another.
 constexpr Efforts within{
     .small = {.looks = 2, .hopeless = 2.5, .most_calls = 60, .look_seconds = 0.002, .seconds = 0},
@@ -22,8 +22,9 @@ constexpr Efforts within{
         .looks = 1, .most_calls = 8, .most_bytes = 128 << 20, .look_seconds = 0.008, .least_of_look = 3, .seconds = 0}};
 constexpr Efforts between{.small = {.looks = 2, .hopeless = 3, .most_calls = 3, .look_seconds = 0.003, .seconds = 0},
                           .large = {.looks = 1, .most_calls = 2, .most_bytes = 8 << 20, .look_seconds = 0.01, .seconds = 0}};
-constexpr double most_memory = 1 << 30;         // bytes of all buffers on a host
-constexpr std::int64_t must_reach = 256 << 10;  // bytes: without it a measurement within a node is worth nothing
+constexpr double most_memory = 1 << 30;  // bytes of all buffers on a host
+constexpr std::int64_t last_small =
+    256 << 10;  // bytes: a measurement within a node that does not reach them is worth nothing
 
 // The methods within a node, without those whose lanes or pieces would have less than a few KiB.
 std::vector<Method> sensible_methods(const TimedCall& call) {
@@ -92,21 +93,16 @@ std::vector<Method> best_by_model(const TimedCall& call, Communicator::Group& gr
 
 }  // namespace
 
-int reach_within(const std::vector<CallTimes>& times) {
-  const auto is_large = [](const CallTimes& call) { return call.bytes >= (1 << 20); };
-  return std::any_of(times.begin(), times.end(), is_large) ? 64 : 4;
-}
-
 std::vector<CallTimes> times_within_node(const Communicator& node, double budget, const std::vector<CallTimes>& earlier) {
   // There are an input and an output in each kind of memory.
   const double most =
       on_rank_zero(node, std::min(most_memory / (4 * node.size()), number_setting("STRETTO_HEAP_BYTES") / 8));
-  if (most < must_reach) return {};
+  if (most < last_small) return {};
   // The last one is beyond most caches, for all ranks together.
   const std::int64_t largest = std::clamp<std::int64_t>((64 << 20) / node.size(), 4 << 20, 32 << 20);
   std::vector<Sweep::Size> sizes{
       {8, false},         {512, false},          {4 << 10, true},        {most_packet_bytes, true},
-      {must_reach, true}, {2 << 20, true, 3, 8}, {largest, true, 1.5, 5}};
+      {last_small, true}, {2 << 20, true, 3, 8}, {largest, true, 1.5, 5}};
   std::erase_if(sizes, [&](const Sweep::Size& size) { return static_cast<double>(size.bytes) > most; });
   Sweep sweep(node, within, budget, earlier);
   if (!sweep.run(sizes, sensible_methods)) return {};

@@ -9,12 +9,12 @@
 namespace stretto {
 
 // A table speaks of so many times as many bytes as were measured; beyond, the model does. Within a node it may speak of many
-// more where vectors have come from memory, which the model knows least, and not from caches.
-int reach_within(const std::vector<CallTimes>& times);
-constexpr int reach_between = 2;
+// more: of all that comes from memory, and not from caches, which the model knows least. (2 MiB may be the largest call.)
+constexpr int reach_within = 64, reach_between = 2;
 
-// Times of the ranks of one node. Empty if the machine was too slow, or too busy, to get as far as a table must reach.
-// earlier: of earlier measurements, the same on all ranks; what they show to be far behind is left out.
+// Times of the ranks of one node. Empty if the machine was too slow or too busy, or had too little memory, to get as far as
+// a table must reach. earlier: of earlier measurements, the same on all ranks; a method that they show to be far behind is
+// timed again only if a brief look shows that it is not.
 std::vector<CallTimes> times_within_node(const Communicator& node, double budget, const std::vector<CallTimes>& earlier);
 // `cost` with latency and bandwidth as they are between the first ranks of the first two nodes.
 LinkCost between_nodes(const Communicator& world, LinkCost cost);

@@ -141,10 +141,16 @@ class SelfCalibration {
   }
   static std::string tuning_of(const MeasuredRoute& route) { return fmt::format(R"({{"routes": [{}]}})", route.to_json()); }
 
-  // Rank 0's times of earlier measurements.
-  KeptTimes known(const std::string& what) {
-    return KeptTimes::from_json(same_text(context_, is_first() ? times_.read(what).to_json() : ""));
+  // What earlier measurements have found, on all ranks: rank 0's.
+  std::vector<CallTimes> known(const KeptTimes& kept) {
+    KeptTimes joined;
+    if (is_first()) joined.add(kept.joined());
+    const KeptTimes same = KeptTimes::from_json(same_text(context_, joined.to_json()));
+    std::vector<CallTimes> all;
+    for (const std::vector<CallTimes>& call : same.calls) all.push_back(call.front());
+    return all;
   }
+  KeptTimes kept(const std::string& what) const { return is_first() ? times_.read(what) : KeptTimes{}; }
 
   // route: of these times, which are empty if the machine was too busy. Rank 0's route counts, in which earlier measurements
   // have their part.
@@ -169,11 +175,11 @@ class SelfCalibration {
   Communicator ranks_that_measure() const { return world_.duplicate("calibration"); }
 
   void measure_node(const Communicator& ranks) {
-    const KeptTimes earlier = known(node_name());
-    const std::vector<CallTimes> times = several_ ? times_within_node(ranks.node(), budget_within_several, earlier.joined())
-                                                  : times_within_node(ranks, budget_of_one_host, earlier.joined());
+    const KeptTimes earlier = kept(node_name());
+    const std::vector<CallTimes> times = several_ ? times_within_node(ranks.node(), budget_within_several, known(earlier))
+                                                  : times_within_node(ranks, budget_of_one_host, known(earlier));
     add(node_name(), earlier, times, [&](const std::vector<CallTimes>& calls) {
-      MeasuredRoute route = measured_route("shm", on_node_, per_core_, calls, reach_within(calls));
+      MeasuredRoute route = measured_route("shm", on_node_, per_core_, calls, reach_within);
       route.route.cost.quantize = selector_.tuning().nearest("shm", on_node_, per_core_).cost.quantize;
       return route;
     });
@@ -190,9 +196,8 @@ class SelfCalibration {
                      .cost = std::getenv("STRETTO_NETWORK") != nullptr ? told : measured};
     learn(tuning_of(network));  // the methods to be timed follow from it
     const double budget = std::max(least_budget_between, end_ - now_seconds());
-    const KeptTimes earlier = known(network_name());
-    add(network_name(), earlier,
-        times_between_nodes(ranks_that_measure(), selector_, measured.beta, budget, earlier.joined()),
+    const KeptTimes earlier = kept(network_name());
+    add(network_name(), earlier, times_between_nodes(ranks_that_measure(), selector_, measured.beta, budget, known(earlier)),
         [&](const std::vector<CallTimes>& calls) {
           network.table = table_of(calls, reach_between);
           return network;

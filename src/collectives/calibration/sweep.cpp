@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <utility>
 
 namespace stretto {
 namespace {
 
 constexpr std::int64_t large = 1 << 20;  // bytes
+constexpr double overrun = 2;            // budgets more, for sizes below that
 constexpr double far_behind = 3;         // times as slow as the fastest method
 constexpr double loyalty = 0.95;         // what the library takes so far stays unless another method takes less than this
 
@@ -52,15 +54,16 @@ Sweep::Sweep(const Communicator& ranks, const Efforts& efforts, double budget, s
       is_of_one_node_(ranks.nodes() == std::vector<int>(ranks.nodes().size(), 0)),
       efforts_(efforts),
       begin_(now_seconds()),
-      budget_(budget),
+      budget_(on_rank_zero(ranks, budget)),
       earlier_(std::move(earlier)) {}
 
 bool Sweep::run(const std::vector<Size>& sizes, const std::function<std::vector<Method>(const TimedCall&)>& methods,
                 const std::function<double(const TimedCall&)>& least_seconds) {
   for (const SizedCall& next : calls_of(sizes)) {
-    const bool may_overrun = earlier_.empty() && next.size.bytes < large;
-    if (seconds_left() + (may_overrun ? 2 * budget_ : 0) < 0) return !may_overrun;
-    if (settled_.contains(next.collective)) continue;
+    const bool may_overrun = next.size.bytes < large;
+    if (seconds_left() + (may_overrun ? overrun * budget_ : 0) < 0) return !may_overrun;
+    const auto settled = settled_.find(next.collective);
+    if (settled != settled_.end() && next.size.bytes >= settled->second) continue;
     const TimedCall call(ranks_, next.collective, next.count, buffers(next.size.bytes, next.symmetric));
     const CallTimes* const smaller = next.size.most > 0 ? times_of_smaller(call) : nullptr;
     auto [hopeful, doubtful] =
@@ -68,12 +71,12 @@ bool Sweep::run(const std::vector<Size>& sizes, const std::function<std::vector<
     const Method so_far = call.chosen();
     const double least = least_seconds && next.size.bytes >= large ? least_seconds(call) : 0;
     CallTimes times = time(call, hopeful, least);
-    // Packets are too small by now, or what was near the fastest for fewer bytes was far behind here earlier.
-    if (times.methods.empty()) times = time(call, hopeful_and_doubtful(methods(call), call).first, least);
+    // Packets are too small by now, or all that was near the fastest for fewer bytes was far behind here earlier.
+    if (times.methods.empty()) times = time(call, methods(call), least);
     if (times.methods.empty()) continue;
     const std::vector<Method> near = no_longer_behind(call, doubtful, times.fastest().method);
-    for (const MethodTime& time : call.time(near, effort_for(call)).methods) times.methods.push_back(time);
-    for (MethodTime& time : times.methods) time.seconds *= time.method == so_far ? loyalty : 1;
+    for (const MethodTime& each : call.time(near, effort_for(call)).methods) times.methods.push_back(each);
+    for (MethodTime& each : times.methods) each.seconds *= each.method == so_far ? loyalty : 1;
     times_.push_back(std::move(times));
   }
   return true;
@@ -82,7 +85,7 @@ bool Sweep::run(const std::vector<Size>& sizes, const std::function<std::vector<
 std::vector<Sweep::SizedCall> Sweep::calls_of(const std::vector<Size>& sizes) const {
   std::vector<SizedCall> calls;
   for (const Size& size : sizes) {
-    for (const bool symmetric : {true, false}) {  // the shorter ones first
+    for (const bool symmetric : {true, false}) {
       if (symmetric && !size.also_symmetric) continue;
       for (const Collective collective : timed_collectives()) {
         const std::int64_t count = TimedCall::count_of(collective, size.bytes, ranks_.size());
@@ -90,10 +93,20 @@ std::vector<Sweep::SizedCall> Sweep::calls_of(const std::vector<Size>& sizes) co
       }
     }
   }
-  std::stable_partition(calls.begin(), calls.end(), [&](const SizedCall& call) {
-    return call.size.bytes < large || earlier_times(call.collective, call.count, call.symmetric) == nullptr;
-  });
+  std::stable_partition(calls.begin(), calls.end(),
+                        [&](const SizedCall& call) { return call.size.bytes < large || is_unknown(call); });
   return calls;
+}
+
+// Where an earlier measurement between nodes was settled at fewer bytes, it timed the library's choice alone, and nothing is
+// to be known.
+bool Sweep::is_unknown(const SizedCall& call) const {
+  if (earlier_times(call.collective, call.count, call.symmetric) != nullptr) return false;
+  if (is_of_one_node_) return true;
+  return std::none_of(earlier_.begin(), earlier_.end(), [&](const CallTimes& times) {
+    return times.request.collective == call.collective && times.bytes >= large && times.bytes < call.size.bytes &&
+           times.methods.size() == 1;
+  });
 }
 
 const CallTimes* Sweep::earlier_times(Collective collective, std::int64_t count, bool symmetric) const {
@@ -138,11 +151,9 @@ std::vector<Method> Sweep::no_longer_behind(const TimedCall& call, const std::ve
   if (doubtful.empty() || !is_of_one_node_) return {};  // between nodes a few calls take long
   std::vector<Method> methods = doubtful;
   methods.push_back(fastest);
-  Effort brief{.looks = 1, .hopeless = 0, .most_calls = 1, .seconds = 0};  // counts the least of a few calls
-  if (looks_long(call.request().collective, call.bytes())) {
-    brief = effort_for(call);
-    brief.looks = 1;
-  }
+  Effort brief = effort_for(call);
+  brief.looks = 1;
+  brief.look_seconds = 0.0005;
   const CallTimes times = call.time(methods, brief);
   std::vector<Method> near;
   for (const Method& method : doubtful) {
@@ -162,7 +173,7 @@ CallTimes Sweep::time(const TimedCall& call, const std::vector<Method>& methods,
   const Method so_far = call.chosen();
   CallTimes times = call.time({so_far}, effort);
   if (!times.methods.empty() && loyalty * times.fastest().seconds < least_seconds) {
-    settled_.insert(call.request().collective);
+    settled_.emplace(call.request().collective, call.bytes());
     return times;
   }
   std::vector<Method> others = methods;

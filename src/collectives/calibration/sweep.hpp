@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
-#include <set>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -21,21 +21,23 @@ class Sweep {
  public:
   struct Size {
     std::int64_t bytes;
-    bool also_symmetric;      // times calls in both kinds of memory
-    double times_slower = 0;  // than the fastest at the next smaller size: what is left out
-    // How many of those that are left are timed; within a node, how many algorithms, each in up to two methods. 0: all are
-    // timed, whatever they took for fewer bytes.
+    bool also_symmetric;  // times calls in both kinds of memory
+    // Methods that took more than so many times as long as the fastest one at the next smaller size are left out.
+    double times_slower = 0;
+    // How many of the others are timed; within a node, how many algorithms, each in up to two methods. 0: all are timed,
+    // whatever they took for fewer bytes.
     std::size_t most = 0;
   };
-  // budget: seconds. On a machine of which nothing is known, sizes below 1 MiB, without which a measurement is worth
-  // nothing, may take three times as long. earlier: what is known, on all ranks; methods that were far behind are timed
-  // again only if a brief look shows that they are not.
+  // Collective. budget: seconds, rank 0's. Sizes below 1 MiB, without which a measurement is worth nothing, may take three
+  // times as long. earlier: what is known, the same on all ranks; methods that were far behind are timed again only if a
+  // brief look shows that they are not.
   Sweep(const Communicator& ranks, const Efforts& efforts, double budget, std::vector<CallTimes> earlier = {});
 
-  // sizes: ascending. From 1 MiB on, the calls that no earlier measurement has reached come first.
+  // sizes: ascending. From 1 MiB on, the calls that no earlier measurement has reached come first; of each size, those in
+  // symmetric memory, of which the time that is left allows more.
   // methods(call): those to time, unless a smaller size decides (Size::most). least_seconds(call): what no method can be
-  // faster than; where the library's choice nearly takes that for large vectors, no other one is timed, nor that collective
-  // afterwards. Returns false if it did not reach all of the sizes that may take longer.
+  // faster than; where the library's choice nearly takes that for large vectors, no other one is timed, nor larger vectors.
+  // Returns false if it did not reach all of the sizes that may take longer.
   bool run(const std::vector<Size>& sizes, const std::function<std::vector<Method>(const TimedCall&)>& methods,
            const std::function<double(const TimedCall&)>& least_seconds = {});
   // Looks once more at each call's best methods, as far as the budget reaches: a machine that other work has slowed down for
@@ -51,6 +53,7 @@ class Sweep {
     std::int64_t count;
   };
   std::vector<SizedCall> calls_of(const std::vector<Size>& sizes) const;  // in the order in which run() times them
+  bool is_unknown(const SizedCall& call) const;
   const CallTimes* earlier_times(Collective collective, std::int64_t count, bool symmetric) const;  // null: there are none
   const CallTimes* earlier_times(const TimedCall& call) const;
   const CallTimes* times_of_smaller(const TimedCall& call) const;  // at the next smaller size, now or earlier; null: none
@@ -73,7 +76,7 @@ class Sweep {
   TimedBuffers ordinary_, symmetric_;
   double begin_, budget_;
   std::vector<CallTimes> earlier_;
-  std::set<Collective> settled_;
+  std::map<Collective, std::int64_t> settled_;  // from so many bytes on
   std::vector<CallTimes> times_;
 };
 

@@ -88,16 +88,17 @@ CallTimes TimedCall::time(const std::vector<Method>& methods, const Effort& effo
   const bool maps = is_symmetric() || group.links().one_process();
   const bool reads = maps || group.context().network().reads_memory();
   const int calls_before = bytes() < (1 << 20) ? 3 : 1;  // of large ones each would take as long as a part of a look
+  const auto call_by = [&](const Method& method) { communicator_.start(call_, stream, {.method = method}).wait(); };
   // All ranks find alike that a method cannot be used, before any of them has moved a byte.
   std::vector<double> early_calls;
   const auto can_be_used = [&](const Method& method) {
     if (touches_buffers(method.algorithm) && !(method.algorithm == Algorithm::pull ? reads : maps)) return false;
     try {
-      // The communicator keeps two pieces of memory. The first two calls, of whatever method, are the first to touch them.
-      if (early_calls.empty()) communicator_.start(call_, stream, {.method = method}).wait();
+      // It keeps all data in two pieces of the communicator's memory, in turn: its first two calls touch new pages.
+      if (method == Method(Algorithm::staged)) call_by(method);
       for (int i = 0; i < calls_before; ++i) {
         const double begin = now_seconds();
-        communicator_.start(call_, stream, {.method = method}).wait();
+        call_by(method);
         early_calls.push_back(now_seconds() - begin);
       }
       return true;
@@ -118,7 +119,7 @@ CallTimes TimedCall::time(const std::vector<Method>& methods, const Effort& effo
   };
   const double few = static_cast<double>(std::clamp<std::int64_t>(effort.most_bytes / times.bytes, 1, effort.most_calls));
   std::vector<std::vector<double>> looks(times.methods.size());
-  // The least of the first look and the calls before it: one or two of them may have met other work.
+  // The least of the first look and the calls before it: some of them may have met other work.
   early_calls = joined(communicator_, request_.collective, std::move(early_calls));
   std::vector<double> at_first;
   for (auto call = early_calls.begin(); call != early_calls.end(); call += calls_before) {

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <fstream>
 
 #include "../../temporary_directory.hpp"
@@ -38,7 +37,7 @@ TEST(KeptTimes, EachMeasurementCountsByItsRatios) {
   EXPECT_EQ(times.joined()[0].fastest().method, ring);
 }
 
-// Whichever of three measurements was disturbed, and though all methods took ten times as long in the last one.
+// One of three measurements has a disturbed time of the ring, and in the last one all methods take ten times as long.
 TEST(KeptTimes, ADisturbedTimeDoesNotCount) {
   for (int disturbed = 0; disturbed < 3; ++disturbed) {
     for (const double times_slower : {0.1, 10.0}) {
@@ -72,6 +71,15 @@ TEST(KeptTimes, ACallCountsByItsOwnMeasurements) {
   times.add({call(1 << 20, {{ring, 4e-3}})});
   EXPECT_EQ(times.measurements, 3);
   EXPECT_NEAR(times.joined()[1].of(ring), 2e-3, 1e-9);
+}
+
+TEST(KeptTimes, AMeasurementThatSharesNoMethodIsLeftOut) {
+  KeptTimes times;
+  times.add({call(64, {{ring, 1e-6}, {staged, 3e-6}})});
+  times.add({call(64, {{ring, 1e-6}, {staged, 5e-6}})});
+  times.add({call(64, {{packet, 9e-6}})});
+  EXPECT_EQ(times.joined()[0].methods.size(), 2U);
+  EXPECT_EQ(times.joined()[0].fastest().method, ring);
 }
 
 TEST(KeptTimes, OfManyMeasurementsTheLastThreeCount) {
@@ -139,6 +147,7 @@ TEST(KeptTimes, AFileThatCannotBeReadCountsAsNone) {
   EXPECT_EQ(measurements(with("false", "3")), 0);
   EXPECT_EQ(measurements(with("[{", "[{\"ring\": 1}, {\"ring\": 1}, {\"ring\": 1}, {")), 0);
   EXPECT_EQ(measurements(with("[{\"ring\": 1}]", "[]")), 0);
+  EXPECT_EQ(measurements(with("[{\"ring\": 1}]", "{\"ring\": 1}")), 0) << "an earlier version's";
   EXPECT_EQ(measurements("3"), 0);
   for (const char* text : {"", "{", "[]", R"({"shm": 3})", R"({"shm": {}})"}) {
     EXPECT_EQ(KeptTimesFile(directory.write("times", text)).read("shm").measurements, 0) << text;

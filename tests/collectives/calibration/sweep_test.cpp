@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include "stretto/launch.hpp"
 
@@ -19,13 +22,24 @@ std::vector<Method> few_methods(const TimedCall& call) {
                                                              : std::vector<Method>{Algorithm::direct};
 }
 
-// The numbers of methods that were timed, by size.
-std::vector<std::size_t> methods_of(const Sweep& sweep, Collective collective = Collective::all_reduce) {
+// The numbers of methods that were timed for all_reduce, by size.
+std::vector<std::size_t> methods_of(const Sweep& sweep) {
   std::vector<std::size_t> numbers;
   for (const CallTimes& times : sweep.times()) {
-    if (times.request.collective == collective) numbers.push_back(times.methods.size());
+    if (times.request.collective == Collective::all_reduce) numbers.push_back(times.methods.size());
   }
   return numbers;
+}
+
+// The methods that were timed at the last size.
+std::vector<std::string> names_of(const Sweep& sweep, Collective collective) {
+  std::vector<std::string> names;
+  for (const CallTimes& times : sweep.times()) {
+    if (times.request.collective != collective) continue;
+    names.clear();
+    for (const MethodTime& time : times.methods) names.push_back(to_string(time.method));
+  }
+  return names;
 }
 
 // If the library's choice takes no longer than the bytes alone, the sweep times no other method and no larger vector.
@@ -55,7 +69,7 @@ TEST(Sweep, LeavesOutWhatWasFarBehindEarlierAndStillIs) {
       const bool is_broadcast = call.request().collective == Collective::broadcast;
       return is_broadcast ? std::vector<Method>{Algorithm::direct, slow} : few_methods(call);
     };
-    const auto methods_with = [&](Collective collective, const Method& method, double seconds) {
+    const auto names_with = [&](Collective collective, const Method& method, double seconds) {
       Sweep first(world, single, 60);
       EXPECT_TRUE(first.run({{4 << 10, false}}, two_methods));
       std::vector<CallTimes> earlier = first.times();
@@ -64,21 +78,22 @@ TEST(Sweep, LeavesOutWhatWasFarBehindEarlierAndStillIs) {
       }
       Sweep again(world, single, 60, earlier);
       EXPECT_TRUE(again.run({{4 << 10, false}}, two_methods));
-      return methods_of(again, collective).front();
+      return names_of(again, collective);
     };
-    const auto once = [&](std::size_t methods, Collective collective, const Method& method) {
+    using Names = std::vector<std::string>;
+    const auto once = [&](const Names& names, Collective collective, const Method& method) {
       for (int i = 0; i < 50; ++i) {
-        if (methods_with(collective, method, 4e-6) == methods) return true;
+        if (names_with(collective, method, 4e-6) == names) return true;
       }
       return false;
     };
-    EXPECT_EQ(methods_with(Collective::broadcast, slow, 2e-6), 2U);
-    EXPECT_TRUE(once(1, Collective::broadcast, slow));
-    EXPECT_TRUE(once(2, Collective::all_reduce, Algorithm::ring));
+    EXPECT_EQ(names_with(Collective::broadcast, slow, 2e-6), (Names{"direct", "chain/256"}));
+    EXPECT_TRUE(once({"direct"}, Collective::broadcast, slow));
+    EXPECT_TRUE(once({"two_shot", "ring"}, Collective::all_reduce, Algorithm::ring));
   });
 }
 
-// What the budget leaves for large calls goes to those first that no measurement has. Only a first measurement may overrun.
+// What the budget leaves for large calls goes to those first that no measurement has.
 TEST(Sweep, BeginsLargeCallsWithThoseThatNoMeasurementHas) {
   run_threads(2, [](const Communicator& world) {
     const std::vector<Sweep::Size> sizes{{4 << 10, true}, {1 << 20, true}, {2 << 20, true}};
@@ -93,17 +108,31 @@ TEST(Sweep, BeginsLargeCallsWithThoseThatNoMeasurementHas) {
     EXPECT_TRUE(again.run(sizes, few_methods));
     std::vector<CallTimes> order = again.times();
     ASSERT_EQ(order.size(), first.times().size());
+    EXPECT_TRUE(order.front().symmetric);
     const auto begin_of_large =
         std::find_if(order.begin(), order.end(), [](const CallTimes& times) { return times.bytes > 4 << 10; });
     EXPECT_TRUE(is_unknown(*begin_of_large));
     order.erase(begin_of_large);
     EXPECT_TRUE(std::is_sorted(order.begin(), order.end(),
                                [](const CallTimes& a, const CallTimes& b) { return a.bytes < b.bytes; }));
-    Sweep without_budget(world, single, -1, earlier);
-    EXPECT_TRUE(without_budget.run(sizes, few_methods));
-    EXPECT_TRUE(without_budget.times().empty());
-    Sweep too_slow(world, single, -1);
-    EXPECT_FALSE(too_slow.run(sizes, few_methods));
+  });
+}
+
+// Sizes below 1 MiB may take three times the budget. Without them there is no measurement.
+TEST(Sweep, StopsWhenTheBudgetIsUsedUp) {
+  run_threads(2, [](const Communicator& world) {
+    const std::vector<Sweep::Size> sizes{{4 << 10, true}, {1 << 20, true}};
+    const std::size_t collectives = timed_collectives().size();
+    for (const double budgets : {1.5, 4.0}) {
+      Sweep sweep(world, single, 0.3);
+      bool waits = true;
+      const auto slow_methods = [&](const TimedCall& call) {
+        if (std::exchange(waits, false)) std::this_thread::sleep_for(std::chrono::duration<double>(0.3 * budgets));
+        return few_methods(call);
+      };
+      EXPECT_EQ(sweep.run(sizes, slow_methods), budgets < 3);
+      EXPECT_EQ(sweep.times().size(), budgets < 3 ? 2 * collectives : 1);
+    }
   });
 }
 
@@ -116,15 +145,7 @@ TEST(Sweep, TriesAlgorithmsInMoreLanesAndPiecesWhereThereAreMoreBytes) {
       return is_sum ? std::vector<Method>{Algorithm::two_shot, method_from_text("ring*4"), Algorithm::double_binary_tree}
                     : std::vector<Method>{Algorithm::direct};
     };
-    const auto tried_last = [&] {
-      std::vector<std::string> names;
-      for (const CallTimes& times : sweep.times()) {
-        if (times.request.collective != Collective::all_reduce) continue;
-        names.clear();
-        for (const MethodTime& time : times.methods) names.push_back(to_string(time.method));
-      }
-      return names;
-    };
+    const auto tried_last = [&] { return names_of(sweep, Collective::all_reduce); };
     EXPECT_TRUE(sweep.run({{4 << 10, false}, {64 << 10, false, 1e9, 3}}, methods));
     EXPECT_THAT(tried_last(),
                 testing::UnorderedElementsAre("two_shot", "ring*4", "double_binary_tree", "double_binary_tree/4"));
