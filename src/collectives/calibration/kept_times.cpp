@@ -50,10 +50,10 @@ CallTimes joined_of(const std::vector<CallTimes>& measurements) {
     if (!slower) continue;
     all_slowdowns += *slower;
     ++counted;
-    for (const auto& [method, seconds] : times.methods) {
-      auto place = std::find_if(all.begin(), all.end(), [&](const auto& of) { return of.first == method; });
-      if (place == all.end()) place = all.insert(place, {method, {}});
-      place->second.push_back(std::log(seconds) - *slower);
+    for (const MethodTime& time : times.methods) {
+      auto place = std::find_if(all.begin(), all.end(), [&](const auto& of) { return of.first == time.method; });
+      if (place == all.end()) place = all.insert(place, {time.method, {}});
+      place->second.push_back(std::log(time.seconds) - *slower);
     }
   }
   CallTimes joined = base;
