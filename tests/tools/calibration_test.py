@@ -226,23 +226,24 @@ class Calibration(unittest.TestCase):
                  for rank, cache in enumerate(caches)]
         self.assertRegex(self.said_by(*ranks)[0], rf"all_reduce of 1024 f32 in 'world'.* ring, by measurement, in {caches[0]}/")
 
-    def job_in_vain(self):
+    def job_in_vain(self, wait):
         """What a job says whose measurement gets nowhere, as on a machine that is very busy: its ranks share a core, and one of them is
-        halted for as long as it measures."""
+        halted, so many seconds after the measurement has begun, for as long as it may take."""
         job = self.start(on_one_core=True)
         before = ""
         while "Measuring this machine" not in before:
             before += (line := job.stderr.readline())
             self.assertTrue(line, before)
         rank = int(pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()[1])
+        time.sleep(wait)
         os.kill(rank, signal.SIGSTOP)
         time.sleep(6.5)
         os.kill(rank, signal.SIGCONT)
         return before + self.said_by(job)[0]
 
     def test_not_every_job_tries_to_measure_a_busy_machine(self):
-        for _ in range(10):  # the halt may come too late
-            said = self.job_in_vain()
+        for i in range(10):  # the halt may come before the clock of the measurement, or too late
+            said = self.job_in_vain(0.1 * i)
             if "Measured" not in said:
                 break
             shutil.rmtree(self.cache)
