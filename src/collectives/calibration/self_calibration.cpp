@@ -141,7 +141,7 @@ class SelfCalibration {
   }
   static std::string tuning_of(const MeasuredRoute& route) { return fmt::format(R"({{"routes": [{}]}})", route.to_json()); }
 
-  // What earlier measurements have found, on all ranks: rank 0's.
+  // All ranks get rank 0's earlier measurements, joined into one.
   std::vector<CallTimes> known(const KeptTimes& kept) {
     KeptTimes joined;
     if (is_first()) joined.add(kept.joined());

@@ -98,8 +98,8 @@ std::vector<Sweep::SizedCall> Sweep::calls_of(const std::vector<Size>& sizes) co
   return calls;
 }
 
-// Where an earlier measurement between nodes was settled at fewer bytes, it timed the library's choice alone, and nothing is
-// to be known.
+// If an earlier measurement between nodes timed the library's choice alone, no method can be faster, nor for more bytes:
+// calls that it did not time count as known.
 bool Sweep::is_unknown(const SizedCall& call) const {
   if (earlier_times(call.collective, call.count, call.symmetric) != nullptr) return false;
   if (is_of_one_node_) return true;

@@ -94,7 +94,7 @@ CallTimes TimedCall::time(const std::vector<Method>& methods, const Effort& effo
   const auto can_be_used = [&](const Method& method) {
     if (touches_buffers(method.algorithm) && !(method.algorithm == Algorithm::pull ? reads : maps)) return false;
     try {
-      // It keeps all data in two pieces of the communicator's memory, in turn: its first two calls touch new pages.
+      // staged keeps all data in two pieces of the communicator's memory, in turn: its first two calls touch new pages.
       if (method == Method(Algorithm::staged)) call_by(method);
       for (int i = 0; i < calls_before; ++i) {
         const double begin = now_seconds();

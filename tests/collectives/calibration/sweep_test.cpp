@@ -93,7 +93,7 @@ TEST(Sweep, LeavesOutWhatWasFarBehindEarlierAndStillIs) {
   });
 }
 
-// What the budget leaves for large calls goes to those first that no measurement has.
+// Large calls that no measurement has reached come before the other large calls.
 TEST(Sweep, BeginsLargeCallsWithThoseThatNoMeasurementHas) {
   run_threads(2, [](const Communicator& world) {
     const std::vector<Sweep::Size> sizes{{4 << 10, true}, {1 << 20, true}, {2 << 20, true}};
