@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -23,8 +24,11 @@ constexpr Efforts within{
 constexpr Efforts between{.small = {.looks = 2, .hopeless = 3, .most_calls = 3, .look_seconds = 0.003, .seconds = 0},
                           .large = {.looks = 1, .most_calls = 2, .most_bytes = 8 << 20, .look_seconds = 0.01, .seconds = 0}};
 constexpr double most_memory = 1 << 30;  // bytes of all buffers on a host
-constexpr std::int64_t last_small =
-    256 << 10;  // bytes: a measurement within a node that does not reach them is worth nothing
+// Bytes without which a measurement is worth nothing. Within a node the costs of the model come from its times, and a table
+// speaks of many times as many bytes. Between nodes a table alone comes from them, which later measurements extend.
+constexpr std::int64_t needed_within = 256 << 10, needed_between = 12 << 10;
+
+bool reaches(std::int64_t bytes, std::optional<std::int64_t> least_missed) { return !least_missed || *least_missed > bytes; }
 
 // The methods within a node, without those whose lanes or pieces would have less than a few KiB.
 std::vector<Method> sensible_methods(const TimedCall& call) {
@@ -93,19 +97,24 @@ std::vector<Method> best_by_model(const TimedCall& call, Communicator::Group& gr
 
 }  // namespace
 
-std::vector<CallTimes> times_within_node(const Communicator& node, double budget, const std::vector<CallTimes>& earlier) {
+std::vector<CallTimes> times_within_node(const Communicator& node, const Budget& budget,
+                                         const std::vector<CallTimes>& earlier) {
   // There are an input and an output in each kind of memory.
   const double most =
       on_rank_zero(node, std::min(most_memory / (4 * node.size()), number_setting("STRETTO_HEAP_BYTES") / 8));
-  if (most < last_small) return {};
+  if (most < needed_within) return {};
   // The last one is beyond most caches, for all ranks together.
   const std::int64_t largest = std::clamp<std::int64_t>((64 << 20) / node.size(), 4 << 20, 32 << 20);
-  std::vector<Sweep::Size> sizes{
-      {8, false},         {512, false},          {4 << 10, true},        {most_packet_bytes, true},
-      {last_small, true}, {2 << 20, true, 3, 8}, {largest, true, 1.5, 5}};
+  std::vector<Sweep::Size> sizes{{8, false},
+                                 {512, false},
+                                 {4 << 10, true},
+                                 {most_packet_bytes, true},
+                                 {needed_within, true},
+                                 {2 << 20, true, 3, 8},
+                                 {largest, true, 1.5, 5}};
   std::erase_if(sizes, [&](const Sweep::Size& size) { return static_cast<double>(size.bytes) > most; });
   Sweep sweep(node, within, budget, earlier);
-  if (!sweep.run(sizes, sensible_methods)) return {};
+  if (!reaches(needed_within, sweep.run(sizes, sensible_methods))) return {};
   for (int i = 0; i < 3; ++i) sweep.look_again();  // as far as the budget reaches
   return sweep.times();
 }
@@ -139,17 +148,16 @@ LinkCost between_nodes(const Communicator& world, LinkCost cost) {
   return cost;
 }
 
-std::vector<CallTimes> times_between_nodes(const Communicator& world, const Selector& selector, double beta, double budget,
-                                           const std::vector<CallTimes>& earlier) {
+std::vector<CallTimes> times_between_nodes(const Communicator& world, const Selector& selector, double beta,
+                                           const Budget& budget, const std::vector<CallTimes>& earlier) {
   const std::vector<Sweep::Size> sizes{
-      {64, false},        {2 << 10, false},       {12 << 10, false},       {48 << 10, false, 3, 6},
+      {64, false},        {2 << 10, false},       {needed_between, false}, {48 << 10, false, 3, 6},
       {160 << 10, false}, {1 << 20, false, 2, 4}, {8 << 20, false, 1.3, 2}};
   Communicator::Group& group = Communicator::Group::of(world);
   const LeastSeconds least_seconds(selector, world, beta);
   Sweep sweep(world, between, budget, earlier);
-  if (!sweep.run(
-          sizes, [&](const TimedCall& call) { return best_by_model(call, group, selector); }, least_seconds))
-    return {};
+  const auto methods = [&](const TimedCall& call) { return best_by_model(call, group, selector); };
+  if (!reaches(needed_between, sweep.run(sizes, methods, least_seconds)) && earlier.empty()) return {};
   sweep.look_again();
   return sweep.times();
 }

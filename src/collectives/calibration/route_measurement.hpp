@@ -1,11 +1,12 @@
 #pragma once
 #include <vector>
 
+#include "collectives/calibration/sweep.hpp"
 #include "collectives/selection/select.hpp"
 #include "stretto/calibration.hpp"
 
 // The measurements that a job makes at its start. All ranks of the node, or of the job, call them together and get the same
-// results. Budgets are in seconds.
+// results.
 namespace stretto {
 
 // A table speaks of so many times as many bytes as were measured; beyond, the model does. Within a node it may speak of many
@@ -15,11 +16,12 @@ constexpr int reach_within = 64, reach_between = 2;
 // Times of the ranks of one node. Empty if the machine was too slow or too busy, or had too little memory, to get as far as
 // a table must reach. earlier: of earlier measurements, the same on all ranks; a method that they show to be far behind is
 // timed again only if a brief look shows that it is not.
-std::vector<CallTimes> times_within_node(const Communicator& node, double budget, const std::vector<CallTimes>& earlier);
+std::vector<CallTimes> times_within_node(const Communicator& node, const Budget& budget,
+                                         const std::vector<CallTimes>& earlier);
 // `cost` with latency and bandwidth as they are between the first ranks of the first two nodes.
 LinkCost between_nodes(const Communicator& world, LinkCost cost);
 // Times of ranks on several nodes, whose network has that bandwidth (LinkCost::beta); empty as above, and with earlier ones.
-std::vector<CallTimes> times_between_nodes(const Communicator& world, const Selector& selector, double beta, double budget,
-                                           const std::vector<CallTimes>& earlier);
+std::vector<CallTimes> times_between_nodes(const Communicator& world, const Selector& selector, double beta,
+                                           const Budget& budget, const std::vector<CallTimes>& earlier);
 
 }  // namespace stretto

@@ -22,8 +22,9 @@
 namespace stretto {
 namespace {
 
-// Seconds for a measurement: on one host; and on several, of which so many are for the ranks of a host.
-constexpr double budget_of_one_host = 1.8, budget_of_several = 2, budget_within_several = 0.6, least_budget_between = 0.8;
+// For a measurement on one host; and on several, of which a part is for the ranks of each host.
+constexpr Budget budget_of_one_host{1.8}, budget_within_several{0.6, 3.6};
+constexpr double seconds_of_several = 2, least_seconds_between = 0.8;
 constexpr double patience = 10;        // seconds to wait for another job that measures; a measurement takes a few
 constexpr double pause_between = 600;  // seconds until a later job measures once more, when the machine may do other things
 
@@ -62,7 +63,7 @@ class SelfCalibration {
     const bool measures_node = must ? lacks_node() : is_due(node_name(), node_measurements());
     const bool measures_network = must ? lacks_network() : is_due(network_name(), network_measurements());
     if (!measures_node && !measures_network) return;
-    end_ = now_seconds() + budget_of_several;
+    end_ = now_seconds() + seconds_of_several;
     info("Measuring this machine with {} ranks.", world_.size());
     {
       const Selector::Unruled unruled(selector_);
@@ -75,12 +76,13 @@ class SelfCalibration {
     context_.ledger().begin_again();
     if (!is_first()) return;
     const std::string took = fmt::format("with {} ranks in {:.1f} s", world_.size(), now_seconds() - begin);
+    const char* const busy = routes_.empty() ? "too busy to be measured" : "too busy for a part of the measurement";
     if (!is_busy_) {
       info("Measured this machine {}.", took);
     } else if (pause_ > 0) {
-      info("The machine was too busy to be measured {}; jobs try again in {:.0f} min.", took, pause_ / 60);
+      info("The machine was {} {}; jobs try again in {:.0f} min.", busy, took, pause_ / 60);
     } else {
-      info("The machine was too busy to be measured {}; the next job tries again.", took);
+      info("The machine was {} {}; the next job tries again.", busy, took);
     }
     if (routes_.empty()) return;
     for (const auto& [what, times] : found_) {
@@ -195,7 +197,7 @@ class SelfCalibration {
                      .ranks_per_core = per_core_,
                      .cost = std::getenv("STRETTO_NETWORK") != nullptr ? told : measured};
     learn(tuning_of(network));  // the methods to be timed follow from it
-    const double budget = std::max(least_budget_between, end_ - now_seconds());
+    const Budget budget{std::max(least_seconds_between, end_ - now_seconds())};
     const KeptTimes earlier = kept(network_name());
     add(network_name(), earlier, times_between_nodes(ranks_that_measure(), selector_, measured.beta, budget, known(earlier)),
         [&](const std::vector<CallTimes>& calls) {

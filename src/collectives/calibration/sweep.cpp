@@ -9,7 +9,6 @@ namespace stretto {
 namespace {
 
 constexpr std::int64_t large = 1 << 20;  // bytes
-constexpr double overrun = 2;            // budgets more, for sizes below that
 constexpr double far_behind = 3;         // times as slow as the fastest method
 constexpr double loyalty = 0.95;         // what the library takes so far stays unless another method takes less than this
 
@@ -49,19 +48,23 @@ double on_rank_zero(const Communicator& ranks, double value) {
   return value;
 }
 
-Sweep::Sweep(const Communicator& ranks, const Efforts& efforts, double budget, std::vector<CallTimes> earlier)
+Sweep::Sweep(const Communicator& ranks, const Efforts& efforts, const Budget& budget, std::vector<CallTimes> earlier)
     : ranks_(ranks),
       is_of_one_node_(ranks.nodes() == std::vector<int>(ranks.nodes().size(), 0)),
       efforts_(efforts),
       begin_(now_seconds()),
-      budget_(on_rank_zero(ranks, budget)),
+      budget_{on_rank_zero(ranks, budget.seconds), on_rank_zero(ranks, budget.of_small)},
       earlier_(std::move(earlier)) {}
 
-bool Sweep::run(const std::vector<Size>& sizes, const std::function<std::vector<Method>(const TimedCall&)>& methods,
-                const std::function<double(const TimedCall&)>& least_seconds) {
+std::optional<std::int64_t> Sweep::run(const std::vector<Size>& sizes,
+                                       const std::function<std::vector<Method>(const TimedCall&)>& methods,
+                                       const std::function<double(const TimedCall&)>& least_seconds) {
+  std::optional<std::int64_t> least_missed;
   for (const SizedCall& next : calls_of(sizes)) {
-    const bool may_overrun = next.size.bytes < large;
-    if (seconds_left() + (may_overrun ? overrun * budget_ : 0) < 0) return !may_overrun;
+    if (seconds_passed() > (next.size.bytes < large ? budget_.of_small : budget_.seconds)) {
+      least_missed = std::min(least_missed.value_or(next.size.bytes), next.size.bytes);
+      continue;
+    }
     const auto settled = settled_.find(next.collective);
     if (settled != settled_.end() && next.size.bytes >= settled->second) continue;
     const TimedCall call(ranks_, next.collective, next.count, buffers(next.size.bytes, next.symmetric));
@@ -79,7 +82,7 @@ bool Sweep::run(const std::vector<Size>& sizes, const std::function<std::vector<
     for (MethodTime& each : times.methods) each.seconds *= each.method == so_far ? loyalty : 1;
     times_.push_back(std::move(times));
   }
-  return true;
+  return least_missed;
 }
 
 std::vector<Sweep::SizedCall> Sweep::calls_of(const std::vector<Size>& sizes) const {
@@ -93,8 +96,12 @@ std::vector<Sweep::SizedCall> Sweep::calls_of(const std::vector<Size>& sizes) co
       }
     }
   }
-  std::stable_partition(calls.begin(), calls.end(),
-                        [&](const SizedCall& call) { return call.size.bytes < large || is_unknown(call); });
+  // Where ranks of several nodes share few cores, the small calls take all the time.
+  const auto turn = [&](const SizedCall& call) {
+    const bool is_large = call.size.bytes >= large, is_known = !is_unknown(call);
+    return is_of_one_node_ ? std::pair(is_large, is_known) : std::pair(is_known, is_large);
+  };
+  std::stable_sort(calls.begin(), calls.end(), [&](const auto& a, const auto& b) { return turn(a) < turn(b); });
   return calls;
 }
 
@@ -187,7 +194,7 @@ void Sweep::look_again() {
   for (CallTimes& times : times_) {
     const std::vector<Method> best = promising(times, 2, 4);
     if (best.size() < 2 || looks_long(times.request.collective, times.bytes)) continue;
-    if (seconds_left() < 0) return;
+    if (seconds_passed() > budget_.seconds) return;
     const TimedCall call(ranks_, times.request.collective, times.request.count, buffers(times.bytes, times.symmetric));
     const CallTimes again = call.time(best, effort_for(call));
     const Method so_far = call.chosen();
@@ -227,6 +234,6 @@ Effort Sweep::effort_for(const TimedCall& call) const {
   return effort;
 }
 
-double Sweep::seconds_left() const { return on_rank_zero(ranks_, begin_ + budget_ - now_seconds()); }
+double Sweep::seconds_passed() const { return on_rank_zero(ranks_, now_seconds() - begin_); }
 
 }  // namespace stretto

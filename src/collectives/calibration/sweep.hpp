@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,12 @@ struct Efforts {
   Effort small, large;  // below 1 MiB, and from there on
 };
 
+// Seconds for a measurement. Calls of less than 1 MiB, without which it is worth little, may take longer.
+struct Budget {
+  double seconds;
+  double of_small = 3 * seconds;
+};
+
 // The times of all collectives at some sizes, as far as the budget reaches.
 class Sweep {
  public:
@@ -28,18 +35,19 @@ class Sweep {
     // whatever they took for fewer bytes.
     std::size_t most = 0;
   };
-  // Collective. budget: seconds, rank 0's. Sizes below 1 MiB, without which a measurement is worth nothing, may take three
-  // times as long. earlier: what is known, the same on all ranks; methods that were far behind are timed again only if a
-  // brief look shows that they are not.
-  Sweep(const Communicator& ranks, const Efforts& efforts, double budget, std::vector<CallTimes> earlier = {});
+  // Collective. budget: rank 0's counts. earlier: what is known, the same on all ranks; methods that were far behind are
+  // timed again only if a brief look shows that they are not.
+  Sweep(const Communicator& ranks, const Efforts& efforts, const Budget& budget, std::vector<CallTimes> earlier = {});
 
-  // sizes: ascending. From 1 MiB on, the calls that no earlier measurement has reached come first; of each size, those in
-  // symmetric memory, of which the time that is left allows more.
+  // sizes: ascending. Those below 1 MiB come first, and of them and the others the calls that no earlier measurement has
+  // reached; between nodes, all that is unknown comes before all that is known. Of each size, the calls in symmetric memory
+  // come first, of which the time that is left allows more.
   // methods(call): those to time, unless a smaller size decides (Size::most). least_seconds(call): what no method can be
   // faster than; where the library's choice nearly takes that for large vectors, no other one is timed, nor larger vectors.
-  // Returns false if it did not reach all of the sizes that may take longer.
-  bool run(const std::vector<Size>& sizes, const std::function<std::vector<Method>(const TimedCall&)>& methods,
-           const std::function<double(const TimedCall&)>& least_seconds = {});
+  // Returns the bytes of the smallest call for which no time was left; none if there was time for all.
+  std::optional<std::int64_t> run(const std::vector<Size>& sizes,
+                                  const std::function<std::vector<Method>(const TimedCall&)>& methods,
+                                  const std::function<double(const TimedCall&)>& least_seconds = {});
   // Looks once more at each call's best methods, as far as the budget reaches: a machine that other work has slowed down for
   // a moment may be itself again. Small calls with a root on one node have had their three looks.
   void look_again();
@@ -68,13 +76,14 @@ class Sweep {
   const TimedBuffers& buffers(std::int64_t bytes, bool symmetric);
   bool looks_long(Collective collective, std::int64_t bytes) const;
   Effort effort_for(const TimedCall& call) const;
-  double seconds_left() const;  // of the budget; collective
+  double seconds_passed() const;  // collective
 
   const Communicator& ranks_;
   bool is_of_one_node_;
   Efforts efforts_;
   TimedBuffers ordinary_, symmetric_;
-  double begin_, budget_;
+  double begin_;
+  Budget budget_;
   std::vector<CallTimes> earlier_;
   std::map<Collective, std::int64_t> settled_;  // from so many bytes on
   std::vector<CallTimes> times_;

@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "stretto/launch.hpp"
+#include "variables.hpp"
 
 namespace stretto {
 namespace {
@@ -46,9 +48,10 @@ std::vector<std::string> names_of(const Sweep& sweep, Collective collective) {
 TEST(Sweep, TriesNoMethodThatCannotBeFaster) {
   run_threads(2, [](const Communicator& world) {
     for (const double least : {1e9, 1e-9}) {
-      Sweep sweep(world, single, 60);
-      EXPECT_TRUE(sweep.run({{4 << 10, false}, {1 << 20, false}, {2 << 20, false}}, few_methods,
-                            [&](const TimedCall&) { return least; }));
+      Sweep sweep(world, single, {60});
+      EXPECT_EQ(sweep.run({{4 << 10, false}, {1 << 20, false}, {2 << 20, false}}, few_methods,
+                          [&](const TimedCall&) { return least; }),
+                std::nullopt);
       const std::vector<std::size_t> methods = methods_of(sweep);
       if (least > 1) {
         EXPECT_EQ(methods, (std::vector<std::size_t>{2, 1}));
@@ -70,14 +73,14 @@ TEST(Sweep, LeavesOutWhatWasFarBehindEarlierAndStillIs) {
       return is_broadcast ? std::vector<Method>{Algorithm::direct, slow} : few_methods(call);
     };
     const auto names_with = [&](Collective collective, const Method& method, double seconds) {
-      Sweep first(world, single, 60);
-      EXPECT_TRUE(first.run({{4 << 10, false}}, two_methods));
+      Sweep first(world, single, {60});
+      EXPECT_EQ(first.run({{4 << 10, false}}, two_methods), std::nullopt);
       std::vector<CallTimes> earlier = first.times();
       for (CallTimes& times : earlier) {
         if (times.request.collective == collective) times.methods = {{method, seconds}, {Algorithm::staged, 1e-6}};
       }
-      Sweep again(world, single, 60, earlier);
-      EXPECT_TRUE(again.run({{4 << 10, false}}, two_methods));
+      Sweep again(world, single, {60}, earlier);
+      EXPECT_EQ(again.run({{4 << 10, false}}, two_methods), std::nullopt);
       return names_of(again, collective);
     };
     using Names = std::vector<std::string>;
@@ -97,15 +100,15 @@ TEST(Sweep, LeavesOutWhatWasFarBehindEarlierAndStillIs) {
 TEST(Sweep, BeginsLargeCallsWithThoseThatNoMeasurementHas) {
   run_threads(2, [](const Communicator& world) {
     const std::vector<Sweep::Size> sizes{{4 << 10, true}, {1 << 20, true}, {2 << 20, true}};
-    Sweep first(world, single, 60);
-    EXPECT_TRUE(first.run(sizes, few_methods));
+    Sweep first(world, single, {60});
+    EXPECT_EQ(first.run(sizes, few_methods), std::nullopt);
     std::vector<CallTimes> earlier = first.times();
     const auto is_unknown = [](const CallTimes& times) {
       return times.bytes == 2 << 20 && times.request.collective == Collective::gather && !times.symmetric;
     };
     std::erase_if(earlier, is_unknown);
-    Sweep again(world, single, 60, earlier);
-    EXPECT_TRUE(again.run(sizes, few_methods));
+    Sweep again(world, single, {60}, earlier);
+    EXPECT_EQ(again.run(sizes, few_methods), std::nullopt);
     std::vector<CallTimes> order = again.times();
     ASSERT_EQ(order.size(), first.times().size());
     EXPECT_TRUE(order.front().symmetric);
@@ -118,19 +121,39 @@ TEST(Sweep, BeginsLargeCallsWithThoseThatNoMeasurementHas) {
   });
 }
 
-// Sizes below 1 MiB may take three times the budget. Without them there is no measurement.
+// Between nodes, all that no measurement has reached comes before small calls that one has. Where time is short for large
+// calls, the small ones still come.
+TEST(Sweep, BeginsWithAllThatIsUnknownBetweenNodes) {
+  const Variable nodes("STRETTO_RANKS_PER_NODE", "1");
+  run_threads(2, [](const Communicator& world) {
+    const std::vector<Sweep::Size> sizes{{4 << 10, false}, {1 << 20, false}};
+    Sweep first(world, single, {60});
+    EXPECT_EQ(first.run(sizes, few_methods), std::nullopt);
+    std::vector<CallTimes> earlier = first.times();
+    std::erase_if(earlier, [](const CallTimes& times) { return times.bytes == 1 << 20; });
+    for (const bool has_time : {true, false}) {
+      Sweep again(world, single, {has_time ? 60.0 : 0.0, 60}, earlier);
+      EXPECT_EQ(again.run(sizes, few_methods), has_time ? std::nullopt : std::optional<std::int64_t>(1 << 20));
+      EXPECT_EQ(again.times().front().bytes, has_time ? 1 << 20 : 4 << 10);
+      EXPECT_EQ(again.times().back().bytes, 4 << 10);
+      EXPECT_EQ(again.times().size(), (has_time ? 2 : 1) * timed_collectives().size());
+    }
+  });
+}
+
+// Sizes below 1 MiB may take three times the budget.
 TEST(Sweep, StopsWhenTheBudgetIsUsedUp) {
   run_threads(2, [](const Communicator& world) {
     const std::vector<Sweep::Size> sizes{{4 << 10, true}, {1 << 20, true}};
     const std::size_t collectives = timed_collectives().size();
     for (const double budgets : {1.5, 4.0}) {
-      Sweep sweep(world, single, 0.3);
+      Sweep sweep(world, single, {0.3});
       bool waits = true;
       const auto slow_methods = [&](const TimedCall& call) {
         if (std::exchange(waits, false)) std::this_thread::sleep_for(std::chrono::duration<double>(0.3 * budgets));
         return few_methods(call);
       };
-      EXPECT_EQ(sweep.run(sizes, slow_methods), budgets < 3);
+      EXPECT_EQ(sweep.run(sizes, slow_methods), budgets < 3 ? 1 << 20 : 4 << 10);
       EXPECT_EQ(sweep.times().size(), budgets < 3 ? 2 * collectives : 1);
     }
   });
@@ -139,17 +162,17 @@ TEST(Sweep, StopsWhenTheBudgetIsUsedUp) {
 // Each size tries what the one before found: of each algorithm the best method, and the same in more lanes or pieces.
 TEST(Sweep, TriesAlgorithmsInMoreLanesAndPiecesWhereThereAreMoreBytes) {
   run_threads(2, [](const Communicator& world) {
-    Sweep sweep(world, single, 60);
+    Sweep sweep(world, single, {60});
     const auto methods = [](const TimedCall& call) {
       const bool is_sum = call.request().collective == Collective::all_reduce;
       return is_sum ? std::vector<Method>{Algorithm::two_shot, method_from_text("ring*4"), Algorithm::double_binary_tree}
                     : std::vector<Method>{Algorithm::direct};
     };
     const auto tried_last = [&] { return names_of(sweep, Collective::all_reduce); };
-    EXPECT_TRUE(sweep.run({{4 << 10, false}, {64 << 10, false, 1e9, 3}}, methods));
+    EXPECT_EQ(sweep.run({{4 << 10, false}, {64 << 10, false, 1e9, 3}}, methods), std::nullopt);
     EXPECT_THAT(tried_last(),
                 testing::UnorderedElementsAre("two_shot", "ring*4", "double_binary_tree", "double_binary_tree/4"));
-    EXPECT_TRUE(sweep.run({{128 << 10, false, 1e9, 1}}, methods));
+    EXPECT_EQ(sweep.run({{128 << 10, false, 1e9, 1}}, methods), std::nullopt);
     EXPECT_LE(tried_last().size(), 2U);
   });
 }
