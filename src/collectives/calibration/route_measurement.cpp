@@ -24,8 +24,9 @@ constexpr Efforts within{
 constexpr Efforts between{.small = {.looks = 2, .hopeless = 3, .most_calls = 3, .look_seconds = 0.003, .seconds = 0},
                           .large = {.looks = 1, .most_calls = 2, .most_bytes = 8 << 20, .look_seconds = 0.01, .seconds = 0}};
 constexpr double most_memory = 1 << 30;  // bytes of all buffers on a host
-// Bytes without which a measurement is worth nothing. Within a node the costs of the model come from its times, and a table
-// speaks of many times as many bytes. Between nodes a table alone comes from them, which later measurements extend.
+// Bytes that a measurement must reach. Within a node the costs of the model are fitted to its times, and a table speaks of
+// many times as many bytes. Between nodes only a table comes from the times, and later measurements extend it: little is
+// enough for a start.
 constexpr std::int64_t needed_within = 256 << 10, needed_between = 12 << 10;
 
 bool reaches(std::int64_t bytes, std::optional<std::int64_t> least_missed) { return !least_missed || *least_missed > bytes; }
@@ -157,7 +158,9 @@ std::vector<CallTimes> times_between_nodes(const Communicator& world, const Sele
   const LeastSeconds least_seconds(selector, world, beta);
   Sweep sweep(world, between, budget, earlier);
   const auto methods = [&](const TimedCall& call) { return best_by_model(call, group, selector); };
-  if (!reaches(needed_between, sweep.run(sizes, methods, least_seconds)) && earlier.empty()) return {};
+  const bool reaches_enough = reaches(needed_between, sweep.run(sizes, methods, least_seconds));
+  const bool extends_earlier = !earlier.empty() && sweep.has_new_calls();
+  if (!reaches_enough && !extends_earlier) return {};
   sweep.look_again();
   return sweep.times();
 }

@@ -20,7 +20,8 @@ std::vector<CallTimes> times_within_node(const Communicator& node, const Budget&
                                          const std::vector<CallTimes>& earlier);
 // `cost` with latency and bandwidth as they are between the first ranks of the first two nodes.
 LinkCost between_nodes(const Communicator& world, LinkCost cost);
-// Times of ranks on several nodes, whose network has that bandwidth (LinkCost::beta); empty as above, and with earlier ones.
+// Times of ranks on several nodes, whose network has that bandwidth (LinkCost::beta). Empty if they neither get as far as 12
+// KiB nor have a call that `earlier` lacks. A method that earlier measurements show to be far behind is not timed again.
 std::vector<CallTimes> times_between_nodes(const Communicator& world, const Selector& selector, double beta,
                                            const Budget& budget, const std::vector<CallTimes>& earlier);
 

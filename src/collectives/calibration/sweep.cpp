@@ -60,13 +60,15 @@ std::optional<std::int64_t> Sweep::run(const std::vector<Size>& sizes,
                                        const std::function<std::vector<Method>(const TimedCall&)>& methods,
                                        const std::function<double(const TimedCall&)>& least_seconds) {
   std::optional<std::int64_t> least_missed;
+  double passed = 0;
   for (const SizedCall& next : calls_of(sizes)) {
-    if (seconds_passed() > (next.size.bytes < large ? budget_.of_small : budget_.seconds)) {
+    const auto settled = settled_.find(next.collective);
+    if (settled != settled_.end() && next.size.bytes >= settled->second) continue;
+    if (passed <= budget_.of_small) passed = seconds_passed();  // beyond, no call has time
+    if (passed > (next.size.bytes < large ? budget_.of_small : budget_.seconds)) {
       least_missed = std::min(least_missed.value_or(next.size.bytes), next.size.bytes);
       continue;
     }
-    const auto settled = settled_.find(next.collective);
-    if (settled != settled_.end() && next.size.bytes >= settled->second) continue;
     const TimedCall call(ranks_, next.collective, next.count, buffers(next.size.bytes, next.symmetric));
     const CallTimes* const smaller = next.size.most > 0 ? times_of_smaller(call) : nullptr;
     auto [hopeful, doubtful] =
@@ -96,7 +98,8 @@ std::vector<Sweep::SizedCall> Sweep::calls_of(const std::vector<Size>& sizes) co
       }
     }
   }
-  // Where ranks of several nodes share few cores, the small calls take all the time.
+  // Between nodes what is unknown comes first: where ranks share few cores, the small calls that are known would take all
+  // the time again.
   const auto turn = [&](const SizedCall& call) {
     const bool is_large = call.size.bytes >= large, is_known = !is_unknown(call);
     return is_of_one_node_ ? std::pair(is_large, is_known) : std::pair(is_known, is_large);
@@ -113,6 +116,12 @@ bool Sweep::is_unknown(const SizedCall& call) const {
   return std::none_of(earlier_.begin(), earlier_.end(), [&](const CallTimes& times) {
     return times.request.collective == call.collective && times.bytes >= large && times.bytes < call.size.bytes &&
            times.methods.size() == 1;
+  });
+}
+
+bool Sweep::has_new_calls() const {
+  return std::any_of(times_.begin(), times_.end(), [&](const CallTimes& times) {
+    return earlier_times(times.request.collective, times.request.count, times.symmetric) == nullptr;
   });
 }
 

@@ -17,7 +17,7 @@ struct Efforts {
   Effort small, large;  // below 1 MiB, and from there on
 };
 
-// Seconds for a measurement. Calls of less than 1 MiB, without which it is worth little, may take longer.
+// Seconds for a measurement. Calls of less than 1 MiB, without which it is worth little, may take until `of_small`.
 struct Budget {
   double seconds;
   double of_small = 3 * seconds;
@@ -39,9 +39,9 @@ class Sweep {
   // timed again only if a brief look shows that they are not.
   Sweep(const Communicator& ranks, const Efforts& efforts, const Budget& budget, std::vector<CallTimes> earlier = {});
 
-  // sizes: ascending. Those below 1 MiB come first, and of them and the others the calls that no earlier measurement has
-  // reached; between nodes, all that is unknown comes before all that is known. Of each size, the calls in symmetric memory
-  // come first, of which the time that is left allows more.
+  // sizes: ascending. On one node calls below 1 MiB come first, and of them, as of the others, those that no earlier
+  // measurement has reached. Between nodes all that is unknown comes before all that is known. Of each size, the calls in
+  // symmetric memory come first, of which the time that is left allows more.
   // methods(call): those to time, unless a smaller size decides (Size::most). least_seconds(call): what no method can be
   // faster than; where the library's choice nearly takes that for large vectors, no other one is timed, nor larger vectors.
   // Returns the bytes of the smallest call for which no time was left; none if there was time for all.
@@ -52,6 +52,7 @@ class Sweep {
   // a moment may be itself again. Small calls with a root on one node have had their three looks.
   void look_again();
   const std::vector<CallTimes>& times() const { return times_; }
+  bool has_new_calls() const;  // times of calls that no earlier measurement has reached
 
  private:
   struct SizedCall {
