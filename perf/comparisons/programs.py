@@ -31,17 +31,11 @@ def processor():
     return (cpu_field("model name") or "unknown processor") + (f" (family {family}, model {model})" if family and model else "")
 
 
-def chosen_level():
-    """What STRETTO_CPU_LEVEL adds to a processor's name; empty if it is not set."""
-    level = os.environ.get("STRETTO_CPU_LEVEL")
-    return f" (STRETTO_CPU_LEVEL={level})" if level else ""
-
-
 def machine():
     release = pathlib.Path("/etc/os-release")
     system = re.search(r'^PRETTY_NAME="?([^"\n]*)', release.read_text(), re.M) if release.exists() else None
     return {
-        "cpu": processor() + chosen_level(),
+        "cpu": processor() + (f" (STRETTO_CPU_LEVEL={level})" if (level := os.environ.get("STRETTO_CPU_LEVEL")) else ""),
         "cores": cores(),
         "system": f"{system.group(1) if system else os.uname().sysname}, Linux {os.uname().release}",
         "date": datetime.date.today().isoformat(),
