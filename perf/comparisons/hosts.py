@@ -8,20 +8,16 @@ printed.
 import os
 import pathlib
 import subprocess
-import sys
 import time
 
 from perf.comparisons import namespaces
-from perf.comparisons.programs import BIN, figures_of, parser_of
+from perf.comparisons.harness import Comparison, Table, flag
+from perf.comparisons.programs import figures_of
+from perf.pages.text import Verdict
 
 WANTED = 0.95
+JUDGED = "2x1"
 COLLECTIVES = ["all_reduce", "all_gather", "all_to_all"]
-
-
-def busbw(network, program, collective, sizes, iterations, cycles):
-    """Rows of stretto-perf: bytes, algorithm and bytes per second, out of place."""
-    command = [program, collective, "-b", sizes[0], "-e", sizes[-1], "-f", 4, "-w", 2, "-n", iterations, "-N", cycles, "--in-place", 0]
-    return [(row["bytes"], row["algo"], row["busbw"] * 1e9) for row in figures_of(command, network.run)["rows"]]
 
 
 def cpu_seconds(process):
@@ -44,34 +40,44 @@ def cpu_share(network, program, seconds=4):
     return max(b - a for a, b in zip(before, after)) / seconds
 
 
-def main():
-    parser = parser_of("hosts", __doc__)
-    parser.add_argument("--program", default=str(BIN / "stretto-perf"))
-    parser.add_argument("--rate", default="1gbit", help="rate of every link, as tc writes it (default 1gbit)")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds of each measurement, over which medians are taken (default 3)")
-    parser.add_argument("--layout", action="append", help="HOSTSxRANKS; may be given several times (default 2x1 4x1 2x2)")
-    options = parser.parse_args()
+def measured(options):
     namespaces.require()
-
-    short = []
-    print("layout | collective | bytes | algorithm | busbw MB/s | share of a TCP stream")
-    for layout in options.layout or ["2x1", "4x1", "2x2"]:
+    layouts = {}
+    for layout in options.layout or [JUDGED, "4x1", "2x2"]:
         hosts, ranks = map(int, layout.split("x"))
-        name = f"{hosts} hosts x {ranks} rank{'s' * (ranks > 1)}"
+        found = layouts[layout] = {"rows": []}
         with namespaces.Network([ranks] * hosts, options.rate) as network:
-            stream = sorted(network.stream() for _ in range(3))[1]
-            print(f"{name} | TCP stream, both directions at once | | | {stream / 1e6:.1f} | 1", flush=True)
+            found["stream"] = sorted(network.stream() for _ in range(3))[1]
             for collective in COLLECTIVES:
-                for size, algorithm, speed in busbw(network, options.program, collective, [4 << 20, 64 << 20], 5, options.rounds):
-                    print(f"{name} | {collective} | {size >> 20} MiB | {algorithm} | {speed / 1e6:.1f} | {speed / stream:.3f}",
-                          flush=True)
-                    if (hosts, ranks) == (2, 1) and speed < WANTED * stream:
-                        short.append(f"{collective} of {size >> 20} MiB")
-            print(f"{name} | a rank's use of a core in all_reduce of 64 MiB | | | | {cpu_share(network, options.program):.2f}",
-                  flush=True)
-    if short:
-        sys.exit(f"Below {WANTED} of a TCP stream: {', '.join(short)}.")
+                found["rows"] += figures_of([options.program, collective, "-b", 4 << 20, "-e", 64 << 20, "-f", 4, "-w", 2, "-n", 5,
+                                             "-N", options.rounds, "--in-place", 0], network.run)["rows"]
+            found["cpu_share"] = cpu_share(network, options.program)
+        yield {"rate": options.rate, "layouts": layouts}
 
 
-if __name__ == "__main__":
-    namespaces.exit_with(main)
+def share(found, row):
+    return row["busbw"] * 1e9 / found["stream"]
+
+
+def tables(figures):
+    rows = []
+    for layout, found in figures["layouts"].items():
+        hosts, ranks = layout.split("x")
+        name = f"{hosts} hosts x {ranks} rank{'s' * (ranks != '1')}"
+        rows.append([name, "TCP stream, both directions at once", "", "", f"{found['stream'] / 1e6:.1f}", "1"])
+        rows += [[name, row["collective"], f"{row['bytes'] >> 20} MiB", row["algo"], f"{row['busbw'] * 1e3:.1f}", f"{share(found, row):.3f}"]
+                 for row in found["rows"]]
+        rows.append([name, "a rank's use of a core in all_reduce of 64 MiB", "", "", "", f"{found['cpu_share']:.2f}"])
+    yield Table("", ["layout", "collective", "bytes", "algorithm", "busbw MB/s", "share of a TCP stream"], rows)
+
+
+def verdicts(figures):
+    found = figures["layouts"].get(JUDGED, {"rows": []})
+    for row in found["rows"]:
+        yield Verdict(share(found, row) >= WANTED, f"{row['collective']} of {row['bytes'] >> 20} MiB: {share(found, row):.3f} of a TCP stream, "
+                                                   f"wanted {WANTED}")
+
+
+Comparison("hosts", __doc__, measured, tables, verdicts, program="stretto-perf", about=lambda figures: f"links of {figures['rate']}",
+           flags=(flag("--rate", "1gbit", "rate of every link, as tc writes it"), flag("--rounds", 3, "rounds of each measurement"),
+                  flag("--layout", text="HOSTSxRANKS; may be given several times (default 2x1 4x1 2x2)", action="append")))

@@ -4,40 +4,42 @@ mix, attention with matrix products, and quantization with a copy. One thread; b
 Exits 1 if a kernel of training reaches less than 0.9 of the loops' speed where its data lie in memory, or attention less than its
 share of the products' rate.
 """
-import sys
+from perf.comparisons.harness import Comparison, Table, flag
+from perf.comparisons.programs import BIN, figures_of, read_json, run
+from perf.pages.text import Verdict, beside
 
-from perf.comparisons.programs import BIN, add_outputs, command_text, figures_of, machine, parser_of, read_json, run, write_json
-from perf.pages.text import DocsSection, Verdict, beside, machine_text, markdown_table, verdict_text
-
-SECTION = DocsSection("./dev perf kernels")
 WANTED = 0.9
 SIZES = ["memory", "trainer"]
 # Of the products' rate, by shape (batch x tokens x heads x width of a head).
 WANTED_OF_ATTENTION = {"8x128x4x32": {"forward": 0.29, "backward": 0.37}, "4x256x4x64": {"forward": 0.45, "backward": 0.45}}
 
 
-def table(rows):
-    """Header and rows, a row for each kernel and type."""
-    header = ["kernel", "type", "GB/s", "loop", "ratio", "GB/s, trainer's size", "loop", "ratio"]
-    by_size = {size: {(row["kernel"], row["dtype"]): row for row in rows if row["size"] == size} for size in SIZES}
-    lines = []
-    for kernel, dtype in by_size["memory"]:
-        cells = [kernel, dtype]
-        for size in SIZES:
-            row = by_size[size][kernel, dtype]
-            cells += [f"{row['bytes_a_second'] * 1e-9:.1f}", f"{row['loop_bytes_a_second'] * 1e-9:.1f}", f"{row['ratio']:.2f}"]
-        lines.append(cells)
-    return header, lines
+def measured(options):
+    figures = {}
+    for part, program in (("training", "kernel_speed"), ("attention", "attention_speed"), (None, "quantize_speed")):
+        if options.only in (None, part):
+            found = figures_of([BIN / program], lambda command: print(run(command).stdout, end="", flush=True))
+            figures |= {part: found["rows"]} if part else found
+    yield figures
 
 
 def share(row, passes):
     return row[f"{passes}_flops"] / row["product_flops"]
 
 
-def attention_table(rows):
-    header = ["attention", "type", "product GFLOP/s", "forward", "backward"]
-    return header, [[row["shape"], row["dtype"], f"{row['product_flops'] * 1e-9:.0f}", f"{share(row, 'forward'):.2f}",
-                     f"{share(row, 'backward'):.2f}"] for row in rows]
+def tables(figures):
+    by_size = {size: {(row["kernel"], row["dtype"]): row for row in figures.get("training", []) if row["size"] == size} for size in SIZES}
+    rows = []
+    for kernel in by_size["memory"]:
+        both = [by_size[size][kernel] for size in SIZES]
+        rows.append([*kernel, *(text for row in both for text in (f"{row['bytes_a_second'] * 1e-9:.1f}", f"{row['loop_bytes_a_second'] * 1e-9:.1f}",
+                                                                  f"{row['ratio']:.2f}"))])
+    if rows:
+        yield Table("", ["kernel", "type", "GB/s", "loop", "ratio", "GB/s, trainer's size", "loop", "ratio"], rows, in_page=False)
+    if figures.get("attention"):
+        yield Table("", ["attention", "type", "product GFLOP/s", "forward", "backward"],
+                    [[row["shape"], row["dtype"], f"{row['product_flops'] * 1e-9:.0f}", f"{share(row, 'forward'):.2f}",
+                      f"{share(row, 'backward'):.2f}"] for row in figures["attention"]], in_page=False)
 
 
 def verdicts(figures):
@@ -52,48 +54,12 @@ def verdicts(figures):
                           f"wanted {wanted}")
 
 
-def section(figures):
-    return "\n\n".join([f"Measured by `{figures['command']}` on {machine_text(figures['machine'])}.",
-                        "\n".join(markdown_table(*table(figures["training"]))),
-                        "\n".join(markdown_table(*attention_table(figures["attention"]))),
-                        "\n".join(f"- {verdict_text(verdict)}" for verdict in verdicts(figures))])
+def check(parser, options):
+    if options.write_docs and options.only:
+        parser.error("--write-docs takes all parts: leave --only out.")
+    if options.write_docs and options.earlier and not {"training", "attention"} <= read_json(options.earlier).keys():
+        parser.error(f"--write-docs takes all parts, and {options.earlier} has one: measure without --only.")
 
 
-def measured(options):
-    def printed(command):
-        print(run(command).stdout, end="", flush=True)
-
-    figures = {"machine": machine(), "command": options.command}
-    if options.only in (None, "training"):
-        figures["training"] = figures_of([BIN / "kernel_speed"], printed)["rows"]
-    if options.only in (None, "attention"):
-        figures["attention"] = figures_of([BIN / "attention_speed"], printed)["rows"]
-    return figures if options.only else {**figures, **figures_of([BIN / "quantize_speed"], printed)}
-
-
-def main():
-    parser = parser_of("kernels", __doc__)
-    cuts = [parser.add_argument("--only", choices=["training", "attention"], help="one part alone")]
-    add_outputs(parser, "kernels", "docs/performance.md")
-    options = parser.parse_args()
-    options.command = command_text(parser, options, cuts)
-    if options.write_docs:
-        if options.only:
-            parser.error("--write-docs takes all parts: leave --only out.")
-        SECTION.around(options.write_docs)
-    if options.earlier:
-        figures = read_json(options.earlier)
-        if options.write_docs and not {"training", "attention"} <= figures.keys():
-            parser.error(f"--write-docs takes all parts, and {options.earlier} has one: measure without --only.")
-    else:
-        figures = measured(options)
-        write_json(options.json, figures)
-    for verdict in verdicts(figures):
-        print(verdict_text(verdict))
-    if options.write_docs:
-        SECTION.replace(options.write_docs, section(figures))
-    return 0 if all(verdict.holds for verdict in verdicts(figures)) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+Comparison("kernels", __doc__, measured, tables, verdicts, page="docs/performance.md", check=check,
+           flags=(flag("--only", text="one part alone", choices=["training", "attention"]),))

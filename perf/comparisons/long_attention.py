@@ -7,23 +7,31 @@ torch: the same ring in PyTorch over Gloo, the two in turn.
 """
 import statistics
 
+from perf.comparisons.harness import Comparison, Table, column, given_or, in_turn, ratio, ratio_column, table_of_sides
 from perf.comparisons.programs import BIN, ROOT, last_json, run
-from perf.comparisons.rounds import given_or, in_turn, median, ratio
 from perf.pages.text import Verdict, rounds_text
 
 RANKS, HEADS, HEAD_SIZE = 2, 8, 64
 TOKENS, QUICK_TOKENS = 8192, 2048
 HOP = 0.7  # of the attention to a block
 LATENCY = 20e-6
-RING = ["zigzag", "contiguous", "striped"]
-CONTIGUOUS_BALANCE = RANKS / (2 * RANKS - 1)
+RING = {"zigzag": "1", "contiguous": f"{RANKS / (2 * RANKS - 1):.2f}", "striped": "nearly 1"}  # layouts, and their balance by formula
 WANTED_BALANCE, WANTED_RING, WANTED_ULYSSES, WANTED_OF_PEER = 0.95, 0.85, 0.5, 1.3
 STRETTO = "Stretto RingAttention"
 PEERS = {"PyTorch over Gloo": [], "PyTorch over Gloo, a head's tokens together": ["--by-head"]}  # the faster counts
+PASSES = {"forward_ms": "forward ms", "backward_ms": "backward ms", "ms": "both ms"}
+
+
+def part(name, *functions, **more):
+    return Comparison(f"long {name}", __doc__, *functions, section=lambda options: f"./dev perf long --only {name}", **more)
 
 
 def tokens(options):
     return QUICK_TOKENS if options.quick else TOKENS
+
+
+def rounds_of(options, default):
+    return given_or(options.rounds, 1 if options.quick else default)
 
 
 def size_flags(options):
@@ -35,16 +43,11 @@ def attention(options, words, **variables):
     return last_json(run([BIN / "ring_attention_speed", *size_flags(options), *words], **variables).stdout)
 
 
-def about(figures):
+def setting(figures):
     return f"Causal attention to {figures['tokens']} tokens, {HEADS} heads of {HEAD_SIZE}, fp32, {RANKS} ranks of 1 thread"
 
 
 # ---- links
-
-def hop_bytes(options):
-    """Of the keys and values of a block."""
-    return 2 * tokens(options) // RANKS * HEADS * HEAD_SIZE * 4
-
 
 def links_of(hop, seconds):
     """Variables of links on which so many bytes take so many seconds."""
@@ -58,118 +61,97 @@ def slow_links(options):
     if "blocks" not in options:
         found = attention(options, ["--overlap", "--cores", "zigzag", "--rounds", rounds_of(options, 3)])["zigzag"]
         options.blocks = {name: figures["t_compute_ms"] / 1e3 / RANKS for name, figures in found.items()}
-    return {name: links_of(hop_bytes(options), HOP * seconds) for name, seconds in options.blocks.items()}, options.blocks
+    hop = 2 * tokens(options) // RANKS * HEADS * HEAD_SIZE * 4  # bytes of the keys and values of a block
+    return {name: links_of(hop, HOP * seconds) for name, seconds in options.blocks.items()}, options.blocks
 
 
-def overlap_rows(options, core):
-    """On the links of forward both passes, with overlap and without; backward also on links that are slow beside its own blocks."""
-    links, blocks = slow_links(options)
-    rows = []
-    for speed, passes, flags in [("forward", "forward,backward", []), ("forward", "forward,backward", ["--no-overlap"]),
-                                 ("backward", "backward", [])]:
-        words = ["--overlap", "--cores", core, "--passes", passes, "--rounds", rounds_of(options, 3), *flags]
-        found = attention(options, words, **links[speed])[core]
-        rows += [{"pass": name, "links_by": speed, "overlap": not flags, **figures} for name, figures in found.items()]
-    return {"tokens": tokens(options), "rounds": rounds_of(options, 3), "rows": rows,
-            "links": {speed: variables["STRETTO_LINKS"] for speed, variables in links.items()},
-            "block_ms": {name: 1e3 * seconds for name, seconds in blocks.items()}}
-
-
-def rounds_of(options, default):
-    return given_or(options.rounds, 1 if options.quick else default)
-
-
-class Overlap:
+def overlap(name, core, title, wanted):
     """What ring and ulysses have in common."""
+    def measured(options):
+        """On the links of forward both passes, with overlap and without; backward also on links that are slow beside its own blocks."""
+        links, blocks = slow_links(options)
+        rows = []
+        for speed, passes, flags in [("forward", "forward,backward", []), ("forward", "forward,backward", ["--no-overlap"]),
+                                     ("backward", "backward", [])]:
+            words = ["--overlap", "--cores", core, "--passes", passes, "--rounds", rounds_of(options, 3), *flags]
+            found = attention(options, words, **links[speed])[core]
+            rows += [{"pass": each, "links_by": speed, "overlap": not flags, **figures} for each, figures in found.items()]
+        yield {"tokens": tokens(options), "rounds": rounds_of(options, 3), "rows": rows,
+               "links": {speed: variables["STRETTO_LINKS"] for speed, variables in links.items()},
+               "block_ms": {each: 1e3 * seconds for each, seconds in blocks.items()}}
 
-    def __init__(self, core, name, wanted):
-        self.core, self.name, self.wanted = core, name, wanted
-
-    def measured(self, options):
-        return overlap_rows(options, self.core)
-
-    def verdicts(self, figures):
+    def verdicts(figures):
         for row in figures["rows"]:
             if row["overlap"] and row["links_by"] == row["pass"]:
-                found = row["efficiency"]
-                yield Verdict(found >= self.wanted, f"{self.name} hides {found:.2f} of the communication of {row['pass']}, where a hop "
-                                                    f"takes {HOP} of a block's {row['links_by']}; wanted {self.wanted}.")
+                yield Verdict(row["efficiency"] >= wanted, f"{title} hides {row['efficiency']:.2f} of the communication of {row['pass']}, where a hop "
+                                                           f"takes {HOP} of a block's {row['links_by']}; wanted {wanted}.")
 
-    def rows(self, figures):
-        header = ["pass", f"a hop takes {HOP} of a block's", "overlap", "compute ms", "comm ms", "serial ms", "full ms", "exposed ms", "hidden"]
+    def tables(figures):
         times = ["t_compute_ms", "t_comm_ms", "t_serial_ms", "t_full_ms", "exposed_ms"]
-        return header, [[row["pass"], row["links_by"], "yes" if row["overlap"] else "no", *(f"{row[key]:.0f}" for key in times),
-                         f"{row['efficiency']:.2f}"] for row in figures["rows"]]
+        speeds = " and ".join(f"{figures['links'][each]} ({each} of a block takes {ms:.0f} ms)" for each, ms in figures["block_ms"].items())
+        yield Table(f"{title}. {setting(figures)}; links on which the hop of a block's keys and values takes {HOP} of its attention: {speeds}; "
+                    f"{rounds_text(figures['rounds'])}",
+                    ["pass", f"a hop takes {HOP} of a block's", "overlap", "compute ms", "comm ms", "serial ms", "full ms", "exposed ms", "hidden"],
+                    [[row["pass"], row["links_by"], "yes" if row["overlap"] else "no", *(f"{row[key]:.0f}" for key in times),
+                      f"{row['efficiency']:.2f}"] for row in figures["rows"]])
 
-    def heading(self, figures):
-        speeds = " and ".join(f"{figures['links'][name]} ({name} of a block takes {ms:.0f} ms)"
-                              for name, ms in figures["block_ms"].items())
-        return (f"{self.name}. {about(figures)}; links on which the hop of a block's keys and values takes {HOP} of its attention: "
-                f"{speeds}; {rounds_text(figures['rounds'])}")
+    return part(name, measured, tables, verdicts)
 
 
 # ---- balance
 
-class Balance:
-    def measured(self, options):
-        rounds = rounds_of(options, 5)
-        return {"tokens": tokens(options), "rounds": rounds,
-                "times": attention(options, ["--cores", ",".join(["local", *RING]), "--rounds", rounds])}
+def balance(figures, layout, key="ms"):
+    times = figures["times"]
+    return statistics.median(whole / RANKS / own for whole, own in zip(times["local"][key], times[layout][key]))
 
-    def balance(self, figures, layout, key="ms"):
-        times = figures["times"]
-        return statistics.median(whole / RANKS / own for whole, own in zip(times["local"][key], times[layout][key]))
 
-    def verdicts(self, figures):
-        found = self.balance(figures, "zigzag")
-        yield Verdict(found >= WANTED_BALANCE, f"The zigzag ring reaches {found:.3f} of the ideal's speed, wanted {WANTED_BALANCE}.")
+def balance_measured(options):
+    rounds = rounds_of(options, 5)
+    yield {"tokens": tokens(options), "rounds": rounds, "times": attention(options, ["--cores", ",".join(["local", *RING]), "--rounds", rounds])}
 
-    def rows(self, figures):
-        def milliseconds(name):
-            return [f"{statistics.median(figures['times'][name][key]):.0f}" for key in ("forward_ms", "backward_ms", "ms")]
 
-        expected = {"zigzag": "1", "contiguous": f"{CONTIGUOUS_BALANCE:.2f}", "striped": "nearly 1"}
-        rows = [["one rank, the whole sequence", *milliseconds("local"), "-", "-", "-", "-"]]
-        for name in RING:
-            shares = [f"{self.balance(figures, name, key):.3f}" for key in ("forward_ms", "backward_ms", "ms")]
-            rows.append([name, *milliseconds(name), *shares, expected[name]])
-        return ["side", "forward ms", "backward ms", "both ms", "balance of forward", "of backward", "of both", "by formula"], rows
+def balance_verdicts(figures):
+    found = balance(figures, "zigzag")
+    yield Verdict(found >= WANTED_BALANCE, f"The zigzag ring reaches {found:.3f} of the ideal's speed, wanted {WANTED_BALANCE}.")
 
-    def heading(self, figures):
-        return (f"Balance of the ring: half of the time of one rank's attention to the whole sequence, which both ranks compute at once, "
-                f"over the ring's time. {about(figures)}; {rounds_text(figures['rounds'])}, the sides in turn")
+
+def balance_tables(figures):
+    rows = []
+    for side, name in (("one rank, the whole sequence", "local"), *((layout, layout) for layout in RING)):
+        shares = [*(f"{balance(figures, name, key):.3f}" for key in PASSES), RING[name]] if name in RING else ["-"] * 4
+        rows.append([side, *(f"{statistics.median(figures['times'][name][key]):.0f}" for key in PASSES), *shares])
+    yield Table("Balance of the ring: half of the time of one rank's attention to the whole sequence, which both ranks compute at once, over the "
+                f"ring's time. {setting(figures)}; {rounds_text(figures['rounds'])}, the sides in turn",
+                ["side", *PASSES.values(), "balance of forward", "of backward", "of both", "by formula"], rows)
 
 
 # ---- PyTorch
 
-class Torch:
-    def measured(self, options):
-        def start(side):
-            if side in PEERS:
-                found = last_json(run([ROOT / ".cache/torch2/bin/python", ROOT / "perf/comparisons/peers/context_parallel.py",
-                                       *size_flags(options), *PEERS[side], "--rounds", 3]).stdout)
-            else:
-                times = attention(options, ["--cores", "zigzag", "--rounds", 3])["zigzag"]
-                found = {key: statistics.median(values) for key, values in times.items()}
-            return {**found, "tokens_per_s": tokens(options) / found["ms"] * 1e3}
+def torch_measured(options):
+    def start(side):
+        if side in PEERS:
+            found = last_json(run([ROOT / ".cache/torch2/bin/python", ROOT / "perf/comparisons/peers/context_parallel.py",
+                                   *size_flags(options), *PEERS[side], "--rounds", 3]).stdout)
+        else:
+            times = attention(options, ["--cores", "zigzag", "--rounds", 3])["zigzag"]
+            found = {key: statistics.median(values) for key, values in times.items()}
+        return {**found, "tokens_per_s": tokens(options) / found["ms"] * 1e3}
 
-        rounds = in_turn([STRETTO, *PEERS], rounds_of(options, 3), start)
-        return {"tokens": tokens(options), "torch": rounds[0][list(PEERS)[0]]["torch"], "rounds": rounds}
-
-    def verdicts(self, figures):
-        found, peer = min((ratio(figures["rounds"], STRETTO, peer), peer) for peer in PEERS)
-        yield Verdict(found >= WANTED_OF_PEER, f"{STRETTO} is {found:.2f} times as fast as {peer}; wanted {WANTED_OF_PEER}.")
-
-    def rows(self, figures):
-        rounds = figures["rounds"]
-        return ["side", "forward ms", "backward ms", "both ms", f"ratio to {STRETTO}"], [
-            [side, *(f"{median(rounds, side, key):.0f}" for key in ("forward_ms", "backward_ms", "ms")), f"{ratio(rounds, side, STRETTO):.2f}"]
-            for side in (STRETTO, *PEERS)]
-
-    def heading(self, figures):
-        return (f"Ring attention, zigzag, beside PyTorch {figures['torch']}. {about(figures)}; "
-                f"{rounds_text(len(figures['rounds']))} of 3 runs each")
+    rounds = in_turn([STRETTO, *PEERS], rounds_of(options, 3), start)
+    yield {"tokens": tokens(options), "torch": rounds[0][list(PEERS)[0]]["torch"], "rounds": rounds}
 
 
-PARTS = {"balance": Balance(), "ring": Overlap("zigzag", "Ring attention", WANTED_RING),
-         "ulysses": Overlap("ulysses", "Ulysses", WANTED_ULYSSES), "torch": Torch()}
+def torch_verdicts(figures):
+    found, peer = min((ratio(figures["rounds"], STRETTO, peer), peer) for peer in PEERS)
+    yield Verdict(found >= WANTED_OF_PEER, f"{STRETTO} is {found:.2f} times as fast as {peer}; wanted {WANTED_OF_PEER}.")
+
+
+def torch_tables(figures):
+    yield table_of_sides(f"Ring attention, zigzag, beside PyTorch {figures['torch']}. {setting(figures)}; {rounds_text(len(figures['rounds']))} of "
+                         "3 runs each", figures["rounds"], [STRETTO, *PEERS],
+                         [*(column(heading, key) for key, heading in PASSES.items()), ratio_column(STRETTO)])
+
+
+PARTS = {"balance": part("balance", balance_measured, balance_tables, balance_verdicts),
+         "ring": overlap("ring", "zigzag", "Ring attention", WANTED_RING), "ulysses": overlap("ulysses", "ulysses", "Ulysses", WANTED_ULYSSES),
+         "torch": part("torch", torch_measured, torch_tables, torch_verdicts)}

@@ -1,4 +1,5 @@
 """The loops over MPI's collectives, peers/mpi_*_loop.cpp, compiled and started by each MPI of this machine."""
+import json
 import os
 import shutil
 
@@ -38,3 +39,8 @@ def launcher_of(form, ranks):
     elif ranks <= cores():
         words += ["-bind-to", "core"]
     return words + FORMS[form]
+
+
+def rows_of(command, start=lambda command: run(command).stdout):
+    """What a loop prints: the version of its MPI, and a row for each size."""
+    return [json.loads(line) for line in start(command).splitlines()]

@@ -3,86 +3,82 @@
 Network namespaces of this machine stand for hosts (perf/netlab). Each round runs whole programs in turn: a bare TCP stream in both
 directions at once; stretto-perf with the method that the library chooses, with each --method and, from the second round on, with the
 chosen method by its name, and Gloo on the same buffers; Open MPI, in a program of its own; reduce-scatter and all-gather, quantized and
-in bf16; and stretto-perf on one host, with STRETTO_LINKS at the stream's rate. Figures are medians over the rounds. Prints a table and
-the verdicts; exits 1 if a figure falls short or was not measured.
+in bf16; and stretto-perf on one host, with STRETTO_LINKS at the stream's rate. Figures are medians over the rounds. Exits 1 if a figure
+falls short or was not measured.
 """
-import json
-import pathlib
+import collections
+import math
 import statistics
 import subprocess
-import sys
 
 from perf.comparisons import namespaces
-from perf.comparisons.mpi_programs import compiled_loop
-from perf.comparisons.programs import BIN, add_outputs, command_text, figures_of, machine, parser_of, read_json, run, write_json
-from perf.pages import netlab as page
-from perf.pages.netlab import CHOSEN, MIB, QUANTIZED, SIZES
-from perf.pages.text import size_text
+from perf.comparisons.harness import Comparison, Table, flag, rounds_of
+from perf.comparisons.mpi_programs import compiled_loop, rows_of
+from perf.comparisons.programs import figures_of, run
+from perf.pages.text import Verdict, beside, rounds_text, size_text
 
+MIB = 1 << 20
+SIZES = [1 * MIB, 4 * MIB, 16 * MIB, 64 * MIB]
 METHODS = ["two_level(ring+ring)*4/8", "two_level(ring+ring)*4/16", "two_level(direct+ring)*4/16"]
-QUANTIZED_BYTES = 64 * MIB  # the whole vector in bf16
+QUANTIZED = {"reduce_scatter": "int4", "all_gather": "int8"}
+CHOSEN = "auto"
+LEAST_STREAM = 0.93  # share of a link's rate; headers take 0.05
 
 
 class Measurement:
     def __init__(self, options):
         self.options = options
-        self.ranks = options.hosts * options.ranks_per_host
         self.network = None
         self.streams = []  # bytes per second, one a round
-        self.samples = {}  # (side, method, bytes) -> microseconds, one a round
-        self.chosen = {}  # (side, bytes) -> method
+        self.samples = collections.defaultdict(list)  # (side, method, bytes) -> microseconds, one a round
+        self.chosen = {}  # side -> bytes -> method
         self.wrong = 0
         self.versions = {}
         self.mpi_loop = compiled_loop("openmpi")
-        self.program = pathlib.Path(options.program)
         # A stretto-perf without Gloo refuses --vs gloo.
-        trial = [self.program, "all_reduce", "--nproc", "1", "-b", "8", "-e", "8", "-n", "1", "--vs", "gloo"]
+        trial = [options.program, "all_reduce", "--nproc", "1", "-b", "8", "-e", "8", "-n", "1", "--vs", "gloo"]
         self.peers = ["--vs", "gloo"] if subprocess.run(trial, capture_output=True).returncode == 0 else []
-
-    def add(self, side, method, size, us):
-        self.samples.setdefault((side, method, size), []).append(us)
 
     def perf(self, side, words, start):
         """Runs stretto-perf, and adds its times and those of its peers to the samples."""
-        result = figures_of([self.program, *words, "-w", "1", "--seconds", self.options.seconds, "--copies", "1", "--in-place", "0"], start)
+        result = figures_of([self.options.program, *words, "-w", "1", "--seconds", self.options.seconds, "--copies", "1", "--in-place", "0"], start)
         self.versions["stretto"] = f"Stretto {result['machine']['version']}"
         for text in result["machine"]["peers"]:
             self.versions["gloo"] = text[text.index("(") + 1:-1]
         for row in result["rows"]:
-            self.add(side, CHOSEN if row["chosen"] else row["algo"], row["bytes"], row["time_us"])
+            self.samples[side, CHOSEN if row["chosen"] else row["algo"], row["bytes"]].append(row["time_us"])
             if row["chosen"]:
-                self.chosen[side, row["bytes"]] = row["algo"]
+                self.chosen.setdefault(side, {})[str(row["bytes"])] = row["algo"]
                 if "gloo" in row["peers"]:
-                    self.add("gloo", "", row["bytes"], row["peers"]["gloo"]["time_us"])
+                    self.samples["gloo", "", row["bytes"]].append(row["peers"]["gloo"]["time_us"])
             self.wrong += row["wrong"] or 0
 
     def all_reduce(self, side, start, more=()):
         for size in self.options.sizes:
-            chosen = [self.chosen[side, size]] if side == "stretto" and (side, size) in self.chosen else []
-            methods = ",".join(dict.fromkeys([CHOSEN, *self.options.method, *chosen]))
+            named = self.chosen.get("stretto", {}).get(str(size)) if side == "stretto" else None
+            methods = ",".join(dict.fromkeys([CHOSEN, *self.options.method, *([named] if named else [])]))
             self.perf(side, ["all_reduce", "-b", size, "-e", size, "--algo", methods, *more], start)
 
     def model(self):
         links = f"inter={statistics.median(self.streams) / 1e6:.3f}MB/s,{self.options.latency}us"
-        more = ["--nproc", self.ranks, "--ranks-per-node", self.options.ranks_per_host]
+        more = ["--nproc", self.options.hosts * self.options.ranks_per_host, "--ranks-per-node", self.options.ranks_per_host]
         self.all_reduce("model", lambda command: run(command, STRETTO_LINKS=links), more)
 
-    def mpi(self):
-        if self.mpi_loop is None:
-            return
-        command = [self.mpi_loop, "all_reduce", self.options.seconds, 1, *self.options.sizes]
+    def mpi_output(self, command):
         started = self.network.start_mpi(command, stdout=subprocess.PIPE, text=True)
         output = started.communicate()[0]
         if started.returncode != 0:
             raise namespaces.CommandFailed(f"mpirun of {self.mpi_loop} ended with {started.returncode}")
-        for line in output.splitlines():
-            row = json.loads(line)
+        return output
+
+    def mpi(self):
+        for row in rows_of([self.mpi_loop, "all_reduce", self.options.seconds, 1, *self.options.sizes], self.mpi_output) if self.mpi_loop else []:
             if "version" in row:
                 self.versions["openmpi"] = row["version"]
             elif row["wrong"]:
                 print(f"Open MPI gave {row['wrong']} wrong values at {size_text(row['bytes'])} and is left out there")
             else:
-                self.add("openmpi", "", row["bytes"], row["time_us"])
+                self.samples["openmpi", "", row["bytes"]].append(row["time_us"])
 
     def quantized(self):
         size = self.options.quantized_bytes
@@ -102,75 +98,145 @@ class Measurement:
         times = {}
         for (side, method, size), samples in self.samples.items():
             times.setdefault(side, {}).setdefault(method, {})[str(size)] = statistics.median(samples)
-        return {
-            "machine": machine(),
-            "command": self.options.command,
-            "hosts": self.options.hosts,
-            "ranks_per_host": self.options.ranks_per_host,
-            "rate": self.options.rate,
-            "rounds": self.options.rounds,
-            "sizes": self.options.sizes,
-            "quantized_bytes": self.options.quantized_bytes,
-            "versions": self.versions,
-            "wrong": self.wrong,
-            "stream": statistics.median(self.streams),
-            "chosen": {side: {str(size): method for (its, size), method in self.chosen.items() if its == side}
-                       for side in {side for side, _ in self.chosen}},
-            "times": times,
-        }
-
-
-def parse():
-    parser = parser_of("netlab", __doc__)
-    cuts = [
-        parser.add_argument("--hosts", type=int, default=4, help="default 4"),
-        parser.add_argument("--ranks-per-host", type=int, default=2, help="default 2"),
-        parser.add_argument("--rate", default="1gbit", help="rate of every link, as tc writes it (default 1gbit)"),
-        parser.add_argument("--latency", type=float, default=30, help="latency of the model's links in us (default 30)"),
-        parser.add_argument("--rounds", type=int, default=3, help="default 3"),
-        parser.add_argument("--seconds", type=float, default=1.0, help="length of a loop, of at least 3 operations (default 1)"),
-        parser.add_argument("--sizes", default=",".join(str(size // MIB) for size in SIZES), help="MiB (default 1,4,16,64)"),
-        parser.add_argument("--quantized-bytes", type=int, default=QUANTIZED_BYTES, help="size of the vector in bf16 (default 64 MiB)"),
-    ]
-    parser.add_argument("--program", default=str(BIN / "stretto-perf"), help="stretto-perf")
-    parser.add_argument("--method", action="append",
-                        help="a method beside the library's choice; may be given several times (default " + " ".join(METHODS) + ")")
-    add_outputs(parser, "netlab", "docs/performance.md")
-    options = parser.parse_args()
-    namespaces.bytes_per_second(options.rate)  # refuses a wrong rate before anything is made
-    if options.write_docs:
-        page.SECTION.around(options.write_docs)
-    options.command = " ".join([command_text(parser, options, cuts), *(f"--method '{method}'" for method in options.method or [])])
-    options.method = options.method or METHODS
-    try:
-        options.sizes = sorted({int(word) * MIB for word in options.sizes.split(",")})
-    except ValueError:
-        parser.error(f"--sizes '{options.sizes}' is no list of MiB such as 1,16,64")
-    return options
+        return {**{key: getattr(self.options, key) for key in ("hosts", "ranks_per_host", "rate", "rounds", "sizes", "quantized_bytes")},
+                "versions": self.versions, "wrong": self.wrong, "stream": statistics.median(self.streams), "chosen": self.chosen, "times": times}
 
 
 def measured(options):
     namespaces.require()
     measurement = Measurement(options)
     with namespaces.Network([options.ranks_per_host] * options.hosts, options.rate) as measurement.network:
-        for i in range(options.rounds):
+        for _ in rounds_of(options.rounds):
             measurement.round()
-            print(f"round {i + 1} of {options.rounds} is done", file=sys.stderr)
-    return measurement.figures()
+    yield measurement.figures()
 
 
-def main():
-    options = parse()
-    if options.earlier:
-        figures = read_json(options.earlier)
-    else:
-        figures = measured(options)
-        write_json(options.json, figures)
-    print(page.report(figures))
-    if options.write_docs:
-        page.SECTION.replace(options.write_docs, page.section(figures))
-    return 1 if page.falls_short(figures) else 0
+# ---- what the figures say; None stands for what was not measured
+
+def bound_us(figures, size):
+    """The lower bound of two levels: each host sends and receives all but its share of the vector, twice."""
+    return 2 * (figures["hosts"] - 1) / figures["hosts"] * size / figures["stream"] * 1e6
 
 
-if __name__ == "__main__":
-    namespaces.exit_with(main)
+def best(figures, side, size):
+    """(method, microseconds) of the fastest method."""
+    return min(((method, by_size[str(size)]) for method, by_size in figures["times"].get(side, {}).items() if str(size) in by_size),
+               key=lambda pair: pair[1], default=("", None))
+
+
+def time_of(figures, side, size, method=CHOSEN):
+    return figures["times"].get(side, {}).get(method, {}).get(str(size))
+
+
+def choice_of(figures, side, size):
+    return figures["chosen"].get(side, {}).get(str(size))
+
+
+def ratio(one, other):
+    return one / other if one and other else None
+
+
+def total(times):
+    return None if None in times else sum(times)
+
+
+def quantized_times(figures):
+    """Reduce-scatter and all-gather together: microseconds in bf16 by the library's choice, microseconds in bf16 by the fastest
+    methods, the names of these methods, and microseconds quantized."""
+    size = figures["quantized_bytes"]
+    plain = [f"{collective} bf16" for collective in QUANTIZED]
+    fastest = [best(figures, side, size) for side in plain]
+    names = [f"the library's choice {choice_of(figures, side, size) or ''}".rstrip() if method == CHOSEN else method
+             for side, (method, _) in zip(plain, fastest)]
+    fast = total([us for _, us in fastest])
+    return (total([time_of(figures, side, size) for side in plain]), fast, f" (by {' and '.join(names)})" if fast else "",
+            total([time_of(figures, f"{collective} {bits}", size) for collective, bits in QUANTIZED.items()]))
+
+
+def model_ratios(figures, size):
+    """(method, time on the link model over time on sockets). The library's choice is left out if it differs between the two, and so is
+    the chosen method by its name if it was measured on sockets alone."""
+    times = figures["times"]
+    chosen = {choice_of(figures, side, size) for side in ("model", "stretto")} - {None}
+    by_name = chosen - set(times.get("model", {}))
+    methods = dict.fromkeys([*times.get("stretto", {}), *times.get("model", {})])
+    return [(method, ratio(time_of(figures, "model", size, method), time_of(figures, "stretto", size, method)))
+            for method in methods if method not in by_name and (len(chosen) < 2 or method != CHOSEN)]
+
+
+def verdicts(figures):
+    found = [Verdict(figures["wrong"] == 0, f"no wrong values: {figures['wrong']}")]
+
+    def ask(text, value, least=-math.inf, most=math.inf):
+        nearest = min(least, most, key=lambda limit: abs(limit - (value or 0)))
+        found.append(Verdict(None, text) if value is None else Verdict(least <= value <= most, f"{text}: {beside(value, nearest)}"))
+
+    stream = figures["stream"] / namespaces.bytes_per_second(figures["rate"])
+    busy = "" if stream >= LEAST_STREAM else " (the machine is too busy to judge)"
+    ask(f"a TCP stream at least {LEAST_STREAM} of the link's rate{busy}", stream, LEAST_STREAM)
+    for size in sorted({*SIZES, *figures["sizes"]}):
+        text = size_text(size)
+        ours = time_of(figures, "stretto", size)
+        openmpi, gloo = (ratio(time_of(figures, peer, size, ""), ours) for peer in ("openmpi", "gloo"))
+        ask(f"{text}: at most 1.1 times the bound", ratio(ours, bound_us(figures, size)), most=1.1)
+        if size == MIB:
+            ask(f"{text}: at least 2 times as fast as the best of Open MPI and Gloo", None if None in (openmpi, gloo) else min(openmpi, gloo), 2)
+        if size == 64 * MIB:
+            ask(f"{text}: at least 1.8 times as fast as Open MPI", openmpi, 1.8)
+            ask(f"{text}: at least 1.05 times as fast as Gloo", gloo, 1.05)
+            by_name = time_of(figures, "stretto", size, choice_of(figures, "stretto", size))
+            ask(f"{text}: the choice at most 1.05 times as slow as when it is asked for by its name", ratio(ours, by_name), most=1.05)
+        if size >= 4 * MIB:
+            for method, value in model_ratios(figures, size) or [("any method", None)]:
+                ask(f"{text}, {method}: the model within 15% of sockets", value, 0.85, 1.15)
+    _, fastest, by, quantized = quantized_times(figures)
+    ask(f"quantized reduce-scatter and all-gather at least 3 times as fast as in bf16{by}", ratio(fastest, quantized), 3)
+    return found
+
+
+def milliseconds(us):
+    return f"{us / 1e3:.1f}" if us else "not measured"
+
+
+def tables(figures):
+    rows = []
+    for size in figures["sizes"]:
+        method, us = best(figures, "stretto", size)
+        times = [milliseconds(time_of(figures, peer, size, "")) for peer in ("openmpi", "gloo")]
+        rows.append([size_text(size), milliseconds(bound_us(figures, size)), milliseconds(time_of(figures, "stretto", size)),
+                     choice_of(figures, "stretto", size) or "", milliseconds(us), method, *times, milliseconds(time_of(figures, "model", size)),
+                     milliseconds(best(figures, "model", size)[1])])
+    yield Table("", ["all_reduce of f32, ms", "bound", "Stretto", "chosen method", "fastest", "fastest method", "Open MPI", "Gloo", "model",
+                     "fastest on the model"], rows)
+
+
+def notes(figures):
+    chosen, fastest, by, quantized = quantized_times(figures)
+    yield (f"Reduce-scatter and all-gather of {size_text(figures['quantized_bytes'])} in bf16, ms: {milliseconds(chosen)} by the library's "
+           f"choice, {milliseconds(fastest)} at best{by}; as {' and '.join(QUANTIZED.values())}: {milliseconds(quantized)}.")
+
+
+def about(figures):
+    return (f"{'; '.join(figures['versions'].values())}; {rounds_text(figures['rounds'])}; {figures['hosts']} hosts x {figures['ranks_per_host']} "
+            f"ranks, links of {figures['rate']}; a TCP stream in both directions at once: {figures['stream'] / 1e6:.1f} MB/s each")
+
+
+def check(parser, options):
+    namespaces.bytes_per_second(options.rate)  # refuses a wrong rate before anything is made
+    options.command += "".join(f" --method '{method}'" for method in options.method or [])
+    options.method = options.method or METHODS
+    try:
+        options.sizes = sorted({int(word) * MIB for word in options.sizes.split(",")})
+    except ValueError:
+        parser.error(f"--sizes '{options.sizes}' is no list of MiB such as 1,16,64")
+
+
+Comparison(
+    "netlab", __doc__, measured, tables, verdicts, about, notes, check=check, page="docs/performance.md", program="stretto-perf",
+    flags=(flag("--hosts", 4), flag("--ranks-per-host", 2), flag("--rate", "1gbit", "rate of every link, as tc writes it"),
+           flag("--latency", 30.0, "latency of the model's links in us"), flag("--rounds", 3),
+           flag("--seconds", 1.0, "length of a loop, of at least 3 operations"),
+           flag("--sizes", ",".join(str(size // MIB) for size in SIZES), "MiB"),
+           flag("--quantized-bytes", 64 * MIB, "size of the vector in bf16"),
+           flag("--method", text="a method beside the library's choice; may be given several times (default " + " ".join(METHODS) + ")",
+                action="append", told=False)))

@@ -8,19 +8,19 @@ stage computes for a microbatch, as if forward and the two halves of backward to
 import statistics
 import sys
 
+from perf.comparisons.harness import SPEED, Comparison, column, given_or, in_turn, median, ratio, ratio_column, table_of_sides
 from perf.comparisons.programs import ROOT, last_json, model_text, run
-from perf.comparisons.rounds import given_or, in_turn, median, ratio
 from perf.pages.text import Verdict, rounds_text
 
-STAGES, MICROBATCHES, STEPS, WARMUP = 2, 8, 3, 2
+STAGES, MICROBATCHES = 2, 8
 SEQUENCES, TOKENS, HIDDEN = 6, 256, 384  # of a microbatch; of a sequence; and the width of the model, which are train_speed's own
 CHUNKS = {"1f1b": 1, "1f1b-eager": 1, "gpipe": 1, "zb-h1": 1, "zb-h2": 1, "zb-v": 2, "interleaved": 3}
 DATA_PARALLEL = f"Stretto dp {STAGES}"
-PIPELINES = {f"Stretto {schedule}": schedule for schedule in CHUNKS}
+SCHEDULES = {f"Stretto {schedule}": schedule for schedule in CHUNKS}
 F1B, ZB_H1 = "Stretto 1f1b", "Stretto zb-h1"
 SLOW = {f"Stretto {schedule} over slow links": schedule for schedule in ("1f1b", "1f1b-eager")}
 PEER = "PyTorch Schedule1F1B over Gloo"
-SIDES = [DATA_PARALLEL, *PIPELINES, *SLOW, PEER]
+SIDES = [DATA_PARALLEL, *SCHEDULES, *SLOW, PEER]
 
 SLOW_MESSAGE = 0.3  # of a forward
 ALLOWED = 1 / (1 + (STAGES - 1) / MICROBATCHES)  # of the tokens per second of DATA_PARALLEL, by the bubble of 1F1B
@@ -30,14 +30,13 @@ WANTED_OF_SIMULATION = 0.1  # the simulated step differs from the measured one b
 
 
 def command_of(side, options):
-    steps = ["--batch", SEQUENCES, "--nproc", STAGES, "--warmup", given_or(options.warmup, WARMUP), "--steps", given_or(options.steps, STEPS)]
+    steps = ["--batch", SEQUENCES, "--nproc", STAGES, "--warmup", given_or(options.warmup, 2), "--steps", given_or(options.steps, 3)]
     if side == PEER:
         return [ROOT / ".cache/torch2/bin/python", ROOT / "perf/comparisons/peers/pipeline_gpt.py", "--microbatches", MICROBATCHES, *steps]
     if side == DATA_PARALLEL:
         return [options.program, "--microbatches", MICROBATCHES // STAGES, *steps]
-    schedule = (PIPELINES | SLOW)[side]
-    flags = ["--pp", STAGES, "--microbatches", MICROBATCHES, "--schedule", schedule, "--virtual-stages", CHUNKS[schedule]]
-    return [options.program, *flags, *steps]
+    schedule = (SCHEDULES | SLOW)[side]
+    return [options.program, "--pp", STAGES, "--microbatches", MICROBATCHES, "--schedule", schedule, "--virtual-stages", CHUNKS[schedule], *steps]
 
 
 def forward_seconds(figures):
@@ -58,22 +57,19 @@ def measured(options):
     print(f"forward takes {forward * 1e3:.1f} ms; slow links are {slow['STRETTO_LINKS']}", file=sys.stderr)
     rounds = in_turn(SIDES, options.rounds,
                      lambda side: last_json(run(command_of(side, options), **(slow if side in SLOW else {})).stdout))
-    return [{"part": "pipelines", "model": model_text(SEQUENCES, TOKENS, "microbatch"), "ranks": STAGES, "microbatches": MICROBATCHES,
-             "forward_ms": forward * 1e3, "slow_link": slow["STRETTO_LINKS"], "steps": given_or(options.steps, STEPS),
-             "torch": rounds[0][PEER]["torch"], "rounds": rounds}]
+    yield {"forward_ms": forward * 1e3, "slow_link": slow["STRETTO_LINKS"], "steps": given_or(options.steps, 3),
+           "torch": rounds[0][PEER]["torch"], "rounds": rounds}
 
 
-# ---- what the figures say
-
-def verdicts(table):
-    rounds = table["rounds"]
+def verdicts(figures):
+    rounds = figures["rounds"]
     for side, least in WANTED.items():
         found = ratio(rounds, side, DATA_PARALLEL) / ALLOWED
         yield Verdict(found >= least, f"{side} reaches {found:.2f} of what the bubble allows ({ALLOWED:.3f} of the tokens per second of "
                                       f"{DATA_PARALLEL}), wanted {least}.")
     found = ratio(rounds, ZB_H1, F1B)
     yield Verdict(found > 1, f"{ZB_H1} reaches {found:.3f} times the tokens per second of {F1B}, wanted more than 1.")
-    for side in PIPELINES:
+    for side in SCHEDULES:
         found = statistics.median(each[side]["simulated_ms"] / each[side]["pipeline_ms"] for each in rounds)
         yield Verdict(abs(found - 1) <= WANTED_OF_SIMULATION,
                       f"simulate() predicts {found:.2f} times the step that {side} takes, wanted within {WANTED_OF_SIMULATION:.0%} of it.")
@@ -81,22 +77,20 @@ def verdicts(table):
     yield Verdict(found >= WANTED_OF_PEER, f"{F1B} reaches {found:.2f} times the tokens per second of {PEER}, wanted {WANTED_OF_PEER}.")
 
 
-def rows(table):
-    """The header, and a row for each side."""
-    rounds = table["rounds"]
-    header = ["side", "tokens/s", "s a step", f"ratio to {DATA_PARALLEL}", "bubble", "simulated bubble", "stages, s",
-              "simulated stages, s"]
-    result = []
-    for side in SIDES:
-        bubbles = [median(rounds, side, key) for key in ("bubble", "simulated_bubble")]
-        times = [median(rounds, side, key) for key in ("pipeline_ms", "simulated_ms")]
-        result.append([side, f"{median(rounds, side, 'tokens_per_s'):.0f}", f"{median(rounds, side, 'step_ms') / 1e3:.3f}",
-                       f"{ratio(rounds, side, DATA_PARALLEL):.3f}", *("-" if bubble is None else f"{bubble:.1%}" for bubble in bubbles),
-                       *("-" if ms is None else f"{ms / 1e3:.3f}" for ms in times)])
-    return header, result
+def bubble(heading, key):
+    def cell(rounds, side):
+        value = median(rounds, side, key)
+        return "-" if value is None else f"{value:.1%}"
+    return heading, cell
 
 
-def heading(table):
-    return (f"Pipelines of {table['ranks']} ranks on one host, {table['microbatches']} microbatches; {table['model']}, fp32; "
-            f"slow links {table['slow_link']}, where a forward takes {table['forward_ms']:.0f} ms; "
-            f"{rounds_text(len(table['rounds']))} of {table['steps']} steps; PyTorch {table['torch']}")
+def tables(figures):
+    columns = [*SPEED, ratio_column(DATA_PARALLEL, 3), bubble("bubble", "bubble"), bubble("simulated bubble", "simulated_bubble"),
+               column("stages, s", "pipeline_ms", 3, 1e3), column("simulated stages, s", "simulated_ms", 3, 1e3)]
+    title = (f"Pipelines of {STAGES} ranks on one host, {MICROBATCHES} microbatches; {model_text(SEQUENCES, TOKENS, 'microbatch')}, fp32; "
+             f"slow links {figures['slow_link']}, where a forward takes {figures['forward_ms']:.0f} ms; "
+             f"{rounds_text(len(figures['rounds']))} of {figures['steps']} steps; PyTorch {figures['torch']}")
+    yield table_of_sides(title, figures["rounds"], SIDES, columns)
+
+
+PIPELINES = Comparison("layouts pipelines", __doc__, measured, tables, verdicts, section=lambda options: "./dev perf layouts --only pipelines")

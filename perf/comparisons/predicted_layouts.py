@@ -11,13 +11,12 @@ import statistics
 import tempfile
 
 from perf.comparisons import namespaces
+from perf.comparisons.harness import Comparison, Table, given_or, in_turn, median
 from perf.comparisons.programs import BIN, figures_of, last_json, model_text, run
-from perf.comparisons.rounds import given_or, in_turn, median
 from perf.pages.text import Verdict, rounds_text
 
 LAYERS, HIDDEN, HEADS, TOKENS, VOCABULARY = 6, 384, 6, 256, 65  # train_speed's own
 SEQUENCES, BATCH = 3, 24  # of a microbatch, and of a step
-STEPS, WARMUP = 3, 4
 HOSTS, RANKS_PER_HOST = 4, 2
 
 
@@ -25,47 +24,45 @@ def stages(count, schedule="1f1b", chunks=None):
     return {"--pp": count, "--schedule": schedule} | ({"--virtual-stages": chunks} if chunks else {})
 
 
+TP = {"--tp": 2}
 LAYOUTS = {  # ranks, and what divides them
     "one_host": {
         "2: dp 2": (2, {}),
         "2: dp 2, ZeRO 3": (2, {"--zero": 3}),
-        "2: tp 2": (2, {"--tp": 2}),
-        "2: tp 2, sp": (2, {"--tp": 2, "--sp": True}),
+        "2: tp 2": (2, TP),
+        "2: tp 2, sp": (2, TP | {"--sp": True}),
         "2: pp 2, 1f1b": (2, stages(2)),
         "2: pp 2, interleaved of 3": (2, stages(2, "interleaved", 3)),
         "2: pp 2, zb-h1": (2, stages(2, "zb-h1")),
         "4: dp 4": (4, {}),
-        "4: dp 2, tp 2": (4, {"--tp": 2}),
+        "4: dp 2, tp 2": (4, TP),
         "4: dp 2, pp 2": (4, stages(2)),
-        "4: tp 2, pp 2": (4, {"--tp": 2} | stages(2)),
+        "4: tp 2, pp 2": (4, TP | stages(2)),
         "4: pp 4": (4, stages(4)),
     },
     "between_hosts": {
         "8: dp 8": (8, {}),
         "8: dp 8, ZeRO 3": (8, {"--zero": 3}),
-        "8: dp 4, tp 2": (8, {"--tp": 2}),
-        "8: dp 4, tp 2, sp": (8, {"--tp": 2, "--sp": True}),
+        "8: dp 4, tp 2": (8, TP),
+        "8: dp 4, tp 2, sp": (8, TP | {"--sp": True}),
         "8: dp 4, pp 2": (8, stages(2)),
         "8: dp 4, pp 2, interleaved of 3": (8, stages(2, "interleaved", 3)),
         "8: dp 2, pp 4": (8, stages(4)),
         "8: dp 2, pp 4, zb-h1": (8, stages(4, "zb-h1")),
-        "8: dp 2, tp 2, pp 2": (8, {"--tp": 2} | stages(2)),
-        "8: tp 2, pp 4": (8, {"--tp": 2} | stages(4)),
-        "8: tp 2, pp 4, gpipe": (8, {"--tp": 2} | stages(4, "gpipe")),
-        "8: tp 2, pp 4, zb-h1": (8, {"--tp": 2} | stages(4, "zb-h1")),
+        "8: dp 2, tp 2, pp 2": (8, TP | stages(2)),
+        "8: tp 2, pp 4": (8, TP | stages(4)),
+        "8: tp 2, pp 4, gpipe": (8, TP | stages(4, "gpipe")),
+        "8: tp 2, pp 4, zb-h1": (8, TP | stages(4, "zb-h1")),
     },
 }
 MOST_OFF, MOST_MEDIAN_OFF, MOST_BEHIND = 0.15, 0.07, 0.05
 
 
-def data_parallel(ranks, flags):
-    return ranks // flags.get("--tp", 1) // flags.get("--pp", 1)
-
-
 def measured_command(ranks, flags, nproc, options):
     words = [word for flag, value in flags.items() for word in ([flag] if value is True else [flag, value])]
-    return [options.program, "--nproc", nproc, "--batch", SEQUENCES, "--microbatches", BATCH // SEQUENCES // data_parallel(ranks, flags),
-            "--warmup", given_or(options.warmup, WARMUP), "--steps", given_or(options.steps, STEPS), *words]
+    data_parallel = ranks // flags.get("--tp", 1) // flags.get("--pp", 1)
+    return [options.program, "--nproc", nproc, "--batch", SEQUENCES, "--microbatches", BATCH // SEQUENCES // data_parallel,
+            "--warmup", given_or(options.warmup, 4), "--steps", given_or(options.steps, 3), *words]
 
 
 def predicted_command(ranks, flags, cluster, system):
@@ -85,11 +82,10 @@ def calibrated(nproc, start, options):
 def predicted(ranks, flags, machine):
     """The milliseconds of a step."""
     with tempfile.TemporaryDirectory() as folder:
-        files = {}
-        for name in ("cluster", "system"):
-            files[name] = pathlib.Path(folder) / f"{name}.json"
-            files[name].write_text(json.dumps(machine[name]))
-        return figures_of(predicted_command(ranks, flags, files["cluster"], files["system"]))["layouts"][0]["ms"]
+        files = [pathlib.Path(folder) / f"{name}.json" for name in ("cluster", "system")]
+        for file in files:
+            file.write_text(json.dumps(machine[file.stem]))
+        return figures_of(predicted_command(ranks, flags, *files))["layouts"][0]["ms"]
 
 
 def table_of(where, start, nproc_of, about, options):
@@ -108,52 +104,59 @@ def table_of(where, start, nproc_of, about, options):
     rounds = in_turn(list(layouts), options.rounds, figures, before=calibrate)
     predictions = {side: statistics.median(predicted(ranks, flags, machine) for machine in machines[ranks])
                    for side, (ranks, flags) in layouts.items()}
-    return {"part": "predicted", "where": where, **about, "model": model_text(SEQUENCES, TOKENS, "microbatch"),
-            "steps": given_or(options.steps, STEPS), "machines": {str(ranks): those for ranks, those in machines.items()},
+    return {"where": where, **about, "steps": given_or(options.steps, 3), "machines": {str(ranks): those for ranks, those in machines.items()},
             "predicted_ms": predictions, "rounds": rounds}
 
 
 def measured(options):
-    tables = []
+    found = []
     if options.only != "between-hosts":
-        tables.append(table_of("one_host", lambda command: run(command).stdout, lambda ranks: ranks, {}, options))
+        found.append(table_of("one_host", lambda command: run(command).stdout, lambda ranks: ranks, {}, options))
+        yield {"tables": found}
     for rate in options.rates if options.only != "one-host" else []:
         with namespaces.Network([RANKS_PER_HOST] * HOSTS, rate) as network:
-            tables.append(table_of("between_hosts", network.output_of, lambda _: 0, {"rate": rate}, options))
-    return tables
+            found.append(table_of("between_hosts", network.output_of, lambda _: 0, {"rate": rate}, options))
+        yield {"tables": found}
 
-
-# ---- what the figures say
 
 def steps_of(table):
-    """The measured milliseconds of a step, by side."""
-    return {side: median(table["rounds"], side, "step_ms") for side in LAYOUTS[table["where"]]}
+    """The measured milliseconds of a step, by side; and by how much of them the predictions are off."""
+    steps = {side: median(table["rounds"], side, "step_ms") for side in LAYOUTS[table["where"]]}
+    return steps, {side: table["predicted_ms"][side] / ms - 1 for side, ms in steps.items()}
 
 
-def verdicts(table):
-    steps, predictions, layouts = steps_of(table), table["predicted_ms"], LAYOUTS[table["where"]]
-    off = {side: predictions[side] / steps[side] - 1 for side in layouts}
-    for side in layouts:
-        yield Verdict(abs(off[side]) <= MOST_OFF, f"{side}: predicted {off[side] * 100:+.1f}% of the measured step, wanted within {MOST_OFF:.0%}.")
-    middle = statistics.median(map(abs, off.values()))
-    yield Verdict(middle <= MOST_MEDIAN_OFF, f"The median prediction is {middle:.1%} off, wanted at most {MOST_MEDIAN_OFF:.0%}.")
-    for ranks in sorted({ranks for ranks, _ in layouts.values()}):
-        sides = [side for side in layouts if layouts[side][0] == ranks]
-        chosen, best = min(sides, key=predictions.get), min(sides, key=steps.get)
-        behind = steps[chosen] / steps[best] - 1
-        yield Verdict(behind <= MOST_BEHIND, f"Of {ranks} ranks, the layout predicted to be the fastest ({chosen}) takes {behind:.1%} longer "
-                                             f"than the fastest one ({best}), wanted at most {MOST_BEHIND:.0%}.")
+def where_text(table):
+    return f"{HOSTS} hosts x {RANKS_PER_HOST} ranks, links of {table['rate']}" if "rate" in table else "one host"
 
 
-def rows(table):
-    """The header, and a row for each layout."""
-    steps, predictions = steps_of(table), table["predicted_ms"]
-    header = ["ranks: layout", "predicted, ms", "measured, ms", "off"]
-    return header, [[side, f"{predictions[side]:.0f}", f"{steps[side]:.0f}", f"{(predictions[side] / steps[side] - 1) * 100:+.1f}%"]
-                    for side in steps]
+def verdicts(figures):
+    for table in figures["tables"]:
+        (steps, off), predictions, layouts = steps_of(table), table["predicted_ms"], LAYOUTS[table["where"]]
+        for side in layouts:
+            yield Verdict(abs(off[side]) <= MOST_OFF, f"{side}: predicted {off[side] * 100:+.1f}% of the measured step, wanted within {MOST_OFF:.0%}.")
+        middle = statistics.median(map(abs, off.values()))
+        yield Verdict(middle <= MOST_MEDIAN_OFF, f"The median prediction is {middle:.1%} off, wanted at most {MOST_MEDIAN_OFF:.0%}.")
+        for ranks in sorted({ranks for ranks, _ in layouts.values()}):
+            sides = [side for side in layouts if layouts[side][0] == ranks]
+            chosen, best = min(sides, key=predictions.get), min(sides, key=steps.get)
+            behind = steps[chosen] / steps[best] - 1
+            yield Verdict(behind <= MOST_BEHIND, f"Of {ranks} ranks, the layout predicted to be the fastest ({chosen}) takes {behind:.1%} longer "
+                                                 f"than the fastest one ({best}), wanted at most {MOST_BEHIND:.0%}.")
 
 
-def heading(table):
-    where = f"{HOSTS} hosts x {RANKS_PER_HOST} ranks, links of {table['rate']}" if "rate" in table else "one host"
-    return (f"Predicted steps on {where}, {BATCH} sequences a step; {table['model']}, fp32; {rounds_text(len(table['rounds']))} of "
-            f"{table['steps']} steps")
+def notes(figures):
+    for table in figures["tables"]:
+        off = [abs(part) for part in steps_of(table)[1].values()]
+        yield f"{where_text(table)}: the predictions of {len(off)} layouts are {statistics.median(off):.1%} off in the median, {max(off):.1%} at most"
+
+
+def tables(figures):
+    for table in figures["tables"]:
+        steps, off = steps_of(table)
+        title = (f"Predicted steps on {where_text(table)}, {BATCH} sequences a step; {model_text(SEQUENCES, TOKENS, 'microbatch')}, fp32; "
+                 f"{rounds_text(len(table['rounds']))} of {table['steps']} steps")
+        yield Table(title, ["ranks: layout", "predicted, ms", "measured, ms", "off"],
+                    [[side, f"{table['predicted_ms'][side]:.0f}", f"{steps[side]:.0f}", f"{off[side] * 100:+.1f}%"] for side in steps], in_page=False)
+
+
+PREDICTED = Comparison("layouts predicted", __doc__, measured, tables, verdicts, notes=notes, section=lambda options: "./dev perf layouts --predict")

@@ -100,9 +100,13 @@ def add_outputs(parser, name, page=None):
 
 def command_text(parser, options, actions):
     """The command with those of the actions' flags that differ from their defaults."""
-    given = [f" {action.option_strings[0]}" + ("" if action.nargs == 0 else f" {getattr(options, action.dest)}")
-             for action in actions if getattr(options, action.dest) != action.default]
-    return parser.prog + "".join(given)
+    words = [parser.prog]
+    for action in actions:
+        value, name = getattr(options, action.dest), action.option_strings[:1]
+        if value != action.default:
+            values = [] if action.nargs == 0 else value if isinstance(value, list) else [value]
+            words += [*name, *f" {name[0]} ".join(map(str, values)).split()] if isinstance(action, argparse._AppendAction) else [*name, *values]
+    return " ".join(map(str, words))
 
 
 def sorted_numbers(text, pattern, what):

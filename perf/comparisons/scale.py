@@ -1,16 +1,16 @@
-"""Simulates every algorithm at many numbers of ranks and sizes, and prints the fastest of each as Markdown tables.
+"""Simulates every algorithm at many numbers of ranks and sizes, and prints the fastest of each.
 
-Runs stretto-plan --simulate for every row of the tables; the link file says how many ranks a node has.
+Runs stretto-plan --simulate for every row of the tables; the link file says how many ranks a node has. The page gets the fastest
+methods and their simulated times.
 """
 import json
 import pathlib
 import subprocess
 import sys
 
-from perf.comparisons.programs import BIN, ROOT, parser_of
-from perf.pages.text import DocsSection, markdown_table
+from perf.comparisons.harness import Comparison, Table, flag
+from perf.comparisons.programs import ROOT
 
-SECTION = DocsSection("./dev perf scale")
 RANKS = [8, 16, 64, 256, 1024, 4096, 16384]
 SIZES = ["4K", "256K", "16M", "1G"]
 COLLECTIVES = ["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce"]
@@ -36,45 +36,36 @@ def predictions(program, collective, ranks, size, links, ranks_per_node):
     return rows
 
 
+def measured(options):
+    ranks_per_node = json.loads(options.links.read_text())["levels"][0]["ranks"]
+    found = {}
+    for collective in options.collectives or COLLECTIVES:
+        rows = found[collective] = []
+        for ranks in options.ranks:
+            for size in options.sizes:
+                if methods := predictions(options.program, collective, ranks, size, options.links, ranks_per_node):
+                    rows.append((ranks, size, methods[0], next(row for row in methods if not row[0].startswith("two_level"))))
+        print(f"{collective} is done", file=sys.stderr)
+        yield {"links": options.links.name, "collectives": found}
+
+
 def time_of(microseconds):
     return f"{microseconds:,.0f} us" if microseconds < 1e4 else f"{microseconds / 1e3:,.1f} ms"
 
 
-def table(options, collective, ranks_per_node):
-    cells = []
-    for ranks in options.ranks:
-        for size in options.sizes:
-            rows = predictions(options.program, collective, ranks, size, options.links, ranks_per_node)
-            if not rows:
-                continue
-            flat = next(row for row in rows if not row[0].startswith("two_level"))
-            cells.append([str(ranks), size])
-            for method, simulated, formula in (rows[0], flat):
-                cells[-1] += [f"`{method}`", time_of(simulated), time_of(formula)]
-    return markdown_table(HEADER, cells)
+def tables(figures):
+    for collective, rows in figures["collectives"].items():
+        cells = [[str(ranks), size, *(text for method, simulated, formula in (best, flat)
+                                      for text in (f"`{method}`", time_of(simulated), time_of(formula)))] for ranks, size, best, flat in rows]
+        yield Table(collective, HEADER, cells, in_page=False)
+        sizes = list(dict.fromkeys(size for _, size, *_ in rows))
+        fastest = {(ranks, size): f"`{best[0]}` {time_of(best[1])}" for ranks, size, best, _ in rows}
+        yield Table(f"{collective}: fastest method and its simulated time", ["ranks", *sizes],
+                    [[str(ranks), *(fastest.get((ranks, size), "") for size in sizes)] for ranks in dict.fromkeys(row[0] for row in rows)])
 
 
-def main():
-    parser = parser_of("scale", __doc__)
-    parser.add_argument("links", nargs="?", type=pathlib.Path, default=ROOT / "docs/links/two_level.json",
-                        help="link file (default docs/links/two_level.json)")
-    parser.add_argument("collectives", nargs="*", metavar="COLLECTIVE", default=COLLECTIVES, help="default " + " ".join(COLLECTIVES))
-    parser.add_argument("--ranks", nargs="+", type=int, default=RANKS)
-    parser.add_argument("--sizes", nargs="+", default=SIZES, help="bytes, with suffix K, M or G")
-    parser.add_argument("--program", default=str(BIN / "stretto-plan"), help="stretto-plan")
-    parser.add_argument("--write-docs", nargs="?", const=ROOT / "docs/scale.md", type=pathlib.Path, metavar="FILE",
-                        help="put the tables between the marks of docs/scale.md, or of FILE")
-    options = parser.parse_args()
-    if options.write_docs:
-        SECTION.around(options.write_docs)
-    ranks_per_node = json.loads(options.links.read_text())["levels"][0]["ranks"]
-    sections = []
-    for collective in options.collectives:
-        sections.append("\n".join([f"### {collective}", "", *table(options, collective, ranks_per_node)]))
-        print(sections[-1] + "\n", flush=True)
-    if options.write_docs:
-        SECTION.replace(options.write_docs, "\n\n".join(sections))
-
-
-if __name__ == "__main__":
-    main()
+Comparison("scale", __doc__, measured, tables, page="docs/scale.md", program="stretto-plan", about=lambda figures: f"links {figures['links']}",
+           flags=(("links", {"nargs": "?", "type": pathlib.Path, "default": ROOT / "docs/links/two_level.json",
+                             "help": "link file (default docs/links/two_level.json)"}, False),
+                  ("collectives", {"nargs": "*", "metavar": "COLLECTIVE", "help": "default " + " ".join(COLLECTIVES)}, False),
+                  flag("--ranks", RANKS, nargs="+", type=int), flag("--sizes", SIZES, "bytes, with suffix K, M or G", nargs="+", type=str)))

@@ -3,8 +3,8 @@ step of a GPT by DistributedDataParallel with few and with many tokens a step (t
 communication). Stretto's sums are measured in symmetric memory as well (stretto_torch.symmetric_memory), where its buckets lie. The
 last column is DistributedDataParallel's step with a hook that communicates nothing: no backend can be faster. 2 ranks of one thread.
 
-Prints medians and ratios, and exits 1 if Stretto falls short. It is asked to sum 1 MiB of ordinary memory at least 3 times as fast as
-Gloo. Wherever Gloo's step is more than 1.1 times as long as the one without communication, Stretto's step must be 1.1 times as fast.
+Exits 1 if Stretto falls short: it is asked to sum 1 MiB of ordinary memory at least 3 times as fast as Gloo and, wherever Gloo's step is
+more than 1.1 times as long as the one without communication, to make a step 1.1 times as fast.
 """
 import contextlib
 import os
@@ -12,41 +12,30 @@ import statistics
 import sys
 import time
 
+from perf.comparisons.harness import Comparison, Table, flag
 from perf.comparisons.peers import gpt
-from perf.comparisons.programs import ROOT, add_outputs, cores, parser_of, read_json, write_json
-from perf.pages.text import DocsSection, markdown_table, rounds_text, size_text
+from perf.comparisons.programs import ROOT, cores, read_json, write_json
+from perf.pages.text import Verdict, rounds_text, size_text
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
 
-sys.path.insert(0, str(ROOT / "build/torch"))
-import stretto_torch
-
 SIZES = [8, 1 << 10, 64 << 10, 1 << 20, 16 << 20]  # bytes
-SECTION = DocsSection("./dev perf torch")
 WANTED_SUM, WANTED_AT, WANTED_STEP = 3.0, 1 << 20, 1.1
 
 
-def sides_of(groups):
-    """The timed sides: each a group, and the context in which its memory is made."""
-    ordinary = contextlib.nullcontext
-    return {"stretto": (groups["stretto"], ordinary), "symmetric": (groups["stretto"], stretto_torch.symmetric_memory),
-            "gloo": (groups["gloo"], ordinary)}
-
-
-def time_sums(groups, size, rounds, seconds):
-    """Microseconds of each side's all_reduce in each round: the mean of a loop on the slower rank."""
-    times, tensors = {}, {}
-    for name, (_, memory) in sides_of(groups).items():
-        times[name] = []
+def time_sums(sides, size, rounds, seconds):
+    """Microseconds of each side's all_reduce in each round: the mean of a loop on the slower rank. sides: each a group, and the context
+    in which its memory is made."""
+    times, tensors = {name: [] for name in sides}, {}
+    for name, (_, memory) in sides.items():
         with memory():
             tensors[name] = torch.ones(size // 4)
     loops = {}
     for turn in range(rounds + 1):
-        for name, (group, _) in sides_of(groups).items():
-            tensor = tensors[name]
-            count = loops.get(name, 10)
+        for name, (group, _) in sides.items():
+            tensor, count = tensors[name], loops.get(name, 10)
             dist.barrier(group)
             start = time.perf_counter()
             for _ in range(count):
@@ -96,14 +85,18 @@ def time_steps(groups, shape, options):
 
 
 def be_rank(rank, options, port):
+    sys.path.insert(0, str(ROOT / "build/torch"))
+    import stretto_torch
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
     dist.init_process_group("stretto", rank=rank, world_size=2)
     groups = {"stretto": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
-    result = {"torch": torch.__version__, "cores": cores(), "rounds": options.rounds, "all_reduce": {}}
+    ordinary = contextlib.nullcontext
+    sides = {"stretto": (groups["stretto"], ordinary), "symmetric": (groups["stretto"], stretto_torch.symmetric_memory),
+             "gloo": (groups["gloo"], ordinary)}
+    result = {"torch": torch.__version__, "cores": cores(), "rounds": options.rounds, "all_reduce": {}, "steps": {}}
     for size in SIZES:
-        result["all_reduce"][size] = time_sums(groups, size, options.rounds, options.seconds)
-    result["steps"] = {}
+        result["all_reduce"][size] = time_sums(sides, size, options.rounds, options.seconds)
     for shape in options.shapes:
         result["steps"]["{} x {}".format(*shape)], result["parameters"] = time_steps(groups, shape, options)
     if rank == 0:
@@ -112,70 +105,56 @@ def be_rank(rank, options, port):
     dist.destroy_process_group()
 
 
-def compared(what, unit, times):
-    """Cells of a row, and by side how many times as fast as Gloo it is."""
-    gloo = statistics.median(times["gloo"])
-    cells, faster = [what, f"{gloo:.1f} {unit}"], {}
+def measured(options):
+    torch.multiprocessing.spawn(be_rank, (options, gpt.free_port()), nprocs=2)
+    yield read_json(options.json)
+
+
+def faster(times, side="stretto"):
+    """How many times as fast as Gloo, of the medians."""
+    return statistics.median(times["gloo"]) / statistics.median(times[side])
+
+
+def cells(what, unit, times):
+    row = [what, f"{statistics.median(times['gloo']):.1f} {unit}"]
     for side in [each for each in ("stretto", "symmetric") if each in times]:
         ratios = [theirs / ours for ours, theirs in zip(times[side], times["gloo"])]
-        median = statistics.median(times[side])
-        faster[side] = gloo / median
-        cells.append(f"{median:.1f} {unit} ({faster[side]:.2f}; {min(ratios):.2f} to {max(ratios):.2f})")
-    return cells, faster
+        row.append(f"{statistics.median(times[side]):.1f} {unit} ({faster(times, side):.2f}; {min(ratios):.2f} to {max(ratios):.2f})")
+    return row
 
 
-def report(result):
-    """A section of the page, and whether Stretto is as fast as is asked."""
-    fast = True
-    sums, steps = [], []
-    for size, times in result["all_reduce"].items():
-        cells, faster = compared(f"all_reduce, {size_text(int(size))}", "us", times)
-        sums.append(cells)
-        fast &= int(size) != WANTED_AT or faster["stretto"] >= WANTED_SUM
-    for tokens, times in result["steps"].items():
-        cells, faster = compared(tokens, "ms", times)
-        none = statistics.median(times["none"])
-        most = statistics.median(times["gloo"]) / none
-        steps.append([*cells, f"{none:.1f} ms ({most:.2f})"])
-        fast &= most < WANTED_STEP or faster["stretto"] >= WANTED_STEP
-    return "\n".join([f"PyTorch {result['torch']}, 2 ranks of one thread, {result['cores']} cores; {rounds_text(result['rounds'])}, the sides in turn. "
-                      "In brackets: Gloo's time over this one, of the medians; then its range over the rounds.", "",
-                      *markdown_table(["", "Gloo", "Stretto", "in symmetric memory"], sums), "",
-                      f"Steps of a GPT of {result['parameters'] / 1e6:.1f} M parameters, by tokens:", "",
-                      *markdown_table(["", "Gloo", "Stretto", "no communication"], steps)]), fast
+def tables(figures):
+    yield Table("", ["", "Gloo", "Stretto", "in symmetric memory"],
+                [cells(f"all_reduce, {size_text(int(size))}", "us", times) for size, times in figures["all_reduce"].items()])
+    yield Table(f"Steps of a GPT of {figures['parameters'] / 1e6:.1f} M parameters, by tokens", ["", "Gloo", "Stretto", "no communication"],
+                [[*cells(tokens, "ms", times), f"{statistics.median(times['none']):.1f} ms ({faster(times, 'none'):.2f})"]
+                 for tokens, times in figures["steps"].items()])
 
 
-def main():
-    parser = parser_of("torch", __doc__)
-    shape = dict(layers=6, hidden=384, heads=6, vocab=65, steps=5)
-    for name, value in shape.items():
-        parser.add_argument("--" + name.replace("_", "-"), type=int, default=value)
-    parser.add_argument("--tokens", default="6x256,1x64,1x16", help="tokens of a rank's step, batch x sequence (default %(default)s)")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.3, help="length of a loop of all_reduce (default %(default)s)")
-    add_outputs(parser, "torch_door", "docs/pytorch.md")
-    options = parser.parse_args()
+def verdicts(figures):
+    for size, times in figures["all_reduce"].items():
+        if int(size) == WANTED_AT:
+            yield Verdict(faster(times) >= WANTED_SUM, f"all_reduce of {size_text(WANTED_AT)}: {faster(times):.2f} times as fast as Gloo, wanted "
+                                                       f"{WANTED_SUM}")
+    for tokens, times in figures["steps"].items():
+        if faster(times, "none") >= WANTED_STEP:
+            yield Verdict(faster(times) >= WANTED_STEP, f"steps of {tokens} tokens: {faster(times):.2f} times as fast, wanted {WANTED_STEP}")
+
+
+def check(parser, options):
     try:
         options.shapes = [tuple(map(int, each.split("x", 1))) for each in options.tokens.split(",")]
     except ValueError:
         parser.error(f"--tokens {options.tokens}: give batch x sequence, like 6x256,1x64.")
-    if options.earlier:
-        result = read_json(options.earlier)
-    else:
-        wanted = gpt.fastest_environment()
-        if any(os.environ.get(name) != value for name, value in wanted.items()):
-            os.execve(sys.executable, [sys.executable, "-B", "-m", __spec__.name, *sys.argv[1:]], {**os.environ, **wanted})
-        torch.multiprocessing.spawn(be_rank, (options, gpt.free_port()), nprocs=2)
-        result = read_json(options.json)
-    section, fast = report(result)
-    print(section)
-    if options.write_docs:
-        SECTION.replace(options.write_docs, section)
-    if not fast:
-        print(f"\nAsked: all_reduce of {size_text(WANTED_AT)} {WANTED_SUM} times as fast, the step {WANTED_STEP} times.")
-        return 1
-    return 0
+    wanted = gpt.fastest_environment()
+    if not options.earlier and any(os.environ.get(name) != value for name, value in wanted.items()):
+        os.execve(sys.executable, [sys.executable, "-B", "-m", "perf", *sys.argv[1:]], {**os.environ, **wanted})
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+Comparison(
+    "torch", __doc__, measured, tables, verdicts, check=check, page="docs/pytorch.md",
+    about=lambda figures: f"PyTorch {figures['torch']}, 2 ranks of one thread; {rounds_text(figures['rounds'])}, the sides in turn. In brackets: "
+                          "Gloo's time over this one, of the medians; then its range over the rounds",
+    flags=(*(flag(f"--{name}", value) for name, value in dict(layers=6, hidden=384, heads=6, vocab=65, steps=5).items()),
+           flag("--tokens", "6x256,1x64,1x16", "tokens of a rank's step, batch x sequence"), flag("--rounds", 5),
+           flag("--seconds", 0.3, "length of a loop of all_reduce")))

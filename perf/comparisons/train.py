@@ -1,16 +1,14 @@
 """Compares training speed with PyTorch DDP over Gloo: the same model on 2 ranks of 1 thread, whole programs in turn.
 
-Prints the ratio of each round, its bound, which is the ratio if nothing but the products with weights took time, and the share of
-matrix products; then verdicts on the medians. Exits 1 if Stretto falls short of one.
+The bound of a ratio is the ratio if nothing but the products with weights took time. Exits 1 if Stretto falls short of a target.
 """
 import os
 import statistics
 import sys
 
-from perf.comparisons.programs import (BIN, ROOT, add_outputs, command_text, cpu_field, last_json, machine, model_text, parser_of, read_json,
-                                       run, write_json)
-from perf.comparisons.rounds import in_turn, median, ratio
-from perf.pages.text import DocsSection, Verdict, beside, machine_text, markdown_table, rounds_text, verdict_text
+from perf.comparisons.harness import Comparison, Table, flag, in_turn, median, ratio
+from perf.comparisons.programs import ROOT, cpu_field, last_json, model_text, run
+from perf.pages.text import Verdict, beside, rounds_text
 
 RANKS = 2
 DTYPES = ("fp32", "bf16")
@@ -42,27 +40,21 @@ def summary(rounds, dtype):
 
 
 def measured(options):
-    variables = LEVELS[options.level]
-    sides = {}
-    for dtype in options.dtypes:
-        flags = ["--nproc", RANKS, "--steps", options.steps, "--warmup", 6, "--dtype", dtype]
-        sides[f"Stretto {dtype}"] = [options.program, *flags]
+    variables, sides = LEVELS[options.level], {}
+    dtypes = [options.dtype] if options.dtype else DTYPES
+    for dtype in dtypes:
+        words = ["--nproc", RANKS, "--steps", options.steps, "--warmup", 6, "--dtype", dtype]
+        sides[f"Stretto {dtype}"] = [options.program, *words]
         # PyTorch asks the processor whether it has bf16 products, and then fails at those that it may not use.
         if options.level == "native" or dtype == "fp32":
-            sides[f"PyTorch {dtype}"] = ["/usr/bin/python3", ROOT / "perf/comparisons/peers/ddp_gpt.py", *flags]
+            sides[f"PyTorch {dtype}"] = ["/usr/bin/python3", ROOT / "perf/comparisons/peers/ddp_gpt.py", *words]
     rounds = in_turn(list(sides), options.rounds, lambda side: last_json(run(sides[side], **variables).stdout))
-    of_dtypes = {dtype: summary(rounds, dtype) for dtype in options.dtypes}
+    of_dtypes = {dtype: summary(rounds, dtype) for dtype in dtypes}
     if len(of_dtypes) == 2:
         of_dtypes["bf16"]["over_fp32"] = ratio(rounds, "Stretto bf16", "Stretto fp32")
-    return {
-        "machine": machine(),
-        "command": options.command,
-        "level": options.level,
-        "bf16_instructions": options.level == "native" and "avx512_bf16" in cpu_field("flags").split(),
-        "torch": next(figures["torch"] for figures in rounds[0].values() if "torch" in figures),
-        "rounds": options.rounds,
-        "dtypes": of_dtypes,
-    }
+    yield {"level": options.level, "bf16_instructions": options.level == "native" and "avx512_bf16" in cpu_field("flags").split(),
+           "torch": next((figures["torch"] for figures in rounds[0].values() if "torch" in figures), "none"), "rounds": options.rounds,
+           "dtypes": of_dtypes}
 
 
 def verdicts(figures):
@@ -73,14 +65,13 @@ def verdicts(figures):
                                                  f" ({of['bound']:.2f} if nothing but the products with weights took time)")
         if dtype == "fp32":
             yield Verdict(of["gemm_share"] >= SHARE, f"fp32: a share of {beside(of['gemm_share'], SHARE)} of matrix products, wanted {SHARE}")
-        if dtype == "bf16" and not figures["bf16_instructions"]:
+        elif not figures["bf16_instructions"]:
             over = of.get("over_fp32")
             yield Verdict(None if over is None else over >= 1,
                           "bf16, without bf16 instructions: tokens per second over those in fp32" + (f": {beside(over, 1)}" if over else ""))
 
 
-def table(figures):
-    header = ["", "Stretto, tokens/s", "PyTorch DDP", "ratio", "by round", "at most", "GEMM share", "GFLOP/s a rank"]
+def tables(figures):
     rows = []
     for dtype, of in figures["dtypes"].items():
         peer = ["-"] * 4
@@ -88,51 +79,18 @@ def table(figures):
             peer = [f"{of['ddp_tokens_per_s']:,.0f}", f"{statistics.median(of['ratios']):.2f}",
                     f"{min(of['ratios']):.2f} to {max(of['ratios']):.2f}", f"{of['bound']:.2f}"]
         rows.append([dtype, f"{of['stretto_tokens_per_s']:,.0f}", *peer, f"{of['gemm_share']:.2f}", f"{of['gemm_gflops_per_rank']:.0f}"])
-    return markdown_table(header, rows)
+    yield Table("", ["", "Stretto, tokens/s", "PyTorch DDP", "ratio", "by round", "at most", "GEMM share", "GFLOP/s a rank"], rows)
 
 
-def section(figures):
-    return "\n\n".join([
-        f"Measured by `{figures['command']}` on {machine_text(figures['machine'])}, PyTorch {figures['torch']}; {rounds_text(figures['rounds'])}.",
-        "\n".join(table(figures)), "\n".join(f"- {verdict_text(verdict)}" for verdict in verdicts(figures))])
-
-
-def parse():
-    parser = parser_of("train", __doc__)
-    parser.add_argument("--program", default=str(BIN / "train_speed"))
-    cuts = [
-        parser.add_argument("--dtype", choices=DTYPES, help="only this type"),
-        parser.add_argument("--level", choices=LEVELS, default="native", help="avx2: all sides as on a processor without AVX-512"),
-        parser.add_argument("--rounds", type=int, default=5),
-        parser.add_argument("--steps", type=int, default=5),
-    ]
-    add_outputs(parser, "train", "docs/performance.md")
-    options = parser.parse_args()
+def check(parser, options):
     if os.environ.get("STRETTO_CPU_LEVEL"):
         sys.exit("error: STRETTO_CPU_LEVEL would hold for Stretto alone; give --level, which holds for PyTorch as well.")
-    options.command = command_text(parser, options, cuts)
-    options.dtypes = [options.dtype] if options.dtype else list(DTYPES)
-    return options
 
 
-def main():
-    options = parse()
-    page = DocsSection("./dev perf train" + (" --level avx2" if options.level == "avx2" else ""))
-    if options.write_docs:
-        page.around(options.write_docs)
-    if options.earlier:
-        figures = read_json(options.earlier)
-    else:
-        print(f"{model_text(6)}, {RANKS} ranks", file=sys.stderr)
-        figures = measured(options)
-        write_json(options.json, figures)
-    print("\n".join(table(figures)))
-    for verdict in verdicts(figures):
-        print(verdict_text(verdict))
-    if options.write_docs:
-        page.replace(options.write_docs, section(figures))
-    return 0 if all(verdict.holds for verdict in verdicts(figures)) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+Comparison(
+    "train", __doc__, measured, tables, verdicts, page="docs/performance.md", program="train_speed", check=check,
+    about=lambda figures: f"{model_text(6)}, {RANKS} ranks; PyTorch {figures['torch']}; {rounds_text(figures['rounds'])}",
+    section=lambda options: "./dev perf train" + (" --level avx2" if options.level == "avx2" else ""),
+    flags=(flag("--dtype", text="only this type", choices=DTYPES),
+           flag("--level", "native", "avx2: all sides as on a processor without AVX-512", choices=LEVELS),
+           flag("--rounds", 5), flag("--steps", 5)))

@@ -37,6 +37,15 @@ def verdict_text(verdict):
     return f"{MARKS[verdict.holds]}: {verdict.text}"
 
 
+def missed(verdicts):
+    """What a page says of all that is wanted: by name only what does not hold."""
+    short = [verdict for verdict in verdicts if not verdict.holds]
+    if not short:
+        return f"All {len(verdicts)} targets are met." if verdicts else ""
+    return "\n".join([f"{len(short)} of {len(verdicts)} targets are missed:", "",
+                      *(f"- {'not measured: ' if verdict.holds is None else ''}{verdict.text}" for verdict in short)])
+
+
 def numeric_columns(rows):
     """For each column: whether its cells are numbers, or say that there is none. Such a column is aligned to the right."""
     return [all(re.match(r"-?\d|(-|none|N/A|not measured|)$", cell) for cell in column) for column in zip(*rows)]
