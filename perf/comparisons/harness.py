@@ -6,7 +6,7 @@ import sys
 from typing import Callable
 
 from perf.comparisons.programs import BIN, add_outputs, command_text, machine, parser_of, read_json, write_json
-from perf.pages.text import DocsSection, machine_text, markdown_table, missed, terminal_table, verdict_text
+from perf.pages.text import DocsSection, listed, machine_text, markdown_table, missed, terminal_table, verdict_text
 
 COMPARISONS = {}  # by name, once their modules are imported
 
@@ -49,6 +49,8 @@ class Comparison:
     section: Callable = None  # from options: the command that the section's marks name
     check: Callable = nothing  # completes and checks the options: (parser, options)
     excused: Callable = lambda figures: False  # whether a figure may be missing
+    targets_only: bool = False  # the page has every target and no table
+    simulated: bool = False  # the figures are the same on every machine
     parts: dict = None  # comparisons of one command, each with a section of its own
     chosen: Callable = None  # from options: the names of the parts to measure; by default all
 
@@ -58,8 +60,9 @@ class Comparison:
     # ---- from figures
 
     def sentence(self, figures):
+        how = f"Simulated by `{figures['command']}`" if self.simulated else f"Measured by `{figures['command']}` on {machine_text(figures['machine'])}"
         about = self.about(figures)
-        return f"Measured by `{figures['command']}` on {machine_text(figures['machine'])}{f': {about}' if about else ''}."
+        return how + (f": {about}." if about else ".")
 
     def report(self, figures):
         lines = [self.sentence(figures)]
@@ -69,11 +72,12 @@ class Comparison:
 
     def page_text(self, figures):
         blocks = [self.sentence(figures)]
-        for table in self.tables(figures):
+        for table in self.tables(figures) if not self.targets_only else []:
             if table.in_page:
                 blocks.append("\n".join([*([f"{table.title}:", ""] if table.title else []), *markdown_table(table.header, table.rows)]))
         blocks.append("\n".join(f"- {note}" for note in self.notes(figures)))
-        return "\n\n".join(filter(None, [*blocks, missed(self.judged(figures))]))
+        blocks.append(listed(self.judged(figures)) if self.targets_only else missed(self.judged(figures)))
+        return "\n\n".join(filter(None, blocks))
 
     def judged(self, figures):
         """The verdicts without those on what may be missing."""

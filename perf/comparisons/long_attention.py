@@ -23,7 +23,7 @@ PASSES = {"forward_ms": "forward ms", "backward_ms": "backward ms", "ms": "both 
 
 
 def part(name, *functions, **more):
-    return Comparison(f"long {name}", __doc__, *functions, section=lambda options: f"./dev perf long --only {name}", **more)
+    return Comparison(f"long {name}", __doc__, *functions, section=lambda options: f"./dev perf long --only {name}", targets_only=True, **more)
 
 
 def tokens(options):
@@ -95,7 +95,7 @@ def overlap(name, core, title, wanted):
                     [[row["pass"], row["links_by"], "yes" if row["overlap"] else "no", *(f"{row[key]:.0f}" for key in times),
                       f"{row['efficiency']:.2f}"] for row in figures["rows"]])
 
-    return part(name, measured, tables, verdicts)
+    return part(name, measured, tables, verdicts, about=setting)
 
 
 # ---- balance
@@ -152,6 +152,6 @@ def torch_tables(figures):
                          [*(column(heading, key) for key, heading in PASSES.items()), ratio_column(STRETTO)])
 
 
-PARTS = {"balance": part("balance", balance_measured, balance_tables, balance_verdicts),
+PARTS = {"balance": part("balance", balance_measured, balance_tables, balance_verdicts, about=setting),
          "ring": overlap("ring", "zigzag", "Ring attention", WANTED_RING), "ulysses": overlap("ulysses", "ulysses", "Ulysses", WANTED_ULYSSES),
-         "torch": part("torch", torch_measured, torch_tables, torch_verdicts)}
+         "torch": part("torch", torch_measured, torch_tables, torch_verdicts, about=setting)}

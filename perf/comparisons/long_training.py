@@ -11,6 +11,7 @@ from perf.comparisons.programs import BIN, figures_of, last_json, run
 from perf.pages.text import Verdict, rounds_text
 
 WANTED_SP, WANTED_ACTIVATIONS, WANTED_SPEED_UP = 1.0, 0.55, 0.9
+MODEL = "{} layers, {} wide, {} heads, {} tokens, 1 sequence a microbatch, fp32"
 MEMORY_COLUMNS = [column("activations, MB", "activation_bytes", 1, 1e6), column("by formula, MB", "planned_activation_bytes", 1, 1e6),
                   column("all tensors, MB", "memory_bytes", 1, 1e6)]
 
@@ -21,9 +22,12 @@ def train(model, flags, **variables):
     return last_json(run([BIN / "train_speed", *words, "--batch", 1, *flags], **variables).stdout)
 
 
+def about(figures):
+    return MODEL.format(*figures["model"])
+
+
 def table(title, figures, sides, base):
-    model = "{} layers, {} wide, {} heads, {} tokens, 1 sequence a microbatch, fp32".format(*figures["model"])
-    yield table_of_sides(f"{title}; {model}; {rounds_text(len(figures['rounds']))}", figures["rounds"], sides,
+    yield table_of_sides(f"{title}; {about(figures)}; {rounds_text(len(figures['rounds']))}", figures["rounds"], sides,
                          [*SPEED, ratio_column(base), *TRAVEL, *MEMORY_COLUMNS])
 
 
@@ -112,5 +116,10 @@ def fits_tables(figures):
                 [[ranks, str(count), f"{count / tokens['1']:.2f}"] for ranks, count in tokens.items()])
 
 
-PARTS = {"sp": part("sp", sp_measured, sp_tables, sp_verdicts), "length": part("length", length_measured, length_tables, length_verdicts),
-         "fits": part("fits", fits_measured, fits_tables)}
+def fits_notes(figures):
+    yield (f"Longest sequences of a model of 4 layers, 256 wide, with which a rank needs at most {MEMORY >> 30} GiB by formula: "
+           + ", ".join(f"{count} tokens on {ranks}" for ranks, count in figures["tokens"].items()) + " ranks (--cp)")
+
+
+PARTS = {"sp": part("sp", sp_measured, sp_tables, sp_verdicts, about=about), "length": part("length", length_measured, length_tables, length_verdicts, about=about),
+         "fits": part("fits", fits_measured, fits_tables, notes=fits_notes)}

@@ -107,7 +107,7 @@ def check(parser, options):
         sys.exit(f"error: --cases takes {', '.join([*COLLECTIVES, *OTHERS])}.")
 
 
-Comparison("mpi", __doc__, measured, tables, verdicts, check=check, page="docs/mpi.md", about=lambda figures: rounds_text(figures["rounds"]),
+Comparison("mpi", __doc__, measured, tables, verdicts, check=check, page="docs/mpi.md", targets_only=True, about=lambda figures: rounds_text(figures["rounds"]),
            flags=(flag("--sizes", "8,1K,16K,64K,256K,1M,8M", f"bytes of the largest buffer of {', '.join(COLLECTIVES)}"),
                   flag("--ranks", "2,4,5,8"),
                   flag("--cases", ",".join(["all_reduce", *OTHERS]), f"any of {','.join([*COLLECTIVES, *OTHERS])}"),

@@ -154,14 +154,15 @@ def quantized_times(figures):
 
 
 def model_ratios(figures, size):
-    """(method, time on the link model over time on sockets). The library's choice is left out if it differs between the two, and so is
-    the chosen method by its name if it was measured on sockets alone."""
+    """(method, time on the link model over time on sockets). The library's choice is left out if it differs between the two, and so are
+    the chosen method by its name if it was measured on sockets alone, and the methods that are measured at other sizes."""
     times = figures["times"]
     chosen = {choice_of(figures, side, size) for side in ("model", "stretto")} - {None}
     by_name = chosen - set(times.get("model", {}))
     methods = dict.fromkeys([*times.get("stretto", {}), *times.get("model", {})])
-    return [(method, ratio(time_of(figures, "model", size, method), time_of(figures, "stretto", size, method)))
-            for method in methods if method not in by_name and (len(chosen) < 2 or method != CHOSEN)]
+    both = [(method, time_of(figures, "model", size, method), time_of(figures, "stretto", size, method)) for method in methods]
+    return [(method, ratio(model, ours)) for method, model, ours in both
+            if (model or ours) and method not in by_name and (len(chosen) < 2 or method != CHOSEN)]
 
 
 def verdicts(figures):

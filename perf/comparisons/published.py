@@ -79,4 +79,4 @@ def verdicts(figures):
                 yield Verdict(abs(found) <= MOST_OFF, f"{row['model']}, {recomputed(row)}: {found * 100:+.1f}%, at most 10% off")
 
 
-Comparison("published", __doc__, measured, tables, verdicts, page="docs/layout.md", program="stretto-plan")
+Comparison("published", __doc__, measured, tables, verdicts, page="docs/layout.md", program="stretto-plan", simulated=True)

@@ -64,7 +64,7 @@ def tables(figures):
                     [[str(ranks), *(fastest.get((ranks, size), "") for size in sizes)] for ranks in dict.fromkeys(row[0] for row in rows)])
 
 
-Comparison("scale", __doc__, measured, tables, page="docs/scale.md", program="stretto-plan", about=lambda figures: f"links {figures['links']}",
+Comparison("scale", __doc__, measured, tables, page="docs/scale.md", program="stretto-plan", simulated=True, about=lambda figures: f"links {figures['links']}",
            flags=(("links", {"nargs": "?", "type": pathlib.Path, "default": ROOT / "docs/links/two_level.json",
                              "help": "link file (default docs/links/two_level.json)"}, False),
                   ("collectives", {"nargs": "*", "metavar": "COLLECTIVE", "help": "default " + " ".join(COLLECTIVES)}, False),

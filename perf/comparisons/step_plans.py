@@ -36,14 +36,13 @@ def cells(ranks, ratio, plan):
 def tables(figures):
     for title, rows in figures["plans"].items():
         yield Table(title, HEAD, [cells(*row) for row in rows], in_page=False)
-
-
-def notes(figures):
+    gains = []
     for title, rows in figures["plans"].items():
-        for (_, ratio, _), (ranks, _, _) in zip(rows[::len(RANKS)], rows[len(RANKS) - 1::len(RANKS)]):
+        for ratio in dict.fromkeys(row[1] for row in rows):
             here = [cells(*row) for row in rows if row[1] == ratio]
-            yield (f"{title}, {ratio}: {', '.join(f'{row[6]} on {row[0]}' for row in here)} ranks over the faster of no partition and buckets of "
-                   f"25 MiB; {here[-1][7]} over buckets by level on {ranks:,}")
+            gains.append([title, ratio, *(row[6] for row in here), here[-1][7]])
+    yield Table("How many times as fast as the faster of no partition and buckets of 25 MiB",
+                ["step", "inside : between", *(f"{ranks:,} ranks" for ranks in RANKS), f"over buckets by level, {RANKS[-1]:,} ranks"], gains)
 
 
-Comparison("plans", __doc__, measured, tables, notes=notes, page="docs/planner.md", program="stretto-plan")
+Comparison("plans", __doc__, measured, tables, page="docs/planner.md", program="stretto-plan", simulated=True)

@@ -64,4 +64,4 @@ def tables(figures):
         yield table_of_sides(title, table["rounds"], SIDES[table["part"]], columns)
 
 
-MEMORY = Comparison("layouts memory", __doc__, measured, tables, verdicts, section=lambda options: "./dev perf layouts")
+MEMORY = Comparison("layouts memory", __doc__, measured, tables, verdicts, section=lambda options: "./dev perf layouts", targets_only=True)

@@ -37,13 +37,17 @@ def verdict_text(verdict):
     return f"{MARKS[verdict.holds]}: {verdict.text}"
 
 
+def listed(verdicts):
+    """Items of a page."""
+    return "\n".join(f"- {'not measured: ' if verdict.holds is None else '' if verdict.holds else 'missed: '}{verdict.text}" for verdict in verdicts)
+
+
 def missed(verdicts):
     """What a page says of all that is wanted: by name only what does not hold."""
     short = [verdict for verdict in verdicts if not verdict.holds]
     if not short:
         return f"All {len(verdicts)} targets are met." if verdicts else ""
-    return "\n".join([f"{len(short)} of {len(verdicts)} targets are missed:", "",
-                      *(f"- {'not measured: ' if verdict.holds is None else ''}{verdict.text}" for verdict in short)])
+    return f"{len(short)} of {len(verdicts)} targets are missed:\n\n{listed(short).replace('- missed: ', '- ')}"
 
 
 def numeric_columns(rows):
