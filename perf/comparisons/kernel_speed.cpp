@@ -1,36 +1,20 @@
 // The kernels of training that move memory more than they compute, beside plain loops that read and write as many bytes in
 // the same mix. One thread; both sides in turn; medians. Sizes: one far beyond the caches, and the trainer's own in `./dev
 // perf train` (1536 tokens, width 384), of which a part stays in a cache.
-#include <CLI/CLI.hpp>
-#include <algorithm>
-#include <cstdio>
-#include <ctime>
 #include <functional>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <random>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "../gpu/gpu_data.hpp"
-#include "common/output_file.hpp"
 #include "memory_loop.hpp"
-#include "perf/result.hpp"
-#include "stretto/build.hpp"
-#include "stretto/device.hpp"
-#include "stretto/kernels.hpp"
+#include "speed.hpp"
 
 namespace {
 
 using namespace stretto;
 using memory_loop::Access;
-
-struct Options {
-  std::vector<std::string> dtypes = {"f32", "bf16"};
-  int repetitions = 15;
-  std::string json;
-};
+using speed::median, speed::thread_seconds;
 
 struct Size {
   const char* name;
@@ -109,18 +93,6 @@ std::vector<Case> embedding(const Size& size, DType dtype) {
            }}};
 }
 
-// The thread's processor time, on which other programs on the machine have less influence.
-double thread_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 nlohmann::ordered_json measure(const Case& what, const Size& size, DType dtype, int repetitions) {
   std::vector<Tensor> copies;  // the loop's own, from the same allocator
   std::vector<memory_loop::Array> arrays;
@@ -159,16 +131,8 @@ nlohmann::ordered_json measure(const Case& what, const Size& size, DType dtype, 
           {"ratio", median(ratios)}};
 }
 
-int run(int argc, char** argv) {
-  Options options;
-  CLI::App app("Compares the kernels of training that move memory with plain loops");
-  app.add_option("--dtypes", options.dtypes, "f32, bf16, f16")->delimiter(',');
-  app.add_option("--repetitions", options.repetitions, "Repetitions of each side, in turn")->check(CLI::PositiveNumber);
-  app.add_option("--json", options.json, "A file for the results");
-  CLI11_PARSE(app, argc, argv);
-  if (!options.json.empty()) perf::check_writable("--json", options.json);
+nlohmann::ordered_json measure_all(const speed::Options& options) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  std::printf("# %s, %s, one thread; GB/s of bytes read and written\n", processor_name().c_str(), vector_target().c_str());
   std::printf("%-24s %-5s %-8s %8s %8s %8s %7s\n", "kernel", "dtype", "size", "MB", "GB/s", "loop", "ratio");
   const auto add = [&](const Case& what, const Size& size, DType dtype) {
     const nlohmann::ordered_json row = measure(what, size, dtype, options.repetitions);
@@ -187,19 +151,14 @@ int run(int argc, char** argv) {
       }
     }
   }
-  const nlohmann::ordered_json all = {
-      {"cpu", processor_name()}, {"vectors", vector_target()}, {"version", build_version()}, {"rows", rows}};
-  if (!options.json.empty()) perf::write_file("--json", options.json, all.dump(1) + "\n");
-  return 0;
+  return rows;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 2;
-  }
+  CLI::App app("Compares the kernels of training that move memory with plain loops");
+  speed::Options options{.dtypes = {"f32", "bf16"}, .repetitions = 15, .json = ""};
+  return speed::run(
+      app, options, argc, argv, [&] { return measure_all(options); }, [] { return true; });
 }

@@ -1,34 +1,23 @@
 // Compares the kernels of quantization with a copy that moves as many bytes as the kernel reads and writes. One thread; both
 // sides in turn; medians. Exits with an error if a ratio is below --at-least.
-#include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstddef>
-#include <cstdio>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <random>
-#include <string>
-#include <vector>
 
-#include "common/output_file.hpp"
 #include "common/size_text.hpp"
-#include "perf/result.hpp"
-#include "stretto/build.hpp"
-#include "stretto/device.hpp"
-#include "stretto/kernels.hpp"
+#include "speed.hpp"
 #include "stretto/stream.hpp"
 
 namespace {
 
 using namespace stretto;
 
-struct Options {
+using speed::median;
+
+struct Options : speed::Options {
   std::vector<std::string> sizes = {"512K", "64M"};
   std::vector<std::string> formats = {"int8", "int4", "fp8", "onebit"};
-  std::vector<std::string> dtypes = {"f32", "bf16"};
-  int repetitions = 9;
   double at_least = 0;
-  std::string json;
 };
 
 struct Case {
@@ -40,11 +29,6 @@ struct Case {
 struct Speed {
   double kernel, copy;  // bytes a second
 };
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 class Bench {
  public:
@@ -129,12 +113,8 @@ class Bench {
   std::vector<const void*> sources_;
 };
 
-int run(const Options& options) {
-  if (!options.json.empty()) perf::check_writable("--json", options.json);
+nlohmann::ordered_json measure_all(const Options& options, bool& fast) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  bool fast = true;
-  std::printf("# %s, %s, one thread; GB/s of bytes read and written\n", stretto::processor_name().c_str(),
-              vector_target().c_str());
   std::printf("%-7s %-5s %6s  %-24s %8s %8s %7s\n", "format", "dtype", "bytes", "kernel", "GB/s", "copy", "ratio");
   for (const std::string& format : options.formats) {
     for (const std::string& dtype : options.dtypes) {
@@ -159,28 +139,18 @@ int run(const Options& options) {
       }
     }
   }
-  const nlohmann::ordered_json all = {
-      {"cpu", stretto::processor_name()}, {"vectors", vector_target()}, {"version", build_version()}, {"rows", rows}};
-  if (!options.json.empty()) perf::write_file("--json", options.json, all.dump(1) + "\n");
-  return fast ? 0 : 1;
+  return rows;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    Options options;
-    CLI::App app("Compares the kernels of quantization with a copy");
-    app.add_option("--sizes", options.sizes, "Bytes of the elements, such as 512K or 64M")->delimiter(',');
-    app.add_option("--formats", options.formats, "int8, int4, fp8, onebit")->delimiter(',');
-    app.add_option("--dtypes", options.dtypes, "f32, bf16, f16")->delimiter(',');
-    app.add_option("--repetitions", options.repetitions, "Repetitions of each side, in turn")->check(CLI::PositiveNumber);
-    app.add_option("--at-least", options.at_least, "Fail if a ratio is below this");
-    app.add_option("--json", options.json, "A file for the results");
-    CLI11_PARSE(app, argc, argv);
-    return run(options);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 2;
-  }
+  CLI::App app("Compares the kernels of quantization with a copy");
+  Options options{{.dtypes = {"f32", "bf16"}, .repetitions = 9, .json = ""}};
+  bool fast = true;
+  app.add_option("--sizes", options.sizes, "Bytes of the elements, such as 512K or 64M")->delimiter(',');
+  app.add_option("--formats", options.formats, "int8, int4, fp8, onebit")->delimiter(',');
+  app.add_option("--at-least", options.at_least, "Fail if a ratio is below this");
+  return speed::run(
+      app, options, argc, argv, [&] { return measure_all(options, fast); }, [&] { return fast; });
 }

@@ -70,139 +70,89 @@ class WithoutAGpu(unittest.TestCase):
             self.assertRegex(done.stderr, r"\Aerror: this machine has no GPU of NVIDIA's; [^\n]*\.\n\Z")
 
 
+def put(value, *path):
+    """Sets what lies on that path of the steps."""
+    def spoil(steps):
+        for key in path[:-1]:
+            steps = steps[key]
+        steps[path[-1]] = value
+    return spoil
+
+
 class Verdicts(unittest.TestCase):
     def test_all_that_is_asked_holds(self):
         self.assertEqual(set(held(good_results()).values()), {True})
-        self.assertEqual(len(page.verdicts(good_results())), 4 + 2 + len(page.HELD_TO_COPY) + 2 + 1)
+        self.assertAlmostEqual(page.utilisation(good_results())["stretto"], 4e13 / 0.1 / 7.5e14)  # of the best rate
 
-    def test_each_can_fall_short(self):
-        def failing_test(steps):
-            steps["collectives"].update(counts(failed=["A.b"]))
-
-        def finding(steps):
-            steps["sanitizer"]["racecheck"]["findings"] = 1
-
-        def no_summary(steps):
-            steps["sanitizer"]["memcheck"]["summaries"] = 0
-
-        def slow_kernel(steps):
-            steps["kernels"]["rows"][3]["ratio_to_copy"] = 0.84
-
-        def slow_step(steps):
-            steps["gpt2"]["times_as_fast"] = 0.99
-
-        def idle(steps):
-            steps["kernels"]["matrix_flops_a_second"] = 9e14
-
-        def exposed(steps):
-            for each in steps["overlap"]["rows"]:
-                each["efficiency"] = 0.79
-
-        for spoil in (failing_test, finding, no_summary, slow_kernel, slow_step, idle, exposed):
+    def test_what_falls_short(self):
+        """A change of the steps; the verdicts that do not hold any more (of None it is not known); and what the page has."""
+        error = {"error": "out of | memory\nat all."}
+        for spoil, expected, shown in (
+                (put(["A.b"], "collectives", "failed"), [False], ""),
+                (put(["outside of any test"], "tests", "crashed"), [False], ""),
+                (put(1, "sanitizer", "racecheck", "findings"), [False], ""), (put(0, "sanitizer", "memcheck", "summaries"), [False], ""),
+                (put(0.84, "kernels", "rows", 3, "ratio_to_copy"), [False], "84% of a copy"),
+                (put(0.99, "gpt2", "times_as_fast"), [False], ""), (put(9e14, "kernels", "matrix_flops_a_second"), [False], "| gemm |"),
+                (put([], "overlap", "rows"), [None], ""), (put([], "kernels", "rows"), [None] * len(page.HELD_TO_COPY), ""),
+                (put("no luck\nat all.", "kernels", "error"), [False], "| gemm |"), (put("no luck", "gpt2", "error"), [False], "| Stretto | 100.0 |"),
+                (put({"kernel": "gelu", "what": "any", **error}, "kernels", "rows", -1), [False], "| gelu | any |  |  | out of \\| memory at all. |"),
+                (put({"step": "summed_gradients", "rows": 4096, **error}, "overlap", "rows", 0), [False], "| summed gradients | 4096 |  |"),
+                (lambda steps: steps.pop("gpt2"), [None], "")):
             results = good_results()
             spoil(results["steps"])
-            self.assertEqual(sum(verdict.holds is False for verdict in page.verdicts(results)), 1, spoil.__name__)
-
-    def test_a_step_that_has_not_run_is_not_judged(self):
-        results = good_results()
-        del results["steps"]["kernels"]
-        self.assertEqual([verdict for verdict in page.verdicts(results) if not verdict.holds],
-                         [("kernels", None, "kernels at 85% of a copy's bandwidth")])
-
-    def test_nothing_holds_of_a_step_that_ended_badly_though_its_figures_are_shown(self):
-        for name, what in (("kernels", "| gemm |"), ("gpt2", "| Stretto | 100.0 |"), ("overlap", "| summed gradients | 4096 |")):
-            results = good_results()
-            results["steps"][name]["error"] = "no luck\nat all."
-            self.assertEqual([verdict.holds for verdict in page.verdicts(results) if verdict.step == name], [False])
-            self.assertRegex(page.section(results), "FALLS SHORT: [^\n]*: no luck at all\n")
-            self.assertIn(what, page.section(results))
-            self.assertIn("no luck at all", page.report(results))
-
-    def test_a_case_that_failed_falls_short_with_its_text(self):
-        results = good_results()
-        results["steps"]["kernels"]["rows"] += [{"kernel": "quantize", "what": "int8", "error": "out of | memory"},
-                                                {"kernel": "gelu", "what": "any", "error": "no launch"}]
-        results["steps"]["overlap"]["rows"][0] = {"step": "summed_gradients", "rows": 4096, "error": "lost"}
-        self.assertEqual([verdict.text.split(":")[0] for verdict in page.verdicts(results) if not verdict.holds],
-                         ["quantize, int8", "gelu, any", "quantize", "overlap, summed gradients, 4096 rows"])
-        self.assertIn("| quantize | int8 |  |  | out of \\| memory |", page.section(results))
-        self.assertIn("| summed gradients | 4096 |  |  |  |  |  | lost |", page.section(results))
-
-    def test_a_program_that_measured_nothing_proves_nothing(self):
-        results = good_results()
-        for name in ("kernels", "overlap"):
-            results["steps"][name]["rows"] = []
-            self.assertEqual({verdict.holds for verdict in page.verdicts(results) if verdict.step == name}, {None})
+            self.assertEqual([verdict.holds for verdict in page.verdicts(results) if not verdict.holds], expected, (expected, shown))
+            self.assertIn(shown, page.section(results))
             page.report(results)
 
-    def test_notes_of_the_library_are_reported(self):
+    def test_notes_and_rates_of_another_machine(self):
         results = good_results()
-        said = "[x] [stretto] [info] Attention takes the library's own kernels: [why]\nmore"
-        results["steps"]["kernels"]["notes"] = gpu_run.NOTE.findall(said)
+        results["steps"]["kernels"]["notes"] = gpu_run.NOTE.findall("[x] [stretto] [info] Attention takes the library's own kernels: [why]\nmore")
         self.assertIn("- note of kernels: Attention takes the library's own kernels: [why]\n", page.section(results))
-
-    def test_rates_of_another_machine_do_not_count(self):
-        results = good_results()
         results["steps"]["kernels"].update(machine="GPU-2, driver 1.2", matrix_flops_a_second=8e14)
         self.assertAlmostEqual(page.utilisation(results)["stretto"], 4e13 / 0.1 / 7.5e14)
-        self.assertEqual(page.matrix_rate(results, "kernels"), 8e14)
 
-    def test_tests_that_were_all_skipped_prove_nothing(self):
-        self.assertFalse(page.all_passed(counts(5, skipped=5)))
+    def test_tests_that_prove_nothing(self):
         self.assertTrue(page.all_passed(counts(5, skipped=4)))
-
-    def test_a_program_that_ends_badly_behind_its_last_test_proves_nothing(self):
-        for name in ("crashed", "hung"):
-            self.assertFalse(page.all_passed({**counts(5), name: [test_runs.OUTSIDE]}))
-
-    def test_utilisation_is_of_the_best_rate(self):
-        self.assertAlmostEqual(page.utilisation(good_results())["stretto"], 4e13 / 0.1 / 7.5e14)
+        for nothing in (counts(5, skipped=5), {**counts(5), "hung": [test_runs.OUTSIDE]}):
+            self.assertFalse(page.all_passed(nothing))
 
 
-class Page(unittest.TestCase):
+class Files(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.at = pathlib.Path(directory.name)
+
     def test_figures_go_between_the_marks(self):
-        with tempfile.TemporaryDirectory() as directory:
-            file = pathlib.Path(directory) / "page.md"
-            file.write_text(f"before\n{page.SECTION.begin}\nstale\n{page.SECTION.end}\nafter\n")
-            page.SECTION.replace(file, page.section(good_results()) + "\n\n" + page.section({**good_results(), "gpu": "Another GPU"}))
-            text = file.read_text()
-            self.assertTrue(text.startswith("before\n") and text.endswith("after\n"))
-            self.assertNotIn("stale", text)
-            self.assertIn("| gemm | square | 1000.0 | 700 TFLOP/s | 0.93 of the matrix rate |", text)
-            self.assertIn("| Stretto | 100.0 | 327,680 | 0.53 |", text)
-            self.assertIn("- holds: overlap efficiency, summed gradients: median 0.80 of 4096, 8192 rows; asked 0.8\n", text)
-            self.assertEqual([line for line in text.splitlines() if line.startswith("### ")], ["### A GPU", "### Another GPU"])
-
-    def test_the_committed_page_has_the_marks(self):
         page.SECTION.around(ROOT / "docs/performance.md")
+        file = self.at / "page.md"
+        file.write_text(f"before\n{page.SECTION.begin}\nstale\n{page.SECTION.end}\nafter\n")
+        page.SECTION.replace(file, page.section(good_results()))
+        text = file.read_text()
+        self.assertTrue(text.startswith("before\n") and text.endswith("after\n") and "stale" not in text, text)
+        for line in ("| gemm | square | 1000.0 | 700 TFLOP/s | 0.93 of the matrix rate |", "| Stretto | 100.0 | 327,680 | 0.53 |"):
+            self.assertIn(line, text)
 
     def test_the_command_judges_a_file(self):
-        with tempfile.TemporaryDirectory() as directory:
-            file = pathlib.Path(directory) / "a_gpu.json"
-            for results, status in ((good_results(), 0), ({**good_results(), "steps": {}}, 1)):
-                file.write_text(json.dumps(results))
-                done = subprocess.run([sys.executable, "-B", "-m", "perf.gpu.run", "--from", file], cwd=ROOT, capture_output=True, text=True)
-                self.assertEqual(done.returncode, status, done.stderr)
-                self.assertIn("overlap", done.stdout)
-
-    def test_results_are_named_like_the_gpu(self):
-        self.assertEqual(gpu_results.name_of("NVIDIA H200"), "h200")
-        self.assertEqual(gpu_results.name_of("NVIDIA H100 80GB HBM3"), "h100_80gb_hbm3")
+        for results, status in ((good_results(), 0), ({**good_results(), "steps": {}}, 1)):
+            (self.at / "a_gpu.json").write_text(json.dumps(results))
+            done = subprocess.run([sys.executable, "-B", "-m", "perf.gpu.run", "--from", self.at / "a_gpu.json"], cwd=ROOT, capture_output=True,
+                                  text=True)
+            self.assertEqual(done.returncode, status, done.stderr)
 
     def test_the_newest_of_each_step_counts(self):
-        with tempfile.TemporaryDirectory() as directory:
-            files = [pathlib.Path(directory) / f"{name}.json" for name in ("old", "new", "other")]
-            old, new, other = good_results(), good_results(), {**good_results(), "gpu": "Another GPU"}
-            new["steps"] = {"tests": {**new["steps"]["tests"], "date": "2000-01-01T09:00:00+00:00", **counts(7)}}
-            new["machine"]["cores"] = 3
-            for file, results in zip(files, (old, new, other)):
-                file.write_text(json.dumps(results))
-            for order in (files[:2], files[1::-1]):
-                found = gpu_results.merged(order)
-                self.assertEqual((found["steps"]["tests"]["tests"], found["steps"]["parity"]["tests"]), (7, 10))
-                self.assertEqual(found["machine"]["cores"], 3)
-            with self.assertRaisesRegex(SystemExit, "is of A GPU, .*other.json of Another GPU; judge"):
-                gpu_results.merged([files[0], files[2]])
+        self.assertEqual([gpu_results.name_of(gpu) for gpu in ("NVIDIA H200", "NVIDIA H100 80GB HBM3")], ["h200", "h100_80gb_hbm3"])
+        files = [self.at / f"{name}.json" for name in ("old", "new", "other")]
+        old, new, other = good_results(), good_results(), {**good_results(), "gpu": "Another GPU"}
+        new["steps"] = {"tests": {**new["steps"]["tests"], "date": "2000-01-01T09:00:00+00:00", **counts(7)}}
+        new["machine"]["cores"] = 3
+        for file, results in zip(files, (old, new, other)):
+            file.write_text(json.dumps(results))
+        for order in (files[:2], files[1::-1]):
+            found = gpu_results.merged(order)
+            self.assertEqual((found["steps"]["tests"]["tests"], found["steps"]["parity"]["tests"], found["machine"]["cores"]), (7, 10, 3))
+        with self.assertRaises(SystemExit):
+            gpu_results.merged([files[0], files[2]])
 
 
 # Speaks as GoogleTest programs do. Good.two crashes where it is not alone in its process from there on, Good.three fails in

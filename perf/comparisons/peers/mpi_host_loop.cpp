@@ -2,28 +2,13 @@
 // loop of stretto-perf in a program of its own. Rank 0 prints a line with a JSON object for each size. A size is the most
 // bytes that a rank has in one buffer. Elements are f32, reductions are sums, and rank 0 is the root; broadcast is in place.
 // The collective `communicators` has no size: it duplicates a communicator, splits it in two, and frees what it made.
-#define OMPI_SKIP_MPICXX  // the C++ interface, which MPI has removed
-#include <mpi.h>
-
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
+#include <iterator>
 #include <memory>
-#include <string>
 #include <vector>
 
-#include "perf/iterations.hpp"
+#include "mpi_loop.hpp"
 
 namespace {
-
-int rank = 0;
-int ranks = 1;
-
-[[noreturn]] void fail(const std::string& sentence) {
-  if (rank == 0) std::fprintf(stderr, "error: %s\n", sentence.c_str());
-  MPI_Abort(MPI_COMM_WORLD, 1);
-  std::abort();
-}
 
 // An input element of a rank: small integers, whose sums are exact. The period is a prime, so that no part of a buffer looks
 // like another.
@@ -47,6 +32,8 @@ std::shared_ptr<float> allocate(std::int64_t count) {
   return {static_cast<float*>(std::aligned_alloc(64, (count * sizeof(float) + 63) / 64 * 64)), std::free};
 }
 
+const char* const names[] = {"all_reduce", "reduce_scatter", "all_gather",   "all_to_all",   "broadcast",
+                             "gather_v",   "scatter_v",      "all_to_all_v", "communicators"};
 enum class Kind {
   all_reduce,
   reduce_scatter,
@@ -59,15 +46,9 @@ enum class Kind {
   communicators
 };
 Kind kind_of(const std::string& name) {
-  if (name == "all_reduce") return Kind::all_reduce;
-  if (name == "reduce_scatter") return Kind::reduce_scatter;
-  if (name == "all_gather") return Kind::all_gather;
-  if (name == "all_to_all") return Kind::all_to_all;
-  if (name == "broadcast") return Kind::broadcast;
-  if (name == "gather_v") return Kind::gather_v;
-  if (name == "scatter_v") return Kind::scatter_v;
-  if (name == "all_to_all_v") return Kind::all_to_all_v;
-  if (name == "communicators") return Kind::communicators;
+  for (std::size_t i = 0; i < std::size(names); ++i) {
+    if (name == names[i]) return static_cast<Kind>(i);
+  }
   fail("'" + name + "' is no collective of this program.");
 }
 
@@ -140,38 +121,10 @@ class Case {
   std::vector<int> counts_, places_;
 };
 
-// Seconds of the iterations on this rank; all ranks begin together.
-double timed(const Case& what, int iterations) {
-  MPI_Barrier(MPI_COMM_WORLD);
-  const double begin = MPI_Wtime();
-  for (int i = 0; i < iterations; ++i) what.perform();
-  return MPI_Wtime() - begin;
-}
-
-void measure(Kind kind, std::int64_t bytes, double seconds, int warmup) {
-  const Case what(kind, bytes);
-  for (int i = 0; i < warmup; ++i) what.perform();
-  const int iterations = perf::iterations_lasting(seconds, [&](int trial) {
-    double took = timed(what, trial);
-    MPI_Bcast(&took, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);
-    return took;
-  });
-  const double mine[2] = {timed(what, iterations) / iterations, static_cast<double>(what.wrong())};
-  double all[2];
-  MPI_Reduce(mine, all, 2, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
-  if (rank != 0) return;
-  std::printf("{\"bytes\": %lld, \"time_us\": %.4f, \"iterations\": %d, \"wrong\": %.0f}\n", static_cast<long long>(bytes),
-              all[0] / ranks * 1e6, iterations, all[1]);
-  std::fflush(stdout);
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
-  MPI_Init(&argc, &argv);
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  if (argc < 5) fail("mpi_host_loop COLLECTIVE SECONDS WARMUP BYTES...");
+  begin(argc, argv, 5, "mpi_host_loop COLLECTIVE SECONDS WARMUP BYTES...");
   const Kind kind = kind_of(argv[1]);
   char version[MPI_MAX_LIBRARY_VERSION_STRING];
   int length = 0;
@@ -183,6 +136,10 @@ int main(int argc, char** argv) {
     for (const char letter : first) std::putchar(letter == '\t' || letter == '"' || letter == '\\' ? ' ' : letter);
     std::printf("\"}\n");
   }
-  for (int i = 4; i < argc; ++i) measure(kind, std::atoll(argv[i]), std::atof(argv[2]), std::atoi(argv[3]));
+  for (int i = 4; i < argc; ++i) {
+    const Case what(kind, std::atoll(argv[i]));
+    measure(
+        std::atoll(argv[i]), std::atof(argv[2]), std::atoi(argv[3]), [&] { what.perform(); }, [&] { return what.wrong(); });
+  }
   MPI_Finalize();
 }

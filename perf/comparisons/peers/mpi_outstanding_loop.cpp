@@ -2,30 +2,14 @@
 // which it is compiled, on one host: CALLS of them are started on 4 communicators, and then completed, either together or by
 // each rank in an order of its own. KIND is one of the names below, or mixed for all of them in turn. Rank 0 prints a line
 // with a JSON object for each size: the most bytes that a rank has in one buffer.
-#define OMPI_SKIP_MPICXX  // the C++ interface, which MPI has removed
-#include <mpi.h>
-
 #include <algorithm>
 #include <array>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <iterator>
-#include <string>
 #include <vector>
 
-#include "perf/iterations.hpp"
+#include "mpi_loop.hpp"
 
 namespace {
-
-int rank = 0;
-int ranks = 1;
-
-[[noreturn]] void fail(const std::string& sentence) {
-  if (rank == 0) std::fprintf(stderr, "error: %s\n", sentence.c_str());
-  MPI_Abort(MPI_COMM_WORLD, 1);
-  std::abort();
-}
 
 const char* const names[] = {"all_reduce", "reduce",       "reduce_scatter", "broadcast",    "all_gather",
                              "gather",     "scatter",      "all_to_all",     "all_gather_v", "gather_v",
@@ -168,43 +152,18 @@ class Outstanding {
   std::vector<Call> calls_;
 };
 
-// Seconds of the iterations on this rank; all ranks begin together.
-double timed(Outstanding& calls, bool together, int iterations) {
-  MPI_Barrier(MPI_COMM_WORLD);
-  const double begin = MPI_Wtime();
-  for (int i = 0; i < iterations; ++i) calls.perform(together);
-  return MPI_Wtime() - begin;
-}
-
-void measure(Outstanding calls, bool together, std::int64_t bytes, double seconds, int warmup) {
-  for (int i = 0; i < warmup; ++i) calls.perform(together);
-  const int iterations = perf::iterations_lasting(seconds, [&](int trial) {
-    double took = timed(calls, together, trial);
-    MPI_Bcast(&took, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);
-    return took;
-  });
-  const double mine[2] = {timed(calls, together, iterations) / iterations, static_cast<double>(calls.wrong())};
-  double all[2];
-  MPI_Reduce(mine, all, 2, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
-  if (rank != 0) return;
-  std::printf("{\"bytes\": %lld, \"time_us\": %.4f, \"iterations\": %d, \"wrong\": %.0f}\n", static_cast<long long>(bytes),
-              all[0] / ranks * 1e6, iterations, all[1]);
-  std::fflush(stdout);
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
-  MPI_Init(&argc, &argv);
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  if (argc < 7) fail("mpi_outstanding_loop KIND CALLS together|one_by_one SECONDS WARMUP BYTES...");
+  begin(argc, argv, 7, "mpi_outstanding_loop KIND CALLS together|one_by_one SECONDS WARMUP BYTES...");
   std::array<MPI_Comm, 4> comms{};
   for (MPI_Comm& comm : comms) MPI_Comm_dup(MPI_COMM_WORLD, &comm);
   const bool together = std::string(argv[3]) == "together";
   for (int i = 6; i < argc; ++i) {
     const std::int64_t bytes = std::atoll(argv[i]);
-    measure({argv[1], std::atoi(argv[2]), bytes, comms}, together, bytes, std::atof(argv[4]), std::atoi(argv[5]));
+    Outstanding calls(argv[1], std::atoi(argv[2]), bytes, comms);
+    measure(
+        bytes, std::atof(argv[4]), std::atoi(argv[5]), [&] { calls.perform(together); }, [&] { return calls.wrong(); });
   }
   for (MPI_Comm& comm : comms) MPI_Comm_free(&comm);
   MPI_Finalize();
