@@ -20,56 +20,47 @@ SEQUENCES, BATCH = 3, 24  # of a microbatch, and of a step
 HOSTS, RANKS_PER_HOST = 4, 2
 
 
-def stages(count, schedule="1f1b", chunks=None):
-    return {"--pp": count, "--schedule": schedule} | ({"--virtual-stages": chunks} if chunks else {})
-
-
-TP = {"--tp": 2}
-LAYOUTS = {  # ranks, and what divides them
-    "one_host": {
-        "2: dp 2": (2, {}),
-        "2: dp 2, ZeRO 3": (2, {"--zero": 3}),
-        "2: tp 2": (2, TP),
-        "2: tp 2, sp": (2, TP | {"--sp": True}),
-        "2: pp 2, 1f1b": (2, stages(2)),
-        "2: pp 2, interleaved of 3": (2, stages(2, "interleaved", 3)),
-        "2: pp 2, zb-h1": (2, stages(2, "zb-h1")),
-        "4: dp 4": (4, {}),
-        "4: dp 2, tp 2": (4, TP),
-        "4: dp 2, pp 2": (4, stages(2)),
-        "4: tp 2, pp 2": (4, TP | stages(2)),
-        "4: pp 4": (4, stages(4)),
-    },
-    "between_hosts": {
-        "8: dp 8": (8, {}),
-        "8: dp 8, ZeRO 3": (8, {"--zero": 3}),
-        "8: dp 4, tp 2": (8, TP),
-        "8: dp 4, tp 2, sp": (8, TP | {"--sp": True}),
-        "8: dp 4, pp 2": (8, stages(2)),
-        "8: dp 4, pp 2, interleaved of 3": (8, stages(2, "interleaved", 3)),
-        "8: dp 2, pp 4": (8, stages(4)),
-        "8: dp 2, pp 4, zb-h1": (8, stages(4, "zb-h1")),
-        "8: dp 2, tp 2, pp 2": (8, TP | stages(2)),
-        "8: tp 2, pp 4": (8, TP | stages(4)),
-        "8: tp 2, pp 4, gpipe": (8, TP | stages(4, "gpipe")),
-        "8: tp 2, pp 4, zb-h1": (8, TP | stages(4, "zb-h1")),
-    },
+LAYOUTS = {  # ranks: what divides them
+    "one_host": ["2: dp 2", "2: dp 2, ZeRO 3", "2: tp 2", "2: tp 2, sp", "2: pp 2, 1f1b", "2: pp 2, interleaved of 3", "2: pp 2, zb-h1",
+                 "4: dp 4", "4: dp 2, tp 2", "4: dp 2, pp 2", "4: tp 2, pp 2", "4: pp 4"],
+    "between_hosts": ["8: dp 8", "8: dp 8, ZeRO 3", "8: dp 4, tp 2", "8: dp 4, tp 2, sp", "8: dp 4, pp 2", "8: dp 4, pp 2, interleaved of 3",
+                      "8: dp 2, pp 4", "8: dp 2, pp 4, zb-h1", "8: dp 2, tp 2, pp 2", "8: tp 2, pp 4", "8: tp 2, pp 4, gpipe",
+                      "8: tp 2, pp 4, zb-h1"],
 }
 MOST_OFF, MOST_MEDIAN_OFF, MOST_BEHIND = 0.15, 0.07, 0.05
 
 
-def measured_command(ranks, flags, nproc, options):
+def ranks_of(layout):
+    return int(layout.split(":")[0])
+
+
+def flags_of(layout):
+    """A layout's flags of train_speed, which stretto-plan has as well."""
+    found = {}
+    for part in layout.split(": ")[1].split(", "):
+        name, _, value = part.partition(" ")
+        if name in ("tp", "pp", "ZeRO"):
+            found[f"--{name.lower()}"] = int(value)
+        elif name == "sp":
+            found["--sp"] = True
+        elif name != "dp":
+            found |= {"--schedule": name} | ({"--virtual-stages": int(value.removeprefix("of "))} if value else {})
+    return {"--schedule": "1f1b", **found} if "--pp" in found else found
+
+
+def measured_command(layout, nproc, options):
+    flags = flags_of(layout)
     words = [word for flag, value in flags.items() for word in ([flag] if value is True else [flag, value])]
-    data_parallel = ranks // flags.get("--tp", 1) // flags.get("--pp", 1)
+    data_parallel = ranks_of(layout) // flags.get("--tp", 1) // flags.get("--pp", 1)
     return [options.program, "--nproc", nproc, "--batch", SEQUENCES, "--microbatches", BATCH // SEQUENCES // data_parallel,
             "--warmup", given_or(options.warmup, 4), "--steps", given_or(options.steps, 3), *words]
 
 
-def predicted_command(ranks, flags, cluster, system):
-    fixed = {"--tp": 1, "--pp": 1, "--zero": 1, "--recompute": "none", "--micro-batch-size": SEQUENCES} | flags
+def predicted_command(layout, cluster, system):
+    fixed = {"--tp": 1, "--pp": 1, "--zero": 1, "--recompute": "none", "--micro-batch-size": SEQUENCES} | flags_of(layout)
     fixed["--sp"] = "yes" if fixed.get("--sp") else "no"
     model = f"gpt:layers={LAYERS},hidden={HIDDEN},heads={HEADS},seq={TOKENS},vocab={VOCABULARY}"
-    return [BIN / "stretto-plan", "layout", "--model", model, "--cluster", cluster, "--system", system, "--ranks", ranks, "--global-batch",
+    return [BIN / "stretto-plan", "layout", "--model", model, "--cluster", cluster, "--system", system, "--ranks", ranks_of(layout), "--global-batch",
             BATCH, "--dtype", "fp32", "--top", 1, *[word for pair in fixed.items() for word in pair]]
 
 
@@ -79,31 +70,26 @@ def calibrated(nproc, start, options):
         return json.loads(pathlib.Path(file.name).read_text())
 
 
-def predicted(ranks, flags, machine):
+def predicted(layout, machine):
     """The milliseconds of a step."""
     with tempfile.TemporaryDirectory() as folder:
         files = [pathlib.Path(folder) / f"{name}.json" for name in ("cluster", "system")]
         for file in files:
             file.write_text(json.dumps(machine[file.stem]))
-        return figures_of(predicted_command(ranks, flags, *files))["layouts"][0]["ms"]
+        return figures_of(predicted_command(layout, *files))["layouts"][0]["ms"]
 
 
 def table_of(where, start, nproc_of, about, options):
     """start runs a command and returns its output; nproc_of(ranks) is the --nproc with which that makes so many ranks."""
     layouts = LAYOUTS[where]
-    machines = {ranks: [] for ranks in sorted({ranks for ranks, _ in layouts.values()})}
+    machines = {ranks: [] for ranks in sorted(set(map(ranks_of, layouts)))}
 
     def calibrate():
         for ranks, those in machines.items():
             those.append(calibrated(nproc_of(ranks), start, options))
 
-    def figures(side):
-        ranks, flags = layouts[side]
-        return last_json(start(measured_command(ranks, flags, nproc_of(ranks), options)))
-
-    rounds = in_turn(list(layouts), options.rounds, figures, before=calibrate)
-    predictions = {side: statistics.median(predicted(ranks, flags, machine) for machine in machines[ranks])
-                   for side, (ranks, flags) in layouts.items()}
+    rounds = in_turn(layouts, options.rounds, lambda each: last_json(start(measured_command(each, nproc_of(ranks_of(each)), options))), calibrate)
+    predictions = {each: statistics.median(predicted(each, machine) for machine in machines[ranks_of(each)]) for each in layouts}
     return {"where": where, **about, "steps": given_or(options.steps, 3), "machines": {str(ranks): those for ranks, those in machines.items()},
             "predicted_ms": predictions, "rounds": rounds}
 
@@ -136,8 +122,8 @@ def verdicts(figures):
             yield Verdict(abs(off[side]) <= MOST_OFF, f"{side}: predicted {off[side] * 100:+.1f}% of the measured step, wanted within {MOST_OFF:.0%}.")
         middle = statistics.median(map(abs, off.values()))
         yield Verdict(middle <= MOST_MEDIAN_OFF, f"The median prediction is {middle:.1%} off, wanted at most {MOST_MEDIAN_OFF:.0%}.")
-        for ranks in sorted({ranks for ranks, _ in layouts.values()}):
-            sides = [side for side in layouts if layouts[side][0] == ranks]
+        for ranks in sorted(set(map(ranks_of, layouts))):
+            sides = [side for side in layouts if ranks_of(side) == ranks]
             chosen, best = min(sides, key=predictions.get), min(sides, key=steps.get)
             behind = steps[chosen] / steps[best] - 1
             yield Verdict(behind <= MOST_BEHIND, f"Of {ranks} ranks, the layout predicted to be the fastest ({chosen}) takes {behind:.1%} longer "

@@ -46,8 +46,8 @@ def missed(verdicts):
     """What a page says of all that is wanted: by name only what does not hold."""
     short = [verdict for verdict in verdicts if not verdict.holds]
     if not short:
-        return f"All {len(verdicts)} targets are met." if verdicts else ""
-    return f"{len(short)} of {len(verdicts)} targets are missed:\n\n{listed(short).replace('- missed: ', '- ')}"
+        return "" if not verdicts else "The target is met." if len(verdicts) == 1 else f"All {len(verdicts)} targets are met."
+    return f"{len(short)} of {len(verdicts)} targets {'is' if len(short) == 1 else 'are'} missed:\n\n{listed(short).replace('- missed: ', '- ')}"
 
 
 def numeric_columns(rows):
