@@ -92,15 +92,16 @@ class STRETTO_API Tensor {
     return result;
   }
 
-  void* raw() const { return data_; }
+  void* raw() const { return data_; }  // null if the tensor is empty
+  // T must be this tensor's element type. data(), at() and set() throw Error(invalid_argument) if the tensor has no memory.
   template <class T>
-  T* data() const {  // T must be this tensor's element type
-    check_type(dtype_of<T>);
+  T* data() const {
+    check_access(dtype_of<T>);
     return static_cast<T*>(data_);
   }
   // Read or write one element of any type. Both functions are slow, and very slow on a GPU; they are for tests and
-  // reports. Integers are exact up to 2^53. set() rounds to nearest, and throws Error(invalid_argument) for a value
-  // outside an integer type's range.
+  // reports. Integers are exact up to 2^53. set() rounds to nearest. Both throw Error(invalid_argument) for an element that
+  // does not exist, set() also for a value outside an integer type's range.
   double at(std::int64_t i) const;
   void set(std::int64_t i, double value) const;
   void zero() const;
@@ -109,7 +110,8 @@ class STRETTO_API Tensor {
  private:
   using Allocate = std::shared_ptr<std::byte> (*)(std::size_t bytes);
   Tensor(Shape shape, DType dtype, Device device, Allocate allocate);
-  void check_type(DType wanted) const;
+  void check_access(DType wanted) const;
+  void check_element(std::int64_t i) const;
 
   std::shared_ptr<std::byte> memory_;
   std::byte* memory_end_ = nullptr;

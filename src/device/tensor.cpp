@@ -9,6 +9,7 @@
 #include "device/element_types.hpp"
 #include "device/gpu.hpp"
 #include "device/memory/memory.hpp"
+#include "device/missing.hpp"
 #include "device/stream/graph_recording.hpp"
 #include "stretto/memory.hpp"
 
@@ -169,6 +170,7 @@ void Tensor::copy_to_host(void* elements) const {
 }
 
 double Tensor::at(std::int64_t i) const {
+  check_element(i);
   if (device_ == Device::cuda) {
     Tensor one({1}, dtype_, Device::cpu);
     view(i, {1}).copy_to_host(one.data_);
@@ -187,6 +189,7 @@ double Tensor::at(std::int64_t i) const {
 }
 
 void Tensor::set(std::int64_t i, double value) const {
+  check_element(i);
   if (device_ == Device::cuda) {
     const Tensor one({1}, dtype_, Device::cpu);
     one.set(0, value);
@@ -223,8 +226,15 @@ void Tensor::copy_from(const Tensor& other) const {
   }
 }
 
-void Tensor::check_type(DType wanted) const {
+void Tensor::check_access(DType wanted) const {
+  require(!is_missing(*this), "The data of an empty tensor was asked for; {}.", why_missing);
   require(wanted == dtype_, "A tensor of {} was read as {}.", name(dtype_), name(wanted));
+}
+
+void Tensor::check_element(std::int64_t i) const {
+  if (i >= 0 && i < size_) return;
+  require(!is_missing(*this), "Element {} of an empty tensor was asked for; {}.", i, why_missing);
+  fail(ErrorCode::invalid_argument, "Element {} was asked for of a tensor of shape {}, which has {}.", i, shape_, size_);
 }
 
 }  // namespace stretto

@@ -1,10 +1,12 @@
 #include "stretto/layers/parameter.hpp"
 
+#include <fmt/ranges.h>
 #include <xxhash.h>
 
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <tuple>
 
 #include "core/fail.hpp"
 #include "core/parts.hpp"
@@ -34,6 +36,20 @@ std::int64_t product(const Shape& shape) {
   return result;
 }
 
+void check_slice(const Parameter& parameter) {
+  const auto& [shape, first, extents] = std::tie(parameter.global_shape, parameter.first, parameter.extents);
+  require(!shape.empty(), "Parameter {} has no dimensions; give a single element the shape {{1}}.", parameter.name);
+  require(first.size() == shape.size() && extents.size() == shape.size(),
+          "Parameter {} of shape {} has a slice that begins at {} and has the extents {}; give all three the same number of "
+          "dimensions.",
+          parameter.name, shape, first, extents);
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    require(first[d] >= 0 && extents[d] >= 0 && first[d] <= shape[d] && extents[d] <= shape[d] - first[d],
+            "Parameter {} of shape {} has a slice that begins at {} and has the extents {}, which does not lie in it.",
+            parameter.name, shape, first, extents);
+  }
+}
+
 }  // namespace
 
 double random_uniform(std::uint64_t seed, const std::string& stream, std::uint64_t index) {
@@ -49,6 +65,9 @@ Share share_of(std::int64_t count, int parts, int i) { return {part_begin(count,
 
 Parameter& Parameters::add(Parameter parameter) {
   ensure(!gradients_, "Parameter {} is added after allocate().", parameter.name);
+  check_slice(parameter);
+  require(names_.insert(parameter.name).second,
+          "A second parameter is named '{}'; give each a name of its own, by which checkpoints know it.", parameter.name);
   parameter.index = all_.size();
   parameter.part = place_.part;
   parameter.is_here = place_.is_here;

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "core/fail.hpp"
 #include "core/split_mix.hpp"
 #include "device/rehearsal_mode.hpp"
 #include "layers/first_of_copies.hpp"
+#include "layers/record_check.hpp"
 #include "layers/unit_cut.hpp"
 #include "overlap/postponement_choice.hpp"
 #include "stretto/device.hpp"
@@ -43,6 +45,7 @@ void ShardedParameters::Options::check(const MeshShape& mesh) const {
 ShardedParameters::ShardedParameters(Parameters& parameters, const Mesh& mesh, const Options& options)
     : parameters_(parameters), mesh_(mesh), options_(options), errors_(std::make_unique<ErrorFeedback>()) {
   options.check(mesh.shape());
+  check_records(parameters, mesh);
   make_units();
   make_ranges();
   std::vector<ShardedUnit*> units;
@@ -224,7 +227,24 @@ void ShardedParameters::end_microbatch() {
 void ShardedParameters::finish_sums() {
   if (choice_) choice_->computed();
   traffic_->finish_sums();
+  if (!std::exchange(uses_are_checked_, true)) check_uses();
   forget_gradients();
+}
+
+// After the first step: what layers have added to a gradient outside a use stays on the rank.
+void ShardedParameters::check_uses() const {
+  if (rehearsal_mode.skip_kernels) return;
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    if (traffic_->adds_gradients_to(unit) || !units_[unit]->has_gradients()) continue;
+    for (const std::size_t member : members_[unit].parameters) {
+      const Parameter& parameter = *parameters_.all()[member];
+      require(
+          kernels::sum_of_squares(parameter.gradient) == 0,
+          "A layer has added to the gradient of parameter {} without a use of it in backward, so that ranks do not sum it; "
+          "let the layer hold an InUse of it meanwhile.",
+          parameter.name);
+    }
+  }
 }
 
 // Parameters must not keep alive gradients that their units have given up.

@@ -276,6 +276,11 @@ int UnitTraffic::live() const {
       std::count_if(units_.begin(), units_.end(), [](const State& state) { return state.unit->has_values(); }));
 }
 
+bool UnitTraffic::adds_gradients_to(std::size_t unit) const {
+  return std::any_of(uses_.begin(), uses_.end(),
+                     [&](const Use& use) { return use.unit == unit && adds_gradients(use.pass); });
+}
+
 UnitTraffic::Times UnitTraffic::times(std::size_t unit) const {
   const State& state = units_[unit];
   const Work& second = whole_[unit] ? state.whole_gradients : state.gathered;

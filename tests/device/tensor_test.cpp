@@ -36,6 +36,17 @@ TEST(Tensor, RoundsToIntegersAndRefusesThoseBeyond) {
   EXPECT_THROW(Tensor({1}, DType::i64).set(0, 0x1p63), Error);
 }
 
+TEST(Tensor, RefusesElementsThatAreNotThere) {
+  const Tensor three = Tensor::zeros({3}, DType::f32);
+  for (const std::int64_t i : {-1, 3}) {
+    EXPECT_THROW(three.at(i), Error);
+    EXPECT_THROW(three.set(i, 0), Error);
+  }
+  EXPECT_THROW(Tensor().data<float>(), Error);
+  EXPECT_THROW(Tensor().at(0), Error);
+  EXPECT_EQ(Tensor::wrap(nullptr, {0}, DType::f32).data<float>(), nullptr);
+}
+
 TEST(Tensor, WrapsMemoryOfTheProgram) {
   auto owner = std::make_shared<std::vector<float>>(std::vector<float>{1, 2, 3, 4, 5, 6});
   const std::weak_ptr<std::vector<float>> alive = owner;

@@ -25,16 +25,16 @@ TEST(GradientNorm, CountsEveryElementOnce) {
   }
 }
 
-// The control: a record that does not say that all tensor-parallel ranks hold the same.
+// The control: a record that says that each tensor-parallel rank has computed a part of the gradient.
 TEST(GradientNorm, GoesByTheRecord) {
   run_threads(2, [&](const Communicator& world) {
     const Mesh mesh(world, {.tensor = 2});
     Parameters parameters;
     add_parameters(parameters, mesh);
-    parameters.all()[1]->replicated_over = token_axes;
+    parameters.all()[1]->sum_gradient_over = token_axes | Axis::tensor;
     ShardedParameters sharded(parameters, mesh, {.dtype = DType::f64});
     sum_gradients(sharded, parameters, [](const std::string&, std::int64_t) { return 1; });
-    EXPECT_DOUBLE_EQ(gradient_norm(sharded), std::sqrt(40 + 2 * 9));
+    EXPECT_DOUBLE_EQ(gradient_norm(sharded), std::sqrt(40 + 2 * 2 * 9));
   });
 }
 

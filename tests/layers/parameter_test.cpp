@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include "stretto/kernels.hpp"
+#include "stretto/layers/sharded_parameters.hpp"
 #include "stretto/stretto.hpp"
 
 namespace stretto {
@@ -136,6 +138,109 @@ TEST(Parameters, LayThemselvesOutInReverseAndCountElements) {
   first.gradient.set(5, 1);
   parameters.zero_gradients();
   EXPECT_EQ(first.gradient.at(5), 0);
+}
+
+TEST(Parameters, RefuseRecordsThatCannotBe) {
+  Parameters parameters;
+  parameters.add({.name = "taken", .global_shape = {5}, .first = {0}, .extents = {5}});
+  for (const Parameter& record : std::vector<Parameter>{
+           {.name = "taken", .global_shape = {5}, .first = {0}, .extents = {5}},
+           {.name = "scalar"},
+           {.name = "beyond", .global_shape = {5}, .first = {3}, .extents = {3}},
+           {.name = "before", .global_shape = {5}, .first = {-1}, .extents = {3}},
+           {.name = "flat", .global_shape = {5, 2}, .first = {0}, .extents = {10}},
+       }) {
+    EXPECT_THAT([&] { parameters.add(record); }, testing::ThrowsMessage<Error>(testing::HasSubstr(record.name)));
+  }
+  EXPECT_EQ(parameters.all().size(), 1U);
+}
+
+// A record of which rank r of two tensor-parallel ranks holds half of the rows, with one change.
+Parameter halved(int rank, const std::function<void(Parameter&)>& change = {}) {
+  Parameter record{.name = "w",
+                   .global_shape = {4, 3},
+                   .first = {2 * rank, 0},
+                   .extents = {2, 3},
+                   .replicated_over = token_axes,
+                   .sum_gradient_over = token_axes};
+  if (change) change(record);
+  return record;
+}
+
+TEST(ShardedParameters, RefuseRecordsThatDoNotFitTheMesh) {
+  const auto accept = [](const std::function<void(Parameter&)>& change) {
+    run_threads(4, [&](const Communicator& world) {
+      const Mesh mesh(world, {.tensor = 2, .data = 2});
+      Parameters parameters;
+      parameters.add(halved(mesh.rank(Axis::tensor), change));
+      const ShardedParameters sharded(parameters, mesh);
+    });
+  };
+  const auto whole = [](Parameter& record) { record.first = {0, 0}, record.extents = {4, 3}; };
+  const auto without_data = [](Parameter& record) { record.sum_gradient_over = record.sum_gradient_over - Axis::data; };
+  EXPECT_NO_THROW(accept({}));
+  EXPECT_NO_THROW(accept([&](Parameter& record) {
+    whole(record);
+    record.replicated_over = token_axes | Axis::tensor;
+  }));
+  EXPECT_NO_THROW(accept([&](Parameter& record) {
+    without_data(record);
+    record.whole_gradient_over = Axis::data;
+  }));
+  const std::map<std::string, std::function<void(Parameter&)>> wrong = {
+      {"not divided", whole},
+      {"not replicated", [](Parameter& record) { record.replicated_over = token_axes | Axis::tensor; }},
+      {"nor along data", [&](Parameter& record) { record.replicated_over = record.sum_gradient_over = {Axis::ring}; }},
+      {"the same half",
+       [](Parameter& record) {
+         record.first = {0, 0};
+       }},
+      {"not summed", without_data},
+      {"summed over slices", [](Parameter& record) { record.sum_gradient_over = token_axes | Axis::tensor; }},
+  };
+  for (const auto& [what, change] : wrong) {
+    EXPECT_THAT([&] { accept(change); }, testing::ThrowsMessage<Error>(testing::HasSubstr("arameter w "))) << what;
+  }
+}
+
+// What a layer that forgets its InUse does: values are not there at stage 3, and gradients are not there or stay unsummed.
+TEST(ShardedParameters, SayWhatALayerThatForgotItsUseDid) {
+  using testing::HasSubstr;
+  using testing::ThrowsMessage;
+  for (const ZeroStage stage : zero_stages) {
+    run_threads(2, [&](const Communicator& world) {
+      const Mesh mesh(world, {.data = 2});
+      Parameters parameters;
+      Parameter& w = parameters.add(halved(0, [](Parameter& record) { record.extents = {4, 3}; }));
+      ShardedParameters sharded(parameters, mesh, {.zero = stage});
+      const Tensor x = Tensor::zeros({3, 3}, DType::f32);
+      const Tensor y = Tensor::zeros({4, 3}, DType::f32);
+      const auto read = [&] {
+        kernels::gemm(w.value, kernels::Transpose::no, x, kernels::Transpose::no, y);
+        return w.value.data<float>()[0] + w.value.at(0);
+      };
+      const auto add = [&] { w.gradient.set(0, 1), kernels::add(y, w.gradient, w.gradient); };
+      const auto step = [&](bool uses) {
+        sharded.begin_step();
+        {
+          std::optional<InUse> use;
+          if (uses) use.emplace(sharded, std::vector<Parameter*>{&w}, Pass::backward);
+          read();
+          add();
+        }
+        sharded.finish_sums();
+      };
+      if (stage == ZeroStage::values) {
+        EXPECT_THAT(read, ThrowsMessage<Error>(HasSubstr("InUse")));
+        EXPECT_THAT([&] { w.value.at(0); }, ThrowsMessage<Error>(HasSubstr("InUse")));
+        EXPECT_THAT([&] { w.value.data<float>(); }, ThrowsMessage<Error>(HasSubstr("InUse")));
+      }
+      if (stage >= ZeroStage::gradients) {
+        EXPECT_THAT(add, ThrowsMessage<Error>(HasSubstr("InUse")));
+      }
+      EXPECT_THAT([&] { step(false); }, ThrowsMessage<Error>(HasSubstr("InUse")));
+    });
+  }
 }
 
 // A model of three parts, of which this stage holds those that are `here`. The table is used by the first and the last.

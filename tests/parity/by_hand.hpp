@@ -20,6 +20,12 @@ struct Fault {
   bool targets_in_order = false;  // a rank's targets are the first of each sequence, wherever its tokens are
 };
 
+// The record says one axis less, as if ranks had the whole gradient there.
+inline void leave_out_of_sum(Parameter& parameter, Axis axis) {
+  parameter.sum_gradient_over = parameter.sum_gradient_over - axis;
+  parameter.whole_gradient_over = axis;
+}
+
 class FaultyAttention final : public AttentionCore {
  public:
   FaultyAttention(std::shared_ptr<const AttentionCore> core, const Fault& fault) : core_(std::move(core)), fault_(fault) {}

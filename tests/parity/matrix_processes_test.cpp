@@ -95,7 +95,7 @@ gpt::TrainerOptions control_options(DType dtype = DType::f64) {
 // Where the records lack the data-parallel ranks, gradients are wrong in every type; else they are right.
 void expect_to_see_a_wrong_group(const Communicator& group) {
   const Fault without_data{.in_records = [](Parameters& parameters) {
-    for (const auto& parameter : parameters.all()) parameter->sum_gradient_over = parameter->sum_gradient_over - Axis::data;
+    for (const auto& parameter : parameters.all()) leave_out_of_sum(*parameter, Axis::data);
   }};
   const Trace& expected = of_one_rank(control_options());
   for (const Fault& fault : {Fault{}, without_data}) {

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,24 +21,27 @@ struct Initial {
 // The record of one parameter: all that initialisation, the sums of gradients, the gradient's norm, the optimizer and
 // checkpoints know of it.
 struct STRETTO_API Parameter {
-  std::string name;       // global: "h.0.attn.c_attn.weight"
+  std::string name = {};  // global: "h.0.attn.c_attn.weight"
   std::size_t index = 0;  // in Parameters::all(), which sets it
-  Shape global_shape;
-  Shape first;             // the global index of the first element of this rank's slice, in every dimension
-  Shape extents;           // the shape of the slice, and of value and gradient
-  Axes replicated_over;    // axes along which all ranks hold the same slice
-  Axes sum_gradient_over;  // axes along which each rank computes only a part of the gradient
+  Shape global_shape = {};
+  Shape first = {};             // the global index of the first element of this rank's slice, in every dimension
+  Shape extents = {};           // the shape of the slice, and of value and gradient
+  Axes replicated_over = {};    // axes along which all ranks hold the same slice
+  Axes sum_gradient_over = {};  // axes along which each rank computes only a part of the gradient
+  // Token axes along which each rank computes the whole gradient although it sees other tokens. A parameter that is
+  // replicated over a token axis must be in this set or in sum_gradient_over: left out of both, its copies drift apart.
+  Axes whole_gradient_over = {};
   // The part of the model that uses it first: one of the consecutive parts that pipeline stages hold (layers/stages.hpp).
   int part = 0;
   bool is_here = true;  // this rank's stage holds it. If not, `extents` and `first` describe an empty slice
-  Initial initial;
+  Initial initial = {};
   bool decays = true;  // takes part in weight decay
   // Its layer overwrites the gradient where it would add to zeros, which saves zeroing it. Whoever adds to the gradient of
   // such a parameter, a layer of one's own included, must call take_unset() before.
   bool overwrites_gradient = false;
-  Tensor value;        // in the compute type
-  Tensor gradient;     // in the compute type or its accumulator type; what layers add stays until the next step or sum
-  bool unset = false;  // with overwrites_gradient: `gradient` holds nothing, not even zeros
+  Tensor value = {};     // in the compute type
+  Tensor gradient = {};  // in the compute type or its accumulator type; what layers add stays until the next step or sum
+  bool unset = false;    // with overwrites_gradient: `gradient` holds nothing, not even zeros
 
   // If it returns true, the caller must overwrite all of the gradient; the next one adds. (A Graph repeats what was enqueued
   // while it was recorded, so it overwrites each time or never.)
@@ -56,7 +60,9 @@ STRETTO_API Share share_of(std::int64_t count, int parts, int i);
 // of them.
 class STRETTO_API Parameters {
  public:
-  // Takes a record without value and gradient. The reference stays valid for the life of this object.
+  // Takes a record without value and gradient. The reference stays valid for the life of this object. Throws
+  // Error(invalid_argument) for a name that is taken, a shape without dimensions (a scalar has the shape {1}), and a slice
+  // that does not lie in the whole. ShardedParameters compares the records with the mesh.
   Parameter& add(Parameter parameter);
 
   // The place of the parameters that are added from now on. A rank has the records of all parameters of the model, in the
@@ -88,6 +94,7 @@ class STRETTO_API Parameters {
 
  private:
   std::vector<std::unique_ptr<Parameter>> all_;
+  std::set<std::string> names_;
   Place place_;
   Tensor gradients_;
   DType compute_type_ = DType::f32;

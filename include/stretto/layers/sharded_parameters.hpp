@@ -39,7 +39,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
     DType dtype = DType::f32;  // of values
     // The type in which gradients are added up and sent: `dtype` or its accumulator type. Empty: the accumulator type. In 16
     // bits gradients take half the memory, and each microbatch rounds the sum.
-    std::optional<DType> gradient_dtype;
+    std::optional<DType> gradient_dtype = {};
     std::size_t unit_bytes = std::size_t{1} << 20;  // a unit's gradients, at least; the first and last units have half
     int prefetch = 1;                               // UnitTraffic::Options::prefetch
     bool overlap = true;
@@ -60,7 +60,8 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   };
 
   // Collective. Allocates the parameters' memory, which is zero: call initialise(). Both the parameters and the mesh's
-  // communicators must outlive the object.
+  // communicators must outlive the object. Throws Error(invalid_argument) for a parameter whose slices on all ranks are not
+  // the copies that replicated_over promises, and for one whose gradient ranks with different tokens would not sum.
   ShardedParameters(Parameters& parameters, const Mesh& mesh, const Options& options);
   ShardedParameters(Parameters& parameters, const Mesh& mesh) : ShardedParameters(parameters, mesh, Options()) {}
   ~ShardedParameters() override;
@@ -95,6 +96,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   void learn(const std::function<void()>& step);
   void begin_step();
   void end_microbatch();
+  // In the first step, throws Error(invalid_argument) if a gradient was added to outside a use (InUse).
   void finish_sums();
   // Calls update for each unit, in the order in which forward needs units. The new values travel while later units are
   // updated and while the next step computes.
@@ -122,6 +124,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   void make_choice();
   void point_at(std::size_t unit);
   void forget_gradients();
+  void check_uses() const;
   std::vector<std::size_t> units_of(const std::vector<Parameter*>& parameters) const;
   std::vector<Tensor> whole(const std::function<Tensor(const ShardedUnit&)>& own) const;
 
@@ -135,6 +138,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   std::vector<Range> ranges_;  // by unit
   std::unique_ptr<UnitTraffic> traffic_;
   std::unique_ptr<PostponementChoice> choice_;  // while it is not made
+  bool uses_are_checked_ = false;
 };
 
 }  // namespace stretto

@@ -104,7 +104,8 @@ class STRETTO_API UnitTraffic {
   // Options::summed_last, and then the units in the order of their first use in a step; in their own order until a step has
   // been learned.
   std::vector<std::size_t> forward_order() const;
-  int live() const;  // the units whose values are there or on their way
+  int live() const;                                // the units whose values are there or on their way
+  bool adds_gradients_to(std::size_t unit) const;  // in a step that has been learned
 
   // Times of the last step in seconds by now_seconds(). needed: when the first use of the unit began; ready: when its last
   // gradient was there, before its last sum. sum, gather: how long the last sum and the gather of gradients or values took;

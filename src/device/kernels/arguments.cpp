@@ -2,13 +2,20 @@
 
 #include <fmt/ranges.h>
 
+#include "device/missing.hpp"
 #include "stretto/kernels.hpp"
 
 namespace stretto::kernels {
 
+void check_there(const char* kernel, const char* argument, const Tensor& tensor) {
+  require(!is_missing(tensor), "{} was given an empty tensor as {}; {}.", kernel, argument, why_missing);
+}
+
 void check_holds(const char* kernel, const char* argument, const Tensor& tensor, DType dtype, std::int64_t size) {
-  require(tensor.dtype() == dtype && tensor.size() == size, "{} needs {} elements of {} in {}, but was given {} {}.", kernel,
-          size, name(dtype), argument, name(tensor.dtype()), tensor.shape());
+  if (tensor.dtype() == dtype && tensor.size() == size) return;
+  check_there(kernel, argument, tensor);
+  fail(ErrorCode::invalid_argument, "{} needs {} elements of {} in {}, but was given {} {}.", kernel, size, name(dtype),
+       argument, name(tensor.dtype()), tensor.shape());
 }
 
 void check_gradient(const char* kernel, const char* argument, const Tensor& tensor, DType f, std::int64_t size) {
@@ -16,6 +23,7 @@ void check_gradient(const char* kernel, const char* argument, const Tensor& tens
 }
 
 void check_columns(const char* kernel, const char* argument, const Tensor& tensor, std::int64_t columns) {
+  check_there(kernel, argument, tensor);
   require(tensor.columns() == columns, "{} needs {} columns in {}, but was given {} {}.", kernel, columns, argument,
           name(tensor.dtype()), tensor.shape());
 }

@@ -5,6 +5,7 @@
 // Checks of kernels' arguments. Each throws Error(invalid_argument) with a sentence that begins with the kernel's name.
 namespace stretto::kernels {
 
+void check_there(const char* kernel, const char* argument, const Tensor& tensor);  // it has memory
 void check_holds(const char* kernel, const char* argument, const Tensor& tensor, DType dtype, std::int64_t size);
 // A gradient of elements of f has type f or the accumulator type of f.
 void check_gradient(const char* kernel, const char* argument, const Tensor& tensor, DType f, std::int64_t size);

@@ -25,6 +25,9 @@ std::string described(const Tensor& x, Transpose transpose) {
 
 void check_product(const char* kernel, const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
                    const Tensor& c) {
+  check_there(kernel, "its first factor", a);
+  check_there(kernel, "its second factor", b);
+  check_there(kernel, "its result", c);
   const Extents of_a = extents(a, transpose_a);
   const Extents of_b = extents(b, transpose_b);
   const Extents of_c = extents(c, Transpose::no);
