@@ -155,6 +155,12 @@ class Door(unittest.TestCase):
             time.sleep(0.1)
         self.assertEqual((found.returncode, found.stdout), (1, ""))
 
+    def test_the_door_of_the_other_mpi_says_so(self):
+        other = pathlib.Path(DOOR).parents[1] / ("mpich" if IS_OPEN_MPI else "openmpi") / pathlib.Path(DOOR).name
+        if not other.exists():
+            self.skipTest(f"{other} is not built")
+        self.run_badly(f"preload {DOOR}", 2, SITUATIONS, "crossed", door=False, variables={"LD_PRELOAD": str(other)})
+
     def test_settings_are_checked(self):
         self.run_badly("STRETTO_MPI_REPROT", 2, SITUATIONS, "crossed", variables={"STRETTO_MPI_REPROT": "1"})
 
