@@ -137,12 +137,17 @@ class STRETTO_API Stream {
   std::shared_ptr<Queue> queue_;
 };
 
-// Sets a function that this thread calls repeatedly, at least once a millisecond, while it waits for other ranks on an
-// inline stream. Waits of a few nanoseconds do not call the function. Use it to drive the progress of another
-// communication library. Otherwise a peer that waits for this rank in that library would never join the operation of
-// Stretto. The function must be short, and must neither throw nor call Stretto. nullptr, the initial value, means no
-// function.
-STRETTO_API void while_waiting(void (*function)());
+// A function that a thread calls repeatedly, at least every `seconds`, while it waits for other ranks on an inline stream.
+// Waits of a few nanoseconds do not call it. Use it to drive the progress of another communication library: otherwise a peer
+// that waits for this rank in that library would never join the operation of Stretto. Or use it to look for an interrupt;
+// 0.05 s or more then leave waits as cheap as they are without. The function must be short, and must not call Stretto. If it
+// throws, the operation fails with that exception on this rank, and its communicator is then unusable.
+struct Meanwhile {
+  void (*function)() = nullptr;  // null, the initial value: none
+  double seconds = 1e-3;
+};
+// Sets this thread's, and returns the one before.
+STRETTO_API Meanwhile while_waiting(const Meanwhile& meanwhile);
 
 class STRETTO_API Event {
  public:

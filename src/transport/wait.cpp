@@ -13,6 +13,7 @@
 #include <ctime>
 #include <limits>
 #include <thread>
+#include <utility>
 
 #include "stretto/settings.hpp"
 #include "stretto/stream.hpp"
@@ -31,8 +32,8 @@ constexpr std::int64_t nobody_asked = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t longest_nap = 1'000'000;  // nanoseconds by which a missed ring may be late
 constexpr int looks_first = 1000;
 constexpr int looks_beside_mates = 100;  // one to five microseconds, by the processor
-thread_local void (*meanwhile)() = nullptr;
-constexpr int pauses_between = 8;  // two calls of `meanwhile`, while pauses are short
+thread_local Meanwhile meanwhile;
+constexpr int pauses_between = 8;  // two calls of meanwhile.function, while pauses are short
 
 // Not the private form: the sleepers and the ringer may be different processes.
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::int64_t nanoseconds) {
@@ -102,13 +103,14 @@ WaitPolicy WaitPolicy::between_hosts() const {
   return {50, 0, 4, true};
 }
 
-void while_waiting(void (*function)()) { meanwhile = function; }
+Meanwhile while_waiting(const Meanwhile& next) { return std::exchange(meanwhile, next); }
 
 void Waiter::pause() {
   if (looks_ < INT_MAX) ++looks_;
-  if (meanwhile != nullptr && (armed_ || looks_ % pauses_between == 0)) {
-    meanwhile();
-    look_again_by(steady_nanoseconds() + longest_nap);
+  if (meanwhile.function != nullptr && (armed_ || looks_ % pauses_between == 0)) {
+    meanwhile.function();
+    const auto interval = static_cast<std::int64_t>(meanwhile.seconds * 1e9);
+    if (interval < longest_sleep) look_again_by(steady_nanoseconds() + interval);
   }
   const bool timed = next_look != nobody_asked;
   const bool bounded = timed || latest_look != nobody_asked;

@@ -128,7 +128,7 @@ thread_local int calls_meanwhile = 0;
 
 TEST(Waiter, CallsWhatIsToBeDoneMeanwhileAndNeverSleepsLongWithoutIt) {
   Bell bell{};
-  while_waiting([] { ++calls_meanwhile; });
+  while_waiting({[] { ++calls_meanwhile; }});
   const std::int64_t begin = steady_nanoseconds();
   {
     Waiter waiter(sleep_at_once, bell);
@@ -141,7 +141,8 @@ TEST(Waiter, CallsWhatIsToBeDoneMeanwhileAndNeverSleepsLongWithoutIt) {
     for (int pause = 0; pause < 3; ++pause) of_another_thread.pause();
     EXPECT_EQ(calls_meanwhile, 0);
   }).join();
-  while_waiting(nullptr);
+  EXPECT_EQ(while_waiting({}).seconds, 1e-3);
+  EXPECT_EQ(while_waiting({}).function, nullptr);
   const int before = calls_meanwhile;
   Waiter silent(sleep_at_once, bell);
   for (int pause = 0; pause < 3; ++pause) silent.pause();

@@ -99,10 +99,10 @@ void check_buffers(const Call& call, const PlanRequest& request) {
   const MemoryRange input(call.input, reads, call.dtype);
   const MemoryRange output(call.output, writes, call.dtype);
   require(call.collective == Collective::barrier || !input.overlaps(output) || is_in_place(call, request),
-          "{} of {} {} on rank {} got an input and an output that overlap without being the same place; use separate buffers"
-          "{}.",
-          what, call.count, name(call.dtype), request.rank,
-          can_be_in_place(call.collective) ? ", or the in-place form" : "");
+          "{} of {} {} on rank {} got an input and an output that {}.", what, call.count, name(call.dtype), request.rank,
+          can_be_in_place(call.collective)
+              ? "overlap without being the same place; use separate buffers, or the in-place form"
+              : "share memory, but it has no in-place form; use separate buffers");
 }
 
 void check_errors_apart(const Call& call, const PlanRequest& request, const std::string& tensor,

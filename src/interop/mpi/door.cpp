@@ -122,7 +122,7 @@ Served* Door::find(MPI_Comm comm) {
   const std::uint64_t generation = generation_.load(std::memory_order_acquire);
   if (last.generation == generation && last.comm == comm) return last.served;
   if (!is_open() || comm == MPI_COMM_NULL) return nullptr;
-  if (last.generation == 0) while_waiting(keep_mpi_going);  // the first call in this thread
+  if (last.generation == 0) while_waiting({keep_mpi_going});  // the first call in this thread
   void* attribute = nullptr;
   int found = 0;
   PMPI_Comm_get_attr(comm, keyval_, static_cast<void*>(&attribute), &found);

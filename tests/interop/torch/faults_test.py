@@ -146,7 +146,125 @@ def formed_later(rank):
     assert total.tolist() == [2, 2, 2]
 
 
+class Interrupted(BaseException):
+    pass
+
+
+def interrupted(call):
+    """The call blocks until a signal's handler raises, the second time. Handlers that return do not end the wait."""
+    calls = []
+
+    def handler(*_):
+        calls.append(1)
+        if len(calls) > 1:
+            raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)
+    try:
+        call()
+    except Interrupted:
+        assert len(calls) == 2, calls
+        return
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    raise AssertionError(f"{call} has returned")
+
+
+def waits_that_are_interrupted(rank):
+    """Rank 1 comes to none of the calls until rank 0's have ended."""
+    store = dist.distributed_c10d._get_default_store()
+    groups = [dist.new_group([0, 1]) for _ in range(7)]
+    tensor = torch.ones(1000)
+    if rank == 0:
+        behind = dist.all_reduce(tensor, group=groups[0], async_op=True)
+        time.sleep(0.3)  # a worker has begun it
+        for call in [lambda: dist.all_reduce(tensor, group=groups[0]),
+                     behind.wait,
+                     lambda: dist.all_reduce(tensor, group=groups[1]),
+                     lambda: dist.barrier(group=groups[2]),
+                     lambda: dist.all_gather_object([None] * 2, "text", group=groups[3]),
+                     lambda: dist.recv(tensor, 1, group=groups[4]),
+                     lambda: dist.send(torch.ones(1 << 22), 1, group=groups[5]),
+                     lambda: stretto_torch.monitored_barrier(groups[6])]:
+            interrupted(call)
+        assert ranks.error_of(lambda: dist.all_reduce(tensor, group=groups[1])) is not None
+        store.set("done", "")
+    store.get("done")
+    if rank == 1:
+        error = ranks.error_of(lambda: until_it_fails(lambda: dist.all_reduce(tensor, group=groups[1])))
+        assert "Interrupted" in str(error), repr(error)
+    dist.barrier()  # another group is as it was
+
+
+def meeting_that_is_interrupted(_):
+    port = int(os.environ["MASTER_PORT"])
+    store = dist.TCPStore("127.0.0.1", port, 1, True)
+    for rank in (0, 1):
+        here = dist.PrefixStore(str(rank), store)
+        interrupted(lambda: stretto_torch._C.ProcessGroupStretto(here, rank, 2, datetime.timedelta(seconds=20)))
+
+
+def shared_memory_is_refused(rank):
+    """An operation that has no in-place form says so, with the tensors' own type and number of elements."""
+    tensor = torch.arange(8.)
+    for call in [lambda: dist.all_to_all_single(tensor, tensor), lambda: dist.all_to_all_single(tensor[:6], tensor[2:]),
+                 lambda: dist.all_to_all(list(tensor.chunk(2)), list(tensor.chunk(2)))]:
+        error = ranks.error_of(call)
+        assert "share memory" in str(error) and "Float" in str(error), repr(error)
+    error = ranks.error_of(lambda: stretto_torch.backend_of()._allgather_base(tensor, tensor[2:6]).wait())
+    assert "of 4 and 8 elements of Float" in str(error), repr(error)
+    own = tensor[4 * rank:4 * rank + 4]
+    stretto_torch.backend_of()._allgather_base(tensor, own).wait()  # in place
+
+
 class Faults(unittest.TestCase):
+    def test_signals_are_handled_in_blocking_calls(self):
+        ranks.run(2, waits_that_are_interrupted, seconds=60)
+        ranks.run(1, meeting_that_is_interrupted, backend=None)
+
+    def test_ctrl_c(self):
+        """As a user's program: KeyboardInterrupt in one rank ends both."""
+        program = textwrap.dedent("""
+            import os, sys, torch, torch.distributed as dist, stretto_torch
+            dist.init_process_group("stretto")
+            print("in", flush=True)
+            if dist.get_rank() == 1:
+                sys.stdin.read()
+            dist.all_reduce(torch.ones(5))
+        """)
+        self.program.write_text(program)
+        variables = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ranks.free_port())}
+        started = [subprocess.Popen([sys.executable, str(self.program)], env={**variables, "RANK": str(rank)}, stdin=subprocess.PIPE,
+                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in range(2)]
+        self.assertEqual([each.stdout.readline() for each in started], ["in\n"] * 2)
+        time.sleep(0.5)
+        started[0].send_signal(signal.SIGINT)
+        _, said = started[0].communicate(timeout=30)
+        self.assertIn("KeyboardInterrupt", said)
+        _, heard = started[1].communicate(timeout=30)
+        self.assertRegex(heard, "ank 0.*KeyboardInterrupt")
+
+    def test_shared_memory_is_refused(self):
+        ranks.run(2, shared_memory_is_refused, seconds=60)
+
+    def test_a_package_without_its_module_says_why(self):
+        package = pathlib.Path(stretto_torch.__file__).parent
+        with tempfile.TemporaryDirectory() as folder:
+            copied = pathlib.Path(folder) / "stretto_torch"
+            copied.mkdir()
+            for file in package.glob("*.py"):
+                (copied / file.name).write_text(file.read_text())
+            for module, words in [("", "built without PyTorch"), ("_C.cpython-38-x86_64-linux-gnu.so", "another Python")]:
+                if module:
+                    (copied / module).write_bytes(b"")
+                done = subprocess.run([sys.executable, "-c", "import stretto_torch"], env={**os.environ, "PYTHONPATH": folder},
+                                      capture_output=True, text=True, timeout=60)
+                self.assertNotEqual(done.returncode, 0)
+                self.assertIn(words, done.stderr)
+                self.assertIn(sys.executable, done.stderr)
+
     def test_killed_in_collectives(self):
         for took in [each for each in ranks.run(4, killed_in_collectives, killed=[2], seconds=60) if each is not None]:
             self.assertLess(took, 60)

@@ -31,6 +31,15 @@ inline const at::Tensor& single(const char* what, const Tensors& tensors) {
   return tensors.front();
 }
 
+// An input and an output that cannot be the same memory. Those that are not contiguous are copied, and may be.
+inline void check_apart(const char* what, const at::Tensor& one, const at::Tensor& other) {
+  const bool apart = one.numel() == 0 || other.numel() == 0 || !one.is_contiguous() || !other.is_contiguous() ||
+                     at::get_overlap_status(one, other) == at::MemOverlapStatus::No;
+  TORCH_CHECK(apart, "ProcessGroupStretto::", what, ": an input and an output, of ", one.numel(), " and ", other.numel(),
+              " elements of ", one.scalar_type(),
+              ", share memory, which this operation cannot do; give an output of its own.");
+}
+
 // Outputs that an operation writes in their own layout, at the latest when it ends.
 inline void check_written(const char* what, const Tensors& outputs) {
   for (const at::Tensor& output : outputs) {

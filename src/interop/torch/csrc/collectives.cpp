@@ -64,14 +64,17 @@ void check_like(const char* what, const at::Tensor& tensor, const at::Tensor& li
               like.sizes(), "; give both the same type and shape.");
 }
 
-// Checks that the tensors have one type, and that `all` has a share for each rank.
-void check_shares(const char* what, const at::Tensor& all, const at::Tensor& share, int size) {
+// Checks that the tensors have one type, that `all` has a share for each rank, and that `share` is the rank's part of it if
+// they share memory.
+void check_shares(const char* what, const at::Tensor& all, const at::Tensor& share, int size, int rank) {
   check_tensor(what, all);
   check_tensor(what, share);
   TORCH_CHECK(all.scalar_type() == share.scalar_type(), "ProcessGroupStretto::", what, ": the input and the output are of ",
               all.scalar_type(), " and ", share.scalar_type(), "; give both the same type.");
   TORCH_CHECK(all.numel() == share.numel() * size, "ProcessGroupStretto::", what, ": of ", size,
               " ranks, each has a share of ", share.numel(), " elements, but the whole tensor has ", all.numel(), ".");
+  const auto* const own = static_cast<const char*>(all.data_ptr()) + static_cast<std::size_t>(rank) * share.nbytes();
+  if (share.data_ptr() != own) check_apart(what, share, all);
 }
 
 Tensors joined(const std::vector<Tensors>& lists) {
@@ -177,7 +180,7 @@ WorkPtr ProcessGroupStretto::allgather(std::vector<Tensors>& outputs, Tensors& i
 }
 
 WorkPtr ProcessGroupStretto::_allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
-  check_shares("_allgather_base", output, input, size_);
+  check_shares("_allgather_base", output, input, size_, rank_);
   return put(OpType::_ALLGATHER_BASE, "stretto:_all_gather_base", {input}, {output}, options.timeout,
              [output, input](const Communicator& world, const Stream& stream) {
                const Memory memory(output);
@@ -275,7 +278,7 @@ WorkPtr ProcessGroupStretto::reduce_scatter(Tensors& outputs, std::vector<Tensor
 
 WorkPtr ProcessGroupStretto::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                   const c10d::ReduceScatterOptions& options) {
-  check_shares("_reduce_scatter_base", input, output, size_);
+  check_shares("_reduce_scatter_base", input, output, size_, rank_);
   const Reduction how = reduction_of("ProcessGroupStretto::_reduce_scatter_base", output.scalar_type(), options.reduceOp);
   return put(OpType::_REDUCE_SCATTER_BASE, "stretto:_reduce_scatter_base", {input}, {output}, options.timeout,
              [output, input, how](const Communicator& world, const Stream& stream) {
@@ -314,6 +317,7 @@ WorkPtr ProcessGroupStretto::alltoall_base(at::Tensor& output, at::Tensor& input
   const bool even = output_splits.empty() && input_splits.empty();
   TORCH_CHECK(!even || output.nbytes() == input.nbytes(), "ProcessGroupStretto::alltoall_base: the input has ",
               input.numel(), " elements and the output ", output.numel(), "; without split sizes both have as many.");
+  check_apart("alltoall_base", input, output);
   return put(OpType::ALLTOALL_BASE, "stretto:all_to_all", {input}, {output}, options.timeout,
              [output, input, sends, receives, even](const Communicator& world, const Stream& stream) {
                const Memory from(input);
@@ -334,6 +338,9 @@ WorkPtr ProcessGroupStretto::alltoall(Tensors& outputs, Tensors& inputs, const c
                   inputs.front().scalar_type() == outputs.front().scalar_type(),
               "ProcessGroupStretto::alltoall: takes an input and an output of one type for each of the ", size_,
               " ranks, and got ", inputs.size(), " and ", outputs.size(), ".");
+  for (const at::Tensor& input : inputs) {
+    for (const at::Tensor& output : outputs) check_apart("alltoall", input, output);
+  }
   return put(OpType::ALLTOALL, "stretto:all_to_all", inputs, outputs, options.timeout,
              [outputs, inputs](const Communicator& world, const Stream& stream) {
                const Pack from(inputs);
@@ -360,7 +367,7 @@ WorkPtr ProcessGroupStretto::allgather_into_tensor_coalesced(Tensors& outputs, T
               "ProcessGroupStretto::allgather_into_tensor_coalesced: got ", inputs.size(), " inputs and ", outputs.size(),
               " outputs; give one output for each input.");
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    check_shares("allgather_into_tensor_coalesced", outputs[i], inputs[i], size_);
+    check_shares("allgather_into_tensor_coalesced", outputs[i], inputs[i], size_, rank_);
   }
   return put(OpType::COALESCED, "stretto:all_gather", inputs, outputs, options.timeout,
              [outputs, inputs](const Communicator& world, const Stream& stream) {
@@ -379,7 +386,7 @@ WorkPtr ProcessGroupStretto::reduce_scatter_tensor_coalesced(Tensors& outputs, T
               " outputs; give one output for each input.");
   std::vector<Reduction> how;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    check_shares("reduce_scatter_tensor_coalesced", inputs[i], outputs[i], size_);
+    check_shares("reduce_scatter_tensor_coalesced", inputs[i], outputs[i], size_, rank_);
     how.push_back(
         reduction_of("ProcessGroupStretto::reduce_scatter_tensor_coalesced", inputs[i].scalar_type(), options.reduceOp));
   }

@@ -1,5 +1,7 @@
 #include "work.hpp"
 
+#include "signals.hpp"
+
 namespace stretto_torch {
 namespace {
 
@@ -20,7 +22,26 @@ bool OperationWork::isCompleted() {
   return !future_ || future_->completed();
 }
 
+// Returns when the work has ended or the time is over.
+void OperationWork::wait_for_signals(Milliseconds timeout) {
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  std::unique_lock lock(mutex_);
+  while (!completed_) {
+    auto slice = std::chrono::steady_clock::now() + between_signals;
+    if (timeout != kNoTimeout) slice = std::min(slice, until);
+    if (cv_.wait_until(lock, slice) == std::cv_status::no_timeout) continue;
+    lock.unlock();
+    run_signal_handlers();
+    if (slice == until) return;
+    lock.lock();
+  }
+}
+
 bool OperationWork::wait(Milliseconds timeout) {
+  if (is_python_main_thread()) {
+    wait_for_signals(timeout);
+    if (timeout != kNoTimeout) timeout = Milliseconds(1);
+  }
   const bool done = c10d::Work::wait(timeout);
   FuturePtr future;
   {

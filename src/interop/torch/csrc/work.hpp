@@ -42,6 +42,8 @@ class OperationWork : public c10d::Work {
   const std::shared_ptr<Workers> workers_;
 
  private:
+  void wait_for_signals(Milliseconds timeout);
+
   const Tensors outputs_;
   mutable std::mutex future_mutex_;
   FuturePtr future_;  // under the mutex

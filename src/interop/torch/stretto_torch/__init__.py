@@ -7,14 +7,29 @@ It serves tensors on the CPU. See docs/pytorch.md of Stretto, and `hooks` for DD
 """
 
 import atexit
+import importlib.machinery
 import inspect
 import os
 import sys
 
 import torch.distributed as dist
 
-from . import _C, hooks
-from .symmetric import put_buckets_into_symmetric_memory, symmetric_memory
+
+def _check_module():
+    """Python itself would take a package without its module for a circular import."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    modules = [name for name in os.listdir(here) if name.startswith("_C.")]
+    if any("_C" + suffix in modules for suffix in importlib.machinery.EXTENSION_SUFFIXES):
+        return
+    found = f"was built for another Python ({', '.join(modules)})" if modules else "was built without PyTorch"
+    raise ImportError(f"{here} {found}; build it for {sys.executable}: give CMake -DSTRETTO_TORCH_PYTHON={sys.executable}, or "
+                      "install it with pip install src/interop/torch.")
+
+
+_check_module()
+
+from . import _C, hooks  # noqa: E402
+from .symmetric import put_buckets_into_symmetric_memory, symmetric_memory  # noqa: E402
 
 __all__ = ["backend_of", "hooks", "monitored_barrier", "symmetric_memory"]
 

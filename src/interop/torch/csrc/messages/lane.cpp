@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "signals.hpp"
+
 namespace stretto_torch {
 
 using LaneWorkPtr = c10::intrusive_ptr<LaneWork>;
@@ -88,7 +90,10 @@ void Lane::run_up_to(const LaneWork& work) {
   order_.wait_for(work.place_);
   while (!work.begun_) {
     if (!may_run()) {
-      changed_.wait(lock);
+      if (changed_.wait_for(lock, between_signals) == std::cv_status::no_timeout) continue;
+      lock.unlock();
+      run_signal_handlers();
+      lock.lock();
       continue;
     }
     LaneWorkPtr ran = run_first(lock, stretto::Stream::inline_());
@@ -157,12 +162,18 @@ LaneWorkPtr Lane::run_first(Lock& lock, const stretto::Stream& stream) {
 }
 
 bool LaneWork::wait(Milliseconds timeout) {
-  if (timeout == kNoTimeout) {
-    lane_->run_up_to(*this);
-  } else {
-    lane_->expect(*this);
+  const HandlersWhileWaiting here;
+  try {
+    if (timeout == kNoTimeout) {
+      lane_->run_up_to(*this);
+    } else {
+      lane_->expect(*this);
+    }
+    return OperationWork::wait(timeout);
+  } catch (...) {
+    HandlersWhileWaiting::raise();
+    throw;
   }
-  return OperationWork::wait(timeout);
 }
 
 }  // namespace stretto_torch

@@ -7,9 +7,11 @@
 
 #include <array>
 #include <cstdlib>
+#include <future>
 #include <sstream>
 #include <thread>
 
+#include "signals.hpp"
 #include "stretto/error.hpp"
 
 namespace stretto_torch {
@@ -47,6 +49,16 @@ std::string address_towards(const std::string& host) {
   return address;
 }
 
+// stretto::connect() does not return to Python until all ranks have come. An interrupted caller leaves its thread behind.
+stretto::Communicator connect_ranks(int rank, int size, const stretto::MeetingPoint& point) {
+  if (!is_python_main_thread()) return stretto::connect(rank, size, point);
+  std::packaged_task<stretto::Communicator()> task([=] { return stretto::connect(rank, size, point); });
+  std::future<stretto::Communicator> connected = task.get_future();
+  std::thread(std::move(task)).detach();
+  while (connected.wait_for(between_signals) == std::future_status::timeout) run_signal_handlers();
+  return connected.get();
+}
+
 }  // namespace
 
 std::string own_address(const StorePtr& store) {
@@ -74,6 +86,7 @@ bool await_key(const StorePtr& store, const std::string& key, const std::functio
   auto pause = std::chrono::microseconds(500);
   while (!store->check({key})) {
     if (!goes_on()) return false;
+    run_signal_handlers();
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, std::chrono::microseconds(50000));
   }
@@ -100,7 +113,7 @@ stretto::Communicator meet(const StorePtr& store, int rank, int size, Millisecon
   };
   stretto::Communicator world;
   try {
-    world = stretto::connect(rank, size, point);
+    world = connect_ranks(rank, size, point);
   } catch (const stretto::Error& error) {
     forget();
     if (error.code() != stretto::ErrorCode::timeout) throw;
