@@ -38,11 +38,11 @@ def escape(text):
 
 
 def series_of(rows):
-    """(name, is a peer, rows by size): one for each algorithm (`auto` where the library chose it), one for each peer."""
+    """(name, is a peer, rows by size): one for each algorithm (Stretto where the library chose it), one for each peer."""
     factor = {row["bytes"]: row["busbw"] / row["algbw"] for row in rows if row["algbw"] > 0}
     found = {}
     for row in rows:
-        name = "auto" if row["chosen"] else row["algo"]
+        name = "Stretto" if row["chosen"] else row["algo"]
         found.setdefault((name, False), {})[row["bytes"]] = row
         for peer, times in row["peers"].items():
             bandwidth = row["bytes"] / times["time_us"] / 1e3 * factor.get(row["bytes"], 0)
@@ -82,7 +82,7 @@ def table(rows):
     names = ("algorithm", "buffers")
     heads = ["size (B)", *names, "time (us)", "p50", "p99", "algbw (GB/s)", "busbw (GB/s)", "wrong"]
     for peer in peers:
-        heads += [f"{peer} (us)", f"{peer} / Stretto"]
+        heads += [f"{peer} (us)", f"{peer} / Stretto, medians"]
     out = ["<tr>", *(f'<th class="paper{" name" * (head in names)}">{escape(head)}</th>' for head in heads), "</tr>"]
     for row in sorted(rows, key=lambda r: (r["bytes"], r["in_place"])):
         cells = [row["bytes"], row["algo"] + " (chosen)" * row["chosen"], "in place" if row["in_place"] else "out of place",
@@ -90,7 +90,7 @@ def table(rows):
                  f'{row["algbw"]:.3f}', f'{row["busbw"]:.3f}', "not checked" if row["wrong"] is None else row["wrong"]]
         for peer in peers:
             times = row["peers"].get(peer)
-            cells += [figure(times["time_us"]), f'{times["time_us"] / row["time_us"]:.2f}'] if times else ["N/A", "N/A"]
+            cells += [figure(times["time_us"]), f'{times["p50_us"] / row["p50_us"]:.2f}'] if times else ["N/A", "N/A"]
         out += ["<tr>", *(f'<td{" class=name" * (head in names)}>{escape(cell)}</td>' for head, cell in zip(heads, cells)), "</tr>"]
     return f'<div class="scroll"><table>{"".join(out)}</table></div>'
 

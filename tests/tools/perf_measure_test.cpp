@@ -2,6 +2,8 @@
 // duration.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <thread>
 #include <vector>
 
 #include "perf/iterations.hpp"
@@ -40,6 +42,19 @@ TEST(Measure, ALoopOfSecondsHasAsManyIterationsOnEveryRank) {
     measure(world, {1, 20, 0.001}, [&](int, int count) { performed += count; });
     const std::vector<double> all = to_rank0(world, performed);
     for (const double others : all) EXPECT_EQ(others, performed);
+  });
+}
+
+TEST(Measure, ShortOperationsAreRepeatedAndLongOnesAreNot) {
+  stretto::run_threads(2, [](const stretto::Communicator& world) {
+    for (const bool is_long : {false, true}) {
+      int performed = 0;
+      measure(world, {.iterations = 20, .least_seconds = 1e-3}, [&](int, int count) {
+        performed += count;
+        if (is_long) std::this_thread::sleep_for(std::chrono::milliseconds(count));
+      });
+      EXPECT_EQ(performed < 100, is_long) << performed;
+    }
   });
 }
 

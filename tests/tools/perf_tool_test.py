@@ -229,6 +229,7 @@ class PerfToolTest(unittest.TestCase):
             (["all_reduce", "--seconds", "-1"], "--seconds -1"),
             (["all_reduce", "--seconds", "nan"], "--seconds nan"),
             (["all_reduce", "--copies", "-1"], "--copies -1"),
+            (["all_reduce", "--copies", "1000000000"], "--copies 1000000000"),
             (["all_reduce", "--memory", "heap"], "'heap' is not among symmetric and malloc"),
             (["sendrecv", "--prepared", "--nproc", "2"], "sendrecv cannot be prepared"),
             (["all_reduce", "--device", "tpu"], "'tpu'; choose cpu or cuda"),

@@ -33,6 +33,14 @@ double percentile(const std::vector<Batch>& sorted, double share) {
   return sorted.back().seconds;
 }
 
+// trial: as in iterations_lasting().
+template <class Trial>
+int iterations_of(const Loop& loop, const Trial& trial) {
+  if (loop.seconds > 0) return iterations_lasting(loop.seconds, trial);
+  if (loop.least_seconds > 0) return std::max(loop.iterations, iterations_lasting(loop.least_seconds, trial));
+  return loop.iterations;
+}
+
 bool shorter(const Batch& a, const Batch& b) { return a.seconds < b.seconds; }
 
 double combined(const std::vector<double>& times, Over over) {
@@ -63,7 +71,7 @@ Timing measure_on_gpu(const Communicator& world, const Loop& loop, const Action&
   };
   action(0, loop.warmup);
   const auto trial = [&](int iterations) { return from_rank0(world, timed(iterations)); };
-  const int iterations = loop.seconds > 0 ? iterations_lasting(loop.seconds, trial) : loop.iterations;
+  const int iterations = iterations_of(loop, trial);
   const double all = timed(iterations);
   world.barrier(Stream::inline_()).wait();
   std::vector<stretto::Work> works;
@@ -86,7 +94,7 @@ Timing measure(const Communicator& world, const Loop& loop, const Action& action
     return from_rank0(world, stretto::now_seconds() - begin);
   };
   action(0, loop.warmup);
-  const int iterations = loop.seconds > 0 ? iterations_lasting(loop.seconds, trial) : loop.iterations;
+  const int iterations = iterations_of(loop, trial);
   std::vector<Batch> batches;
   batches.reserve(std::min(iterations, 1 << 16));
   world.barrier(Stream::inline_()).wait();

@@ -35,7 +35,8 @@ Action repeated(int copies, Once once) {
 struct Loop {
   int warmup = 5;
   int iterations = 20;
-  double seconds = 0;  // above 0: the number of iterations that last about that long
+  double seconds = 0;        // above 0: the number of iterations that last about that long
+  double least_seconds = 0;  // above 0: at least `iterations`, and as many as last about that long
 };
 // Collective, with the same loop on all ranks, which begin together. On a GPU, the action enqueues its operations in
 // computation().

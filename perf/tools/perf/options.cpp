@@ -150,7 +150,9 @@ void check(const Options& options) {
           options.warmup);
   require(options.seconds >= 0 && options.seconds <= 3600, "--seconds {} is no time for a loop; give up to 3600.",
           options.seconds);
-  require(options.copies >= 0, "--copies {} cannot be negative; with 0 the program chooses the number.", options.copies);
+  constexpr int most_copies = 4096;
+  require(options.copies >= 0 && options.copies <= most_copies,
+          "--copies {} is no number of buffers; give 1 to {}, or 0 to let the program choose.", options.copies, most_copies);
   require(options.nproc >= 0, "--nproc {} cannot be negative.", options.nproc);
   require(!options.threads || options.nproc > 0, "--threads needs --nproc N, the number of ranks.");
   if (options.is_quantized()) check_quantized(options);
@@ -206,7 +208,9 @@ std::optional<Options> parse_command_line(int argc, char** argv) {
       app.add_option("-f,--stepfactor", options.step_factor, "Each size is that many times the one before")
           ->capture_default_str();
   app.add_option("-i,--stepbytes", texts.step, "Each size is that many bytes more than the one before")->excludes(factor);
-  app.add_option("-n,--iters", options.iterations, "Timed iterations")->capture_default_str();
+  CLI::Option* const iterations =
+      app.add_option("-n,--iters", options.iterations,
+                     "Timed iterations; left out, 20, or as many as last a millisecond if those are more");
   app.add_option("--seconds", options.seconds, "Instead of -n: time the number of iterations that lasts about that long");
   app.add_option("-w,--warmup_iters", options.warmup, "Iterations before them")->capture_default_str();
   app.add_option("-N,--run_cycles", options.cycles, "Loops, in turn for all methods and peers; figures are medians")
@@ -247,6 +251,7 @@ std::optional<Options> parse_command_line(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     fail(stretto::ErrorCode::invalid_argument, "{}; --help lists the options.", error.what());
   }
+  if (iterations->count() > 0) options.least_seconds = 0;
   options.command = fmt::format("stretto-perf {}", fmt::join(argv + 1, argv + argc, " "));
   read(texts, options);
   check(options);

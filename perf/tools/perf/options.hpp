@@ -19,7 +19,8 @@ struct Options {
   std::int64_t step_bytes = 0;  // 0: use step_factor
   double step_factor = 2;
   int iterations = 20, warmup = 5, cycles = 1;
-  double seconds = 0;  // above 0: the number of iterations that last about that long, instead of `iterations`
+  double seconds = 0;           // above 0: the number of iterations that last about that long, instead of `iterations`
+  double least_seconds = 1e-3;  // of a loop; 0 if -n is given
   std::vector<stretto::DType> dtypes = {stretto::DType::f32};
   std::vector<stretto::ReduceOp> ops = {stretto::ReduceOp::sum};
   int root = 0;

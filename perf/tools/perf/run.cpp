@@ -295,7 +295,8 @@ class TestRun {
     contender.action(0, 1);
     contender.traffic = world_.ledger().traffic(since);
     contender.action(1, buffers.copies() - 1);  // a short loop would leave some copies without results
-    const Timing mine = measure(world_, {options_.warmup, options_.iterations, options_.seconds}, contender.action);
+    const Timing mine =
+        measure(world_, {options_.warmup, options_.iterations, options_.seconds, options_.least_seconds}, contender.action);
     contender.timings.push_back(over_ranks(world_, mine, options_.over));
     if (options_.check && !buffers.in_place()) look_at(buffers, values, contender);
   }

@@ -58,8 +58,10 @@ void Table::header(const Machine& machine) const {
                                 : fmt::format("the memory of a GPU ({}); times are the GPU's, from events", machine.gpu);
   comment(fmt::format("buffers in {}{}", where, options_.prepared ? "; operations are prepared once" : ""));
   if (options_.is_quantized()) comment("quantized: " + quantization_text(options_.quantization));
-  const std::string loop =
-      options_.seconds > 0 ? fmt::format("{} s of", options_.seconds) : fmt::format("{}", options_.iterations);
+  const std::string loop = options_.seconds > 0 ? fmt::format("{} s of", options_.seconds)
+                           : options_.least_seconds > 0
+                               ? fmt::format("{} or {} s of", options_.iterations, options_.least_seconds)
+                               : fmt::format("{}", options_.iterations);
   comment(fmt::format("{} iterations after {}{}; times are {}; GB = 1e9 bytes; {}", loop, options_.warmup,
                       options_.cycles > 1 ? fmt::format(", the median of {} such loops", options_.cycles) : "",
                       over_names[static_cast<int>(options_.over)],
@@ -113,7 +115,7 @@ std::string Table::cells(const Case& test_case, const std::optional<Placement>& 
     }
   }
   for (const std::optional<Timing>& peer : placement->peers) {
-    text += peer ? fmt::format(" {:>9} {:>7.2f}", figure(peer->mean * 1e6), peer->mean / timing.mean)
+    text += peer ? fmt::format(" {:>9} {:>7.2f}", figure(peer->mean * 1e6), peer->p50 / timing.p50)
                  : fmt::format(" {0:>9} {0:>7}", "N/A");
   }
   wrong_ += placement->wrong.value_or(0);
