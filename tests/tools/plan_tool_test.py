@@ -118,6 +118,7 @@ class Refusals(PlanTool):
             ("its end is below", ["all", "--verify", "--ranks", "4..2"]),
             ("'many' is no number", ["all_reduce", "--ranks", "many"]),
             ("'0' is no number", ["all_reduce", "--ranks", 0]),
+            ("--ranks 100000", ["all_reduce", "--ranks", 100000]),
             ("--verify excludes --simulate", ["all_reduce", "--ranks", 4, "--verify", "--simulate", LINKS]),
             ("root or peer 4", ["broadcast", "--ranks", 4, "--root", 4]),
             ("has no root", ["all_reduce", "--ranks", 4, "--root", 1]),

@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -55,9 +56,11 @@ struct LayoutSearch {
 
 // Returns the `most` fastest layouts that fit the memory, by LayoutCosts. Layouts are tried from the least possible time
 // (LayoutCosts::least_seconds) on, until none of the rest can be among the fastest, so that few schedules are simulated.
-// Layouts of the same predicted time are in the order of the memory that they need.
+// Layouts of the same predicted time are in the order of the memory that they need. looked_at: called again and again with
+// the looks at a layout so far, and the most that there will be; a large space can take minutes.
+using LookedAt = std::function<void(std::int64_t looks, std::int64_t most)>;
 STRETTO_API LayoutSearch search_layouts(const LayoutSpace& space, const TrainingCluster& cluster, std::size_t most = 10,
-                                        const TrainingSystem& system = {});
+                                        const TrainingSystem& system = {}, const LookedAt& looked_at = {});
 
 // All of the space's layouts, and the refusals, in one list; for checks of the search on small spaces.
 STRETTO_API std::vector<TrainingLayout> all_layouts(const LayoutSpace& space, const LayoutCosts& costs,

@@ -152,6 +152,16 @@ namespace {
        perf::in_units(static_cast<double>(search.least_memory)));
 }
 
+// A long search says every few seconds on stderr how far it is.
+struct Progress {
+  std::chrono::steady_clock::time_point next = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+  void operator()(std::int64_t looks, std::int64_t most) {
+    if (std::chrono::steady_clock::now() < next) return;
+    next = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+    fmt::print(stderr, "stretto-plan: {} looks at a layout of at most {}\n", looks, most);
+  }
+};
+
 }  // namespace
 
 void plan_layout_of(int argc, char** argv) {
@@ -162,7 +172,7 @@ void plan_layout_of(int argc, char** argv) {
   const TrainingSystem system = line.system.empty() ? TrainingSystem() : training_system_from_file(line.system);
   if (line.space.memory_bytes == 0) line.space.memory_bytes = cluster.memory_bytes;
   const auto begin = std::chrono::steady_clock::now();
-  const LayoutSearch search = search_layouts(line.space, cluster, line.top, system);
+  const LayoutSearch search = search_layouts(line.space, cluster, line.top, system, Progress());
   const std::chrono::duration<double> searched = std::chrono::steady_clock::now() - begin;
   if (search.best.empty()) refuse(line, search);
   print(line, search, searched.count());

@@ -103,6 +103,9 @@ bool parse(int argc, char** argv, CommandLine& line) {
   line.first_size = number_from("--ranks", line.ranks.substr(0, dots));
   line.last_size = dots == std::string::npos ? line.first_size : number_from("--ranks", line.ranks.substr(dots + 2));
   require(line.first_size <= line.last_size, "--ranks {} is no range; its end is below its beginning.", line.ranks);
+  constexpr int most_ranks = 16384;
+  require(line.last_size <= most_ranks, "--ranks {} is more than the {} whose plans this program can look at; give fewer.",
+          line.ranks, most_ranks);
   require(line.verify || dots == std::string::npos, "--ranks {} is a range, which only --verify takes; give one number.",
           line.ranks);
   if (format_of(line) != QuantizedFormat::none) {

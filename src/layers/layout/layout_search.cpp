@@ -223,7 +223,7 @@ std::vector<TrainingLayout> all_layouts(const LayoutSpace& space, const LayoutCo
 }
 
 LayoutSearch search_layouts(const LayoutSpace& space, const TrainingCluster& cluster, std::size_t most,
-                            const TrainingSystem& system) {
+                            const TrainingSystem& system, const LookedAt& looked_at) {
   LayoutCosts costs(space.model, cluster, space.ranks, system);
   LayoutSearch search;
   const std::vector<TrainingLayout> layouts = all_layouts(space, costs, &search.refused);
@@ -236,12 +236,16 @@ LayoutSearch search_layouts(const LayoutSpace& space, const TrainingCluster& clu
     search.least_memory = std::min(search.least_memory, bytes);
     return true;
   };
+  std::int64_t looked = 0;
   for (const TrainingLayout& layout : layouts) {
+    if (looked_at) looked_at(looked++, search.tried);
     if (!too_large(costs.least_memory(layout))) fitting.emplace_back(costs.least_seconds(layout), &layout);
   }
   std::ranges::stable_sort(fitting, {}, &std::pair<double, const TrainingLayout*>::first);
   const auto rank = [](const FoundLayout& found) { return std::tuple(found.cost.seconds, found.cost.memory.total()); };
+  const std::int64_t all = search.tried + static_cast<std::int64_t>(fitting.size());
   for (const auto& [least, layout] : fitting) {
+    if (looked_at) looked_at(looked++, all);
     if (search.best.size() == most && least > search.best.back().cost.seconds) break;
     LayoutCost cost = costs.cost(*layout);
     if (too_large(cost.memory.total())) continue;
