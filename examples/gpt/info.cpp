@@ -162,8 +162,11 @@ int main(int argc, char** argv) {
     return help ? 0 : 1;
   }
   try {
-    std::fputs(gpt::flight::report_of(argv[2]).c_str(), stdout);
-    return 0;
+    std::vector<std::string> damaged;
+    std::fputs(gpt::flight::report_of(argv[2], damaged).c_str(), stdout);
+    std::fflush(stdout);
+    for (const std::string& sentence : damaged) std::fprintf(stderr, "error: %s\n", sentence.c_str());
+    return damaged.empty() ? 0 : 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return 1;

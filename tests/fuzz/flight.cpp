@@ -11,6 +11,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (i < files.size()) fuzz::write(name, files[i]);
     if (i >= files.size()) std::filesystem::remove(fuzz::directory() / name);
   }
-  fuzz::parse([&] { gpt::flight::report_of(fuzz::directory()); });
+  fuzz::parse([&] {
+    std::vector<std::string> damaged;
+    gpt::flight::report_of(fuzz::directory(), damaged);
+    if (!damaged.empty()) throw stretto::Error(stretto::ErrorCode::io, damaged.front());
+  });
   return 0;
 }

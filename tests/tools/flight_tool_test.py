@@ -3,6 +3,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -16,7 +17,7 @@ def line_of(mark):
     """The call site as the flight recorder tells it."""
     for number, line in enumerate(SOURCE.read_text().splitlines(), 1):
         if line.endswith(f"// {mark}"):
-            return f"tests/tools/flight_cases.cpp:{number}"
+            return f"tools/flight_cases.cpp:{number}"
     raise KeyError(mark)
 
 
@@ -50,6 +51,18 @@ class FlightTool(unittest.TestCase):
         parts = re.split(r"\n(In what ranks differ|Who waits for whom|Slow ranks|Ranks)\n", result.stdout)
         return dict(zip(parts[1::2], parts[2::2]))
 
+    def test_a_damaged_file_is_named_and_the_others_are_reported(self):
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(self.directory / "skip", folder, dirs_exist_ok=True)
+            damaged = sorted(pathlib.Path(folder).iterdir())[1]
+            for content in (damaged.read_bytes()[:1000], b""):
+                damaged.write_bytes(content)
+                result = subprocess.run([INFO, "flight", folder], capture_output=True, text=True, timeout=60)
+                self.assertEqual(result.returncode, 1, result.stdout)
+                self.assertIn(str(damaged), result.stderr)
+                self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+                self.assertRegex(result.stdout, r"Who waits for whom\n.*rank")
+
     def test_a_rank_that_leaves_one_of_equal_sums_out(self):
         report = self.report("skip")
         self.assertIn("Rank 3 left out all_reduce #32 of 'world' (100 f32, at " + line_of("LEFT OUT") + ")",
@@ -67,7 +80,7 @@ class FlightTool(unittest.TestCase):
             return
         self.assertRegex(self.report("other_shape")["In what ranks differ"],
                          r"Rank 3 called barrier #2 of 'world' \(1 f32, at \S+\) where ranks 0 to 2 called "
-                         r"all_reduce #2 of 'world' \(5000 f32, at tests/tools/flight_cases.cpp:\d+\)")
+                         r"all_reduce #2 of 'world' \(5000 f32, at tools/flight_cases.cpp:\d+\)")
 
     def test_two_ranks_that_swap_two_sums(self):
         self.assertEqual(self.status["swap"], 0)  # their sums are mixed up, and nobody waits
@@ -87,7 +100,7 @@ class FlightTool(unittest.TestCase):
 
     def test_two_communicators_in_another_order_when_calls_are_checked(self):
         errors = self.started("circle", STRETTO_CHECK="1", STRETTO_TIMEOUT="600").communicate(timeout=120)[1]
-        there = r"in all_reduce #\d of '(world|other)' \(10 f32, at tests/tools/flight_cases.cpp:\d+\)"
+        there = r"in all_reduce #\d of '(world|other)' \(10 f32, at tools/flight_cases.cpp:\d+\)"
         self.assertRegex(errors, rf"Rank \d waits for rank \d {there}, and rank \d waits for rank \d {there}, and neither can begin")
 
     def test_a_slow_rank(self):

@@ -89,20 +89,24 @@ std::vector<Sequences> sequences_of(const Job& job, const Key& key) {
 
 }  // namespace
 
-std::vector<Job> read_jobs(const std::string& directory) {
+std::vector<Job> read_jobs(const std::string& directory, std::vector<std::string>& damaged) {
   std::map<std::string, Job> jobs;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
     const std::string name = entry.path().filename();
     if (!name.starts_with("flight_") || !name.ends_with(".json")) continue;
-    Flight flight = read_flight(entry.path());
-    Job& job = jobs[flight.job];
-    job.name = flight.job;
-    job.size = std::max(job.size, flight.size);
-    job.flights[flight.rank] = std::move(flight);
+    try {
+      Flight flight = read_flight(entry.path());
+      Job& job = jobs[flight.job];
+      job.name = flight.job;
+      job.size = std::max(job.size, flight.size);
+      job.flights[flight.rank] = std::move(flight);
+    } catch (const stretto::Error& unreadable) {
+      damaged.emplace_back(unreadable.what());
+    }
   }
   if (error) fail(ErrorCode::io, "Cannot read {}: {}.", directory, error.message());
-  require(!jobs.empty(), "{} has no flight files; ranks write them to STRETTO_FLIGHT_DIR.", directory);
+  require(!jobs.empty() || !damaged.empty(), "{} has no flight files; ranks write them to STRETTO_FLIGHT_DIR.", directory);
   std::vector<Job> result;
   result.reserve(jobs.size());
   for (auto& entry : jobs) result.push_back(std::move(entry.second));

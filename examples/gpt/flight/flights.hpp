@@ -43,8 +43,9 @@ struct Job {
   std::map<int, Flight> flights;
 };
 
-// The jobs whose files are in the directory, the newest first. Throws Error if there are none, or one cannot be read.
-std::vector<Job> read_jobs(const std::string& directory);
+// The jobs whose files are in the directory, the newest first. damaged: gets a sentence for each file that cannot be read.
+// Throws Error if there are no files.
+std::vector<Job> read_jobs(const std::string& directory, std::vector<std::string>& damaged);
 
 // The operations of one communicator on all ranks: the collectives, or the messages from one rank to another. By rank, then
 // by number.

@@ -51,9 +51,9 @@ std::string ranks_of(const Job& job) {
 
 }  // namespace
 
-std::string report_of(const std::string& directory) {
+std::string report_of(const std::string& directory, std::vector<std::string>& damaged) {
   std::string text;
-  for (const Job& job : read_jobs(directory)) {
+  for (const Job& job : read_jobs(directory, damaged)) {
     const Flight& first = job.flights.begin()->second;
     if (!text.empty()) text += "\n";
     text +=
