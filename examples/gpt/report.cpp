@@ -146,7 +146,7 @@ void Reporter::finish(const std::vector<stretto::Record>& records) {
   std::map<std::tuple<std::string, std::string, std::string, std::string>, stretto::Traffic> sums;
   stretto::Traffic total;
   for (const stretto::Record& record : records) {
-    sums[{record.group, stretto::name(record.collective), stretto::name(record.algorithm), record.tag}] += record;
+    sums[{record.group, stretto::name(record.collective), stretto::name(record.method.algorithm), record.tag}] += record;
     total += record;
   }
   if (!records.empty()) {

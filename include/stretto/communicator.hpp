@@ -16,14 +16,12 @@ class Operation;
 
 struct OperationOptions {
   Method method = Algorithm::automatic;
-  std::string tag;  // appears in the ledger
+  std::string tag = {};  // appears in the ledger
   // premul_sum only: this rank's contribution is multiplied by `factor`. For an integer element type, `factor` must be
   // an integer that the type can represent.
   double factor = 1;
   Quantization quantization = {};
-  // Appears in the ledger, and where a wait for other ranks ends in an error: the line that made these options, or, where
-  // a call leaves its options out, the line of the call.
-  CallSite site = CallSite::here();
+  CallSite site = {};  // for whom the call is made; unknown: for the line that makes it
 };
 
 // An operation and its buffers, as data. The named functions of Communicator are shorthands for start() with a Call.
@@ -69,6 +67,9 @@ struct Estimate {
 // Buffers may have any address and alignment. The caller must not access or free the buffers until the Work is done.
 // Input and output may share memory only in the in-place form given at each function.
 //
+// Each call has the line that makes it as its last argument, which callers leave out. The ledger has it, and the errors of
+// waits for other ranks name it.
+//
 // Errors: a call with wrong arguments throws and has no effect. If the operation itself fails, Work::wait() throws, and
 // the communicator is then unusable. After the loss of a rank, the others can go on with shrink(). If the failure was that a
 // rank was lost or gave up, other ranks of the host may still read and write the operation's buffers for a moment: do not
@@ -85,69 +86,81 @@ class STRETTO_API Communicator {
   // output[i] = the reduction of input[i] over all ranks. In place: output == input. Every rank gets the same bits,
   // except that the payload bits of a NaN may differ.
   [[nodiscard]] Work all_reduce(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op,
-                                const Stream& stream, const OperationOptions& options = {}) const;
+                                const Stream& stream, const OperationOptions& options = {},
+                                CallSite site = CallSite::here()) const;
   // input: size() shares of count elements each. output on rank r: the reduction of share r over all inputs. In place:
   // output == input + rank() * count.
   [[nodiscard]] Work reduce_scatter(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op,
-                                    const Stream& stream, const OperationOptions& options = {}) const;
+                                    const Stream& stream, const OperationOptions& options = {},
+                                    CallSite site = CallSite::here()) const;
   // output: size() * count elements: the inputs of all ranks in rank order. In place: input == output + rank() * count.
   [[nodiscard]] Work all_gather(const void* input, void* output, std::int64_t count, DType dtype, const Stream& stream,
-                                const OperationOptions& options = {}) const;
+                                const OperationOptions& options = {}, CallSite site = CallSite::here()) const;
   // Copies the root's input into every rank's output. The input of other ranks is ignored. In place, at the root: output
   // == input.
   [[nodiscard]] Work broadcast(const void* input, void* output, std::int64_t count, DType dtype, int root,
-                               const Stream& stream, const OperationOptions& options = {}) const;
+                               const Stream& stream, const OperationOptions& options = {},
+                               CallSite site = CallSite::here()) const;
   // Like all_reduce, but only the root's output is written. In place, at the root: output == input.
   [[nodiscard]] Work reduce(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op, int root,
-                            const Stream& stream, const OperationOptions& options = {}) const;
+                            const Stream& stream, const OperationOptions& options = {},
+                            CallSite site = CallSite::here()) const;
   // The barrier is done when every rank has begun it. On a GPU stream, the calling thread blocks until the stream has
   // reached the barrier and the barrier is done. A call on a GPU stream blocks in the same way whenever its buffers are
   // in host memory.
-  [[nodiscard]] Work barrier(const Stream& stream, const OperationOptions& options = {}) const;
+  [[nodiscard]] Work barrier(const Stream& stream, const OperationOptions& options = {},
+                             CallSite site = CallSite::here()) const;
   // Messages from one rank to another arrive in the order in which they were sent. A send or recv blocks its stream
   // until the peer has made the matching call; a send of a small message may finish earlier.
   [[nodiscard]] Work send(const void* data, std::int64_t count, DType dtype, int peer, const Stream& stream,
-                          const OperationOptions& options = {}) const;
+                          const OperationOptions& options = {}, CallSite site = CallSite::here()) const;
   [[nodiscard]] Work recv(void* data, std::int64_t count, DType dtype, int peer, const Stream& stream,
-                          const OperationOptions& options = {}) const;
+                          const OperationOptions& options = {}, CallSite site = CallSite::here()) const;
 
   // Like the functions above, but with uneven shares: rank r's share has counts[r] elements, shares lie in rank order,
   // and all ranks must pass the same counts. reduce_scatter_v writes counts[rank()] elements; all_gather_v reads
   // counts[rank()] elements. In place: as above, at the offset of this rank's share.
   [[nodiscard]] Work reduce_scatter_v(const void* input, void* output, const std::vector<std::int64_t>& counts, DType dtype,
-                                      ReduceOp op, const Stream& stream, const OperationOptions& options = {}) const;
+                                      ReduceOp op, const Stream& stream, const OperationOptions& options = {},
+                                      CallSite site = CallSite::here()) const;
   [[nodiscard]] Work all_gather_v(const void* input, void* output, const std::vector<std::int64_t>& counts, DType dtype,
-                                  const Stream& stream, const OperationOptions& options = {}) const;
+                                  const Stream& stream, const OperationOptions& options = {},
+                                  CallSite site = CallSite::here()) const;
   // input: size() blocks of count elements, block r for rank r. output: the blocks from all ranks, in rank order. There
   // is no in-place form.
   [[nodiscard]] Work all_to_all(const void* input, void* output, std::int64_t count, DType dtype, const Stream& stream,
-                                const OperationOptions& options = {}) const;
+                                const OperationOptions& options = {}, CallSite site = CallSite::here()) const;
   // Like all_to_all, but the block for rank r has send_counts[r] elements, and the block from rank r has
   // receive_counts[r] elements. Rank a's send_counts[b] must equal rank b's receive_counts[a].
   [[nodiscard]] Work all_to_all_v(const void* input, const std::vector<std::int64_t>& send_counts, void* output,
                                   const std::vector<std::int64_t>& receive_counts, DType dtype, const Stream& stream,
-                                  const OperationOptions& options = {}) const;
+                                  const OperationOptions& options = {}, CallSite site = CallSite::here()) const;
   // The root's output receives every rank's input of count elements, in rank order. In place, at the root: input ==
   // output + rank() * count.
   [[nodiscard]] Work gather(const void* input, void* output, std::int64_t count, DType dtype, int root, const Stream& stream,
-                            const OperationOptions& options = {}) const;
+                            const OperationOptions& options = {}, CallSite site = CallSite::here()) const;
   [[nodiscard]] Work gather_v(const void* input, void* output, const std::vector<std::int64_t>& counts, DType dtype,
-                              int root, const Stream& stream, const OperationOptions& options = {}) const;
+                              int root, const Stream& stream, const OperationOptions& options = {},
+                              CallSite site = CallSite::here()) const;
   // The root's input has size() shares of count elements, in rank order. Each rank's output receives its share. In
   // place, at the root: output == input + rank() * count.
   [[nodiscard]] Work scatter(const void* input, void* output, std::int64_t count, DType dtype, int root,
-                             const Stream& stream, const OperationOptions& options = {}) const;
+                             const Stream& stream, const OperationOptions& options = {},
+                             CallSite site = CallSite::here()) const;
   [[nodiscard]] Work scatter_v(const void* input, void* output, const std::vector<std::int64_t>& counts, DType dtype,
-                               int root, const Stream& stream, const OperationOptions& options = {}) const;
+                               int root, const Stream& stream, const OperationOptions& options = {},
+                               CallSite site = CallSite::here()) const;
   // Sends to rank `to` and receives from rank `from` at the same time. The two may be the same rank.
   [[nodiscard]] Work send_recv(const void* input, std::int64_t send_count, int to, void* output, std::int64_t receive_count,
-                               int from, DType dtype, const Stream& stream, const OperationOptions& options = {}) const;
+                               int from, DType dtype, const Stream& stream, const OperationOptions& options = {},
+                               CallSite site = CallSite::here()) const;
 
   // Starts any of the operations above.
-  [[nodiscard]] Work start(const Call& call, const Stream& stream, const OperationOptions& options = {}) const;
+  [[nodiscard]] Work start(const Call& call, const Stream& stream, const OperationOptions& options = {},
+                           CallSite site = CallSite::here()) const;
   // Checks and plans the call now, so that each Operation::start() costs only the communication. The buffers must stay
   // valid until the last Work is done; after a failure, see "Errors" above.
-  Operation prepare(const Call& call, const OperationOptions& options = {}) const;
+  Operation prepare(const Call& call, const OperationOptions& options = {}, CallSite site = CallSite::here()) const;
   // Throws the error that prepare() would throw for this call, without communication. The buffers need not exist: errors
   // that depend on them are not found. A call without buffers is checked for the calling thread's current device
   // (OnDevice). Before the communicator's first call on GPU buffers, the library does not know whether NCCL can serve
@@ -166,9 +179,9 @@ class STRETTO_API Communicator {
 
   // The two collectives above on a whole tensor, in place. The stream keeps the tensor alive until the Work is done.
   [[nodiscard]] Work all_reduce(const Tensor& tensor, ReduceOp op, const Stream& stream,
-                                const OperationOptions& options = {}) const;
-  [[nodiscard]] Work broadcast(const Tensor& tensor, int root, const Stream& stream,
-                               const OperationOptions& options = {}) const;
+                                const OperationOptions& options = {}, CallSite site = CallSite::here()) const;
+  [[nodiscard]] Work broadcast(const Tensor& tensor, int root, const Stream& stream, const OperationOptions& options = {},
+                               CallSite site = CallSite::here()) const;
 
   // Collective over all members, like MPI_Comm_split. Members with the same color form a new group, ordered by key, then
   // by rank. A member with a negative color gets an empty Communicator. The name appears in the ledger. Costs a small

@@ -17,7 +17,7 @@ struct LostRank {
 struct LaunchOptions {
   // Called in the process that called launch() when the job has failed and none of its processes is left. If it returns
   // true, all ranks start again as a new job, and run the same body.
-  std::function<bool(const LostRank& lost)> starts_again;
+  std::function<bool(const LostRank& lost)> starts_again = {};
   // The loss of a rank other than rank 0 does not end the other ranks, which may call Communicator::shrink(). The exit
   // status is that of rank 0. If shrink() throws because rank 0 is lost, and body does not catch it, a rank 0 that is
   // stopped or hangs is killed, and the status is 1.
@@ -50,7 +50,7 @@ STRETTO_API Communicator connect();
 struct STRETTO_API MeetingPoint {
   std::string host = "127.0.0.1";
   int port = 0;
-  std::string secret;
+  std::string secret = {};
   int listener = -1;   // rank 0 only: a listening socket, or -1. connect() closes it if the job has several ranks
   double timeout = 0;  // seconds within which all ranks must connect; 0: STRETTO_MEET_TIMEOUT
   // Whether the ranks, a whole job that begins, may measure a machine that they do not know (STRETTO_CALIBRATE). A part of a

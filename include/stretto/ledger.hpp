@@ -34,7 +34,7 @@ struct STRETTO_API CallSite {
   const char* file = nullptr;  // null: unknown
   int line = 0;
   static constexpr CallSite here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) { return {file, line}; }
-  std::string to_string() const;  // "train.cpp:33"; empty if it is unknown
+  std::string to_string() const;  // the last folder and the name, "gpt/train.cpp:33"; empty if it is unknown
 };
 
 struct STRETTO_API Record {
@@ -45,8 +45,8 @@ struct STRETTO_API Record {
   // from the one rank to the other. The members that take part in an operation give it the same number.
   std::uint64_t number = 0;
   Collective collective = Collective::all_reduce;
-  Algorithm algorithm = Algorithm::automatic;  // the chosen algorithm
-  std::string group;                           // name of the communicator
+  Method method = Algorithm::automatic;  // the chosen one
+  std::string group;                     // name of the communicator
   int group_size = 0;
   DType dtype = DType::f32;                           // type of the elements on the wire, unless quantized
   QuantizedFormat quantized = QuantizedFormat::none;  // format on the wire, if the elements are quantized

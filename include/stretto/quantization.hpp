@@ -120,7 +120,7 @@ struct Quantization {
   // and the stored errors stay unchanged. The ledger and STRETTO_EXPLAIN report the choice.
   bool only_if_faster = false;
   ErrorFeedback* errors = nullptr;  // must outlive the operation. null: quantization errors are dropped
-  std::string tensor;               // the tensor's name in `errors`
+  std::string tensor = {};          // the tensor's name in `errors`
 };
 
 }  // namespace stretto

@@ -53,7 +53,39 @@ target_link_libraries(program PRIVATE stretto::stretto)
 CMAKE
 built_by_cmake "$work/program"
 says 'sum 6' "$work/program/build/program"
-says '.*all_reduce #1 of .world. (1048576 f32.*' "$work/program/build/program"
+says '.*all_reduce #1 of .world. (1048576 f32, at program/main.cpp:[0-9]*).*' "$work/program/build/program"
+
+# Options by name compile without warnings, and the ledger has the line of the call, wherever its options were made.
+cat >"$work/options.cpp" <<'PROGRAM'
+#include <stretto/layers/linear.hpp>
+#include <stretto/layers/optimizer.hpp>
+#include <stretto/stretto.hpp>
+
+#include <cstdio>
+
+int main() {
+  return stretto::launch(2, [](const stretto::Communicator& world) {
+    float x[256] = {};
+    const auto sum = [&](const stretto::OperationOptions& options) {
+      world.all_reduce(x, x, 256, stretto::DType::f32, stretto::ReduceOp::sum, stretto::Stream::inline_(), options).wait();
+    };
+    stretto::OperationOptions declared;
+    declared.tag = "declared";
+    sum(declared);
+    sum({.tag = "in braces"});
+    sum({.quantization = {.format = stretto::QuantizedFormat::int8}});
+    stretto::Parameters parameters;
+    const stretto::Axes axes = stretto::token_axes;
+    parameters.add({.name = "w", .global_shape = {3}, .first = {0}, .extents = {3}, .replicated_over = axes, .sum_gradient_over = axes});
+    const stretto::ShardedParameters sharded(parameters, {world, {.data = 2}}, {.zero = stretto::ZeroStage::none});
+    if (world.rank() != 0) return;
+    for (const auto& record : world.ledger().records()) std::printf("%s\n", record.headline().c_str());
+  });
+}
+PROGRAM
+"$compiler" -std=c++20 -Wall -Wextra -Werror "$work/options.cpp" -o "$work/options" $(pkg-config --cflags --libs stretto)
+line=$(grep -n 'world.all_reduce' "$work/options.cpp" | cut -d: -f1)
+for tag in declared 'in braces'; do says ".*, $tag, at ${work##*/}/options.cpp:$line.*" "$work/options"; done
 
 # A program that only communicates maps none of the libraries that serve other parts; a product, as the control, maps oneDNN.
 cat >"$work/maps.cpp" <<'PROGRAM'

@@ -49,9 +49,10 @@ inline std::int64_t whole_count(const Record& record) {
 inline std::int64_t formula_of(const Record& record) {
   switch (record.collective) {
     case Collective::reduce_scatter:
-      return formulas::reduce_scatter(record.algorithm, record.group_size, whole_count(record));
-    case Collective::all_gather: return formulas::all_gather(record.algorithm, record.group_size, whole_count(record));
-    default: return formulas::all_reduce(record.algorithm, record.group_size, record.count);
+      return formulas::reduce_scatter(record.method.algorithm, record.group_size, whole_count(record));
+    case Collective::all_gather:
+      return formulas::all_gather(record.method.algorithm, record.group_size, whole_count(record));
+    default: return formulas::all_reduce(record.method.algorithm, record.group_size, record.count);
   }
 }
 
@@ -68,7 +69,8 @@ inline std::string traffic_divergence(Layout layout, const gpt::TrainerOptions& 
       const std::string tag = record.tag == "parameters" ? "gradients" : record.tag;
       const auto expected = left.find(tag);
       if (expected == left.end()) return "Nobody expects " + record.to_string();
-      const bool whole = record.algorithm == Algorithm::recursive_doubling || record.algorithm == Algorithm::one_shot;
+      const bool whole =
+          record.method.algorithm == Algorithm::recursive_doubling || record.method.algorithm == Algorithm::one_shot;
       if (expected->second.shares && whole) return "Whole vectors travel in " + record.to_string();
       expected->second.elements -= whole_count(record);
       ++operations[tag];

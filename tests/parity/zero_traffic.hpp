@@ -147,7 +147,7 @@ inline BytesByTag zero_formula(const gpt::TrainerOptions& options, const Ranks& 
     if (times == 0) return;
     const auto record =
         std::ranges::find_if(trace.records, [&](const Record& each) { return each.tag == tag && each.count == share; });
-    const Bytes shares = shares_sent(record == trace.records.end() ? Algorithm::direct : record->algorithm, ranks);
+    const Bytes shares = shares_sent(record == trace.records.end() ? Algorithm::direct : record->method.algorithm, ranks);
     const std::int64_t bytes =
         format == QuantizedFormat::none ? share * static_cast<std::int64_t>(size_of(dtype)) : packed_bytes(format, share);
     result[tag].all += times * shares.all * bytes;

@@ -307,7 +307,7 @@ TEST_F(ModelledLinks, AreNotGoneAround) {
     OperationOptions options;
     options.method = method;
     group.all_reduce(data, ReduceOp::sum, Stream::inline_(), options).wait();
-    return group.ledger().records(before).back().algorithm;
+    return group.ledger().records(before).back().method.algorithm;
   };
   const auto is_refused = [&](const Communicator& group) {
     return sentence_of([&] { sum(group, Algorithm::staged); }).find("do not all reach each other's memory") !=

@@ -9,7 +9,7 @@ namespace stretto {
 // Shared by the layers of a rank: its tensor-parallel group, and the stream on which the group communicates while the
 // rank computes.
 struct STRETTO_API TensorParallel {
-  Communicator group;
+  Communicator group = {};
   Stream stream = Stream::inline_();
   // Without a group: layers of the first of so many ranks. They have records of their parameters, for plans of memory and
   // traffic, but cannot communicate.

@@ -49,7 +49,7 @@ class STRETTO_API ShardedUnit {
     // qgZ: quantization errors are kept here, under `name`, and added to the next gradients. Must outlive the unit. Null:
     // they are dropped.
     ErrorFeedback* errors = nullptr;
-    std::string name;
+    std::string name = {};
     // One entry for each tensor, or none at all: null, or a flag that must outlive the unit. A gradient with a flag is not
     // zeroed, which saves time; the flag becomes true instead, and whoever adds next must overwrite all of the gradient and
     // clear the flag.

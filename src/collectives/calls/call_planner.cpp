@@ -39,17 +39,24 @@ Call with_one_count(Call call) {
   return call;
 }
 
-// STRETTO_EXPLAIN: prints one line for each plan.
-void explain(const std::string& communicator, const Call& call, QuantizedFormat format, const Choice& choice,
-             bool symmetric) {
-  std::string line = fmt::format("stretto: {} of {} {} in '{}'{}: {}", name(call.collective), call.count, name(call.dtype),
-                                 communicator, symmetric ? ", symmetric memory" : "", choice.reason);
-  for (std::size_t i = 1; i < std::min<std::size_t>(4, choice.candidates.size()); ++i) {
-    const Candidate& other = choice.candidates[i];
-    line += fmt::format("{} {}{} {:.1f} us", i == 1 ? "; then" : ",", to_string(other.method),
+// What was chosen and why, and what comes next in the cost model's order.
+std::string explanation_of(const Choice& choice, QuantizedFormat format) {
+  std::string text = choice.reason;
+  int others = 0;
+  for (const Candidate& other : choice.candidates) {
+    if (others == 3) break;
+    if (other.method == choice.method && other.quantized == choice.quantized) continue;
+    text += fmt::format("{} {}{} {:.1f} us", others++ == 0 ? "; then" : ",", to_string(other.method),
                         other.quantized ? fmt::format(" in {}", name(format)) : "", other.seconds * 1e6);
   }
-  std::fputs((line + "\n").c_str(), stderr);
+  return text;
+}
+
+// STRETTO_EXPLAIN: prints a line.
+void explain(const std::string& communicator, const Call& call, const char* memory, const std::string& explanation) {
+  const std::string line = fmt::format("stretto: {} of {} {} in '{}'{}: {}\n", name(call.collective), call.count,
+                                       name(call.dtype), communicator, memory, explanation);
+  std::fputs(line.c_str(), stderr);
 }
 
 }  // namespace
@@ -143,18 +150,25 @@ std::shared_ptr<const PlannedCall> CallPlanner::plan_on_host(const Call& call, c
   const bool all_alike = links_.one_process() || !links_.shares_memory();
   auto planned = std::make_shared<PlannedCall>();
   planned->signature = call_signature(request, call.dtype, call.op);
-  planned->symmetric = host_variant(call, request, may_be_plain, links_.shares_memory());
-  planned->ordinary = all_alike ? planned->symmetric : host_variant(call, request, may_be_plain, false);
-  const PlanRequest& one = planned->ordinary.plan->request;
-  const PlanRequest& other = planned->symmetric.plan->request;
-  if (one.method == other.method && one.quantized == other.quantized) planned->ordinary = planned->symmetric;
+  const auto choose = [&](bool symmetric) {
+    return selector_.choose(request, call.dtype, call.op, nodes_, links_, symmetric, may_be_plain);
+  };
+  const Choice symmetric = choose(links_.shares_memory());
+  const Choice ordinary = all_alike ? symmetric : choose(false);
+  const bool same = symmetric.method == ordinary.method && symmetric.quantized == ordinary.quantized;
+  planned->symmetric = variant_of(call, request, symmetric);
+  planned->ordinary = same ? planned->symmetric : variant_of(call, request, ordinary);
+  if (selector_.explains() && rank() == 0) {
+    if (!same) explain(communicator_, call, ", symmetric memory", explanation_of(symmetric, request.quantized));
+    explain(communicator_, call, "", explanation_of(ordinary, request.quantized));
+  }
   return planned;
 }
 
 std::shared_ptr<const PlannedCall> CallPlanner::plan_on_gpus(const Call& call, const OperationOptions& options) const {
   const PlanRequest request = request_of(call, options);
   const Choice choice = choose_on_gpus(call, options, AssumedLinks::none);
-  if (selector_.explains() && rank() == 0) explain(communicator_, call, request.quantized, choice, false);
+  if (selector_.explains() && rank() == 0) explain(communicator_, call, "", explanation_of(choice, request.quantized));
   auto planned = std::make_shared<PlannedCall>();
   planned->ordinary = planned->symmetric = variant_of(call, request, choice);
   return planned;
@@ -174,12 +188,6 @@ Choice CallPlanner::choose_on_gpus(const Call& call, const OperationOptions& opt
   return selector_.choose_on_gpus(request, call.dtype, call.op, nodes_, whole, options.quantization.only_if_faster);
 }
 
-PlanVariant CallPlanner::host_variant(const Call& call, PlanRequest request, bool may_be_plain, bool symmetric) const {
-  const Choice choice = selector_.choose(request, call.dtype, call.op, nodes_, links_, symmetric, may_be_plain);
-  if (selector_.explains() && rank() == 0) explain(communicator_, call, request.quantized, choice, symmetric);
-  return variant_of(call, std::move(request), choice);
-}
-
 PlanVariant CallPlanner::variant_of(const Call& call, PlanRequest request, const Choice& choice) const {
   request = as_chosen(std::move(request), choice);
   const bool steps = has_steps(request.method.algorithm);
@@ -189,7 +197,7 @@ PlanVariant CallPlanner::variant_of(const Call& call, PlanRequest request, const
   variant.packet_bytes = steps ? packet_bytes_of(request, choice.wire) : 0;
   Record record;
   record.collective = call.collective;
-  record.algorithm = request.method.algorithm;
+  record.method = request.method;
   record.group = communicator_;
   record.group_size = size();
   record.dtype = variant.wire;

@@ -63,7 +63,6 @@ class CallPlanner {
   std::shared_ptr<const PlannedCall> plan_on_host(const Call& call, const OperationOptions& options) const;
   std::shared_ptr<const PlannedCall> plan_on_gpus(const Call& call, const OperationOptions& options) const;
   Choice choose_on_gpus(const Call& call, const OperationOptions& options, AssumedLinks assumed) const;
-  PlanVariant host_variant(const Call& call, PlanRequest request, bool may_be_plain, bool symmetric) const;
   PlanVariant variant_of(const Call& call, PlanRequest request, const Choice& choice) const;
 
   const Selector& selector_;

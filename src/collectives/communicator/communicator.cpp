@@ -34,6 +34,11 @@ Device device_of(Communicator::Group& group, const Call& call, const OperationOp
   return device_of_buffers(call, request).value_or(otherwise);
 }
 
+OperationOptions with_site(OperationOptions options, const CallSite& site) {
+  if (options.site.file == nullptr) options.site = site;
+  return options;
+}
+
 // The members exchange bytes by operations of their own, which take their places in the order of calls.
 std::vector<Bytes> exchange_bytes(const Communicator& members, const Bytes& mine) {
   const OutsideOperationGroups alone;
@@ -54,12 +59,12 @@ std::vector<Bytes> exchange_bytes(const Communicator& members, const Bytes& mine
 // otherwise: as in device_of().
 std::shared_ptr<const Operation::State> prepared(const Communicator& members,
                                                  const std::shared_ptr<Communicator::Group>& group, const Call& call,
-                                                 const OperationOptions& options, Device otherwise) {
+                                                 const OperationOptions& options, const CallSite& site, Device otherwise) {
   check_kind(call, options.quantization);
   auto state = std::make_shared<Operation::State>();
   state->group = group;
   state->call = call;
-  state->options = options;
+  state->options = with_site(options, site);
   if (call.collective == Collective::barrier) {  // reduces one element, whose value is not used
     state->call.keep_alive = Tensor({1}, DType::f32, Device::cpu);
     state->call.keep_alive.set(0, 0);
@@ -116,9 +121,9 @@ void Communicator::set_leave_timeout(double seconds) const {
   group().context().set_leave_timeout(seconds);
 }
 
-Operation Communicator::prepare(const Call& call, const OperationOptions& options) const {
+Operation Communicator::prepare(const Call& call, const OperationOptions& options, CallSite site) const {
   group();
-  return Operation(prepared(*this, group_, call, options, current_device()));
+  return Operation(prepared(*this, group_, call, options, site, current_device()));
 }
 
 void Communicator::check(const Call& call, const OperationOptions& options) const {
@@ -134,20 +139,20 @@ Estimate Communicator::estimate(const Call& call, const OperationOptions& option
   return members.planner().estimate(call, options, device_of(members, call, options, current_device()));
 }
 
-Work Communicator::start(const Call& call, const Stream& stream, const OperationOptions& options) const {
+Work Communicator::start(const Call& call, const Stream& stream, const OperationOptions& options, CallSite site) const {
   Work work;  // the only one that is returned, so it is constructed in the caller's variable: see InlineFastPath::perform()
   InlineFastPath* const fast_path = group().fast_path(stream);
   if (fast_path != nullptr && !in_operation_group() && lies_on_host(call)) {
-    if (fast_path->run(call, options, work)) return work;
+    if (fast_path->run(call, options, options.site.file != nullptr ? options.site : site, work)) return work;
   }
   const Group::OnlyCaller caller(*group_, call.collective);
   std::shared_ptr<const Operation::State> operation;
   try {
-    operation = prepared(*this, group_, call, options, stream.device());
+    operation = prepared(*this, group_, call, options, site, stream.device());
   } catch (const Error& refused) {
     if (!group_->context().checks_calls()) throw;
     try {
-      launch_refusal(group_, call, options, refused.what(), stream);
+      launch_refusal(group_, call, with_site(options, site), refused.what(), stream);
     } catch (const Error& mismatch) {  // on an inline stream
       throw Error(refused.code(), std::string(refused.what()) + " " + mismatch.what());
     }
@@ -159,104 +164,107 @@ Work Communicator::start(const Call& call, const Stream& stream, const Operation
 }
 
 Work Communicator::all_reduce(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op,
-                              const Stream& stream, const OperationOptions& options) const {
-  return start({Collective::all_reduce, input, output, count, dtype, op}, stream, options);
+                              const Stream& stream, const OperationOptions& options, CallSite site) const {
+  return start({Collective::all_reduce, input, output, count, dtype, op}, stream, options, site);
 }
 
-Work Communicator::all_reduce(const Tensor& tensor, ReduceOp op, const Stream& stream,
-                              const OperationOptions& options) const {
+Work Communicator::all_reduce(const Tensor& tensor, ReduceOp op, const Stream& stream, const OperationOptions& options,
+                              CallSite site) const {
   Call call{Collective::all_reduce, tensor.raw(), tensor.raw(), tensor.size(), tensor.dtype(), op};
   call.keep_alive = tensor;
-  return start(call, stream, options);
+  return start(call, stream, options, site);
 }
 
 Work Communicator::reduce_scatter(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op,
-                                  const Stream& stream, const OperationOptions& options) const {
-  return start({Collective::reduce_scatter, input, output, count, dtype, op}, stream, options);
+                                  const Stream& stream, const OperationOptions& options, CallSite site) const {
+  return start({Collective::reduce_scatter, input, output, count, dtype, op}, stream, options, site);
 }
 
 Work Communicator::reduce_scatter_v(const void* input, void* output, const std::vector<std::int64_t>& counts, DType dtype,
-                                    ReduceOp op, const Stream& stream, const OperationOptions& options) const {
-  return start({Collective::reduce_scatter, input, output, 0, dtype, op, 0, counts}, stream, options);
+                                    ReduceOp op, const Stream& stream, const OperationOptions& options,
+                                    CallSite site) const {
+  return start({Collective::reduce_scatter, input, output, 0, dtype, op, 0, counts}, stream, options, site);
 }
 
 Work Communicator::all_gather(const void* input, void* output, std::int64_t count, DType dtype, const Stream& stream,
-                              const OperationOptions& options) const {
-  return start({Collective::all_gather, input, output, count, dtype}, stream, options);
+                              const OperationOptions& options, CallSite site) const {
+  return start({Collective::all_gather, input, output, count, dtype}, stream, options, site);
 }
 
 Work Communicator::all_gather_v(const void* input, void* output, const std::vector<std::int64_t>& counts, DType dtype,
-                                const Stream& stream, const OperationOptions& options) const {
-  return start({Collective::all_gather, input, output, 0, dtype, ReduceOp::sum, 0, counts}, stream, options);
+                                const Stream& stream, const OperationOptions& options, CallSite site) const {
+  return start({Collective::all_gather, input, output, 0, dtype, ReduceOp::sum, 0, counts}, stream, options, site);
 }
 
 Work Communicator::all_to_all(const void* input, void* output, std::int64_t count, DType dtype, const Stream& stream,
-                              const OperationOptions& options) const {
-  return start({Collective::all_to_all, input, output, count, dtype}, stream, options);
+                              const OperationOptions& options, CallSite site) const {
+  return start({Collective::all_to_all, input, output, count, dtype}, stream, options, site);
 }
 
 Work Communicator::all_to_all_v(const void* input, const std::vector<std::int64_t>& send_counts, void* output,
                                 const std::vector<std::int64_t>& receive_counts, DType dtype, const Stream& stream,
-                                const OperationOptions& options) const {
+                                const OperationOptions& options, CallSite site) const {
   return start({Collective::all_to_all, input, output, 0, dtype, ReduceOp::sum, 0, send_counts, receive_counts}, stream,
-               options);
+               options, site);
 }
 
 Work Communicator::broadcast(const void* input, void* output, std::int64_t count, DType dtype, int root,
-                             const Stream& stream, const OperationOptions& options) const {
-  return start({Collective::broadcast, input, output, count, dtype, ReduceOp::sum, root}, stream, options);
+                             const Stream& stream, const OperationOptions& options, CallSite site) const {
+  return start({Collective::broadcast, input, output, count, dtype, ReduceOp::sum, root}, stream, options, site);
 }
 
-Work Communicator::broadcast(const Tensor& tensor, int root, const Stream& stream, const OperationOptions& options) const {
+Work Communicator::broadcast(const Tensor& tensor, int root, const Stream& stream, const OperationOptions& options,
+                             CallSite site) const {
   Call call{Collective::broadcast, tensor.raw(), tensor.raw(), tensor.size(), tensor.dtype(), ReduceOp::sum, root};
   call.keep_alive = tensor;
-  return start(call, stream, options);
+  return start(call, stream, options, site);
 }
 
 Work Communicator::reduce(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op, int root,
-                          const Stream& stream, const OperationOptions& options) const {
-  return start({Collective::reduce, input, output, count, dtype, op, root}, stream, options);
+                          const Stream& stream, const OperationOptions& options, CallSite site) const {
+  return start({Collective::reduce, input, output, count, dtype, op, root}, stream, options, site);
 }
 
 Work Communicator::gather(const void* input, void* output, std::int64_t count, DType dtype, int root, const Stream& stream,
-                          const OperationOptions& options) const {
-  return start({Collective::gather, input, output, count, dtype, ReduceOp::sum, root}, stream, options);
+                          const OperationOptions& options, CallSite site) const {
+  return start({Collective::gather, input, output, count, dtype, ReduceOp::sum, root}, stream, options, site);
 }
 
 Work Communicator::gather_v(const void* input, void* output, const std::vector<std::int64_t>& counts, DType dtype, int root,
-                            const Stream& stream, const OperationOptions& options) const {
-  return start({Collective::gather, input, output, 0, dtype, ReduceOp::sum, root, counts}, stream, options);
+                            const Stream& stream, const OperationOptions& options, CallSite site) const {
+  return start({Collective::gather, input, output, 0, dtype, ReduceOp::sum, root, counts}, stream, options, site);
 }
 
 Work Communicator::scatter(const void* input, void* output, std::int64_t count, DType dtype, int root, const Stream& stream,
-                           const OperationOptions& options) const {
-  return start({Collective::scatter, input, output, count, dtype, ReduceOp::sum, root}, stream, options);
+                           const OperationOptions& options, CallSite site) const {
+  return start({Collective::scatter, input, output, count, dtype, ReduceOp::sum, root}, stream, options, site);
 }
 
 Work Communicator::scatter_v(const void* input, void* output, const std::vector<std::int64_t>& counts, DType dtype, int root,
-                             const Stream& stream, const OperationOptions& options) const {
-  return start({Collective::scatter, input, output, 0, dtype, ReduceOp::sum, root, counts}, stream, options);
+                             const Stream& stream, const OperationOptions& options, CallSite site) const {
+  return start({Collective::scatter, input, output, 0, dtype, ReduceOp::sum, root, counts}, stream, options, site);
 }
 
-Work Communicator::barrier(const Stream& stream, const OperationOptions& options) const {
-  return start({Collective::barrier}, stream, options);
+Work Communicator::barrier(const Stream& stream, const OperationOptions& options, CallSite site) const {
+  return start({Collective::barrier}, stream, options, site);
 }
 
 Work Communicator::send(const void* data, std::int64_t count, DType dtype, int peer, const Stream& stream,
-                        const OperationOptions& options) const {
-  return start({Collective::send, data, nullptr, count, dtype, ReduceOp::sum, peer}, stream, options);
+                        const OperationOptions& options, CallSite site) const {
+  return start({Collective::send, data, nullptr, count, dtype, ReduceOp::sum, peer}, stream, options, site);
 }
 
 Work Communicator::recv(void* data, std::int64_t count, DType dtype, int peer, const Stream& stream,
-                        const OperationOptions& options) const {
-  return start({Collective::recv, nullptr, data, count, dtype, ReduceOp::sum, peer}, stream, options);
+                        const OperationOptions& options, CallSite site) const {
+  return start({Collective::recv, nullptr, data, count, dtype, ReduceOp::sum, peer}, stream, options, site);
 }
 
 Work Communicator::send_recv(const void* input, std::int64_t send_count, int to, void* output, std::int64_t receive_count,
-                             int from, DType dtype, const Stream& stream, const OperationOptions& options) const {
+                             int from, DType dtype, const Stream& stream, const OperationOptions& options,
+                             CallSite site) const {
   OperationGroup both;
-  std::ignore = send(input, send_count, dtype, to, stream, options);
-  std::ignore = recv(output, receive_count, dtype, from, stream, options);
+  std::ignore = send(input, send_count, dtype, to, stream, options, site);
+  std::ignore = recv(output, receive_count, dtype, from, stream, options, site);
   return both.end();
 }
 

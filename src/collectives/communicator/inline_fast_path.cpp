@@ -3,6 +3,7 @@
 #include <new>
 #include <utility>
 
+#include "collectives/calls/call_arguments.hpp"
 #include "collectives/execution/give_up.hpp"
 #include "collectives/execution/operation_run.hpp"
 #include "collectives/execution/run_until_done.hpp"
@@ -11,10 +12,6 @@
 
 namespace stretto {
 namespace {
-
-bool same_shape(const Call& a, const Call& b) {
-  return a.collective == b.collective && a.count == b.count && a.dtype == b.dtype && a.op == b.op && a.root == b.root;
-}
 
 std::ptrdiff_t distance(const void* from, const void* to) {
   return static_cast<std::ptrdiff_t>(reinterpret_cast<std::uintptr_t>(to) - reinterpret_cast<std::uintptr_t>(from));
@@ -36,50 +33,47 @@ bool InlineFastPath::can_serve(const Call& call, const OperationOptions& options
          how.rounding == Rounding::nearest_even && !how.only_if_faster && how.errors == nullptr && how.tensor.empty();
 }
 
-InlineFastPath::CallShape& InlineFastPath::entry_of(const Call& call, const Method& method) {
-  std::uint64_t hash = static_cast<std::uint64_t>(call.count) * 16 + static_cast<std::uint64_t>(call.collective);
-  hash = hash * 16 + static_cast<std::uint64_t>(call.dtype);
-  hash = (hash * 8 + static_cast<std::uint64_t>(call.op)) * 64 + static_cast<std::uint64_t>(call.root);
-  hash = (hash * 32 + static_cast<std::uint64_t>(method.algorithm)) * 0x9e3779b97f4a7c15U;
-  return shapes_[hash >> 58];
-}
-
 void InlineFastPath::remember(const Operation::State& prepared) {
   const Call& call = prepared.call;
   if (!can_serve(call, prepared.options)) return;
   const PlanRequest& request = prepared.planned->ordinary.plan->request;
   const auto width = static_cast<std::int64_t>(size_of(call.dtype));
-  CallShape& shape = call.collective == Collective::barrier ? barrier_ : entry_of(call, prepared.options.method);
+  CallShape shape;
   shape.planned = prepared.planned;
   shape.call = call;
   if (call.collective != Collective::barrier) shape.call.keep_alive = {};  // the caller's memory must not be kept
   shape.method = prepared.options.method;
-  shape.factor = prepared.options.factor;
   shape.read_bytes = input_count(request) * width;
   shape.written_bytes = output_count(request) * width;
   shape.can_be_in_place = can_be_in_place(call.collective);
   shape.in_place_distance = input_behind_output(request) * width;
+  if (call.collective == Collective::barrier) {
+    barrier_ = std::move(shape);
+  } else {
+    shapes_.add(std::move(shape));
+  }
 }
 
-bool InlineFastPath::run(const Call& call, const OperationOptions& options, Work& work) {
+bool InlineFastPath::run(const Call& call, const OperationOptions& options, const CallSite& site, Work& work) {
   if (!can_serve(call, options)) return false;
-  if (call.collective == Collective::barrier) return run_barrier(options, work);
-  const CallShape& shape = entry_of(call, options.method);
-  if (!shape.planned || !same_shape(call, shape.call) || options.method != shape.method) return false;
+  if (call.collective == Collective::barrier) return run_barrier(options, site, work);
+  const CallShape* const known = shapes_.find(call, options.method);
+  if (known == nullptr) return false;
+  const CallShape& shape = *known;
   if ((call.input == nullptr && shape.read_bytes > 0) || (call.output == nullptr && shape.written_bytes > 0)) return false;
   if (overlap(call.input, shape.read_bytes, call.output, shape.written_bytes) &&
       !(shape.can_be_in_place && distance(call.output, call.input) == shape.in_place_distance)) {
     return false;
   }
-  if (call.op == ReduceOp::premul_sum && options.factor != shape.factor) return false;
   if (!turns_.is_idle()) return false;
-  perform(*shape.planned, call, options.factor, options.site, work);
+  if (call.op == ReduceOp::premul_sum) check_factor(call, options.factor);
+  perform(*shape.planned, call, options.factor, site, work);
   return true;
 }
 
-bool InlineFastPath::run_barrier(const OperationOptions& options, Work& work) {
+bool InlineFastPath::run_barrier(const OperationOptions& options, const CallSite& site, Work& work) {
   if (!barrier_.planned || options.method != barrier_.method || !turns_.is_idle()) return false;
-  perform(*barrier_.planned, barrier_.call, 1, options.site, work);
+  perform(*barrier_.planned, barrier_.call, 1, site, work);
   return true;
 }
 

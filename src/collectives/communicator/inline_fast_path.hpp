@@ -1,10 +1,9 @@
 #pragma once
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 
-#include "collectives/communicator/operation.hpp"
+#include "collectives/communicator/call_shapes.hpp"
 #include "collectives/communicator/turns.hpp"
 #include "collectives/execution/shared_memory.hpp"
 #include "collectives/ledger/fast_path_log.hpp"
@@ -24,26 +23,15 @@ class InlineFastPath {
       : links_(links), shared_(shared), turns_(turns), log_(log), ledger_(ledger) {}
 
   // True: the operation is done, and `work` is its work. Throws what the operation throws.
-  bool run(const Call& call, const OperationOptions& options, Work& work);
+  bool run(const Call& call, const OperationOptions& options, const CallSite& site, Work& work);
   bool run(const Operation::State& prepared, Work& work);
 
   // Serves calls of this shape from now on without checking or planning them again.
   void remember(const Operation::State& prepared);
 
  private:
-  struct CallShape {
-    std::shared_ptr<const PlannedCall> planned;  // null: this entry is free
-    Call call;                                   // of this shape; its buffers are meaningless, except for a barrier
-    Method method;                               // as the caller asked for it
-    double factor = 1;
-    std::int64_t read_bytes = 0, written_bytes = 0;
-    bool can_be_in_place = false;
-    std::ptrdiff_t in_place_distance = 0;  // in place, the input begins this many bytes after the output
-  };
   static bool can_serve(const Call& call, const OperationOptions& options);
-  // The entry for the call's shape; it may still hold another shape.
-  CallShape& entry_of(const Call& call, const Method& method);
-  bool run_barrier(const OperationOptions& options, Work& work);
+  bool run_barrier(const OperationOptions& options, const CallSite& site, Work& work);
   void perform(const PlannedCall& planned, const Call& call, double factor, const CallSite& site, Work& work);
   void note_failure(const Record& what, const CallSite& site, std::uint64_t begin);  // begin: ticks, or 0
 
@@ -52,7 +40,7 @@ class InlineFastPath {
   Turns& turns_;
   FastPathLog& log_;
   Ledger& ledger_;
-  std::array<CallShape, 64> shapes_;
+  CallShapes shapes_;
   CallShape barrier_;  // has buffers of its own
 };
 

@@ -44,7 +44,7 @@ Json operation_of(const Record& record, double now) {
                  {"type", record.quantized == QuantizedFormat::none ? name(record.dtype) : name(record.quantized)},
                  {"root", record.root},
                  {"bytes_sent", record.bytes_sent},
-                 {"algorithm", name(record.algorithm)},
+                 {"algorithm", to_string(record.method)},
                  {"stream", record.stream},
                  {"tag", record.tag},
                  {"site", record.site.to_string()},

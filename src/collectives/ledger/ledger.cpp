@@ -14,10 +14,13 @@
 
 namespace stretto {
 
-// Options that were declared before they were filled in have the place of their declaration's defaults for a site.
+// The folder and the name tell files of a program apart. Compilers are given whole paths, by CMake for one.
 std::string CallSite::to_string() const {
-  const std::string_view path = file == nullptr ? "" : file;
-  return path.empty() || path.ends_with("stretto/communicator.hpp") ? "" : fmt::format("{}:{}", path, line);
+  if (file == nullptr) return "";
+  const std::string_view path = file;
+  const std::size_t name = path.rfind('/');
+  const std::size_t folder = name == std::string_view::npos || name == 0 ? name : path.rfind('/', name - 1);
+  return fmt::format("{}:{}", folder == std::string_view::npos ? path : path.substr(folder + 1), line);
 }
 
 std::string Record::headline() const {
@@ -29,7 +32,8 @@ std::string Record::headline() const {
 
 std::string Record::to_string() const {
   const char* state = failed ? "failed" : times.done > 0 ? "done" : times.started > 0 ? "started" : "enqueued";
-  return fmt::format("{} of {} ranks by {} on stream '{}': {}", headline(), group_size, name(algorithm), stream, state);
+  return fmt::format("{} of {} ranks by {} on stream '{}': {}", headline(), group_size, stretto::to_string(method), stream,
+                     state);
 }
 
 Traffic& Traffic::operator+=(const Record& record) {
@@ -183,7 +187,7 @@ void Ledger::settle(std::uint64_t sequence, const Record& how) {
   const std::lock_guard lock(book_->mutex);
   Book::LedgerEntry* const entry = book_->find(sequence);
   if (entry == nullptr) return;
-  entry->record.algorithm = how.algorithm;
+  entry->record.method = how.method;
   entry->record.dtype = how.dtype;
   entry->record.quantized = how.quantized;
   entry->record.bytes_sent = how.bytes_sent;

@@ -45,8 +45,8 @@ strettoResult_t operate(const Asked& asked, strettoComm_t handle, strettoStream_
       call.op = reduction.op;
       options.factor = reduction.factor;
     }
-    if (in_group()) return collect({comm, comm->ranks.prepare(call, options), stream});
-    watch(*comm, stream, comm->ranks.start(call, stream_of(stream), options));
+    if (in_group()) return collect({comm, comm->ranks.prepare(call, options, {}), stream});
+    watch(*comm, stream, comm->ranks.start(call, stream_of(stream), options, {}));
   }));
 }
 

@@ -4,10 +4,14 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <set>
+#include <sstream>
+#include <string>
 #include <vector>
 
 #include "collectives/communicator/group.hpp"
 #include "stretto/stretto.hpp"
+#include "variables.hpp"
 
 namespace stretto {
 namespace {
@@ -24,7 +28,7 @@ Algorithm algorithm_of_call(const Communicator& world) {
   std::vector<float> ones(elements, 1);
   world.all_reduce(ones.data(), ones.data(), elements, DType::f32, ReduceOp::sum, Stream::inline_()).wait();
   EXPECT_EQ(ones, std::vector<float>(elements, static_cast<float>(world.size())));
-  return world.ledger().records().back().algorithm;
+  return world.ledger().records().back().method.algorithm;
 }
 
 void learn_ring(const Communicator& world) {
@@ -56,6 +60,31 @@ TEST(CallPlanner, RanksThatKeptUnequallyManyPlansAgreeOnceTheyAreForgotten) {
     Communicator::Group::of(world).forget_plans();
     EXPECT_EQ(algorithm_of_call(world), Algorithm::ring);
   });
+}
+
+// STRETTO_EXPLAIN: a line for a call, which names each method once: that of the choice, and those that come behind it.
+TEST(CallPlanner, ExplainsAChoiceOnce) {
+  const Variable explains("STRETTO_EXPLAIN", "1");
+  const Variable nodes("STRETTO_RANKS_PER_NODE", "2");
+  testing::internal::CaptureStderr();
+  run_threads(4, [](const Communicator& world) {
+    const Tensor x = Tensor::zeros({1 << 20}, DType::f32);
+    world.all_reduce(x, ReduceOp::sum, Stream::inline_()).wait();
+  });
+  std::istringstream said(testing::internal::GetCapturedStderr());
+  std::multiset<std::string> methods;
+  int lines = 0;
+  for (std::string line; std::getline(said, line);) {
+    if (line.find("all_reduce of 1048576") == std::string::npos) continue;
+    ++lines;
+    std::istringstream words(line.substr(line.find("': ") + 3));
+    for (std::string word; words >> word;) {
+      if (word.rfind("two_level(", 0) == 0) methods.insert(word.substr(0, word.find(',')));
+    }
+  }
+  EXPECT_EQ(lines, 1);
+  EXPECT_GE(methods.size(), 2U);
+  EXPECT_EQ(methods.size(), std::set<std::string>(methods.begin(), methods.end()).size());
 }
 
 }  // namespace

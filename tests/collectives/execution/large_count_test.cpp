@@ -90,7 +90,7 @@ TEST(LargeCounts, ReachTheElementsBeyond31Bits) {
       EXPECT_EQ(vector.fault(times, times), "") << name(algorithm) << " on rank " << rank;
       times *= 2;  // each sum starts from the result of the one before
       const Record record = world.ledger().records(since).at(0);
-      const std::int64_t formula = formulas::all_reduce(record.algorithm, 2, element_count);
+      const std::int64_t formula = formulas::all_reduce(record.method.algorithm, 2, element_count);
       EXPECT_NEAR(static_cast<double>(record.bytes_sent), static_cast<double>(formula) / 2, 1) << record.to_string();
     }
     if (rank == 0) vector.fill(0);

@@ -9,6 +9,8 @@
 #include "../../temporary_directory.hpp"
 #include "../../variables.hpp"
 #include "../tuning_by_memory.hpp"
+#include "collectives/communicator/group.hpp"
+#include "collectives/communicator/inline_fast_path.hpp"
 #include "collectives/ledger/fast_path_log.hpp"
 #include "core/fail.hpp"
 #include "stretto/stretto.hpp"
@@ -38,7 +40,7 @@ void require_all(const float* data, std::int64_t count, float value, const char*
 
 // The algorithm of the last operation; requires that all ranks used the same one.
 Algorithm last_algorithm(const Communicator& world) {
-  const auto mine = static_cast<std::int32_t>(world.ledger().records().back().algorithm);
+  const auto mine = static_cast<std::int32_t>(world.ledger().records().back().method.algorithm);
   std::vector<std::int32_t> all(world.size());
   std::ignore = world.all_gather(&mine, all.data(), 1, DType::i32, here);
   for (const std::int32_t other : all)
@@ -260,7 +262,7 @@ TEST(InlineFastPath, ABarrierGoesByTheMethodThatIsAskedFor) {
   run_threads(2, [](const Communicator& world) {
     for (const Algorithm algorithm : {Algorithm::packet, Algorithm::recursive_doubling, Algorithm::packet}) {
       std::ignore = world.start({Collective::barrier}, here, {.method = algorithm});
-      EXPECT_EQ(world.ledger().records().back().algorithm, algorithm);
+      EXPECT_EQ(world.ledger().records().back().method.algorithm, algorithm);
     }
   });
 }
@@ -283,6 +285,36 @@ TEST(InlineFastPath, RepeatsEveryShapeWithOtherBuffers) {
       }
     }
   });
+}
+
+// Shapes of equal hashes must not displace each other: a call whose shape is unknown is planned anew.
+TEST(InlineFastPath, ServesAllOfManyShapes) {
+  constexpr std::int64_t shapes = 200;
+  run_threads(2, [&](const Communicator& world) {
+    std::vector<float> x(shapes, 1);
+    const auto call_of = [&](std::int64_t count) {
+      return Call{.input = x.data(), .output = x.data(), .count = count, .op = ReduceOp::max};
+    };
+    for (std::int64_t count = 1; count <= shapes; ++count) std::ignore = world.start(call_of(count), here);
+    InlineFastPath& fast_path = *Communicator::Group::of(world).fast_path(here);
+    for (std::int64_t count = 1; count <= shapes; ++count) {
+      Work work;
+      ASSERT_TRUE(fast_path.run(call_of(count), {}, {}, work)) << count;
+    }
+    Work work;
+    EXPECT_FALSE(fast_path.run(call_of(shapes - 1), {.method = Algorithm::staged}, {}, work)) << "another shape";
+  });
+}
+
+// More shapes than are kept.
+TEST(InlineFastPath, ForgetsShapesAtLast) {
+  const auto planned = std::make_shared<const PlannedCall>();
+  CallShapes shapes;
+  for (std::int64_t count = 0; count < 5000; ++count) {
+    shapes.add({.planned = planned, .call = {.count = count}});
+    ASSERT_NE(shapes.find({.count = count}, Algorithm::automatic), nullptr);
+  }
+  EXPECT_LT(planned.use_count(), 1000);
 }
 
 TEST(InlineFastPath, StillRefusesWrongBuffersWhenItKnowsTheShape) {

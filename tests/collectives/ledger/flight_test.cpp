@@ -24,7 +24,7 @@ using testing::ContainsRegex;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-std::string here(int line) { return fmt::format("tests/collectives/ledger/flight_test.cpp:{}", line); }
+std::string here(int line) { return fmt::format("ledger/flight_test.cpp:{}", line); }
 
 TEST(FlightRecorder, NumbersOperationsInTheirCommunicatorAndKnowsTheirCallSites) {
   run_threads(3, [](const Communicator& world) {
@@ -59,14 +59,31 @@ TEST(FlightRecorder, NumbersOperationsInTheirCommunicatorAndKnowsTheirCallSites)
   });
 }
 
-TEST(FlightRecorder, OptionsDeclaredBeforeHaveNoCallSite) {
+TEST(FlightRecorder, TheCallSiteIsThatOfTheCallWhereverItsOptionsComeFrom) {
   run_threads(1, [](const Communicator& world) {
     OperationOptions options;
     options.tag = "later";
     float x = 0;
-    world.all_reduce(&x, &x, 1, DType::f32, ReduceOp::sum, Stream::inline_(), options).wait();
-    EXPECT_EQ(world.ledger().last(1).back().site.to_string(), "");
+    for (const Stream& stream : {Stream::inline_(), Stream("comm")}) {
+      world.all_reduce(&x, &x, 1, DType::f32, ReduceOp::sum, stream, options).wait();
+      EXPECT_EQ(world.ledger().last(1).back().site.to_string(), here(__LINE__ - 1));
+      options.site = {"/home/user/model.cpp", 7};
+      world.all_reduce(&x, &x, 1, DType::f32, ReduceOp::sum, stream, options).wait();
+      EXPECT_EQ(world.ledger().last(1).back().site.to_string(), "user/model.cpp:7");
+      options.site = {};
+    }
   });
+}
+
+TEST(CallSite, IsToldByItsLastFolderAndName) {
+  for (const auto& [path, told] : std::map<const char*, std::string>{{"main.cpp", "main.cpp:1"},
+                                                                     {"/main.cpp", "main.cpp:1"},
+                                                                     {"src/main.cpp", "src/main.cpp:1"},
+                                                                     {"/home/user/src/main.cpp", "src/main.cpp:1"},
+                                                                     {"../src/main.cpp", "src/main.cpp:1"}}) {
+    EXPECT_EQ((CallSite{path, 1}.to_string()), told);
+  }
+  EXPECT_EQ(CallSite{}.to_string(), "");
 }
 
 // Rank 2 does not come, and the others end. `meanwhile` is what rank 2 does.
@@ -103,7 +120,7 @@ TEST(FlightRecorder, ATimeoutSaysWhatTheMissingRankIsDoing) {
     const std::string sentence = sentence_of_a_wait(compute_until_the_others_have_failed, stream);
     EXPECT_THAT(sentence,
                 ContainsRegex("Rank [01] waited 1 s for rank 2 in all_reduce #2 of 'world' \\(1 f64, gradients, at "
-                              "tests/collectives/ledger/flight_test.cpp:[0-9]+\\); rank 2 is in no operation: its "
+                              "ledger/flight_test.cpp:[0-9]+\\); rank 2 is in no operation: its "
                               "last one, all_reduce #1 of 'world' \\(1 f64, at [^)]*\\), ended [0-9.]+ s ago"));
     EXPECT_THAT(sentence, HasSubstr("STRETTO_CHECK=1"));
   }

@@ -25,7 +25,7 @@ TEST(Ledger, RecordsEveryOperationWithTheBytesOfItsFormula) {
       EXPECT_EQ(records[0].bytes_sent, 2U * (size - 1) * count * 4 / size);
       EXPECT_EQ(records[0].stream, "comm");
       EXPECT_EQ(records[0].tag, "gradients");
-      EXPECT_EQ(records[0].algorithm, Algorithm::ring);
+      EXPECT_EQ(records[0].method.algorithm, Algorithm::ring);
       EXPECT_EQ(records[0].group, "world");
       EXPECT_GT(records[0].times.done, 0);
       EXPECT_GE(records[0].times.started, records[0].times.enqueued);
@@ -43,12 +43,12 @@ TEST(Ledger, TakesThePlanThatAllRanksDecideOn) {
   Ledger ledger;
   const auto partners = std::make_shared<const Partners>();
   const std::uint64_t number = ledger.enter({.collective = Collective::all_reduce,
-                                             .algorithm = Algorithm::ring,
+                                             .method = Algorithm::ring,
                                              .group = "dp",
                                              .count = 100,
                                              .bytes_sent = 400,
                                              .tag = "gradients"});
-  ledger.settle(number, {.algorithm = Algorithm::pull,
+  ledger.settle(number, {.method = method_from_text("two_level(ring+pairwise)*2/2"),
                          .group = "another",
                          .dtype = DType::bf16,
                          .quantized = QuantizedFormat::int8,
@@ -57,7 +57,7 @@ TEST(Ledger, TakesThePlanThatAllRanksDecideOn) {
                          .bytes_between_nodes = 60,
                          .partners = partners});
   const Record record = ledger.records(number).at(0);
-  EXPECT_EQ(record.algorithm, Algorithm::pull);
+  EXPECT_NE(record.to_string().find(" by two_level(ring+pairwise)*2/2 "), std::string::npos) << record.to_string();
   EXPECT_EQ(record.dtype, DType::bf16);
   EXPECT_EQ(record.quantized, QuantizedFormat::int8);
   EXPECT_EQ(record.bytes_sent, 120U);

@@ -234,7 +234,7 @@ void expect_bytes_of_the_formulas(const Problem& problem, const Ledgers& ledgers
     for (const auto& ledger : ledgers) {
       const Record& record = ledger.at(i).record;
       ASSERT_EQ(ledger[i].method, method);
-      EXPECT_EQ(record.algorithm, method.algorithm);
+      EXPECT_EQ(record.method.algorithm, method.algorithm);
       EXPECT_EQ(record.dtype, wire) << record.to_string();
       sum += static_cast<std::int64_t>(record.bytes_sent);
     }
@@ -330,7 +330,7 @@ TEST(FormulasOf, BarriersAndMessagesAreTheBytesInTheLedger) {
       world.barrier(Stream::inline_()).wait();
       const std::uint64_t behind = world.ledger().next_sequence();
       barrier += static_cast<std::int64_t>(world.ledger().traffic(since).bytes_sent);
-      barrier_by = world.ledger().records(since).front().algorithm;
+      barrier_by = world.ledger().records(since).front().method.algorithm;
       if (size == 1) return;
       const std::vector<std::byte> out(100);
       std::vector<std::byte> in(100);
@@ -338,7 +338,7 @@ TEST(FormulasOf, BarriersAndMessagesAreTheBytesInTheLedger) {
       world.send_recv(out.data(), 50, next, in.data(), 50, (world.rank() + size - 1) % size, DType::bf16, Stream::inline_())
           .wait();
       for (const Record& record : world.ledger().records(behind)) {
-        PlanRequest request{record.collective, record.algorithm, world.rank(), size, record.count, next};
+        PlanRequest request{record.collective, record.method, world.rank(), size, record.count, next};
         EXPECT_EQ(record.bytes_sent, 2U * formulas::elements_sent(request)) << record.to_string();
         messages += static_cast<std::int64_t>(record.bytes_sent);
       }
