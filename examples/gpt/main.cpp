@@ -34,6 +34,7 @@ void train(const Communicator& world, const CommandLine& given, StopRequest& sto
     const OnDevice there(given.device);  // throws the reason if there is no such device
   });
   const CommandLine line = with_resume_decided(given, world);
+  choose_as_saved(line, world);
   const OnDevice device(line.device);
   if (!line.layout.automatic) return train_and_go_on(world, line, stop);
   // All ranks have the same figures, and therefore choose alike.
@@ -93,7 +94,7 @@ int start(CommandLine line) {
 #ifdef STRETTO_HAVE_MPI
   if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr || std::getenv("PMI_SIZE") != nullptr) {
     MPI_Init(nullptr, nullptr);
-    const int status = run(connect(MPI_COMM_WORLD), body);
+    const int status = run(connect(MPI_COMM_WORLD, true), body);
     if (status != 0) MPI_Abort(MPI_COMM_WORLD, status);  // MPI_Finalize would wait for ranks that have ended
     MPI_Finalize();
     return status_of(status);

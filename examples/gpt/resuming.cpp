@@ -55,6 +55,21 @@ CommandLine with_resume_decided(const CommandLine& line, const Communicator& wor
   return begins;
 }
 
+void choose_as_saved(const CommandLine& line, const Communicator& world) {
+  if (line.resume != Resume::yes) return;
+  const std::string checkpoint = world.rank() == 0 ? find_checkpoint(line.save) : "";
+  std::string choices = world.rank() == 0 ? choices_of_checkpoint(checkpoint) : "";
+  auto bytes = static_cast<std::int64_t>(choices.size());
+  world.broadcast(&bytes, &bytes, 1, DType::i64, 0, Stream::inline_(), {.tag = "choices"}).wait();
+  if (bytes == 0) return;
+  choices.resize(static_cast<std::size_t>(bytes));
+  world.broadcast(choices.data(), choices.data(), bytes, DType::u8, 0, Stream::inline_(), {.tag = "choices"}).wait();
+  const std::string reason = world.choose_by(choices);
+  if (reason.empty() || world.rank() != 0) return;
+  fmt::print("Methods are not chosen as by the job that saved {}: {}. The last bits of sums may differ.\n", checkpoint,
+             reason);
+}
+
 bool can_go_on(const CommandLine& line) { return !line.save.empty() && has_checkpoint(line.save); }
 std::int64_t newest_step(const CommandLine& line) { return step_of(find_checkpoint(line.save)); }
 

@@ -11,6 +11,10 @@ namespace gpt {
 // Decides Resume::if_any, alike on all ranks. Collective.
 CommandLine with_resume_decided(const CommandLine& line, const stretto::Communicator& world);
 
+// A resumed job chooses methods as the job that saved the checkpoint, so that sums have the same bits; where it cannot, rank
+// 0 prints why. Collective, before other communicators are made. Does nothing without --resume.
+void choose_as_saved(const CommandLine& line, const stretto::Communicator& world);
+
 // The command line with Resume::yes, and without what training began with.
 CommandLine resumed(CommandLine line);
 

@@ -218,6 +218,17 @@ class STRETTO_API Communicator {
   // MPIX_Comm_shrink (Bland et al. 2013). Cost: as to start a job.
   Communicator shrink(const std::vector<int>& lost = {}, std::vector<int>* survivors = nullptr) const;
 
+  // How this job chooses methods: its costs, its tables, and what else its choices depend on, as text. Where ranks are more
+  // than two, another method adds in another order, so that the last bits of floating-point sums may differ between jobs
+  // that choose differently. A checkpoint carries the choices of the job that wrote it.
+  std::string choices() const;
+  // Lets this job choose as one whose choices() these are. All ranks of the job call it with the same text, on the
+  // communicator of all ranks, before they make other communicators. Returns an empty string if this job now chooses so.
+  // Otherwise returns the reason, as a part of a sentence, and the job goes on by its own choices: the other job had another
+  // number of ranks or nodes, or other settings (STRETTO_ALGO), its table names a method that this version lacks, or rank
+  // 0's STRETTO_TUNING differs.
+  std::string choose_by(const std::string& choices) const;
+
   // The number that identifies this communicator among all communicators of this rank (Partners::group_id in the
   // ledger). Names need not be unique.
   std::uint32_t id() const;

@@ -9,8 +9,10 @@
 // rank_00003.safetensors, with what it owns: parameters by global name, their moments ("m." and "v." before the name), in
 // the optimizer's accumulator type, as a slice's whole tensor or a flat run of it. index.json says which shard holds what. A
 // job of any mesh, ZeRO stage and type can load the checkpoint of any other, and each of its ranks reads only the shards
-// that it needs. On the same mesh with the same options, training goes on bit for bit. In another layout, quantized sums go
-// on with other random numbers, and with the errors that all ranks together have yet to feed back.
+// that it needs. On the same mesh with the same options, training goes on bit for bit, on processors with the same vector
+// instructions and libraries of matrix products, if the job chooses methods as the one that saved (choices_of_checkpoint()).
+// In another layout, quantized sums go on with other random numbers, and with the errors that all ranks together have yet to
+// feed back.
 //
 // A checkpoint appears under its name only when it is complete on the disk; DIR/latest names the newest. All ranks must see
 // the same directory.
@@ -65,6 +67,10 @@ STRETTO_API void save_checkpoint(const ShardedParameters& parameters, const Adam
 STRETTO_API std::string find_checkpoint(const std::string& directory, std::string* left_out = nullptr);
 // Whether a checkpoint was ever completed there, or the directory is one.
 STRETTO_API bool has_checkpoint(const std::string& directory);
+
+// Communicator::choices() of the job that saved it, for Communicator::choose_by(); empty if a version before 0.3 saved it.
+// Throws Error(io).
+STRETTO_API std::string choices_of_checkpoint(const std::string& checkpoint);
 
 struct STRETTO_API LoadedCheckpoint {
   std::int64_t step = 0;             // after which it was saved

@@ -105,6 +105,28 @@ std::string Communicator::write_flight(const std::string& directory) const {
   return group().context().write_flight(directory, "the program asked for it");
 }
 Ledger& Communicator::ledger() const { return group().context().ledger(); }
+
+std::string Communicator::choices() const {
+  Group& members = group();
+  const std::vector<int>& nodes = members.planner().nodes();
+  return members.context().selector().choices(members.context().job().size(),
+                                              1 + *std::max_element(nodes.begin(), nodes.end()));
+}
+
+std::string Communicator::choose_by(const std::string& choices) const {
+  Group& members = group();
+  require(
+      size() == members.context().job().size() && members.shared_context().use_count() == 1,
+      "choose_by() was called on '{}' of {} ranks, in a job of {}; call it on the communicator of all ranks, before other "
+      "communicators are made.",
+      name(), size(), members.context().job().size());
+  const std::vector<int>& nodes = members.planner().nodes();
+  std::string reason =
+      members.context().selector().choose_by(choices, size(), 1 + *std::max_element(nodes.begin(), nodes.end()));
+  members.forget_plans();
+  return reason;
+}
+
 void Communicator::check_usable() const { group().turns().check_usable(); }
 void Communicator::abort(const std::string& reason) const { group().context().job().abort(reason); }
 void Communicator::check_ranks() const { group().context().job().check(); }

@@ -108,6 +108,7 @@ std::string text_of(const CheckpointIndex& index) {
                   {"step", index.step},
                   {"optimizer_steps", index.optimizer_steps},
                   {"layout", index.layout},
+                  {"choices", index.choices},
                   {"notes", index.notes},
                   {"shards", std::move(shards)},
                   {"tensors", json_of(index.tensors)}};
@@ -130,6 +131,7 @@ CheckpointIndex read_index(const fs::path& checkpoint) {
     index.step = whole_number(json.at("step"));
     index.optimizer_steps = whole_number(json.at("optimizer_steps"));
     index.layout = json.at("layout").get<std::string>();
+    index.choices = json.value("choices", "");
     index.notes = json.at("notes").get<std::map<std::string, std::string>>();
     for (const Json& shard : json.at("shards")) {
       index.shards.push_back(

@@ -53,6 +53,8 @@ std::int64_t LoadedCheckpoint::number(const std::string& note, std::int64_t othe
   return number_of(notes, note, otherwise);
 }
 
+std::string choices_of_checkpoint(const std::string& checkpoint) { return read_index(checkpoint).choices; }
+
 LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, AdamWOptimizer& optimizer, const std::string& checkpoint,
                                  bool with_optimizer) {
   const CheckpointIndex index = read_index(checkpoint);

@@ -189,8 +189,11 @@ CheckpointSaver::~CheckpointSaver() {
 void CheckpointSaver::save(std::int64_t step, const std::map<std::string, std::string>& notes) {
   wait();
   State& state = *state_;
-  state.index = {
-      .step = step, .optimizer_steps = state.optimizer.steps(), .layout = layout_text(state.parameters), .notes = notes};
+  state.index = {.step = step,
+                 .optimizer_steps = state.optimizer.steps(),
+                 .layout = layout_text(state.parameters),
+                 .choices = state.parameters.mesh().world().choices(),
+                 .notes = notes};
   text_of(state.index);  // throws for notes that cannot be written
   state.name = checkpoint_name(step);
   state.begin();

@@ -75,7 +75,7 @@ struct ReplicatedState::State {
 
   std::int64_t job = 0;
   int rank = 0, ranks = 0;
-  std::string layout;
+  std::string layout, choices;
   std::vector<int> members;  // of this rank's group
   std::array<Generation, 2> generations;
   std::size_t next = 0;  // of them
@@ -153,13 +153,17 @@ void ReplicatedState::keep(const ShardedParameters& parameters, const AdamWOptim
   State& state = *state_;
   require(static_cast<bool>(state.all), "A state is kept for no job; call begin() first.");
   wait();
-  if (state.layout.empty()) state.layout = layout_text(parameters);
+  if (state.layout.empty()) {
+    state.layout = layout_text(parameters);
+    state.choices = state.all.choices();
+  }
   State::Generation& generation = state.generations[state.next];
   generation.complete = false;
   generation.index = {.id = fmt::format("{:016x}", static_cast<std::uint64_t>(state.job + step)),
                       .step = step,
                       .optimizer_steps = optimizer.steps(),
                       .layout = state.layout,
+                      .choices = state.choices,
                       .notes = notes};
   const std::vector<Tensor> values = tensors_to_save(parameters, optimizer);
   const bool changes_size = parameters.options().qgz != QuantizedFormat::none;
