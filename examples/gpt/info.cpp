@@ -92,7 +92,8 @@ void print_instructions() {
 void print_tuning() {
   fmt::print("\nMeasured costs in force\n");
   const Tuning tuning = Tuning::from_environment();
-  if (setting("STRETTO_CALIBRATE") == "auto" && setting("STRETTO_TUNING").empty()) {
+  if (setting("STRETTO_CALIBRATE") == "auto" && setting("STRETTO_TUNING").empty() &&
+      setting("STRETTO_DETERMINISTIC") == "0") {
     for (const bool several_hosts : {false, true}) {
       const std::string path = Tuning::measurements_path(several_hosts);
       std::error_code ignored;

@@ -7,10 +7,10 @@
 #include "stretto/communicator.hpp"
 #include "stretto/tuning.hpp"
 
-// Measurements that the choice of methods rests on: which method is the fastest for a call, and what a message costs. A
-// job measures a machine that it does not know (STRETTO_CALIBRATE); `stretto-perf calibrate` measures it for longer. The
-// idea is that of STAR-MPI (Faraj, Yuan and Lowenthal 2006), which tries algorithms in the program's own calls; here all of
-// them are tried before the program's first call, so that equal calls of a job give equal sums from its first to its last.
+// Measurements for the choice of methods: which method is the fastest for a call, and what a message costs. The first job on
+// a machine makes them at its start (STRETTO_CALIBRATE); `stretto-perf calibrate` takes more time for them. STAR-MPI (Faraj,
+// Yuan and Lowenthal 2006) tries algorithms in the program's own calls. Here all are tried before the program's first call
+// and the result stays, so that equal calls give equal sums, in one job and in the next.
 namespace stretto {
 
 struct MethodTime {
@@ -29,25 +29,26 @@ struct STRETTO_API CallTimes {
   const MethodTime& fastest() const;      // of at least one
 };
 
-// How long TimedCall::time() looks at a method. Every method is looked at a few times, in turn with the others, so that
-// other load on the machine meets all of them; the time that a quarter of the looks did not exceed counts. A method that is
-// given up (hopeless) has the least time of its first look and the calls before it. Those that take at most 1.5 times as
+// How TimedCall::time() times a method. A look is a loop of a few calls. The methods take turns in looks, so that other load
+// on the machine meets all of them, and a method's time is the lower quartile of its looks. A method that is given up
+// (`hopeless`) keeps the shortest time of its first look and the calls before it. Methods that take at most 1.5 times as
 // long as the fastest are then timed for `seconds`.
 struct Effort {
   int looks = 2;
-  bool counts_median = false;  // instead of the time that a quarter of the looks did not exceed
-  // Methods are not looked at again that took more than so many times as long as the fastest one, both in their first look
-  // and in the calls before it.
+  bool counts_median = false;  // the median of the looks counts, instead of their lower quartile
+  // A method is given up if it took more than so many times as long as the fastest one, both in its first look and in the
+  // calls before it.
   double hopeless = 1e9;
   int most_calls = 200;  // of a look; fewer if their vectors have more than most_bytes in all
   std::int64_t most_bytes = 1 << 20;
-  double look_seconds = 1;  // of a look, whose calls are then fewer, too; by the shortest call before
+  double look_seconds = 1;  // at most, of a look; the shortest call before it tells how many calls fit
   int least_of_look = 1;    // calls of a look, however long they take, unless most_calls or most_bytes allow fewer
-  double seconds = 0.01;    // of a good method's own measurement; 0: none
-  int least_calls = 3;      // in these seconds
+  double seconds = 0.01;    // of the last measurement of a method that is near the fastest; 0: none
+  int least_calls = 3;      // of that measurement
 };
 
-// The input and output of a call, which further calls may use: the first use of memory takes longer than a large call.
+// The input and the output of a call. Several calls may share them, because the first use of memory takes longer than a
+// large call.
 struct STRETTO_API TimedBuffers {
   std::shared_ptr<std::byte> input, output;
   std::int64_t bytes = 0;  // of each
@@ -69,9 +70,9 @@ class STRETTO_API TimedCall {
   const PlanRequest& request() const { return request_; }
   std::int64_t bytes() const;
   bool is_symmetric() const { return buffers_.symmetric; }
-  Method chosen() const;  // by the library, with what it knows so far
-  // Collective. The times of these methods, without those that this call cannot be done by between these ranks. Methods that
-  // are in `always` get a measurement of their own, however slow they are.
+  Method chosen() const;  // the library's choice, by what it knows so far
+  // Collective. Times these methods, and leaves out those that cannot do this call between these ranks. Methods in `always`
+  // are timed for Effort::seconds however slow they are.
   CallTimes time(const std::vector<Method>& methods, const Effort& effort, const std::vector<Method>& always = {}) const;
 
  private:
@@ -87,8 +88,8 @@ STRETTO_API const std::vector<Collective>& timed_collectives();
 // pieces, none of which would be empty.
 STRETTO_API std::vector<Method> methods_within_node(Collective collective, std::int64_t elements);
 
-// Up to so many bytes a call takes one method for both kinds of memory, and measured_route() needs its times in ordinary
-// memory only: ranks that told each other where their buffers are would need longer than the call.
+// A call of at most so many bytes takes one method for both kinds of memory, because it is shorter than telling each other
+// where the buffers are. measured_route() needs its times in ordinary memory only.
 inline constexpr std::int64_t alike_up_to = 1024;
 
 // The measurements of a route, as a tuning file has them: costs for the cost model, and for each kind of memory the table of
@@ -98,12 +99,12 @@ struct STRETTO_API MeasuredRoute {
   std::string table, symmetric_table;
   std::string to_json() const;  // an element of a tuning file's "routes"
 };
-// Fits the costs to the times: non-negative least squares of relative errors. Sizes must ascend in each collective. A table
-// changes its method only where that gains 5% or more, since a method that is faster at a single size is often noise.
-// Between two sizes a method's time counts as a power of the bytes, and a third method that gains as much where the table
-// would change has the range between the other two. `reach` is how many times as many bytes as the largest size it says
-// something of, at most 4 where that is less than 1 MiB; 0: any number. From twice the largest size on, a method in pieces
-// gets four times as many for four times as many bytes, up to most_pieces.
+// Fits the costs to the times, by non-negative least squares of relative errors. Sizes must ascend in each collective. A
+// table changes its method only where that gains 5% or more, since a method that is faster at a single size is often noise.
+// Between two sizes a method's time is interpolated as a power of the bytes; a third method that is 5% faster where the
+// table would change gets a range between the other two. A table covers calls of up to `reach` times the largest size (at
+// most 4 times, if that size is below 1 MiB), and any larger call if `reach` is 0. From twice the largest size on, a method
+// in pieces gets four times as many pieces for four times as many bytes, up to most_pieces.
 STRETTO_API MeasuredRoute measured_route(const std::string& route, int ranks, double ranks_per_core,
                                          const std::vector<CallTimes>& times, int reach = 0);
 // The table alone: "all_reduce:0-4096:packet,4096-inf:ring;...".

@@ -53,8 +53,8 @@ struct STRETTO_API MeetingPoint {
   std::string secret = {};
   int listener = -1;   // rank 0 only: a listening socket, or -1. connect() closes it if the job has several ranks
   double timeout = 0;  // seconds within which all ranks must connect; 0: STRETTO_MEET_TIMEOUT
-  // Whether the ranks, a whole job that begins, may measure a machine that they do not know (STRETTO_CALIBRATE). A part of a
-  // job would be disturbed by the others, and disturb them.
+  // Whether the ranks may measure a machine that they do not know (STRETTO_CALIBRATE). They must be a whole job that begins,
+  // since other ranks of the job would disturb the measurement. Jobs of launch() and of connect() without arguments do so.
   bool may_calibrate = false;
 };
 // For rank 0: opens a listening socket on a free port, and makes a random secret. The caller sends host, port and secret

@@ -15,8 +15,8 @@
 namespace stretto {
 
 // Collective over comm. Returns a Communicator of the same ranks. connect() uses MPI to exchange rank 0's address and
-// secret. Later, Stretto makes no MPI calls.
-inline Communicator connect(MPI_Comm comm) {
+// secret. Later, Stretto makes no MPI calls. may_calibrate: see MeetingPoint; only for MPI_COMM_WORLD or a duplicate of it.
+inline Communicator connect(MPI_Comm comm, bool may_calibrate = false) {
   int rank = 0;
   int size = 0;
   MPI_Comm_rank(comm, &rank);
@@ -41,9 +41,7 @@ inline Communicator connect(MPI_Comm comm) {
   }
   MPI_Bcast(&introduction, sizeof introduction, MPI_BYTE, 0, comm);
   if (rank != 0) point = {introduction.host.data(), introduction.port, introduction.secret.data(), -1};
-  int same = MPI_UNEQUAL;
-  MPI_Comm_compare(comm, MPI_COMM_WORLD, &same);
-  point.may_calibrate = same != MPI_UNEQUAL && same != MPI_SIMILAR;
+  point.may_calibrate = may_calibrate;
   return connect(rank, size, point);
 }
 

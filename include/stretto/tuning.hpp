@@ -25,7 +25,6 @@ struct RouteCost {
   int ranks = 2;
   int ranks_per_node = 0;  // of ranks on several nodes; 0: all are on one
   double ranks_per_core = 1;
-  int measurements = 1;  // that the rest is of; jobs measure a machine several times
   LinkCost cost;
   std::vector<Rule>
       rules;  // override the cost model for groups of `ranks` ranks, placed alike, with a similar ranks_per_core
@@ -41,19 +40,22 @@ struct STRETTO_API Tuning {
   std::vector<Rule> rules;  // take precedence over the rules of a route. The first rule that fits decides
   bool deterministic = false;
 
-  // Reads STRETTO_ALGO, STRETTO_DETERMINISTIC, and the file named by STRETTO_TUNING; if STRETTO_TUNING is not set, the
-  // tuning that the library ships. file_text, if given, replaces the text of that file.
+  // Reads STRETTO_ALGO, STRETTO_DETERMINISTIC, and the tuning file in use.
   static Tuning from_environment();
-  static Tuning from_environment(const std::string& file_text);
-  // Returns the text of the file that STRETTO_TUNING names, or of the tuning that the library ships.
-  static std::string text_from_environment();
-  // The tuning file in which jobs on this machine keep what they measure at their start (STRETTO_CALIBRATE), on one host or
-  // on several. It need not exist; empty if there is no place for it.
+  // The same with this text of a tuning file. source: the file's name in sentences; empty for the tuning that the library
+  // ships.
+  static Tuning with_settings(const std::string& file_text, const std::string& source);
+  // The path in STRETTO_TUNING. Empty, for the tuning that the library ships, if it is not set, or with
+  // STRETTO_DETERMINISTIC=1, which lets nothing measured decide.
+  static std::string file_from_environment();
+  static std::string text_from_environment();  // of that file
+  // The tuning file in which the first job on this machine keeps what it measures at its start (STRETTO_CALIBRATE), on one
+  // host or on several. It need not exist; empty if there is no place for it.
   static std::string measurements_path(bool several_hosts);
   // Parses JSON: {"routes": [{"route", "ranks", "ranks_per_core", "alpha_us", "overhead_us", "bandwidth_gbs",
-  // "local_gbs", "lane_gain", "quantize_ns", "ranks_per_node", "measurements", "table", "symmetric_table"}], "table":
-  // "all_reduce:...", "machine": "..."}. The tables, "machine", "ranks_per_node", "measurements" and "quantize_ns" are
-  // optional. quantize_ns defaults to 4 / local_gbs, the time to copy an f32.
+  // "local_gbs", "lane_gain", "quantize_ns", "ranks_per_node", "table", "symmetric_table"}], "table": "all_reduce:...",
+  // "machine": "..."}. The tables, "machine", "ranks_per_node" and "quantize_ns" are optional. quantize_ns defaults to
+  // 4 / local_gbs, the time to copy an f32.
   static Tuning from_json(const std::string& text, const std::string& source);
   // Returns the measurement of `route` that is nearest to the given ranks and ranks_per_core. Throws Error if `routes`
   // has no measurement of that route.

@@ -1,12 +1,12 @@
-"""How good the library's choices are on a machine and a network that it does not know.
+"""How good the library's choices are on a machine and a network that it does not know: by the costs that it ships
+(STRETTO_CALIBRATE=off), and by what one job measures at its start.
 
-A tuning file of invented costs, in which everything costs the same everywhere, stands for what was known before. With every number of
-ranks, and in every layout of hosts, three jobs measure (STRETTO_CALIBRATE=now), minutes apart, and keep what they find; then every fixed
-method is timed beside the library's choice: from 8 bytes to 64 MiB on one host, as `stretto-perf selection` does, and at a few sizes between
-hosts, which are network namespaces with links of 1 Gb/s (root). Exits 1 if fewer than 95% of the cells are within 15% of the fastest
-method, or if one takes more than 1.5 times as long.
+The job that measures begins with a tuning file of invented costs, in which everything costs the same everywhere. Then every fixed method
+is timed beside the library's choice: from 8 bytes to 64 MiB on one host, as `stretto-perf selection` does, and at a few sizes between hosts,
+which are network namespaces with links of 1 Gb/s (root). Exits 1 if fewer than 95% of the cells are within 15% of the fastest method, or if
+one takes more than 1.5 times as long.
 
-All of it is timed twice. The method that was the fastest the first time, judged by the second time as the choice is, shows how much
+All of it is timed twice. The method that was the fastest the first time, judged by the second time as the choices are, shows how much
 of the distance is no choice's fault: the times of one and the same method vary from one minute to the next.
 """
 import collections
@@ -31,14 +31,18 @@ HOST_SIZES = ["4K", "64K", "1M"]
 CALLS = {"4K": 20, "64K": 5, "1M": 2}
 PERF = BIN / "stretto-perf"
 
-# ratio: the choice's time over the fastest method's; repeated: the same of the method that was the fastest one when all were timed before.
-Cell = collections.namedtuple("Cell", "where collective bytes chosen fastest ratio repeated")
+SHIPPED, MEASURED = "shipped costs", "measured"  # ways to choose
+EARLIER = "the earlier fastest"  # the method that was the fastest one when all were timed before
+
+# ratios: by way, the time of the method that it chooses over the fastest method's.
+Cell = collections.namedtuple("Cell", "where collective bytes chosen fastest ratios")
 
 
 def cell(where, collective, size, chosen, before, now):
-    """Of two measurements, each with microseconds by method."""
+    """chosen: by way, a method that is among those of `now`. before and now: microseconds by method."""
     least = min(now.values())
-    return Cell(where, collective, size, chosen, min(now, key=now.get), now[chosen] / least, now.get(min(before, key=before.get), math.inf) / least)
+    ratios = {way: now[method] / least for way, method in chosen.items()} | {EARLIER: now.get(min(before, key=before.get), math.inf) / least}
+    return Cell(where, collective, size, chosen, min(now, key=now.get), ratios)
 
 
 def invented(path):
@@ -53,14 +57,15 @@ def measuring_from(tuning):
 
 
 def measure_machine(where, job):
-    """job() runs one that is to measure the machine, and returns what it said. Exits with an error if three have kept nothing."""
-    for _ in range(3):
-        measured = re.search(r"Measured this machine.*", job())
-        if measured:
-            print(f"# {where}: {measured[0]}", flush=True)
-            return
-        print(f"# {where}: The machine was too busy to be measured.", flush=True)
-    sys.exit(f"error: the machine was too busy to be measured, {where}; try again when it does less.")
+    """job() runs one that is to measure the machine, and returns what it said. Exits with an error if it has kept nothing."""
+    measured = re.search(r"Measured this machine.*", job())
+    if not measured or "too busy" in measured[0]:
+        sys.exit(f"error: the machine was too busy to be measured, {where}; try again when it does less.")
+    print(f"# {where}: {measured[0]}", flush=True)
+
+
+def times_of_each_rank(collective):
+    return ["-a", "3" if collective in WITH_A_ROOT else "1"]
 
 
 class OneHost:
@@ -73,16 +78,38 @@ class OneHost:
     def measure(self):
         measure_machine(self.where, lambda: run([PERF, "barrier", "--nproc", self.ranks, "-n", 1], **self.measuring, **self.known).stderr)
 
+    def rows(self, collective, symmetric, *more, **settings):
+        """Rows of stretto-perf. A job that is told its transport does not measure the machine."""
+        command = [PERF, collective, "--nproc", self.ranks, "-c", 0, "--in-place", 0, "--memory", "symmetric" if symmetric else "malloc",
+                   *times_of_each_rank(collective), *more]
+        return figures_of(command, lambda words: run(words, STRETTO_TRANSPORT="shm", **self.known, **settings))["rows"]
+
+    def choices(self, **settings):
+        """What the library chooses, as rows with bytes and methods, by collective and memory."""
+        once = ["-w", 0, "-n", 1, "--algo", "auto"]
+        return {(collective, symmetric): [row for sizes in (["-b", 8, "-e", "16M", "-f", 8], ["-b", "64M", "-e", "64M"])
+                                          for row in self.rows(collective, symmetric, *sizes, *once, **settings)]
+                for collective in COLLECTIVES for symmetric in (False, True)}
+
     def timed(self):
-        return figures_of(self.command, lambda words: run(words, **self.known))
+        return figures_of(self.command, lambda words: run(words, **self.known, STRETTO_CALIBRATE="auto"))
 
     def time(self):
         self.before = self.timed()
 
     def cells(self):
+        by_shipped_costs = self.choices(STRETTO_CALIBRATE="off")
         for before, now in zip(self.before, self.timed(), strict=True):
-            where = f"{self.where}, {'symmetric' if now['symmetric'] else 'ordinary'} memory"
-            yield cell(where, now["collective"], now["bytes"], now["chosen"], before["us"], now["us"])
+            collective, symmetric, size, us = (now[key] for key in ("collective", "symmetric", "bytes", "us"))
+            nearest = min(by_shipped_costs[collective, symmetric], key=lambda row: abs(math.log(max(row["bytes"], 1) / size)))
+            chosen = {MEASURED: now["chosen"], SHIPPED: nearest["algo"]}
+            untimed = sorted({*chosen.values()} - {*us})
+            if untimed:  # methods that were far behind for fewer bytes
+                fastest = min(us, key=us.get)
+                again = self.rows(collective, symmetric, "-b", size, "-e", size, "--seconds", 0.05, "-N", 3, "--algo", ",".join([fastest, *untimed]))
+                times = {row["algo"]: row["time_us"] for row in again}
+                us |= {method: us[fastest] * times[method] / times[fastest] for method in untimed}
+            yield cell(f"{self.where}, {'symmetric' if symmetric else 'ordinary'} memory", collective, size, chosen, before["us"], us)
 
 
 class SeveralHosts:
@@ -92,9 +119,9 @@ class SeveralHosts:
         self.before = {}
 
     @contextlib.contextmanager
-    def network(self):
+    def network(self, **settings):
         with namespaces.Network(self.layout, "1gbit") as network:
-            network.known["STRETTO_CACHE_DIR"] = self.cache
+            network.known |= {"STRETTO_CACHE_DIR": self.cache, **settings}
             yield network
 
     def measure(self):
@@ -103,8 +130,12 @@ class SeveralHosts:
 
     @staticmethod
     def command(collective, size):
-        ranks_time = "3" if collective in WITH_A_ROOT else "1"
-        return [PERF, collective, "-b", size, "-e", size, "-w", 1, "-c", 0, "--in-place", 0, "-a", ranks_time]
+        return [PERF, collective, "-b", size, "-e", size, "-w", 1, "-c", 0, "--in-place", 0, *times_of_each_rank(collective)]
+
+    def choices(self, **settings):
+        with self.network(**settings) as network:
+            return {(collective, size): figures_of([*self.command(collective, size), "-n", 1, "--algo", "auto"], network.run)["rows"][0]["algo"]
+                    for collective, size in itertools.product(COLLECTIVES, HOST_SIZES)}
 
     def microseconds(self, network, collective, size, methods):
         """By method, in turn with one another."""
@@ -120,31 +151,40 @@ class SeveralHosts:
                 self.before[collective, size] = self.microseconds(network, collective, size, fast)
 
     def cells(self):
+        ways = {MEASURED: self.choices(), SHIPPED: self.choices(STRETTO_CALIBRATE="off")}
         with self.network() as network:
             for (collective, size), before in self.before.items():
-                chosen = figures_of([*self.command(collective, size), "-n", 1, "--algo", "auto"], network.run)["rows"][0]["algo"]
-                now = self.microseconds(network, collective, size, [chosen, *before])
+                chosen = {way: choices[collective, size] for way, choices in ways.items()}
+                now = self.microseconds(network, collective, size, [*chosen.values(), *before])
                 yield cell(self.where, collective, sizes_in_bytes(size)[0], chosen, before, now)
 
 
-def verdicts(cells):
-    share = sum(cell.ratio <= NEAR for cell in cells) / len(cells)
-    worst = max(cell.ratio for cell in cells)
+def ratios(cells, way):
+    return [cell.ratios[way] for cell in cells]
+
+
+def verdicts(cells, way=MEASURED):
+    share, worst = sum(ratio <= NEAR for ratio in ratios(cells, way)) / len(cells), max(ratios(cells, way))
     return [Verdict(share >= WANTED_SHARE, f"{WANTED_SHARE:.0%} of the cells within {NEAR} of the fastest method; {share:.1%} of {len(cells)}"),
-            Verdict(worst <= MOST, f"no cell beyond {MOST}; {sum(cell.ratio > MOST for cell in cells)} are, the worst {worst:.2f}")]
+            Verdict(worst <= MOST, f"no cell beyond {MOST}; {sum(ratio > MOST for ratio in ratios(cells, way))} are, the worst {worst:.2f}")]
 
 
-def counts(ratios):
-    return f"{sum(ratio <= NEAR for ratio in ratios) / len(ratios):.0%}", str(sum(ratio > MOST for ratio in ratios))
+def counts(cells, way):
+    return f"{sum(ratio <= NEAR for ratio in ratios(cells, way)) / len(cells):.1%}", str(sum(ratio > MOST for ratio in ratios(cells, way)))
 
 
 def summary(cells):
-    """A row for each place, and the header before them."""
-    rows = [["", "cells", f"within {NEAR}", f"beyond {MOST}", "worst", f"the earlier fastest within {NEAR}", f"beyond {MOST}"]]
-    for place in dict.fromkeys(cell.where for cell in cells):
-        here = [cell for cell in cells if cell.where == place]
-        (near, far), (before, before_far) = (counts([getattr(cell, of) for cell in here]) for of in ("ratio", "repeated"))
-        rows.append([place, str(len(here)), near, far, f"{max(cell.ratio for cell in here):.2f}", before, before_far])
+    """A row for each place and one for all, and the header before them."""
+    header = ["", "cells"]
+    for way in SHIPPED, MEASURED:
+        header += [f"{way}: within {NEAR}", f"beyond {MOST}", "worst"]
+    rows = [[*header, f"{EARLIER} within {NEAR}", f"beyond {MOST}"]]
+    for place in [*dict.fromkeys(cell.where for cell in cells), "all"]:
+        here = [cell for cell in cells if place in (cell.where, "all")]
+        row = [place, str(len(here))]
+        for way in SHIPPED, MEASURED:
+            row += [*counts(here, way), f"{max(ratios(here, way)):.2f}"]
+        rows.append([*row, *counts(here, EARLIER)])
     return rows
 
 
@@ -154,16 +194,16 @@ def by_kind(cells):
     for kind in "without", "with":
         here = [cell for cell in cells if (cell.collective in WITH_A_ROOT) == (kind == "with")]
         if here:
-            (near, far), (before, before_far) = (counts([getattr(cell, of) for cell in here]) for of in ("ratio", "repeated"))
-            parts.append(f"{kind} a root {near} of {len(here)} cells are within {NEAR}, and {far} beyond {MOST} "
-                         f"(the earlier fastest: {before} and {before_far})")
+            parts.append(f"{kind} a root, of {len(here)} cells, " +
+                         ", ".join(f"{near} are within {NEAR} and {far} beyond {MOST} by {way}"
+                                   for way in (SHIPPED, MEASURED, EARLIER) for near, far in [counts(here, way)]))
     return f"{'; '.join(parts).capitalize()}."
 
 
 def section(cells, command):
     """The part of the page: without cells that are near."""
     header, *rows = summary(cells)
-    lines = [f"Measured by `{command}` on {machine_text(machine())}. The ratio is the choice's time over the fastest method's:", "",
+    lines = [f"Measured by `{command}` on {machine_text(machine())}. The ratio is the time of a way's choice over the fastest method's:", "",
              *markdown_table(header, rows), "", by_kind(cells), ""]
     return "\n".join(lines + [f"- {verdict_text(verdict)}" for verdict in verdicts(cells)])
 
@@ -190,21 +230,21 @@ def main():
         tuning = invented(pathlib.Path(cache) / "invented.json")
         places = [OneHost(int(ranks), options.runs, cache, tuning) for ranks in options.nproc.split(",") if ranks != "0"]
         places += [SeveralHosts(hosts, ranks, cache, tuning) for hosts, ranks in layouts]
-        # Three rounds, so that minutes lie between a place's measurements, as between those of users' jobs.
+        # Minutes lie between what is measured and timed of one place, as between users' jobs.
         for place in places:
             place.measure()
         for place in places:
-            place.measure()
             place.time()
         for place in places:
-            place.measure()
             cells += place.cells()
 
     header, *rows = summary(cells)
     print(f"# {machine_text(machine())}", *terminal_table(header, rows), sep="\n")
-    far = sorted((cell for cell in cells if cell.ratio > NEAR), key=lambda cell: -cell.ratio)
-    print(*terminal_table(["", "collective", "size", "chosen", "fastest", "ratio"],
-                          [[cell.where, cell.collective, size_text(cell.bytes), cell.chosen, cell.fastest, f"{cell.ratio:.2f}"] for cell in far]), sep="\n")
+    for way in SHIPPED, MEASURED:
+        far = sorted((cell for cell in cells if cell.ratios[way] > NEAR), key=lambda cell: -cell.ratios[way])
+        print(*terminal_table(["", "collective", "size", way, "fastest", "ratio"],
+                              [[cell.where, cell.collective, size_text(cell.bytes), cell.chosen[way], cell.fastest, f"{cell.ratios[way]:.2f}"]
+                               for cell in far]), sep="\n")
     print(by_kind(cells), *map(verdict_text, verdicts(cells)), sep="\n")
     if options.write_docs:
         SECTION.replace(options.write_docs, section(cells, command))

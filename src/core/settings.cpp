@@ -105,8 +105,9 @@ const std::vector<Rule>& rules() {
       {{"STRETTO_CALIBRATE",
         "auto: the first job with a number of ranks on a kind of machine measures at its start which methods are fastest, "
         "and "
-        "two later ones once more, unless STRETTO_TUNING is set; off: no job measures, or uses what others have measured; "
-        "now: this job measures once more, even if STRETTO_TUNING is set",
+        "keeps it for all later jobs, unless STRETTO_TUNING or STRETTO_DETERMINISTIC=1 is set; off: no job measures, or "
+        "uses "
+        "what others have measured; now: this job measures anew, and keeps that",
         "auto"},
        Kind::choice,
        {"auto", "off", "now"}},
@@ -116,7 +117,9 @@ const std::vector<Rule>& rules() {
        {}},
       {{"STRETTO_EXPLAIN", "1: print on stderr which algorithm was chosen, and why", "0"}, Kind::choice, {"0", "1"}},
       {{"STRETTO_DETERMINISTIC",
-        "1: sums are formed in rank order at every message size; on a GPU, attention sums in a fixed order", "0"},
+        "1: sums are formed in rank order at every message size, and nothing measured decides anything; on a GPU, attention "
+        "sums in a fixed order",
+        "0"},
        Kind::choice,
        {"0", "1"}},
       {{"STRETTO_CHECK", "1: compare the ranks' calls before each operation; an error names where they differ", "0"},

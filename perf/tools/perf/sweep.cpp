@@ -86,14 +86,23 @@ SweepOptions parse_sweep(const char* description, int argc, char** argv, bool wr
   const char* const file = writes ? "--write" : "--json";
   CLI::App app(description);
   app.add_option("--nproc", options.ranks, "Numbers of ranks; ranks are processes")->delimiter(',');
-  app.add_option("--routes", options.routes, "shm, ucx or shm,ucx")->delimiter(',')->check(CLI::IsMember({"shm", "ucx"}));
-  app.add_option("--collectives", collectives, "Only these")->delimiter(',');
-  app.add_option("-e,--maxbytes", most, "Largest vector; suffix K, M or G")->capture_default_str();
-  app.add_option("-f,--stepfactor", options.factor, "Factor from one size to the next")->check(CLI::Range(2, 1024));
-  app.add_option("--runs", options.runs, "Runs, each with new ranks; figures are medians")->check(CLI::Range(1, 100));
-  app.add_option(file, options.file, writes ? "The tuning file" : "File for the figures");
+  std::vector<CLI::Option*> of_sweeps{
+      app.add_option("--routes", options.routes, "shm, ucx or shm,ucx")
+          ->delimiter(',')
+          ->check(CLI::IsMember({"shm", "ucx"})),
+      app.add_option("--collectives", collectives, "Only these")->delimiter(','),
+      app.add_option("-e,--maxbytes", most, "Largest vector; suffix K, M or G")->capture_default_str(),
+      app.add_option("-f,--stepfactor", options.factor, "Factor from one size to the next")->check(CLI::Range(2, 1024)),
+      app.add_option("--runs", options.runs, "Runs, each with new ranks; figures are medians")->check(CLI::Range(1, 100)),
+      app.add_option(file, options.file, writes ? "The tuning file" : "File for the figures")};
   if (writes) {
-    app.add_flag("--keep", options.keep, "Keep the file's entries for other routes and numbers of ranks");
+    of_sweeps.push_back(
+        app.add_flag("--keep", options.keep, "Keep the file's entries for other routes and numbers of ranks"));
+    CLI::Option* const this_machine =
+        app.add_flag("--this-machine", options.this_machine,
+                     "Instead: measure as a first job does at its start, two seconds for each number of ranks, and keep "
+                     "that for all later jobs");
+    for (CLI::Option* const each : of_sweeps) this_machine->excludes(each);
   } else {
     app.add_option("--tolerance", options.tolerance, "How much slower than the fastest method a choice may be");
     app.add_option("--memory", memories, "Memory of the buffers on the route shm: symmetric, malloc or malloc,symmetric")
@@ -119,7 +128,8 @@ SweepOptions parse_sweep(const char* description, int argc, char** argv, bool wr
     require(options.most_bytes >= ranks * static_cast<std::int64_t>(sizeof(float)),
             "-e {} has no element for each of {} ranks; give at least {} bytes.", most, ranks, ranks * sizeof(float));
   }
-  require(!writes || !options.file.empty(), "calibrate needs --write FILE, the tuning file to write.");
+  require(!writes || options.this_machine || !options.file.empty(),
+          "calibrate needs --write FILE, the tuning file to write, or --this-machine.");
   if (!options.file.empty()) check_writable(file, options.file);
   return options;
 }

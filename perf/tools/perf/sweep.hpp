@@ -18,8 +18,9 @@ struct SweepOptions {
   int factor = 4;
   int runs = 3;
   std::string file;
-  bool keep = false;       // calibrate
-  double tolerance = 0.1;  // selection
+  bool keep = false;          // calibrate
+  bool this_machine = false;  // calibrate
+  double tolerance = 0.1;     // selection
 
   // Over ucx, all memory is alike.
   std::vector<Memory> memories_of(const std::string& route) const;

@@ -4,8 +4,8 @@
 
 namespace stretto {
 
-// The x >= 0 with the least sum of squares of row . x - 1. These are relative errors, since each row was divided by its
-// measured time.
+// Returns the x >= 0 that minimizes the sum over all rows of (row . x - 1)^2. The caller divides each row by its measured
+// time, which makes these relative errors.
 std::array<double, 4> fit_not_negative(const std::vector<std::array<double, 4>>& rows);
 
 }  // namespace stretto

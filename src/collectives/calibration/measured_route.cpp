@@ -14,7 +14,8 @@
 namespace stretto {
 namespace {
 
-// Every measurement is one equation, cost formula . (alpha, overhead, beta, gamma) = seconds, divided by the seconds.
+// Each measured time is one equation: the formula's coefficients times (alpha, overhead, beta, gamma) equal the seconds.
+// Both sides are divided by the seconds, so that relative errors count.
 LinkCost fitted(const std::vector<CallTimes>& all) {
   std::vector<std::array<double, 4>> rows;
   std::vector<double> lane_gains;
@@ -66,7 +67,7 @@ MeasuredRoute measured_route(const std::string& route, int ranks, double ranks_p
 }
 
 std::string MeasuredRoute::to_json() const {
-  constexpr double fastest = 1e-13;  // seconds a byte; the cost of anything that was too fast to be measured
+  constexpr double fastest = 1e-13;  // seconds a byte, which stand for a fitted cost of 0: its inverse would be infinite
   nlohmann::ordered_json json{{"route", route.route},
                               {"ranks", route.ranks},
                               {"ranks_per_core", three_digits(route.ranks_per_core)},
@@ -77,7 +78,6 @@ std::string MeasuredRoute::to_json() const {
                               {"lane_gain", three_digits(route.cost.lane_gain)}};
   if (route.cost.quantize > 0) json["quantize_ns"] = three_digits(route.cost.quantize * 1e9);
   if (route.ranks_per_node > 0) json["ranks_per_node"] = route.ranks_per_node;
-  if (route.measurements > 1) json["measurements"] = route.measurements;
   if (!table.empty()) json["table"] = table;
   if (!symmetric_table.empty()) json["symmetric_table"] = symmetric_table;
   return json.dump();

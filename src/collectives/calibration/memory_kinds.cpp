@@ -1,4 +1,4 @@
-// Two kinds of memory, two tables, and where both name one method.
+// Decides where the tables of the two kinds of memory name one method.
 #include "collectives/calibration/memory_kinds.hpp"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace stretto {
 namespace {
 
-// Each method's mean over both kinds of memory, if it was timed in both.
+// The mean of each method's times in both kinds of memory. Leaves out methods that were timed in one kind only.
 CallTimes mean_of(const CallTimes& one, const CallTimes& other) {
   CallTimes mean{one.request, one.bytes, false, {}};
   for (const MethodTime& time : one.methods) {
@@ -18,8 +18,8 @@ CallTimes mean_of(const CallTimes& one, const CallTimes& other) {
   return mean;
 }
 
-// Also the sizes between, each twice the one before: what two kinds of memory gain by different methods grows with the
-// bytes.
+// Adds interpolated calls between the measured sizes, each twice as large as the one before: two methods may be worth the
+// telling from a size on that lies between two measured ones.
 std::vector<TableCall> with_sizes_between(const std::vector<TableCall>& measured) {
   std::vector<TableCall> calls;
   for (std::size_t i = 0; i < measured.size(); ++i) {
@@ -41,7 +41,7 @@ std::vector<TableCall> with_sizes_between(const std::vector<TableCall>& measured
   return calls;
 }
 
-// The calls of few bytes that were timed in ordinary memory only.
+// Gives the symmetric table the small calls that were timed in ordinary memory only.
 void add_small_calls(const std::vector<TableCall>& ordinary, std::vector<TableCall>& symmetric) {
   std::vector<TableCall> small;
   for (const TableCall& call : ordinary) {
@@ -52,10 +52,10 @@ void add_small_calls(const std::vector<TableCall>& ordinary, std::vector<TableCa
   symmetric.insert(symmetric.begin(), small.begin(), small.end());
 }
 
-// If the two tables name different methods, ranks tell each other at each call where their buffers lie. A call of few bytes
-// is shorter than that. Calls with a root overlap, but not if ranks tell each other something first. So both tables name one
-// method for few bytes, and for calls with a root unless two methods save more time than the telling takes. (Ranks with
-// ordinary buffers seldom wait to be told; those with symmetric buffers do, so that this is not counted.)
+// If the two tables name different methods, ranks tell each other at each call where their buffers lie. A small call is
+// shorter than this exchange, so both tables name one method for it. The exchange also keeps calls with a root from
+// overlapping, so both tables name one method for these, too, unless two methods save more time than the exchange takes.
+// (The estimate counts the exchange for every rank, although ranks with ordinary buffers seldom wait for it.)
 void name_one_method(std::vector<TableCall>& ordinary, std::vector<TableCall>& symmetric, double telling) {
   std::vector<CallTimes> means;
   std::vector<std::pair<TableCall*, TableCall*>> alike;

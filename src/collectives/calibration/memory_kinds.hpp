@@ -5,12 +5,12 @@
 
 namespace stretto {
 
-// The seconds in which ranks tell each other where their buffers lie: those of a small all_gather.
+// The time in which ranks tell each other where their buffers lie: that of the smallest all_gather.
 double telling_seconds(const std::vector<CallTimes>& all);
 
-// One collective's calls with buffers in ordinary and in symmetric memory. Both tables get one method where two would not be
-// worth the telling. Calls of up to alike_up_to bytes may be absent from the symmetric ones; those in ordinary memory then
-// stand for both.
+// Takes one collective's calls in ordinary and in symmetric memory. Where two methods would save less time than telling
+// costs, both calls get one method. Symmetric calls of up to alike_up_to bytes may be missing; the ordinary ones then count
+// for both.
 void make_alike(std::vector<TableCall>& ordinary, std::vector<TableCall>& symmetric, double telling);
 
 }  // namespace stretto

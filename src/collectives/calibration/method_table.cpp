@@ -1,4 +1,4 @@
-// From times to a table: which method for how many bytes.
+// Makes a table from times: the method for each range of bytes.
 #include "collectives/calibration/method_table.hpp"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 namespace stretto {
 namespace {
 
-constexpr double change = 0.05;  // what another method must gain for a table to change to it
+constexpr double change = 0.05;  // the relative gain that a table's change of method must bring
 
 std::vector<Method> methods_of(const std::vector<TableCall>& calls) {
   std::vector<CallTimes> sizes;
@@ -25,8 +25,8 @@ std::vector<Method> methods_of(const std::vector<TableCall>& calls) {
   return steady_methods(sizes);
 }
 
-// The bytes at which the second method overtakes the first, if the ratio of their times is a power of the bytes; halfway
-// between the sizes if they were not timed at both.
+// The bytes at which the second method overtakes the first. Assumes that the ratio of their times is a power of the bytes.
+// If they were not timed at both sizes, it is the geometric mean of these.
 double crossing(const CallTimes& here, const CallTimes& next, const Method& first, const Method& second) {
   const double before = std::log(here.of(second) / here.of(first)), after = std::log(next.of(second) / next.of(first));
   const bool known = std::isfinite(before) && std::isfinite(after) && before > after;
@@ -35,19 +35,20 @@ double crossing(const CallTimes& here, const CallTimes& next, const Method& firs
 }
 
 struct Range {
-  std::int64_t to;  // bytes; the range ends before
+  std::int64_t to;  // bytes behind the last
   Method method;
 };
 
-// From one method to another between two sizes: it changes where their times cross, or at the capacity of a packet. A third
-// method that is faster there, or known there where they are not, has a range between theirs.
+// Adds the ranges between two sizes with different methods. The table changes where the times of the two cross, or at the
+// capacity of a packet. A third method that is faster at that point, or the only one with a time there, gets a range of its
+// own.
 void add_ranges(const CallTimes& here, const CallTimes& next, const Method& first, const Method& second,
                 std::vector<Range>& ranges) {
   const auto end_of = [&](const Method& method, const Method& then) {
     const double bytes = three_digits(crossing(here, next, method, then));
     return std::min(static_cast<std::int64_t>(bytes), capacity(method, here.request) + 1);
   };
-  const std::int64_t end = end_of(first, second);  // unless there is a third
+  const std::int64_t end = end_of(first, second);
   const auto seconds = [&](const Method& method) {
     const bool can = end <= capacity(method, here.request);
     return can ? seconds_between(here, next, method, static_cast<double>(end)) : std::numeric_limits<double>::infinity();
@@ -67,7 +68,7 @@ void add_ranges(const CallTimes& here, const CallTimes& next, const Method& firs
   ranges.push_back({std::max(end, end_of(third, second)), third});
 }
 
-// Beyond the largest size that was measured: pieces stay about as large as they are there.
+// Adds the ranges beyond the largest measured size. The number of pieces grows with the bytes, so that their size stays.
 void add_last_ranges(const CallTimes& last, Method method, int reach, std::vector<Range>& ranges) {
   if (last.bytes < 1 << 20) reach = std::min(reach, 4);
   const std::int64_t most = reach == 0 ? std::numeric_limits<std::int64_t>::max() - 1 : last.bytes * reach;

@@ -9,7 +9,7 @@
 
 namespace stretto {
 
-// A call that a table tells of.
+// A measured call for which a table names a method.
 struct TableCall {
   CallTimes times;
   std::optional<Method> settled;  // the only method that the table may name for so many bytes
@@ -18,9 +18,11 @@ struct TableCall {
 std::vector<TableCall> unsettled(const std::vector<CallTimes>& times);
 std::map<Collective, std::vector<TableCall>> by_collective(const std::vector<TableCall>& all);
 
-// For each size, the method of the sequence with the least product of slowdowns, where a change of method counts as one.
+// Returns a method for each size. Of all sequences of methods it is the one with the least product of slowdowns against the
+// fastest method, in which each change of method counts as a further slowdown of 5%.
 std::vector<Method> steady_methods(const std::vector<CallTimes>& sizes);
-// A method's seconds between two sizes, as a power of the bytes; infinite if it was not timed at both.
+// A method's seconds at a size between two measured ones, interpolated as a power of the bytes; infinite if the method was
+// not timed at both.
 double seconds_between(const CallTimes& here, const CallTimes& next, const Method& method, double bytes);
 // The largest vector, in bytes, that a method takes.
 std::int64_t capacity(const Method& method, const PlanRequest& request);

@@ -15,23 +15,18 @@
 namespace stretto {
 namespace {
 
-// Large calls are timed in loops of several, up to about the length of a rank's turn on a core: the first call behind a
-// barrier shows nothing of how well calls follow one another.
+// Large calls are timed in loops of several calls, which last up to about a rank's turn on a core: the first call after a
+// barrier does not show how well calls follow one another.
 constexpr Efforts within{
     .small = {.looks = 2, .hopeless = 2.5, .most_calls = 60, .look_seconds = 0.002, .seconds = 0},
     .large = {
         .looks = 1, .most_calls = 8, .most_bytes = 128 << 20, .look_seconds = 0.008, .least_of_look = 3, .seconds = 0}};
 constexpr Efforts between{.small = {.looks = 2, .hopeless = 3, .most_calls = 3, .look_seconds = 0.003, .seconds = 0},
                           .large = {.looks = 1, .most_calls = 2, .most_bytes = 8 << 20, .look_seconds = 0.01, .seconds = 0}};
-constexpr double most_memory = 1 << 30;  // bytes of all buffers on a host
-// Bytes that a measurement must reach. Within a node the costs of the model are fitted to its times, and a table speaks of
-// many times as many bytes. Between nodes only a table comes from the times, and later measurements extend it: little is
-// enough for a start.
-constexpr std::int64_t needed_within = 256 << 10, needed_between = 12 << 10;
+constexpr double most_memory = 1 << 30;            // bytes of all buffers on a host
+constexpr std::int64_t needed_within = 256 << 10;  // bytes that a measurement within a node must reach
 
-bool reaches(std::int64_t bytes, std::optional<std::int64_t> least_missed) { return !least_missed || *least_missed > bytes; }
-
-// The methods within a node, without those whose lanes or pieces would have less than a few KiB.
+// The methods within a node whose lanes and pieces have at least 8 KiB.
 std::vector<Method> sensible_methods(const TimedCall& call) {
   std::vector<Method> methods = methods_within_node(call.request().collective, call.request().count);
   const std::int64_t parts = std::max<std::int64_t>(1, call.bytes() / 8192);
@@ -46,8 +41,8 @@ Choice choice_of(const TimedCall& call, Communicator::Group& group, const Select
   return selector.choose(request, DType::f32, ReduceOp::sum, group.planner().nodes(), group.links(), false, false);
 }
 
-// The seconds that a call's bytes alone take on such a network by the best method for them: no message or step costs
-// anything, and nothing within a node.
+// The seconds of the best method for a call on a network of bandwidth 1 / beta where messages, steps and everything within
+// a node cost nothing.
 class LeastSeconds {
  public:
   LeastSeconds(Selector selector, const Communicator& world, double beta)
@@ -71,9 +66,9 @@ class LeastSeconds {
   Communicator::Group& group_;
 };
 
-// The methods that the model expects to be fastest, up to five: of each algorithm between nodes the best one whole, and the
-// best in lanes or pieces. For few bytes the best ones without levels, too: there the model knows least what messages within
-// and between nodes cost.
+// The five methods that the model expects to be fastest, where each algorithm between nodes counts once whole and once in
+// lanes or pieces. Below 1 MiB a few methods without levels are added: the model knows least about the messages of small
+// calls.
 std::vector<Method> best_by_model(const TimedCall& call, Communicator::Group& group, const Selector& selector) {
   const std::size_t most = 5, without_levels = has_root(call.request().collective) ? 8 : 2;
   const Choice choice = choice_of(call, group, selector);
@@ -98,8 +93,7 @@ std::vector<Method> best_by_model(const TimedCall& call, Communicator::Group& gr
 
 }  // namespace
 
-std::vector<CallTimes> times_within_node(const Communicator& node, const Budget& budget,
-                                         const std::vector<CallTimes>& earlier) {
+std::vector<CallTimes> times_within_node(const Communicator& node, const Budget& budget) {
   // There are an input and an output in each kind of memory.
   const double most =
       on_rank_zero(node, std::min(most_memory / (4 * node.size()), number_setting("STRETTO_HEAP_BYTES") / 8));
@@ -114,8 +108,9 @@ std::vector<CallTimes> times_within_node(const Communicator& node, const Budget&
                                  {2 << 20, true, 3, 8},
                                  {largest, true, 1.5, 5}};
   std::erase_if(sizes, [&](const Sweep::Size& size) { return static_cast<double>(size.bytes) > most; });
-  Sweep sweep(node, within, budget, earlier);
-  if (!reaches(needed_within, sweep.run(sizes, sensible_methods))) return {};
+  Sweep sweep(node, within, budget);
+  const std::optional<std::int64_t> least_missed = sweep.run(sizes, sensible_methods);
+  if (least_missed && *least_missed <= needed_within) return {};
   for (int i = 0; i < 3; ++i) sweep.look_again();  // as far as the budget reaches
   return sweep.times();
 }
@@ -150,17 +145,15 @@ LinkCost between_nodes(const Communicator& world, LinkCost cost) {
 }
 
 std::vector<CallTimes> times_between_nodes(const Communicator& world, const Selector& selector, double beta,
-                                           const Budget& budget, const std::vector<CallTimes>& earlier) {
+                                           const Budget& budget) {
   const std::vector<Sweep::Size> sizes{
-      {64, false},        {2 << 10, false},       {needed_between, false}, {48 << 10, false, 3, 6},
+      {64, false},        {2 << 10, false},       {12 << 10, false},       {48 << 10, false, 3, 6},
       {160 << 10, false}, {1 << 20, false, 2, 4}, {8 << 20, false, 1.3, 2}};
   Communicator::Group& group = Communicator::Group::of(world);
   const LeastSeconds least_seconds(selector, world, beta);
-  Sweep sweep(world, between, budget, earlier);
-  const auto methods = [&](const TimedCall& call) { return best_by_model(call, group, selector); };
-  const bool reaches_enough = reaches(needed_between, sweep.run(sizes, methods, least_seconds));
-  const bool extends_earlier = !earlier.empty() && sweep.has_new_calls();
-  if (!reaches_enough && !extends_earlier) return {};
+  Sweep sweep(world, between, budget);
+  sweep.run(
+      sizes, [&](const TimedCall& call) { return best_by_model(call, group, selector); }, least_seconds);
   sweep.look_again();
   return sweep.times();
 }

@@ -9,20 +9,18 @@
 // results.
 namespace stretto {
 
-// A table speaks of so many times as many bytes as were measured; beyond, the model does. Within a node it may speak of many
-// more: of all that comes from memory, and not from caches, which the model knows least. (2 MiB may be the largest call.)
+// A table covers calls of up to so many times the largest size that was measured; the cost model covers larger calls. The
+// factor within a node is large, because the model is least accurate for vectors that exceed the caches, and a measurement
+// may end at 2 MiB.
 constexpr int reach_within = 64, reach_between = 2;
 
-// Times of the ranks of one node. Empty if the machine was too slow or too busy, or had too little memory, to get as far as
-// a table must reach. earlier: of earlier measurements, the same on all ranks; a method that they show to be far behind is
-// timed again only if a brief look shows that it is not.
-std::vector<CallTimes> times_within_node(const Communicator& node, const Budget& budget,
-                                         const std::vector<CallTimes>& earlier);
-// `cost` with latency and bandwidth as they are between the first ranks of the first two nodes.
+// Times of the ranks of one node. Empty unless the measurement reached 256 KiB: the costs of the model are fitted to these
+// times, and fewer bytes do not show what bytes cost.
+std::vector<CallTimes> times_within_node(const Communicator& node, const Budget& budget);
+// Returns `cost` with the latency and the bandwidth between the first ranks of the first two nodes.
 LinkCost between_nodes(const Communicator& world, LinkCost cost);
-// Times of ranks on several nodes, whose network has that bandwidth (LinkCost::beta). Empty if they neither get as far as 12
-// KiB nor have a call that `earlier` lacks. A method that earlier measurements show to be far behind is not timed again.
+// Times of ranks on several nodes. beta: of the network, as LinkCost has it. Empty if no call was reached.
 std::vector<CallTimes> times_between_nodes(const Communicator& world, const Selector& selector, double beta,
-                                           const Budget& budget, const std::vector<CallTimes>& earlier);
+                                           const Budget& budget);
 
 }  // namespace stretto

@@ -9,11 +9,10 @@ namespace stretto {
 namespace {
 
 constexpr std::int64_t large = 1 << 20;  // bytes
-constexpr double far_behind = 3;         // times as slow as the fastest method
-constexpr double loyalty = 0.95;         // what the library takes so far stays unless another method takes less than this
+constexpr double loyalty = 0.95;         // the library's present choice stays unless another method takes less than this
 
-// The methods that are less than so many times slower than the fastest, best first: where bytes decide, what was far behind
-// at one size stays behind at the next.
+// The methods that take at most so many times as long as the fastest, best first. For large vectors a method that is far
+// behind at one size is behind at the next one, too.
 std::vector<Method> promising(const CallTimes& times, double times_slower, std::size_t most) {
   std::vector<MethodTime> known = times.methods;
   std::erase_if(known, [&](const MethodTime& time) { return time.seconds > times_slower * times.fastest().seconds; });
@@ -25,7 +24,7 @@ std::vector<Method> promising(const CallTimes& times, double times_slower, std::
   return methods;
 }
 
-// For each algorithm, its best method, and that method in more lanes or pieces, which may be faster for more bytes.
+// For each algorithm its best method and, since more bytes may favour it, the same in more lanes or pieces.
 std::vector<Method> one_of_each_and_finer(const std::vector<Method>& best_first, std::size_t most_algorithms) {
   std::set<Algorithm> algorithms;
   std::vector<Method> methods;
@@ -48,13 +47,12 @@ double on_rank_zero(const Communicator& ranks, double value) {
   return value;
 }
 
-Sweep::Sweep(const Communicator& ranks, const Efforts& efforts, const Budget& budget, std::vector<CallTimes> earlier)
+Sweep::Sweep(const Communicator& ranks, const Efforts& efforts, const Budget& budget)
     : ranks_(ranks),
       is_of_one_node_(ranks.nodes() == std::vector<int>(ranks.nodes().size(), 0)),
       efforts_(efforts),
       begin_(now_seconds()),
-      budget_{on_rank_zero(ranks, budget.seconds), on_rank_zero(ranks, budget.of_small)},
-      earlier_(std::move(earlier)) {}
+      budget_{on_rank_zero(ranks, budget.seconds), on_rank_zero(ranks, budget.of_small)} {}
 
 std::optional<std::int64_t> Sweep::run(const std::vector<Size>& sizes,
                                        const std::function<std::vector<Method>(const TimedCall&)>& methods,
@@ -71,16 +69,12 @@ std::optional<std::int64_t> Sweep::run(const std::vector<Size>& sizes,
     }
     const TimedCall call(ranks_, next.collective, next.count, buffers(next.size.bytes, next.symmetric));
     const CallTimes* const smaller = next.size.most > 0 ? times_of_smaller(call) : nullptr;
-    auto [hopeful, doubtful] =
-        hopeful_and_doubtful(smaller != nullptr ? methods_after(*smaller, next.size) : methods(call), call);
     const Method so_far = call.chosen();
     const double least = least_seconds && next.size.bytes >= large ? least_seconds(call) : 0;
-    CallTimes times = time(call, hopeful, least);
-    // Packets are too small by now, or all that was near the fastest for fewer bytes was far behind here earlier.
+    CallTimes times = time(call, smaller != nullptr ? methods_after(*smaller, next.size) : methods(call), least);
+    // None of the methods that were near the fastest for fewer bytes can do this call: a packet is too small.
     if (times.methods.empty()) times = time(call, methods(call), least);
     if (times.methods.empty()) continue;
-    const std::vector<Method> near = no_longer_behind(call, doubtful, times.fastest().method);
-    for (const MethodTime& each : call.time(near, effort_for(call)).methods) times.methods.push_back(each);
     for (MethodTime& each : times.methods) each.seconds *= each.method == so_far ? loyalty : 1;
     times_.push_back(std::move(times));
   }
@@ -98,84 +92,17 @@ std::vector<Sweep::SizedCall> Sweep::calls_of(const std::vector<Size>& sizes) co
       }
     }
   }
-  // Between nodes what is unknown comes first: where ranks share few cores, the small calls that are known would take all
-  // the time again.
-  const auto turn = [&](const SizedCall& call) {
-    const bool is_large = call.size.bytes >= large, is_known = !is_unknown(call);
-    return is_of_one_node_ ? std::pair(is_large, is_known) : std::pair(is_known, is_large);
-  };
-  std::stable_sort(calls.begin(), calls.end(), [&](const auto& a, const auto& b) { return turn(a) < turn(b); });
   return calls;
-}
-
-// If an earlier measurement between nodes timed the library's choice alone, no method can be faster, nor for more bytes:
-// calls that it did not time count as known.
-bool Sweep::is_unknown(const SizedCall& call) const {
-  if (earlier_times(call.collective, call.count, call.symmetric) != nullptr) return false;
-  if (is_of_one_node_) return true;
-  return std::none_of(earlier_.begin(), earlier_.end(), [&](const CallTimes& times) {
-    return times.request.collective == call.collective && times.bytes >= large && times.bytes < call.size.bytes &&
-           times.methods.size() == 1;
-  });
-}
-
-bool Sweep::has_new_calls() const {
-  return std::any_of(times_.begin(), times_.end(), [&](const CallTimes& times) {
-    return earlier_times(times.request.collective, times.request.count, times.symmetric) == nullptr;
-  });
-}
-
-const CallTimes* Sweep::earlier_times(Collective collective, std::int64_t count, bool symmetric) const {
-  for (const CallTimes& times : earlier_) {
-    if (times.request.collective == collective && times.request.count == count && times.symmetric == symmetric)
-      return &times;
-  }
-  return nullptr;
-}
-
-const CallTimes* Sweep::earlier_times(const TimedCall& call) const {
-  return earlier_times(call.request().collective, call.request().count, call.is_symmetric());
 }
 
 const CallTimes* Sweep::times_of_smaller(const TimedCall& call) const {
   const CallTimes* largest = nullptr;
-  for (const std::vector<CallTimes>* all : {&times_, &earlier_}) {
-    for (const CallTimes& times : *all) {
-      const bool is_alike = times.request.collective == call.request().collective && times.symmetric == call.is_symmetric();
-      const bool is_larger = largest == nullptr || times.bytes > largest->bytes;
-      if (is_alike && times.bytes < call.bytes() && is_larger) largest = &times;
-    }
+  for (const CallTimes& times : times_) {
+    const bool is_alike = times.request.collective == call.request().collective && times.symmetric == call.is_symmetric();
+    const bool is_larger = largest == nullptr || times.bytes > largest->bytes;
+    if (is_alike && times.bytes < call.bytes() && is_larger) largest = &times;
   }
   return largest;
-}
-
-std::pair<std::vector<Method>, std::vector<Method>> Sweep::hopeful_and_doubtful(const std::vector<Method>& methods,
-                                                                                const TimedCall& call) const {
-  const CallTimes* const known = earlier_times(call);
-  if (known == nullptr) return {methods, {}};
-  std::pair<std::vector<Method>, std::vector<Method>> parts;
-  for (const Method& method : methods) {
-    const double seconds = known->of(method);  // not known: it may be the fastest
-    const bool is_doubtful = std::isfinite(seconds) && seconds > far_behind * known->fastest().seconds;
-    (is_doubtful ? parts.second : parts.first).push_back(method);
-  }
-  return parts;
-}
-
-std::vector<Method> Sweep::no_longer_behind(const TimedCall& call, const std::vector<Method>& doubtful,
-                                            const Method& fastest) const {
-  if (doubtful.empty() || !is_of_one_node_) return {};  // between nodes a few calls take long
-  std::vector<Method> methods = doubtful;
-  methods.push_back(fastest);
-  Effort brief = effort_for(call);
-  brief.looks = 1;
-  brief.look_seconds = 0.0005;
-  const CallTimes times = call.time(methods, brief);
-  std::vector<Method> near;
-  for (const Method& method : doubtful) {
-    if (times.of(method) <= far_behind * times.of(fastest)) near.push_back(method);
-  }
-  return near;
 }
 
 std::vector<Method> Sweep::methods_after(const CallTimes& smaller, const Size& size) const {
@@ -213,15 +140,15 @@ void Sweep::look_again() {
   }
 }
 
-// Of each kind of memory one pair for all calls; it grows with the sizes.
+// All calls in one kind of memory share a pair of buffers, which grows with the sizes.
 const TimedBuffers& Sweep::buffers(std::int64_t bytes, bool symmetric) {
   TimedBuffers& kept = symmetric ? symmetric_ : ordinary_;
   if (kept.bytes < bytes) kept = TimedBuffers::of(bytes, symmetric);
   return kept;
 }
 
-// Calls with a root overlap: the next one begins while ranks far from the root are still in the last. A few calls in a row
-// do not show what each of many takes, nor do those that happened to be the shortest.
+// Calls with a root overlap: the next call begins while ranks far from the root are still in the last one. So neither a
+// short loop nor the shortest of several loops shows the time of a call among many; only the median of long loops does.
 bool Sweep::looks_long(Collective collective, std::int64_t bytes) const {
   return is_of_one_node_ && has_root(collective) && bytes < large;
 }

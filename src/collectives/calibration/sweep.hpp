@@ -10,49 +10,48 @@
 
 namespace stretto {
 
-// Collective: rank 0's value.
+// Collective. Returns rank 0's value.
 double on_rank_zero(const Communicator& ranks, double value);
 
 struct Efforts {
-  Effort small, large;  // below 1 MiB, and from there on
+  Effort small, large;  // for calls below 1 MiB, and for the others
 };
 
-// Seconds for a measurement. Calls of less than 1 MiB, without which it is worth little, may take until `of_small`.
+// The seconds after which a measurement begins no further call of 1 MiB or more, and no smaller one. Small calls get more
+// time, because most calls of programs are small.
 struct Budget {
   double seconds;
   double of_small = 3 * seconds;
 };
 
-// The times of all collectives at some sizes, as far as the budget reaches.
+// Times all collectives at some sizes, as far as the budget reaches.
 class Sweep {
  public:
   struct Size {
     std::int64_t bytes;
     bool also_symmetric;  // times calls in both kinds of memory
-    // Methods that took more than so many times as long as the fastest one at the next smaller size are left out.
+    // Leaves out methods that took more than so many times as long as the fastest one at the next smaller size.
     double times_slower = 0;
-    // How many of the others are timed; within a node, how many algorithms, each in up to two methods. 0: all are timed,
-    // whatever they took for fewer bytes.
+    // The number of methods to time of those that remain; within a node the number of algorithms, each in up to two methods.
+    // 0: all methods are timed, whatever they took for fewer bytes.
     std::size_t most = 0;
   };
-  // Collective. budget: rank 0's counts. earlier: what is known, the same on all ranks; methods that were far behind are
-  // timed again only if a brief look shows that they are not.
-  Sweep(const Communicator& ranks, const Efforts& efforts, const Budget& budget, std::vector<CallTimes> earlier = {});
+  // Collective. Rank 0's budget counts.
+  Sweep(const Communicator& ranks, const Efforts& efforts, const Budget& budget);
 
-  // sizes: ascending. On one node calls below 1 MiB come first, and of them, as of the others, those that no earlier
-  // measurement has reached. Between nodes all that is unknown comes before all that is known. Of each size, the calls in
-  // symmetric memory come first, of which the time that is left allows more.
-  // methods(call): those to time, unless a smaller size decides (Size::most). least_seconds(call): what no method can be
-  // faster than; where the library's choice nearly takes that for large vectors, no other one is timed, nor larger vectors.
+  // sizes: ascending. Calls in symmetric memory take less time, so of each size they are timed first: more calls are then
+  // reached.
+  // methods(call) names the methods to time, unless a smaller size decides (Size::most). least_seconds(call) is a bound that
+  // no method can beat. If the library's choice nearly reaches it for a large vector, the sweep times no other method of
+  // that collective, and no larger vector.
   // Returns the bytes of the smallest call for which no time was left; none if there was time for all.
   std::optional<std::int64_t> run(const std::vector<Size>& sizes,
                                   const std::function<std::vector<Method>(const TimedCall&)>& methods,
                                   const std::function<double(const TimedCall&)>& least_seconds = {});
-  // Looks once more at each call's best methods, as far as the budget reaches: a machine that other work has slowed down for
-  // a moment may be itself again. Small calls with a root on one node have had their three looks.
+  // Times each call's best methods once more, as far as the budget reaches, in case other work disturbed the first look.
+  // Small calls with a root on one node are left out: run() has looked at them three times.
   void look_again();
   const std::vector<CallTimes>& times() const { return times_; }
-  bool has_new_calls() const;  // times of calls that no earlier measurement has reached
 
  private:
   struct SizedCall {
@@ -62,16 +61,7 @@ class Sweep {
     std::int64_t count;
   };
   std::vector<SizedCall> calls_of(const std::vector<Size>& sizes) const;  // in the order in which run() times them
-  bool is_unknown(const SizedCall& call) const;
-  const CallTimes* earlier_times(Collective collective, std::int64_t count, bool symmetric) const;  // null: there are none
-  const CallTimes* earlier_times(const TimedCall& call) const;
-  const CallTimes* times_of_smaller(const TimedCall& call) const;  // at the next smaller size, now or earlier; null: none
-  // Doubtful: those that earlier measurements found far behind.
-  std::pair<std::vector<Method>, std::vector<Method>> hopeful_and_doubtful(const std::vector<Method>& methods,
-                                                                           const TimedCall& call) const;
-  // Those that a brief look does not show to be far behind: something disturbed the earlier measurement.
-  std::vector<Method> no_longer_behind(const TimedCall& call, const std::vector<Method>& doubtful,
-                                       const Method& fastest) const;
+  const CallTimes* times_of_smaller(const TimedCall& call) const;         // at the next smaller size; null if there are none
   std::vector<Method> methods_after(const CallTimes& smaller, const Size& size) const;
   CallTimes time(const TimedCall& call, const std::vector<Method>& methods, double least_seconds);
   const TimedBuffers& buffers(std::int64_t bytes, bool symmetric);
@@ -85,8 +75,7 @@ class Sweep {
   TimedBuffers ordinary_, symmetric_;
   double begin_;
   Budget budget_;
-  std::vector<CallTimes> earlier_;
-  std::map<Collective, std::int64_t> settled_;  // from so many bytes on
+  std::map<Collective, std::int64_t> settled_;  // the bytes from which on no call is timed; see least_seconds
   std::vector<CallTimes> times_;
 };
 

@@ -31,8 +31,8 @@ PlanRequest request_of(const Communicator& communicator, Collective collective, 
 
 std::int64_t bytes_of(const PlanRequest& request) { return Shares::of(request).total() * width; }
 
-// The ranks' seconds as one, on all of them: the mean or, of calls with a root, the most. Where data waits in buffers, ranks
-// leave such calls long before the data has arrived.
+// Returns one time for all ranks: the mean, or the longest if the collective has a root. Ranks may leave a call with a root
+// long before its data has arrived, so their mean would say little.
 std::vector<double> joined(const Communicator& communicator, Collective collective, std::vector<double> mine) {
   const auto count = static_cast<std::int64_t>(mine.size());
   const ReduceOp op = has_root(collective) ? ReduceOp::max : ReduceOp::avg;
@@ -87,14 +87,14 @@ CallTimes TimedCall::time(const std::vector<Method>& methods, const Effort& effo
   Communicator::Group& group = Communicator::Group::of(communicator_);
   const bool maps = is_symmetric() || group.links().one_process();
   const bool reads = maps || group.context().network().reads_memory();
-  const int calls_before = bytes() < (1 << 20) ? 3 : 1;  // of large ones each would take as long as a part of a look
+  const int calls_before = bytes() < (1 << 20) ? 3 : 1;  // each large call takes about as long as a look
   const auto call_by = [&](const Method& method) { communicator_.start(call_, stream, {.method = method}).wait(); };
-  // All ranks find alike that a method cannot be used, before any of them has moved a byte.
+  // A method that cannot be used is refused on all ranks, before any of them has moved a byte.
   std::vector<double> early_calls;
   const auto can_be_used = [&](const Method& method) {
     if (touches_buffers(method.algorithm) && !(method.algorithm == Algorithm::pull ? reads : maps)) return false;
     try {
-      // staged keeps all data in two pieces of the communicator's memory, in turn: its first two calls touch new pages.
+      // staged alternates between two areas of the communicator's memory, so that its first two calls touch new pages.
       if (method == Method(Algorithm::staged)) call_by(method);
       for (int i = 0; i < calls_before; ++i) {
         const double begin = now_seconds();
@@ -119,7 +119,7 @@ CallTimes TimedCall::time(const std::vector<Method>& methods, const Effort& effo
   };
   const double few = static_cast<double>(std::clamp<std::int64_t>(effort.most_bytes / times.bytes, 1, effort.most_calls));
   std::vector<std::vector<double>> looks(times.methods.size());
-  // The least of the first look and the calls before it: some of them may have met other work.
+  // For each method the shortest of its first look and the calls before: other work may have disturbed some of them.
   early_calls = joined(communicator_, request_.collective, std::move(early_calls));
   std::vector<double> at_first;
   for (auto call = early_calls.begin(); call != early_calls.end(); call += calls_before) {

@@ -1,10 +1,13 @@
 #include "collectives/selection/measurement_cache.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -90,13 +93,7 @@ std::string MeasurementCache::read(bool reports) const {
   }
 }
 
-void MeasurementCache::add(const std::vector<std::string>& routes) const {
-  if (path_.empty()) {
-    log().warn(
-        "This machine's measurements are not kept, since neither STRETTO_CACHE_DIR, XDG_CACHE_HOME nor HOME names a "
-        "directory; set one, or STRETTO_CALIBRATE=off.");
-    return;
-  }
+bool MeasurementCache::add(const std::vector<std::string>& routes) const {
   Json file{{"machine", machine_}, {"routes", Json::array()}};
   if (const std::string known = read(false); !known.empty()) file["routes"] = Json::parse(known).at("routes");
   for (const std::string& text : routes) {
@@ -105,13 +102,23 @@ void MeasurementCache::add(const std::vector<std::string>& routes) const {
                   [&](const Json& old) { return place_of(old) == place_of(route); });
     file["routes"].push_back(route);
   }
-  // Jobs that measure take turns (MeasuringTurn). Where the file system has no locks, each still writes a file of its own,
-  // and the last one's stays.
-  if (write_text_file(path_, file.dump(1) + '\n')) return;
-  log().warn(
-      "{} cannot be written, so that the next job measures this machine again; set STRETTO_CACHE_DIR to a directory "
-      "that can, or STRETTO_CALIBRATE=off.",
-      path_);
+  return write_text_file(path_, file.dump(1) + '\n');
+}
+
+MeasurementCache::~MeasurementCache() {
+  if (lock_ >= 0) close(lock_);
+}
+
+MeasurementCache::Turn MeasurementCache::take_turn() {
+  if (path_.empty()) return Turn::nowhere;
+  const fs::path in = fs::path(path_).parent_path();
+  std::error_code ignored;
+  fs::create_directories(in, ignored);
+  if (access(in.c_str(), W_OK | X_OK) != 0) return Turn::nowhere;
+  if (lock_ < 0) lock_ = open(in.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (lock_ < 0) return Turn::nowhere;
+  const bool is_taken = flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  return is_taken ? Turn::another_job : Turn::mine;  // also where the file system has no locks
 }
 
 std::string Tuning::measurements_path(bool several_hosts) { return MeasurementCache(several_hosts).path(); }

@@ -12,6 +12,7 @@
 #include "collectives/selection/choose_costs.hpp"
 #include "collectives/selection/measurement_cache.hpp"
 #include "core/fail.hpp"
+#include "core/log.hpp"
 #include "core/setting_values.hpp"
 
 namespace stretto {
@@ -27,16 +28,18 @@ struct RankSettings {
   std::array<std::string, std::size(common_settings)> common;
   std::string ranks_per_core;
   bool one_host = true;
-  std::string tuning;                 // the text of rank 0's; empty on the others
-  std::string measured, measured_in;  // rank 0's cache, and its path
-  bool may_calibrate = false;         // by rank 0's settings
+  // Only rank 0's count:
+  std::string tuning_file, tuning;    // its path, which is empty for the tuning that is shipped, and its text
+  std::string measured, measured_in;  // what its cache has, and the path
+  bool may_calibrate = false;
 };
 
 // One text after the other, each ended by a zero byte, which no setting contains.
 Bytes packed(const RankSettings& settings) {
   std::string text;
   for (const std::string& value : settings.common) text += value + '\0';
-  text += settings.ranks_per_core + '\0' + (settings.one_host ? '1' : '0') + '\0' + settings.tuning + '\0';
+  text += settings.ranks_per_core + '\0' + (settings.one_host ? '1' : '0') + '\0' + settings.tuning_file + '\0' +
+          settings.tuning + '\0';
   text += settings.measured + '\0' + settings.measured_in + '\0' + (settings.may_calibrate ? '1' : '0') + '\0';
   const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
   return {bytes, bytes + text.size()};
@@ -55,6 +58,7 @@ RankSettings unpacked(const Bytes& bytes) {
   for (std::string& value : settings.common) value = take();
   settings.ranks_per_core = take();
   settings.one_host = take() == "1";
+  settings.tuning_file = take();
   settings.tuning = take();
   settings.measured = take();
   settings.measured_in = take();
@@ -104,12 +108,21 @@ Selector::Selector(Job& job, const Network& network) : explains_(setting("STRETT
                  [](const char* name) { return setting(name); });
   mine.ranks_per_core = fmt::format("{}", network.ranks_per_core());  // with enough digits to identify the number
   mine.one_host = network.one_host();
+  const std::string calibrates = setting("STRETTO_CALIBRATE");
+  // Then nothing measured decides: neither the methods, nor the number of chunks into which a product is cut.
+  const bool deterministic = setting("STRETTO_DETERMINISTIC") == "1";
+  require(!deterministic || calibrates != "now",
+          "STRETTO_CALIBRATE=now measures what STRETTO_DETERMINISTIC=1 would not use; leave one of them out.");
   if (job.rank() == 0) {
+    const std::string named = setting("STRETTO_TUNING");
+    mine.tuning_file = Tuning::file_from_environment();
+    if (mine.tuning_file != named) {
+      log().warn("STRETTO_TUNING={} is not used, since nothing measured decides with STRETTO_DETERMINISTIC=1.", named);
+    }
     mine.tuning = Tuning::text_from_environment();
-    const std::string calibrates = setting("STRETTO_CALIBRATE");
-    const bool has_file = !setting("STRETTO_TUNING").empty();
-    mine.may_calibrate = calibrates == "now" || (calibrates == "auto" && !has_file);
-    if (calibrates == "auto" && !has_file) {
+    const bool reads_cache = calibrates == "auto" && mine.tuning_file.empty() && !deterministic;
+    mine.may_calibrate = calibrates == "now" || reads_cache;
+    if (reads_cache) {
       const MeasurementCache cache(!mine.one_host);
       mine.measured = cache.read();
       mine.measured_in = cache.path();
@@ -120,7 +133,6 @@ Selector::Selector(Job& job, const Network& network) : explains_(setting("STRETT
     require(first.common[i] == mine.common[i], "{}='{}' on rank {}, but '{}' on rank 0; give all ranks the same.",
             common_settings[i], mine.common[i], job.rank(), first.common[i]);
   }
-  tuning_ = Tuning::from_environment(first.tuning);
   circumstances_.reads_memory = network.reads_memory();
   const std::string& ranks_per_core = first.ranks_per_core;
   std::from_chars(ranks_per_core.data(), ranks_per_core.data() + ranks_per_core.size(), circumstances_.ranks_per_core);
@@ -128,6 +140,17 @@ Selector::Selector(Job& job, const Network& network) : explains_(setting("STRETT
   circumstances_.route_between = first.one_host ? circumstances_.route_inside : "network";
   one_host_ = first.one_host;
   may_calibrate_ = first.may_calibrate;
+  tuning_file_ = first.tuning_file;
+  links_ = network.link_setting();
+  use(first.tuning, tuning_file_);
+  if (!first.measured.empty()) learn(first.measured, first.measured_in);
+}
+
+void Selector::use(const std::string& file, const std::string& source) {
+  tuning_ = Tuning::with_settings(file, source);
+  file_ = file;
+  learnt_.clear();
+  measured_here_ = 0;
   const auto is_network = [](const RouteCost& route) { return route.route == "network"; };
   if (std::getenv("STRETTO_NETWORK") != nullptr) std::erase_if(tuning_.routes, is_network);  // the setting has precedence
   if (std::none_of(tuning_.routes.begin(), tuning_.routes.end(), is_network)) {
@@ -137,36 +160,32 @@ Selector::Selector(Job& job, const Network& network) : explains_(setting("STRETT
     }
   }
   add_gpu_route(tuning_);
-  const LinkSetting& links = network.link_setting();
-  if (links.inter) circumstances_.route_between = add_route(tuning_, "shm", "modelled inter", *links.inter);
-  if (links.intra) circumstances_.route_inside = add_route(tuning_, "shm", "modelled intra", *links.intra);
-  if (!first.measured.empty()) learn(first.measured, first.measured_in);
+  if (links_.inter) circumstances_.route_between = add_route(tuning_, "shm", "modelled inter", *links_.inter);
+  if (links_.intra) circumstances_.route_inside = add_route(tuning_, "shm", "modelled intra", *links_.intra);
 }
 
-int Selector::measurements(const std::string& route, int ranks, int ranks_per_node) const {
+bool Selector::has_measured(const std::string& route, int ranks, int ranks_per_node) const {
   const auto end = tuning_.routes.begin() + static_cast<std::ptrdiff_t>(measured_here_);
-  const auto found = std::find_if(tuning_.routes.begin(), end, [&](const RouteCost& known) {
+  return std::any_of(tuning_.routes.begin(), end, [&](const RouteCost& known) {
     return known.route == route && known.ranks == ranks && known.ranks_per_node == ranks_per_node &&
            std::abs(known.ranks_per_core / circumstances_.ranks_per_core - 1) < 0.01;
   });
-  return found == end ? 0 : found->measurements;
 }
 
 void Selector::learn(const std::string& tuning, const std::string& source) {
   const std::vector<RouteCost> routes = Tuning::from_json(tuning, source).routes;
   tuning_.routes.insert(tuning_.routes.begin(), routes.begin(), routes.end());
   measured_here_ += routes.size();
+  learnt_.push_back(tuning);
 }
 
 Selector::Unruled::Unruled(Selector& selector)
     : selector_(selector),
       rules_(std::exchange(selector.tuning_.rules, {})),
-      deterministic_(std::exchange(selector.tuning_.deterministic, false)),
       explains_(std::exchange(selector.explains_, false)) {}
 
 Selector::Unruled::~Unruled() {
   selector_.tuning_.rules = std::move(rules_);
-  selector_.tuning_.deterministic = deterministic_;
   selector_.explains_ = explains_;
 }
 

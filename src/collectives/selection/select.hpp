@@ -1,4 +1,8 @@
 #pragma once
+#include <map>
+#include <string>
+#include <vector>
+
 #include "stretto/tuning.hpp"
 #include "transport/links.hpp"
 
@@ -19,10 +23,10 @@ class Selector {
   double seconds(const PlanRequest& request, DType wire, const std::vector<int>& nodes, bool on_gpus) const;
   bool explains() const { return explains_; }  // STRETTO_EXPLAIN
 
-  // STRETTO_CALIBRATE as rank 0 has it: whether this job may measure what it does not know.
+  // Whether this job may measure what it does not know, by rank 0's STRETTO_CALIBRATE, STRETTO_TUNING and
+  // STRETTO_DETERMINISTIC.
   bool may_calibrate() const { return may_calibrate_; }
-  // While it lives, choices are those of the machine alone: no rule, order of summation or explanation that the user asks
-  // for.
+  // While it lives, choices ignore the user's rules, and explain nothing: a measurement is of the machine alone.
   class Unruled {
    public:
     explicit Unruled(Selector& selector);
@@ -33,20 +37,32 @@ class Selector {
    private:
     Selector& selector_;
     std::vector<Rule> rules_;
-    bool deterministic_, explains_;
+    bool explains_;
   };
-  // How many measurements of so many ranks were made on this machine. ranks_per_node: 0 for ranks on one node.
-  int measurements(const std::string& route, int ranks, int ranks_per_node) const;
+  // Whether this job knows a measurement of this machine with so many ranks. ranks_per_node: 0 for ranks on one node.
+  bool has_measured(const std::string& route, int ranks, int ranks_per_node) const;
   // Adds routes of a tuning file's text, which take precedence. All ranks must do so at the same place in their calls, and
   // forget the plans that they have made by older costs (Communicator::Group::forget_plans()).
   void learn(const std::string& tuning, const std::string& source);
+  // See Communicator::choices() and Communicator::choose_by(), for a job of so many ranks on so many nodes. Plans must be
+  // forgotten, as for learn().
+  std::string choices(int ranks, int nodes) const;
+  std::string choose_by(const std::string& choices, int ranks, int nodes);
   const Tuning& tuning() const { return tuning_; }
   double ranks_per_core() const { return circumstances_.ranks_per_core; }
   bool one_host() const { return one_host_; }
 
  private:
   Circumstances circumstances_on_gpus(const std::vector<int>& nodes) const;
+  // Takes the place of all that is known. file: the text of a tuning file.
+  void use(const std::string& file, const std::string& source);
+  // What choices depend on besides tuning files.
+  std::map<std::string, std::string> conditions(int ranks, int nodes) const;
   Tuning tuning_;
+  std::string file_;                 // what use() got
+  std::vector<std::string> learnt_;  // what learn() got since
+  LinkSetting links_;
+  std::string tuning_file_;        // STRETTO_TUNING of rank 0
   std::size_t measured_here_ = 0;  // the first of tuning_.routes
   Circumstances circumstances_;
   bool explains_;

@@ -84,17 +84,19 @@ std::vector<Rule> rules_from_text(const std::string& text, const std::string& so
   return rules;
 }
 
-std::string Tuning::text_from_environment() {
-  const std::string path = setting("STRETTO_TUNING");
-  if (path.empty()) return default_tuning;
-  return text_of_file(path, "STRETTO_TUNING=" + path);
+std::string Tuning::file_from_environment() {
+  return setting("STRETTO_DETERMINISTIC") == "1" ? "" : setting("STRETTO_TUNING");
 }
 
-Tuning Tuning::from_environment() { return from_environment(text_from_environment()); }
+std::string Tuning::text_from_environment() {
+  const std::string path = file_from_environment();
+  return path.empty() ? default_tuning : text_of_file(path, "STRETTO_TUNING=" + path);
+}
 
-Tuning Tuning::from_environment(const std::string& file_text) {
-  const std::string path = setting("STRETTO_TUNING");
-  Tuning tuning = from_json(file_text, path.empty() ? "the built-in tuning" : path);
+Tuning Tuning::from_environment() { return with_settings(text_from_environment(), file_from_environment()); }
+
+Tuning Tuning::with_settings(const std::string& file_text, const std::string& source) {
+  Tuning tuning = from_json(file_text, source.empty() ? "the built-in tuning" : source);
   const std::vector<Rule> first = rules_from_text(setting("STRETTO_ALGO"), "STRETTO_ALGO");
   tuning.rules.insert(tuning.rules.begin(), first.begin(), first.end());
   tuning.deterministic = setting("STRETTO_DETERMINISTIC") == "1";

@@ -28,12 +28,11 @@ int count_from_json(const nlohmann::json& entry, const char* key, int least, con
 RouteCost route_from_json(const nlohmann::json& entry, const std::string& source) {
   check_keys(entry,
              {"route", "ranks", "ranks_per_core", "alpha_us", "overhead_us", "bandwidth_gbs", "local_gbs", "lane_gain",
-              "quantize_ns", "ranks_per_node", "measurements", "table", "symmetric_table"},
+              "quantize_ns", "ranks_per_node", "table", "symmetric_table"},
              "A route in " + source);
   RouteCost route;
   route.ranks = count_from_json(entry, "ranks", 1, source);
   if (entry.contains("ranks_per_node")) route.ranks_per_node = count_from_json(entry, "ranks_per_node", 0, source);
-  if (entry.contains("measurements")) route.measurements = count_from_json(entry, "measurements", 1, source);
   route.rules = rules_from_text(entry.value("table", ""), source);
   route.symmetric_rules = rules_from_text(entry.value("symmetric_table", ""), source);
   route.route = entry.at("route");

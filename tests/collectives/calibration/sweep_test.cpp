@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "stretto/launch.hpp"
-#include "variables.hpp"
 
 namespace stretto {
 namespace {
@@ -59,87 +58,6 @@ TEST(Sweep, TriesNoMethodThatCannotBeFaster) {
         ASSERT_EQ(methods.size(), 3U);
         EXPECT_GE(*std::min_element(methods.begin(), methods.end()), 2U);
       }
-    }
-  });
-}
-
-// The sweep does not time a method that an earlier measurement found far behind, unless a brief look shows that it is not.
-// (A busy machine may slow down either of the two that it compares.) It times one that was not measured earlier.
-TEST(Sweep, LeavesOutWhatWasFarBehindEarlierAndStillIs) {
-  run_threads(2, [](const Communicator& world) {
-    const Method slow = method_from_text("chain/256");
-    const auto two_methods = [&](const TimedCall& call) {
-      const bool is_broadcast = call.request().collective == Collective::broadcast;
-      return is_broadcast ? std::vector<Method>{Algorithm::direct, slow} : few_methods(call);
-    };
-    const auto names_with = [&](Collective collective, const Method& method, double seconds) {
-      Sweep first(world, single, {60});
-      EXPECT_EQ(first.run({{4 << 10, false}}, two_methods), std::nullopt);
-      std::vector<CallTimes> earlier = first.times();
-      for (CallTimes& times : earlier) {
-        if (times.request.collective == collective) times.methods = {{method, seconds}, {Algorithm::staged, 1e-6}};
-      }
-      Sweep again(world, single, {60}, earlier);
-      EXPECT_EQ(again.run({{4 << 10, false}}, two_methods), std::nullopt);
-      return names_of(again, collective);
-    };
-    using Names = std::vector<std::string>;
-    const auto once = [&](const Names& names, Collective collective, const Method& method) {
-      for (int i = 0; i < 50; ++i) {
-        if (names_with(collective, method, 4e-6) == names) return true;
-      }
-      return false;
-    };
-    EXPECT_EQ(names_with(Collective::broadcast, slow, 2e-6), (Names{"direct", "chain/256"}));
-    EXPECT_TRUE(once({"direct"}, Collective::broadcast, slow));
-    EXPECT_TRUE(once({"two_shot", "ring"}, Collective::all_reduce, Algorithm::ring));
-  });
-}
-
-// Large calls that no measurement has reached come before the other large calls.
-TEST(Sweep, BeginsLargeCallsWithThoseThatNoMeasurementHas) {
-  run_threads(2, [](const Communicator& world) {
-    const std::vector<Sweep::Size> sizes{{4 << 10, true}, {1 << 20, true}, {2 << 20, true}};
-    Sweep first(world, single, {60});
-    EXPECT_EQ(first.run(sizes, few_methods), std::nullopt);
-    std::vector<CallTimes> earlier = first.times();
-    const auto is_unknown = [](const CallTimes& times) {
-      return times.bytes == 2 << 20 && times.request.collective == Collective::gather && !times.symmetric;
-    };
-    std::erase_if(earlier, is_unknown);
-    Sweep again(world, single, {60}, earlier);
-    EXPECT_EQ(again.run(sizes, few_methods), std::nullopt);
-    std::vector<CallTimes> order = again.times();
-    ASSERT_EQ(order.size(), first.times().size());
-    EXPECT_TRUE(order.front().symmetric);
-    const auto begin_of_large =
-        std::find_if(order.begin(), order.end(), [](const CallTimes& times) { return times.bytes > 4 << 10; });
-    EXPECT_TRUE(is_unknown(*begin_of_large));
-    order.erase(begin_of_large);
-    EXPECT_TRUE(std::is_sorted(order.begin(), order.end(),
-                               [](const CallTimes& a, const CallTimes& b) { return a.bytes < b.bytes; }));
-  });
-}
-
-// Between nodes, all that no measurement has reached comes before small calls that one has. Where time is short for large
-// calls, the small ones still come.
-TEST(Sweep, BeginsWithAllThatIsUnknownBetweenNodes) {
-  const Variable nodes("STRETTO_RANKS_PER_NODE", "1");
-  run_threads(2, [](const Communicator& world) {
-    const std::vector<Sweep::Size> sizes{{4 << 10, false}, {1 << 20, false}};
-    Sweep first(world, single, {60});
-    EXPECT_EQ(first.run(sizes, few_methods), std::nullopt);
-    EXPECT_TRUE(first.has_new_calls());
-    std::vector<CallTimes> earlier = first.times();
-    std::erase_if(earlier, [](const CallTimes& times) { return times.bytes == 1 << 20; });
-    for (const bool has_time : {true, false}) {
-      Sweep again(world, single, {has_time ? 60.0 : 0.0, 60}, earlier);
-      EXPECT_EQ(again.run(sizes, few_methods), has_time ? std::nullopt : std::optional<std::int64_t>(1 << 20));
-      EXPECT_EQ(again.has_new_calls(), has_time);
-      ASSERT_EQ(again.times().size(), (has_time ? 2 : 1) * timed_collectives().size());
-      EXPECT_EQ(again.times().front().bytes, has_time ? 1 << 20 : 4 << 10);
-      EXPECT_TRUE(std::is_sorted(again.times().begin(), again.times().end(),
-                                 [](const CallTimes& a, const CallTimes& b) { return a.bytes > b.bytes; }));
     }
   });
 }

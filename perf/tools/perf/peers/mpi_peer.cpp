@@ -176,7 +176,7 @@ int mpirun_ranks() {
 
 int run_under_mpi(const stretto::RankBody& body) {
   MPI_Init(nullptr, nullptr);
-  const int status = stretto::run(stretto::connect(MPI_COMM_WORLD), body);
+  const int status = stretto::run(stretto::connect(MPI_COMM_WORLD, true), body);
   if (status != 0) MPI_Abort(MPI_COMM_WORLD, status);  // MPI_Finalize would wait for ranks that have ended
   MPI_Finalize();
   return status;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -10,6 +11,7 @@
 #include "common/output_file.hpp"
 #include "perf/sweep.hpp"
 #include "stretto/device.hpp"
+#include "stretto/launch.hpp"
 
 namespace perf {
 
@@ -29,10 +31,31 @@ std::string circumstances_of(const nlohmann::ordered_json& route) {
   return route.at("route").dump() + route.at("ranks").dump() + route.at("ranks_per_core").dump();
 }
 
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// --this-machine: jobs that measure as the first one does.
+int measure_for_all_jobs(const SweepOptions& options) {
+  setenv("STRETTO_CALIBRATE", "now", 1);
+  const std::string path = stretto::Tuning::measurements_path(false);
+  for (const int ranks : options.ranks) {
+    const std::string before = text_of(path);
+    const int status = stretto::launch(ranks, [](const stretto::Communicator&) {});
+    if (status != 0) return status;
+    if (text_of(path) == before) {
+      fail(stretto::ErrorCode::unavailable, "The machine was too busy to be measured with {} ranks; {} is as it was.", ranks,
+           path);
+    }
+    std::printf("Measured with %d ranks, and kept in %s.\n", ranks, path.c_str());
+  }
+  return 0;
+}
+
 // The routes of an existing file, which --keep keeps.
 nlohmann::ordered_json kept_routes(const std::string& path) {
-  std::ifstream file(path);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::string text = text_of(path);
   if (text.empty()) return nlohmann::ordered_json::array();
   stretto::Tuning::from_json(text, path);  // throws if it is no tuning file
   return nlohmann::ordered_json::parse(text).at("routes");
@@ -42,6 +65,7 @@ nlohmann::ordered_json kept_routes(const std::string& path) {
 
 int calibrate(int argc, char** argv) {
   const SweepOptions options = parse_sweep("Measures this machine and writes a tuning file", argc, argv, true);
+  if (options.this_machine) return measure_for_all_jobs(options);
   nlohmann::ordered_json json;
   json["machine"] = fmt::format("{}, {} cores", stretto::processor_name(), std::thread::hardware_concurrency());
   json["routes"] = options.keep ? kept_routes(options.file) : nlohmann::ordered_json::array();
