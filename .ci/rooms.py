@@ -14,7 +14,7 @@ PARTS = ["plan", "plans", "proof", "simulation", "selection", "ledger", "executi
 FOREIGN = {  # who may name what, by the path's beginning
     "UCX": (r"\b(ucp|ucs|uct)_\w+|<uc[pst]/", ["src/transport/ucx/"]),
     "NCCL": (r"\b\w*(?:nccl|Nccl|NCCL)\w*\b", ["src/transport/nccl/", "src/transport/gpu/", "src/interop/nccl/", "src/interop/torch/",
-                                                  "perf/tools/perf/peers/", "include/stretto/plan.hpp"]),
+                                                  "perf/tools/perf/peers/", "include/stretto/method.hpp"]),
     "CUDA": (r"\bcuda[A-Z]\w*|\bcublas\w*|\bcudnn\w*|<cuda|<cudnn|<cublas", ["src/device/", "src/transport/nccl/", "src/interop/nccl/",
                                                                                     "perf/tools/perf/peers/"]),
     "MPI": (r"\bMPI_\w+|<mpi\.h>", ["src/interop/mpi/", "include/stretto/mpi.hpp", "perf/tools/perf/peers/", "perf/comparisons/peers/",

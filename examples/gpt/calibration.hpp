@@ -1,6 +1,6 @@
 #pragma once
 #include "stretto/communicator.hpp"
-#include "stretto/layers/layout_cost.hpp"
+#include "stretto/planning/layout_cost.hpp"
 
 namespace gpt {
 

@@ -18,8 +18,8 @@
 #include "stretto/device.hpp"
 #include "stretto/error.hpp"
 #include "stretto/plan.hpp"
+#include "stretto/planning/tuning.hpp"
 #include "stretto/settings.hpp"
-#include "stretto/tuning.hpp"
 
 namespace {
 

@@ -3,13 +3,13 @@
 #include <set>
 #include <string>
 
-#include "stretto/layers/layout_search.hpp"
+#include "stretto/planning/layout_search.hpp"
 
 namespace gpt {
 
 struct CommandLine;
 
-// --layout auto: the layout is chosen by prediction (stretto/layers/layout_search.hpp).
+// --layout auto: the layout is chosen by prediction (stretto/planning/layout_search.hpp).
 struct LayoutOptions {
   bool automatic = false;
   std::string cluster;          // of a dry run

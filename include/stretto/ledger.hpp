@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "stretto/dtype.hpp"
-#include "stretto/plan.hpp"
+#include "stretto/method.hpp"
 #include "stretto/stream.hpp"
 
 // The ledger: a log of a rank's communication. The trainer's output, the tests that compare traffic with a formula, the

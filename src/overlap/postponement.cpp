@@ -1,4 +1,4 @@
-#include "stretto/overlap/postponement.hpp"
+#include "stretto/planning/postponement.hpp"
 
 #include <algorithm>
 #include <cstddef>

@@ -1,6 +1,6 @@
 // Cluster files of the layout planner, and how a program trains. What is read can be written and read again.
 #include "fuzz.hpp"
-#include "stretto/layers/training_cluster.hpp"
+#include "stretto/planning/training_cluster.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace stretto;

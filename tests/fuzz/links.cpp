@@ -1,6 +1,6 @@
 // Speeds of links: STRETTO_LINKS, STRETTO_NETWORK, and files of link models. What is read can be written and read again.
 #include "fuzz.hpp"
-#include "stretto/simulate.hpp"
+#include "stretto/planning/simulate.hpp"
 #include "transport/link_setting.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -1,6 +1,6 @@
 // Names of methods, such as "two_level(ring+ring)*2/16". What is read has a name that is read as the same.
+#include "stretto/method.hpp"
 #include "fuzz.hpp"
-#include "stretto/plan.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace stretto;

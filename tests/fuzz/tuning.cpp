@@ -1,5 +1,5 @@
 // Tuning files (STRETTO_TUNING) and rules (STRETTO_ALGO).
-#include "stretto/tuning.hpp"
+#include "stretto/planning/tuning.hpp"
 
 #include "fuzz.hpp"
 

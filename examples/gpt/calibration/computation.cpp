@@ -7,7 +7,7 @@
 #include "calibration/some_numbers.hpp"
 #include "matrix_rate.hpp"
 #include "stretto/kernels.hpp"
-#include "stretto/layers/attention_cost.hpp"
+#include "stretto/planning/attention_cost.hpp"
 
 namespace gpt {
 

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "stretto/communicator.hpp"
-#include "stretto/layers/layout_cost.hpp"
+#include "stretto/planning/layout_cost.hpp"
 
 namespace gpt {
 

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "common/output_file.hpp"
-#include "stretto/layers/attention_cost.hpp"
+#include "stretto/planning/attention_cost.hpp"
 
 namespace plan_tool {
 

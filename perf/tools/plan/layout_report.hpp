@@ -2,7 +2,7 @@
 #include <string>
 
 #include "common/output_file.hpp"
-#include "stretto/layers/layout_search.hpp"
+#include "stretto/planning/layout_search.hpp"
 
 namespace plan_tool {
 

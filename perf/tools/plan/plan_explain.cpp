@@ -1,7 +1,7 @@
 #include <sched.h>
 
 #include "plan/plan_options.hpp"
-#include "stretto/tuning.hpp"
+#include "stretto/planning/tuning.hpp"
 
 namespace plan_tool {
 

@@ -8,7 +8,7 @@
 #include "common/command_line.hpp"
 #include "common/output_file.hpp"
 #include "plan/plan_options.hpp"
-#include "stretto/overlap/planner.hpp"
+#include "stretto/planning/planner.hpp"
 
 namespace plan_tool {
 

@@ -12,9 +12,9 @@
 #include "plan/plan_step.hpp"
 #include "plan/plan_svg.hpp"
 #include "plan/plan_verify.hpp"
-#include "stretto/cost.hpp"
+#include "stretto/planning/cost.hpp"
+#include "stretto/planning/simulate.hpp"
 #include "stretto/settings.hpp"
-#include "stretto/simulate.hpp"
 
 namespace plan_tool {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <thread>
 
-#include "stretto/proof.hpp"
+#include "stretto/planning/proof.hpp"
 
 namespace plan_tool {
 namespace {

@@ -8,8 +8,8 @@
 #include "collectives/calibration/memory_kinds.hpp"
 #include "collectives/calibration/method_table.hpp"
 #include "collectives/calibration/three_digits.hpp"
-#include "stretto/calibration.hpp"
-#include "stretto/cost.hpp"
+#include "stretto/planning/calibration.hpp"
+#include "stretto/planning/cost.hpp"
 
 namespace stretto {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "stretto/calibration.hpp"
+#include "stretto/planning/calibration.hpp"
 
 namespace stretto {
 

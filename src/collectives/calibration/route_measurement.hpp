@@ -3,7 +3,7 @@
 
 #include "collectives/calibration/sweep.hpp"
 #include "collectives/selection/select.hpp"
-#include "stretto/calibration.hpp"
+#include "stretto/planning/calibration.hpp"
 
 // The measurements that a job makes at its start. All ranks of the node, or of the job, call them together and get the same
 // results.

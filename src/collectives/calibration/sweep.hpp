@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "stretto/calibration.hpp"
+#include "stretto/planning/calibration.hpp"
 
 namespace stretto {
 

@@ -6,8 +6,8 @@
 #include "collectives/communicator/group.hpp"
 #include "collectives/plan/plan_builder.hpp"
 #include "core/fail.hpp"
-#include "stretto/calibration.hpp"
 #include "stretto/memory.hpp"
+#include "stretto/planning/calibration.hpp"
 
 namespace stretto {
 namespace {

@@ -1,5 +1,5 @@
 #pragma once
-#include "stretto/plan.hpp"
+#include "stretto/method.hpp"
 
 namespace stretto {
 

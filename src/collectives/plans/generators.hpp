@@ -1,6 +1,6 @@
 #pragma once
 #include "collectives/plan/plan_builder.hpp"
-#include "stretto/cost.hpp"
+#include "stretto/planning/cost.hpp"
 
 // One function for each family and collective, and its cost; repertoire.cpp lists them.
 namespace stretto::plans {

@@ -1,4 +1,4 @@
-#include "stretto/proof.hpp"
+#include "stretto/planning/proof.hpp"
 
 #include <fmt/format.h>
 #include <algorithm>

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "collectives/proof/root_proofs.hpp"
-#include "stretto/proof.hpp"
+#include "stretto/planning/proof.hpp"
 
 namespace stretto {
 namespace {

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "stretto/proof.hpp"
+#include "stretto/planning/proof.hpp"
 
 namespace stretto {
 namespace {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "collectives/plans/levels/part_plans.hpp"
-#include "stretto/proof.hpp"
+#include "stretto/planning/proof.hpp"
 
 namespace stretto {
 

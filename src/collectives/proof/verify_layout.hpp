@@ -1,7 +1,7 @@
 #pragma once
 #include <array>
 
-#include "collectives/proof/collective_contract.hpp"
+#include "collectives/plan/collective_contract.hpp"
 #include "collectives/proof/verify_accesses.hpp"
 #include "core/fail.hpp"
 

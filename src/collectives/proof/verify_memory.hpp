@@ -3,7 +3,7 @@
 #include <bit>
 #include <optional>
 
-#include "collectives/proof/collective_contract.hpp"
+#include "collectives/plan/collective_contract.hpp"
 #include "collectives/proof/verify_accesses.hpp"
 #include "collectives/proof/verify_cells.hpp"
 #include "collectives/proof/verify_layout.hpp"

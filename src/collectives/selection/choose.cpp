@@ -8,7 +8,7 @@
 #include "collectives/plan/plan_builder.hpp"
 #include "collectives/selection/choose_costs.hpp"
 #include "core/fail.hpp"
-#include "stretto/tuning.hpp"
+#include "stretto/planning/tuning.hpp"
 
 namespace stretto {
 namespace {

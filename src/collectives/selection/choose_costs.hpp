@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "stretto/error.hpp"
-#include "stretto/tuning.hpp"
+#include "stretto/planning/tuning.hpp"
 
 namespace stretto {
 

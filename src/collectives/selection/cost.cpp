@@ -1,5 +1,5 @@
 // The cost of collectives on links, in seconds.
-#include "stretto/cost.hpp"
+#include "stretto/planning/cost.hpp"
 
 #include <algorithm>
 #include <cmath>

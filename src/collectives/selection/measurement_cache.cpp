@@ -19,7 +19,7 @@
 #include "core/text_file.hpp"
 #include "stretto/build.hpp"
 #include "stretto/device.hpp"
-#include "stretto/tuning.hpp"
+#include "stretto/planning/tuning.hpp"
 
 namespace stretto {
 namespace {

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "stretto/tuning.hpp"
+#include "stretto/planning/tuning.hpp"
 #include "transport/links.hpp"
 
 namespace stretto {

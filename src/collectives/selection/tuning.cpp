@@ -1,5 +1,5 @@
 // Rules, and the choice among measured routes. tuning_json.cpp reads tuning files.
-#include "stretto/tuning.hpp"
+#include "stretto/planning/tuning.hpp"
 
 #include <fmt/format.h>
 #include <algorithm>

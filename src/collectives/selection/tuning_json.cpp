@@ -5,7 +5,7 @@
 
 #include "core/fail.hpp"
 #include "core/whole_number.hpp"
-#include "stretto/tuning.hpp"
+#include "stretto/planning/tuning.hpp"
 
 namespace stretto {
 namespace {

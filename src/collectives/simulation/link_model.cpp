@@ -6,7 +6,7 @@
 #include "core/fail.hpp"
 #include "core/text_file.hpp"
 #include "core/whole_number.hpp"
-#include "stretto/simulate.hpp"
+#include "stretto/planning/simulate.hpp"
 
 namespace stretto {
 namespace {

@@ -2,7 +2,7 @@
 // Ranks are simulated by class: rank r belongs to class r modulo the period; in the general case the period is the number of
 // ranks. A message is identified by its sender's class, the way from sender to receiver, and its lane; these match whichever
 // rank stands for a class.
-#include "stretto/simulate.hpp"
+#include "stretto/planning/simulate.hpp"
 
 #include <algorithm>
 #include <queue>

@@ -4,7 +4,7 @@
 
 #include "collectives/simulation/simulate_program.hpp"
 #include "core/fail.hpp"
-#include "stretto/simulate.hpp"
+#include "stretto/planning/simulate.hpp"
 
 namespace stretto {
 

@@ -1,7 +1,7 @@
 #pragma once
 #include <functional>
 
-#include "collectives/proof/collective_contract.hpp"
+#include "collectives/plan/collective_contract.hpp"
 #include "core/fail.hpp"
 
 namespace stretto {

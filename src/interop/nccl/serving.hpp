@@ -2,7 +2,7 @@
 #include <map>
 #include <string>
 
-#include "stretto/plan.hpp"
+#include "stretto/method.hpp"
 
 namespace stretto::nccl_door {
 

@@ -1,4 +1,4 @@
-#include "stretto/layers/attention_cost.hpp"
+#include "stretto/planning/attention_cost.hpp"
 
 #include <algorithm>
 #include <numeric>

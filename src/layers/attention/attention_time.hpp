@@ -1,7 +1,7 @@
 #pragma once
 #include "overlap/planner/collective_costs.hpp"
-#include "stretto/layers/attention_cost.hpp"
 #include "stretto/layers/parameter.hpp"
+#include "stretto/planning/attention_cost.hpp"
 
 namespace stretto {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/fail.hpp"
-#include "stretto/layers/attention_cost.hpp"
+#include "stretto/planning/attention_cost.hpp"
 
 namespace stretto {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 #include "overlap/planner/collective_costs.hpp"
-#include "stretto/layers/training_cluster.hpp"
 #include "stretto/layers/training_layout.hpp"
+#include "stretto/planning/training_cluster.hpp"
 
 namespace stretto {
 

@@ -1,4 +1,4 @@
-#include "stretto/layers/layout_cost.hpp"
+#include "stretto/planning/layout_cost.hpp"
 
 #include <algorithm>
 #include <optional>

@@ -1,4 +1,4 @@
-#include "stretto/layers/layout_search.hpp"
+#include "stretto/planning/layout_search.hpp"
 
 #include <algorithm>
 #include <array>

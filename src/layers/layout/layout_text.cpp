@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "stretto/layers/attention.hpp"
-#include "stretto/layers/layout_search.hpp"
+#include "stretto/planning/layout_search.hpp"
 
 namespace stretto {
 namespace {

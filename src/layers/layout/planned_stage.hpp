@@ -1,6 +1,6 @@
 #pragma once
-#include "stretto/layers/attention_cost.hpp"
 #include "stretto/layers/training_layout.hpp"
+#include "stretto/planning/attention_cost.hpp"
 
 namespace stretto {
 

@@ -1,5 +1,5 @@
 // Clusters and programs from JSON. Every key is checked, because a misspelt key would silently leave a default in place.
-#include "stretto/layers/training_cluster.hpp"
+#include "stretto/planning/training_cluster.hpp"
 
 #include <fmt/format.h>
 

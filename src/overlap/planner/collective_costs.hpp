@@ -2,8 +2,8 @@
 #include <map>
 #include <tuple>
 
-#include "stretto/cost.hpp"
-#include "stretto/overlap/planner.hpp"
+#include "stretto/planning/cost.hpp"
+#include "stretto/planning/planner.hpp"
 
 namespace stretto {
 

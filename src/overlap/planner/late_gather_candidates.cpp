@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "overlap/planner/step_units.hpp"
-#include "stretto/overlap/postponement.hpp"
+#include "stretto/planning/postponement.hpp"
 
 namespace stretto {
 namespace {

@@ -1,5 +1,5 @@
 #pragma once
-#include "stretto/overlap/step_graph.hpp"
+#include "stretto/planning/step_graph.hpp"
 
 namespace stretto {
 

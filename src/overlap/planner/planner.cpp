@@ -1,5 +1,5 @@
 // The search for a step's best knobs. The simulation that times each candidate also makes the schedule's prediction.
-#include "stretto/overlap/planner.hpp"
+#include "stretto/planning/planner.hpp"
 
 #include <algorithm>
 #include <functional>

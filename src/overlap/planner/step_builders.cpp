@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "core/fail.hpp"
-#include "stretto/overlap/step_graph.hpp"
+#include "stretto/planning/step_graph.hpp"
 
 namespace stretto {
 namespace {

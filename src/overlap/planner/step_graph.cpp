@@ -1,4 +1,4 @@
-#include "stretto/overlap/step_graph.hpp"
+#include "stretto/planning/step_graph.hpp"
 
 #include <cmath>
 

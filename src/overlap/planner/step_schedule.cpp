@@ -5,7 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "core/fail.hpp"
-#include "stretto/overlap/planner.hpp"
+#include "stretto/planning/planner.hpp"
 
 namespace stretto {
 

@@ -1,4 +1,4 @@
-#include "stretto/overlap/step_simulation.hpp"
+#include "stretto/planning/step_simulation.hpp"
 
 #include <algorithm>
 #include <cmath>

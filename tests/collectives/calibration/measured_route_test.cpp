@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "stretto/calibration.hpp"
+#include "stretto/planning/calibration.hpp"
 
 namespace stretto {
 namespace {

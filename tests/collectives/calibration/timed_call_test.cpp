@@ -2,8 +2,8 @@
 
 #include <mutex>
 
-#include "stretto/calibration.hpp"
 #include "stretto/launch.hpp"
+#include "stretto/planning/calibration.hpp"
 
 namespace stretto {
 namespace {

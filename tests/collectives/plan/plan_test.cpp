@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "stretto/cost.hpp"
 #include "stretto/error.hpp"
+#include "stretto/planning/cost.hpp"
 
 namespace stretto {
 namespace {

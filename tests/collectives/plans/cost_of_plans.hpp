@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "stretto/cost.hpp"
 #include "stretto/plan.hpp"
+#include "stretto/planning/cost.hpp"
 
 namespace stretto {
 

@@ -11,7 +11,7 @@
 #include <fmt/format.h>
 
 #include "collectives/oracle.hpp"
-#include "stretto/proof.hpp"
+#include "stretto/planning/proof.hpp"
 #include "tiers.hpp"
 #include "variables.hpp"
 

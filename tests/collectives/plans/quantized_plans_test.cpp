@@ -10,7 +10,7 @@
 #include "collectives/plan/nodes.hpp"
 #include "collectives/plans/formulas.hpp"
 #include "stretto/error.hpp"
-#include "stretto/proof.hpp"
+#include "stretto/planning/proof.hpp"
 #include "tiers.hpp"
 
 namespace stretto {

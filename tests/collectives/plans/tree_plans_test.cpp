@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <set>
 
-#include "stretto/cost.hpp"
+#include "stretto/planning/cost.hpp"
 
 namespace stretto {
 namespace {

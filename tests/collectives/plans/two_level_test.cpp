@@ -8,8 +8,8 @@
 
 #include "collectives/plans/cost_of_plans.hpp"
 #include "stretto/error.hpp"
-#include "stretto/proof.hpp"
-#include "stretto/simulate.hpp"
+#include "stretto/planning/proof.hpp"
+#include "stretto/planning/simulate.hpp"
 
 namespace stretto {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "every_algorithm.hpp"
 #include "seed_of_the_day.hpp"
-#include "stretto/proof.hpp"
+#include "stretto/planning/proof.hpp"
 #include "tiers.hpp"
 
 namespace stretto {

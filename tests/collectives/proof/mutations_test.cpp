@@ -6,7 +6,7 @@
 
 #include "every_algorithm.hpp"
 #include "plans_by_hand.hpp"
-#include "stretto/proof.hpp"
+#include "stretto/planning/proof.hpp"
 
 namespace stretto {
 namespace {

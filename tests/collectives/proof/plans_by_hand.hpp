@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "collectives/plan/plan_builder.hpp"
-#include "stretto/proof.hpp"
+#include "stretto/planning/proof.hpp"
 
 // Algorithms that exchange everything directly: they show the verifier what the repertoire may lack.
 namespace stretto {

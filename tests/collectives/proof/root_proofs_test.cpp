@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "stretto/error.hpp"
-#include "stretto/proof.hpp"
+#include "stretto/planning/proof.hpp"
 
 namespace stretto {
 namespace {

@@ -8,7 +8,7 @@
 #include "collectives/plan/plan_builder.hpp"
 #include "every_algorithm.hpp"
 #include "plans_by_hand.hpp"
-#include "stretto/proof.hpp"
+#include "stretto/planning/proof.hpp"
 
 namespace stretto {
 namespace {

@@ -5,7 +5,7 @@
 #include "collectives/plan/plan_builder.hpp"
 #include "plans_by_hand.hpp"
 #include "stretto/error.hpp"
-#include "stretto/proof.hpp"
+#include "stretto/planning/proof.hpp"
 
 namespace stretto {
 namespace {

@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "stretto/planning/tuning.hpp"
 #include "stretto/stretto.hpp"
-#include "stretto/tuning.hpp"
 
 namespace stretto {
 namespace {

@@ -1,13 +1,13 @@
 // The simulator against the formulas, against itself without its shortcut, and on links that are shared.
-#include "stretto/simulate.hpp"
+#include "stretto/planning/simulate.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "stretto/cost.hpp"
-#include "stretto/proof.hpp"
+#include "stretto/planning/cost.hpp"
+#include "stretto/planning/proof.hpp"
 #include "variables.hpp"
 
 namespace stretto {

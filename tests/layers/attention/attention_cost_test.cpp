@@ -1,6 +1,6 @@
 // The cost of attention over divided sequences: bytes against the ledgers of real ranks, work against all pairs, and times
 // against a step by hand.
-#include "stretto/layers/attention_cost.hpp"
+#include "stretto/planning/attention_cost.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -1,11 +1,11 @@
-#include "stretto/layers/layout_cost.hpp"
+#include "stretto/planning/layout_cost.hpp"
 
 #include <gmock/gmock.h>
 
 #include "../../variables.hpp"
 #include "layers/layout/pipeline_time.hpp"
 #include "layout_machine.hpp"
-#include "stretto/layers/layout_search.hpp"
+#include "stretto/planning/layout_search.hpp"
 
 namespace stretto {
 namespace {

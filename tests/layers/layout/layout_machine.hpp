@@ -1,5 +1,5 @@
 #pragma once
-#include "stretto/layers/training_cluster.hpp"
+#include "stretto/planning/training_cluster.hpp"
 
 namespace stretto {
 

@@ -1,4 +1,4 @@
-#include "stretto/layers/training_cluster.hpp"
+#include "stretto/planning/training_cluster.hpp"
 
 #include <gmock/gmock.h>
 

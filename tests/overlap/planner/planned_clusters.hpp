@@ -1,7 +1,7 @@
 #pragma once
 #include <fmt/format.h>
 
-#include "stretto/overlap/planner.hpp"
+#include "stretto/planning/planner.hpp"
 
 namespace stretto {
 

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "overlap/planner/planned_clusters.hpp"
-#include "stretto/cost.hpp"
+#include "stretto/planning/cost.hpp"
 
 namespace stretto {
 namespace {

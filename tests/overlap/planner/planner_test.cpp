@@ -1,5 +1,5 @@
 // Invariants of the plan of any step.
-#include "stretto/overlap/planner.hpp"
+#include "stretto/planning/planner.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
 // The graphs of the common steps, and the refusal of invalid graphs.
-#include "stretto/overlap/step_graph.hpp"
+#include "stretto/planning/step_graph.hpp"
 
 #include <gmock/gmock.h>
 

@@ -1,5 +1,5 @@
 // Steps whose times are computed by hand.
-#include "stretto/overlap/step_simulation.hpp"
+#include "stretto/planning/step_simulation.hpp"
 
 #include <gmock/gmock.h>
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "stretto/overlap/planner.hpp"
+#include "stretto/planning/planner.hpp"
 
 namespace stretto {
 

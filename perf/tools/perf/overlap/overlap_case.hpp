@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "stretto/communicator.hpp"
-#include "stretto/overlap/planner.hpp"
 #include "stretto/overlap/rehearsal.hpp"
+#include "stretto/planning/planner.hpp"
 #include "stretto/tensor.hpp"
 
 namespace perf {

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "perf/buffers.hpp"
-#include "stretto/calibration.hpp"
+#include "stretto/planning/calibration.hpp"
 
 namespace perf {
 

@@ -44,7 +44,8 @@ Plan two_level(const PlanRequest& request, PartPlans& parts);
 
 namespace stretto {
 
-// Like make_plan(), for one of many requests: parts that requests have in common are made once.
-Plan make_plan(const PlanRequest& request, plans::PartPlans& parts);
+// Like make_plan(), for one of many requests: parts that requests have in common are made once. Exported for the library
+// stretto_proof.
+STRETTO_API Plan make_plan(const PlanRequest& request, plans::PartPlans& parts);
 
 }  // namespace stretto

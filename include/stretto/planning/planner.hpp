@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "stretto/overlap/step_graph.hpp"
-#include "stretto/overlap/step_simulation.hpp"
-#include "stretto/simulate.hpp"
+#include "stretto/planning/simulate.hpp"
+#include "stretto/planning/step_graph.hpp"
+#include "stretto/planning/step_simulation.hpp"
 
 // Plans the communication of a training step, after Centauri (Chen et al., ASPLOS 2024). Every collective may be
 // partitioned in three dimensions: into other primitives, into stages inside nodes and between nodes, and into chunks.

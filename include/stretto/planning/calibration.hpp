@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "stretto/communicator.hpp"
-#include "stretto/tuning.hpp"
+#include "stretto/planning/tuning.hpp"
 
 // Measurements for the choice of methods: which method is the fastest for a call, and what a message costs. The first job on
 // a machine makes them at its start (STRETTO_CALIBRATE); `stretto-perf calibrate` takes more time for them. STAR-MPI (Faraj,

@@ -4,7 +4,7 @@
 
 #include "stretto/dtype.hpp"
 #include "stretto/layers/attention.hpp"
-#include "stretto/overlap/planner.hpp"
+#include "stretto/planning/planner.hpp"
 
 // The cost of attention over divided sequences, before anything is allocated: bytes, floating-point operations, balance,
 // memory, and the time on a cluster that need not exist. All functions are pure: no rank communicates or computes.

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "stretto/layers/layout_cost.hpp"
+#include "stretto/planning/layout_cost.hpp"
 
 namespace stretto {
 

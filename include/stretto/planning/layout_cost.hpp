@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "stretto/layers/training_cluster.hpp"
 #include "stretto/layers/training_layout.hpp"
+#include "stretto/planning/training_cluster.hpp"
 
 // Predicts the time of a training step in a layout, on a cluster that need not exist. All functions are pure: no rank
 // communicates or computes. docs/layout.md describes the model, and compares it with published runs.

@@ -7,7 +7,7 @@
 
 #include "stretto/dtype.hpp"
 #include "stretto/export.hpp"
-#include "stretto/simulate.hpp"
+#include "stretto/planning/simulate.hpp"
 
 // The machine that a layout is planned for, and the program that trains on it, as data.
 namespace stretto {

@@ -2,7 +2,7 @@
 #include <array>
 #include <vector>
 
-#include "stretto/overlap/step_graph.hpp"
+#include "stretto/planning/step_graph.hpp"
 #include "stretto/stream.hpp"
 
 // Predicts how long a repeated training step takes, by a small discrete-event simulation. It simulates one rank, because

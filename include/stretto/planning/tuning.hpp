@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "stretto/cost.hpp"
 #include "stretto/dtype.hpp"
+#include "stretto/planning/cost.hpp"
 
 // The choice of a method, with its reason. A cost model over measured alpha, beta and gamma orders all methods. A table
 // of rules overrides the model, the environment (STRETTO_ALGO) overrides the table, and the caller overrides all three.
