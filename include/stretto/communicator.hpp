@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "stretto/ledger.hpp"
-#include "stretto/method.hpp"
+#include "stretto/plan.hpp"
 #include "stretto/stream.hpp"
 #include "stretto/tensor.hpp"
 

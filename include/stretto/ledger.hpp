@@ -6,6 +6,7 @@
 
 #include "stretto/dtype.hpp"
 #include "stretto/method.hpp"
+#include "stretto/quantization.hpp"
 #include "stretto/stream.hpp"
 
 // The ledger: a log of a rank's communication. The trainer's output, the tests that compare traffic with a formula, the

@@ -1,6 +1,6 @@
 #pragma once
-// Includes the communication layer. Include these headers separately: plan.hpp, mpi.hpp, kernels.hpp, and the headers in
-// overlap/ and layers/. The headers in planning/ predict and examine instead of communicating; they are for planning tools
+// Includes the communication layer. Include these headers separately: mpi.hpp, kernels.hpp, and the headers in overlap/
+// and layers/. The headers in planning/ predict and examine instead of communicating; they are for planning tools
 // and may change from one version to the next.
 #include "stretto/export.hpp"  // first: it says which C++ is needed
 
@@ -11,7 +11,7 @@
 #include "stretto/launch.hpp"
 #include "stretto/ledger.hpp"
 #include "stretto/memory.hpp"
-#include "stretto/method.hpp"
+#include "stretto/plan.hpp"
 #include "stretto/require_same.hpp"
 #include "stretto/settings.hpp"
 #include "stretto/stream.hpp"

@@ -50,13 +50,6 @@ class STRETTO_API Tensor {
   // type.
   Tensor view(std::size_t first_byte, Shape shape, DType dtype) const;
   Tensor reshaped(Shape shape) const { return view(0, std::move(shape)); }
-  // Returns a view of `elements` elements, which begins at this tensor's first element. If this tensor is itself a view,
-  // the result may extend beyond this tensor's end, up to the end of the memory.
-  Tensor spanning(std::int64_t elements) const;
-  // Whether `next` lies in the same memory and begins where this tensor ends.
-  bool continues_in(const Tensor& next) const {
-    return memory_ == next.memory_ && static_cast<std::byte*>(data_) + bytes() == next.data_;
-  }
   Tensor clone() const;
   // Returns a copy of this tensor on the given device, or this tensor itself if it is already there. A copy to the host
   // blocks until it is complete.
@@ -114,7 +107,6 @@ class STRETTO_API Tensor {
   void check_element(std::int64_t i) const;
 
   std::shared_ptr<std::byte> memory_;
-  std::byte* memory_end_ = nullptr;
   void* data_ = nullptr;
   Shape shape_;
   std::int64_t size_ = 0;

@@ -63,7 +63,6 @@ std::shared_ptr<std::byte> gpu_allocate(std::size_t wanted) {
 Tensor::Tensor(Shape shape, DType dtype, Device device, Allocate allocate)
     : shape_(std::move(shape)), size_(elements(shape_)), dtype_(dtype), device_(device) {
   memory_ = allocate(bytes());
-  memory_end_ = memory_.get() + bytes();
   data_ = memory_.get();
 }
 
@@ -87,7 +86,6 @@ Tensor Tensor::wrap(void* data, Shape shape, DType dtype, std::shared_ptr<void> 
   result.dtype_ = dtype;
   if (gpu_in_use() && data != nullptr && gpu().is_device_memory(data)) result.device_ = Device::cuda;
   result.memory_ = std::shared_ptr<std::byte>(std::move(owner), static_cast<std::byte*>(data));
-  result.memory_end_ = static_cast<std::byte*>(data) + result.bytes();
   result.data_ = data;
   return result;
 }
@@ -122,16 +120,6 @@ Tensor Tensor::view(std::size_t first_byte, Shape shape, DType dtype) const {
   result.shape_ = std::move(shape);
   result.size_ = elements(result.shape_);
   result.dtype_ = dtype;
-  return result;
-}
-
-Tensor Tensor::spanning(std::int64_t elements) const {
-  const auto room = (memory_end_ - static_cast<std::byte*>(data_)) / static_cast<std::ptrdiff_t>(size_of(dtype_));
-  require(elements >= 0 && elements <= room,
-          "A view of {} elements does not fit into the {} that are left in the tensor's memory.", elements, room);
-  Tensor result = *this;
-  result.shape_ = {elements};
-  result.size_ = elements;
   return result;
 }
 

@@ -11,7 +11,6 @@
 #include "core/fail.hpp"
 #include "core/parts.hpp"
 #include "core/split_mix.hpp"
-#include "device/stream/kernel_scope.hpp"
 #include "stretto/kernels.hpp"
 
 namespace stretto {
@@ -64,7 +63,6 @@ std::int64_t Parameter::elements() const { return product(extents); }
 Share share_of(std::int64_t count, int parts, int i) { return {part_begin(count, parts, i), part_size(count, parts, i)}; }
 
 Parameter& Parameters::add(Parameter parameter) {
-  ensure(!gradients_, "Parameter {} is added after allocate().", parameter.name);
   check_slice(parameter);
   require(names_.insert(parameter.name).second,
           "A second parameter is named '{}'; give each a name of its own, by which checkpoints know it.", parameter.name);
@@ -80,23 +78,6 @@ Parameter& Parameters::add(Parameter parameter) {
   return *all_.back();
 }
 
-void Parameters::allocate(DType compute_type) {
-  compute_type_ = compute_type;
-  const auto memory = [&](DType dtype, MemoryKind kind) {
-    const MemoryScope scope(kind);
-    return Tensor::symmetric({local_elements()}, dtype);
-  };
-  const Tensor values = memory(compute_type, MemoryKind::values);
-  gradients_ = memory(kernels::accumulator(compute_type), MemoryKind::gradients);
-  gradients_.zero();
-  std::int64_t begin = local_elements();
-  for (const auto& parameter : all_) {
-    begin -= parameter->elements();
-    parameter->value = values.view(begin, parameter->extents);
-    parameter->gradient = gradients_.view(begin, parameter->extents);
-  }
-}
-
 void set_initial_values(const Parameter& parameter, std::uint64_t seed, std::int64_t first, const Tensor& values) {
   const std::uint64_t key = key_of(seed, parameter.name);
   const Initial initial = parameter.initial;
@@ -110,15 +91,6 @@ void set_initial_values(const Parameter& parameter, std::uint64_t seed, std::int
     for (std::int64_t i = 0; i < count; ++i) here.set(to + i, value_at(whole + i));
   });
   if (on_gpu) values.copy_from(here);
-}
-
-void Parameters::initialise(std::uint64_t seed) {
-  for (const auto& parameter : all_) set_initial_values(*parameter, seed, 0, parameter->value);
-}
-
-void Parameters::zero_gradients() {
-  as_kernel("zero", [&] { gradients_.zero(); });
-  for (const auto& parameter : all_) parameter->unset = false;
 }
 
 std::int64_t Parameters::global_elements() const {

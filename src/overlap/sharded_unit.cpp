@@ -70,7 +70,7 @@ ShardedUnit::ShardedUnit(Communicator gathers, Communicator sums, std::vector<Sh
   // Refuses here what the first gather or sum would refuse.
   gathers_.check({.collective = Collective::all_gather, .count = share, .dtype = dtype},
                  gather_options(options_.weights, options_.gather_by, ""));
-  sums_.check({.collective = Collective::reduce_scatter, .count = share, .dtype = gradient_dtype, .op = sum_op()},
+  sums_.check({.collective = Collective::reduce_scatter, .count = share, .dtype = gradient_dtype, .op = ReduceOp::sum},
               sum_options());
 
   const auto zeros = [](std::int64_t count, DType type, MemoryKind kind) {
@@ -222,7 +222,7 @@ Work ShardedUnit::sum(const Stream& stream) {
                   .output = into.raw(),
                   .count = into.size(),
                   .dtype = into.dtype(),
-                  .op = sum_op(),
+                  .op = ReduceOp::sum,
                   .keep_alive = gradients_flat_};
   if (has_sum_) stream.wait(computation());  // a GPU allocates in the order of computation()
   Work work = sums_.start(call, stream, sum_options());

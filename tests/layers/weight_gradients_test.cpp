@@ -9,6 +9,7 @@
 #include <string>
 
 #include "device/kernels/kernel_data.hpp"
+#include "layers/allocated.hpp"
 #include "same_bits.hpp"
 #include "stretto/layers/sharded_parameters.hpp"
 #include "stretto/layers/transformer.hpp"
@@ -98,8 +99,8 @@ Results train(const Communicator& world, const Tested& tested, Backward how, Beg
   const Blocks blocks(parameters, tensor_parallel, tested.recompute);
   const DType dtype = tested.dtype;
   const auto own_rows = [&](unsigned seed) { return tensor_parallel.own_rows(random_tensor({rows, width}, dtype, seed)); };
-  parameters.allocate(dtype);
-  parameters.initialise(1);
+  allocate(parameters, dtype);
+  initialise(parameters, 1);
   fill_gradients(parameters, begin);
   WhatThePassNeeds use;
   Blocks::Saved saved[2];
@@ -158,8 +159,8 @@ TEST_P(WeightGradientsOfBlocks, HoldsWhatItsHeaderSaysAndFreesIt) {
     const auto own_rows = [&](unsigned seed) {
       return tensor_parallel.own_rows(random_tensor({rows, width}, tested.dtype, seed));
     };
-    parameters.allocate(tested.dtype);
-    parameters.initialise(1);
+    allocate(parameters, tested.dtype);
+    initialise(parameters, 1);
     ParameterUse use;
     WeightGradients later;
     const auto held = [&] {  // by all ranks
@@ -210,8 +211,8 @@ TEST(WeightGradients, AreComputedInTheOrderOfBackward) {
   run_threads(1, [](const Communicator& world) {
     Parameters parameters;
     const TransformerBlock block(parameters, "", {.hidden = width, .heads = 2, .layers = 1}, {world, Stream::inline_()});
-    parameters.allocate(DType::f64);
-    parameters.initialise(1);
+    allocate(parameters, DType::f64);
+    initialise(parameters, 1);
     WhatThePassNeeds use;
     TransformerBlock::Saved saved;
     WeightGradients later;
@@ -238,11 +239,11 @@ TEST(WeightGradients, NeedWhatTheLayersKept) {
   run_threads(1, [](const Communicator& world) {
     Parameters parameters;
     const RowParallelLinear layer(parameters, "row", width, width, {0, 1}, {world, Stream::inline_()});
-    parameters.allocate(DType::f64);
-    parameters.initialise(1);
+    allocate(parameters, DType::f64);
+    initialise(parameters, 1);
     ParameterUse use;
     const auto gradients = [&](bool in_halves, bool overwrites) {
-      parameters.zero_gradients();
+      zero_gradients(parameters);
       const Tensor x = random_tensor({rows, width}, DType::f64, 1), dy = random_tensor({rows, width}, DType::f64, 2);
       WeightGradients later;
       layer.backward(x, dy, use, in_halves ? &later : nullptr);
@@ -263,13 +264,13 @@ TEST(WeightGradients, OfATableHaveTheBitsOfBackwardAtOnce) {
         constexpr std::int64_t vocabulary = 7;
         Parameters parameters;
         const VocabularyParallelTable table(parameters, "wte", vocabulary, width, {0, 1}, {world, Stream("tp")});
-        parameters.allocate(dtype);
-        parameters.initialise(1);
+        allocate(parameters, dtype);
+        initialise(parameters, 1);
         const Tensor ids = Tensor::of(std::vector<std::int32_t>{0, 6, 3, 3, 5, 1, 0, 2, 6, 4});
         const std::int64_t columns = share_of(vocabulary, ranks, world.rank()).count;
         WhatThePassNeeds use;
         const auto train = [&](Backward how, Begin begin = Begin::zeros) {
-          parameters.zero_gradients();
+          zero_gradients(parameters);
           fill_gradients(parameters, begin);
           Results results;
           WeightGradients later[2];
@@ -309,11 +310,11 @@ TEST(WeightGradients, OfATableMayBeginWithTheEmbedding) {
   run_threads(1, [](const Communicator& world) {
     Parameters parameters;
     const VocabularyParallelTable table(parameters, "wte", 7, width, {0, 1}, {world, Stream::inline_()});
-    parameters.allocate(DType::f64);
-    parameters.initialise(1);
+    allocate(parameters, DType::f64);
+    initialise(parameters, 1);
     ParameterUse use;
     const auto gradients = [&](Begin begin) {
-      parameters.zero_gradients();
+      zero_gradients(parameters);
       fill_gradients(parameters, begin);
       const Tensor ids = Tensor::of(std::vector<std::int32_t>{0, 6, 3, 3, 5, 1, 0, 2, 6, 4});
       table.embed_backward(ids, random_tensor({rows, width}, DType::f64, 1), use);

@@ -70,24 +70,6 @@ Communicator neighbours(const Communicator& world, int size) {
   return world.split(world.rank() / size, world.rank(), "hpz");
 }
 
-TEST(ShardedUnit, AveragesWhereItIsAskedTo) {
-  run_threads(3, [&](const Communicator& world) {
-    for (const ZeroStage stage : zero_stages) {
-      for (const bool average : {false, true}) {
-        ShardedUnit unit(world, world, odd_shapes, DType::f32, DType::f32, {.stage = stage, .average = average});
-        unit.zero_gradients();
-        for (const Tensor& gradient : unit.gradients()) {
-          for (std::int64_t i = 0; i < gradient.size(); ++i) gradient.set(i, 3 * (world.rank() + 1));
-        }
-        unit.sum(Stream::inline_()).wait();
-        EXPECT_EQ(unit.gradient_share().at(0), average ? 6 : 18);
-      }
-    }
-    const ShardedUnit plain(world, world, odd_shapes, DType::f32, DType::f32);  // all options have defaults
-    EXPECT_EQ(plain.stage(), ZeroStage::optimizer);
-  });
-}
-
 TEST(ShardedUnit, GathersWhatTheOwnersWroteWhateverTheShapes) {
   for (const int ranks : {1, 2, 6}) {
     run_threads(ranks, [&](const Communicator& world) {
@@ -208,7 +190,7 @@ TEST(ShardedUnit, UnsetGradientsAreOverwrittenOrBecomeZeros) {
         const auto fill = [](const Tensor& tensor, double value) {
           for (std::int64_t i = 0; i < tensor.size(); ++i) tensor.set(i, value);
         };
-        fill(unit.gradients()[0].spanning(unit.padded_elements()), NAN);
+        for (const Tensor& gradient : unit.gradients()) fill(gradient, NAN);
         EXPECT_EQ(second, unit.stage() >= ZeroStage::gradients) << "they begin as zeros where they are always there";
         second = last = false;
         unit.zero_gradients();

@@ -100,31 +100,6 @@ class STRETTO_API UlyssesAttention final : public AttentionCore {
   Tensor backward(const Tensor& dattended, const Saved& saved) const override;
 
  private:
-  // An all-to-all between rows of all heads and all rows of some heads.
-  struct Exchange {
-    Exchange() = default;
-    Exchange(Exchange&&) = default;
-    Exchange& operator=(Exchange&&) = default;
-    ~Exchange();     // waits, so that the tensors outlast the work also if attention throws
-    Tensor out, in;  // a message for each rank, and from each rank
-    Work work;
-  };
-  // Some columns of each rank's heads, in rows where `parts` tensors of all heads lie beside each other.
-  struct Columns {
-    int parts;
-    std::int64_t width;  // of the heads of one rank
-    std::int64_t first, count;
-    std::int64_t place(int part, int rank, int ranks) const { return (part * ranks + rank) * width + first; }
-  };
-  template <class Attend>
-  Tensor in_pieces(int pieces, const Shape& shape, const Tensor& rows, int parts, int result_parts,
-                   const std::array<const char*, 2>& tags, Attend attend) const;
-  void start(Exchange& exchange, const char* tag) const;
-  Exchange to_heads(const Tensor& rows, const Columns& of, const char* tag) const;
-  Tensor all_rows(const Exchange& exchange, std::int64_t batch) const;
-  Exchange to_rows(const Tensor& heads, std::int64_t batch, const char* tag) const;
-  void put(const Exchange& exchange, const Columns& of, const Tensor& rows) const;
-
   Communicator group_;
   std::shared_ptr<const AttentionCore> inner_;
   Stream stream_;

@@ -79,25 +79,14 @@ class STRETTO_API Parameters {
     return *this;
   }
 
-  // Allocates one block of memory for all values and one for all gradients (zeroed), both in the symmetric heap. In
-  // both, parameters lie in the reverse order of add(). If layers were built in the order of forward, this is the order
-  // in which backward finishes gradients. So a run of neighbouring gradients is also a run of neighbouring values. A
-  // fork()ed child shares this memory: what it writes there, it writes in its parent's memory.
-  void allocate(DType compute_type);
-  void initialise(std::uint64_t seed);  // of allocated values
-  void zero_gradients();
-
   const std::vector<std::unique_ptr<Parameter>>& all() const { return all_; }
   std::int64_t global_elements() const;  // of the whole model; each element counts once
   std::int64_t local_elements() const;
-  DType compute_type() const { return compute_type_; }
 
  private:
   std::vector<std::unique_ptr<Parameter>> all_;
   std::set<std::string> names_;
   Place place_;
-  Tensor gradients_;
-  DType compute_type_ = DType::f32;
 };
 
 // Writes the initial values of some elements of a parameter's slice: of `values.size()` from element `first` of the slice
@@ -105,8 +94,8 @@ class STRETTO_API Parameters {
 STRETTO_API void set_initial_values(const Parameter& parameter, std::uint64_t seed, std::int64_t first,
                                     const Tensor& values);
 
-// The random numbers that initialise() uses at a global index. Use them wherever numbers must not depend on the layout,
-// such as in drawing samples.
+// The random numbers that set_initial_values() uses at a global index. Use them wherever numbers must not depend on the
+// layout, such as in drawing samples.
 STRETTO_API double random_uniform(std::uint64_t seed, const std::string& stream, std::uint64_t index);  // in [0, 1)
 STRETTO_API double random_normal(std::uint64_t seed, const std::string& stream, std::uint64_t index);
 

@@ -66,7 +66,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   ShardedParameters(Parameters& parameters, const Mesh& mesh) : ShardedParameters(parameters, mesh, Options()) {}
   ~ShardedParameters() override;
 
-  // Initial values, as Parameters::initialise(); only those of the elements that this rank keeps are computed.
+  // Initial values, by set_initial_values(); only those of the elements that this rank keeps are computed.
   void initialise(std::uint64_t seed);
   // Brings the owners' values to all ranks that keep copies, after owned values have been written from outside. Collective.
   void share_values();

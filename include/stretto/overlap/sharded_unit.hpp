@@ -43,7 +43,6 @@ class STRETTO_API ShardedUnit {
     // included; the shares keep their precision.
     QuantizedFormat weights = QuantizedFormat::none;
     QuantizedFormat gradients = QuantizedFormat::none;  // qgZ: the format in which gradients are summed
-    bool average = false;  // sum() divides by N, in the same pass: for losses that each rank averages over its own samples
     Rounding gradient_rounding = Rounding::nearest_even;
     std::uint64_t seed = 0;  // of stochastic rounding
     // qgZ: quantization errors are kept here, under `name`, and added to the next gradients. Must outlive the unit. Null:
@@ -113,7 +112,6 @@ class STRETTO_API ShardedUnit {
  private:
   void begin_gradients();
   OperationOptions sum_options() const;
-  ReduceOp sum_op() const { return options_.average ? ReduceOp::avg : ReduceOp::sum; }
 
   Communicator gathers_, sums_;
   std::vector<Shape> shapes_;

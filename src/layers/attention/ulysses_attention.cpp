@@ -15,15 +15,41 @@ Tensor message_buffer(const stretto::Shape& shape, DType dtype) {
   return Tensor::symmetric(shape, dtype);
 }
 
-}  // namespace
+// The all-to-alls between rows of all heads and all rows of some heads.
+class HeadExchanges {
+ public:
+  HeadExchanges(const Communicator& group, const Stream& stream) : group_(group), stream_(stream) {}
+  template <class Attend>
+  Tensor in_pieces(int pieces, const AttentionCore::Shape& shape, const Tensor& rows, int parts, int result_parts,
+                   const std::array<const char*, 2>& tags, Attend attend) const;
 
-UlyssesAttention::UlyssesAttention(const Communicator& group, std::shared_ptr<const AttentionCore> inner,
-                                   const Stream& stream, int pieces)
-    : group_(group), inner_(std::move(inner)), stream_(stream), pieces_(pieces) {
-  require(pieces >= 1, "Attention heads do not go in {} pieces; give 1 or more.", pieces);
-}
+ private:
+  struct Exchange {
+    Exchange() = default;
+    Exchange(Exchange&&) = default;
+    Exchange& operator=(Exchange&&) = default;
+    ~Exchange();     // waits, so that the tensors outlast the work also if attention throws
+    Tensor out, in;  // a message for each rank, and from each rank
+    Work work;
+  };
+  // Some columns of each rank's heads, in rows where `parts` tensors of all heads lie beside each other.
+  struct Columns {
+    int parts;
+    std::int64_t width;  // of the heads of one rank
+    std::int64_t first, count;
+    std::int64_t place(int part, int rank, int ranks) const { return (part * ranks + rank) * width + first; }
+  };
+  void start(Exchange& exchange, const char* tag) const;
+  Exchange to_heads(const Tensor& rows, const Columns& of, const char* tag) const;
+  Tensor all_rows(const Exchange& exchange, std::int64_t batch) const;
+  Exchange to_rows(const Tensor& heads, std::int64_t batch, const char* tag) const;
+  void put(const Exchange& exchange, const Columns& of, const Tensor& rows) const;
 
-UlyssesAttention::Exchange::~Exchange() {
+  const Communicator& group_;
+  const Stream& stream_;
+};
+
+HeadExchanges::Exchange::~Exchange() {
   try {
     computation().wait(work);
   } catch (const std::exception& error) {
@@ -31,7 +57,7 @@ UlyssesAttention::Exchange::~Exchange() {
   }
 }
 
-void UlyssesAttention::start(Exchange& exchange, const char* tag) const {
+void HeadExchanges::start(Exchange& exchange, const char* tag) const {
   stream_.wait(computation());
   exchange.work = group_.start({.collective = Collective::all_to_all,
                                 .input = exchange.out.raw(),
@@ -43,7 +69,7 @@ void UlyssesAttention::start(Exchange& exchange, const char* tag) const {
 }
 
 // A message for each rank: this rank's rows, with some of that rank's heads of each part.
-UlyssesAttention::Exchange UlyssesAttention::to_heads(const Tensor& rows, const Columns& of, const char* tag) const {
+HeadExchanges::Exchange HeadExchanges::to_heads(const Tensor& rows, const Columns& of, const char* tag) const {
   const int ranks = group_.size();
   const std::int64_t block = rows.rows() * of.parts * of.count;
   Exchange exchange;
@@ -59,7 +85,7 @@ UlyssesAttention::Exchange UlyssesAttention::to_heads(const Tensor& rows, const 
   return exchange;
 }
 
-Tensor UlyssesAttention::all_rows(const Exchange& exchange, std::int64_t batch) const {
+Tensor HeadExchanges::all_rows(const Exchange& exchange, std::int64_t batch) const {
   computation().wait(exchange.work);
   const int ranks = group_.size();
   const Tensor& in = exchange.in;
@@ -78,7 +104,7 @@ Tensor UlyssesAttention::all_rows(const Exchange& exchange, std::int64_t batch) 
   return result;
 }
 
-UlyssesAttention::Exchange UlyssesAttention::to_rows(const Tensor& heads, std::int64_t batch, const char* tag) const {
+HeadExchanges::Exchange HeadExchanges::to_rows(const Tensor& heads, std::int64_t batch, const char* tag) const {
   const int ranks = group_.size();
   const std::int64_t rows = heads.rows() / ranks, columns = heads.columns();
   const std::int64_t run = rows / batch * columns;
@@ -96,7 +122,7 @@ UlyssesAttention::Exchange UlyssesAttention::to_rows(const Tensor& heads, std::i
   return exchange;
 }
 
-void UlyssesAttention::put(const Exchange& exchange, const Columns& of, const Tensor& rows) const {
+void HeadExchanges::put(const Exchange& exchange, const Columns& of, const Tensor& rows) const {
   computation().wait(exchange.work);
   const int ranks = group_.size();
   const std::int64_t block = rows.rows() * of.parts * of.count;
@@ -110,8 +136,8 @@ void UlyssesAttention::put(const Exchange& exchange, const Columns& of, const Te
 
 // While a piece is attended to, the heads of the next piece and the rows of the last one are on their way.
 template <class Attend>
-Tensor UlyssesAttention::in_pieces(int pieces, const Shape& shape, const Tensor& rows, int parts, int result_parts,
-                                   const std::array<const char*, 2>& tags, Attend attend) const {
+Tensor HeadExchanges::in_pieces(int pieces, const AttentionCore::Shape& shape, const Tensor& rows, int parts,
+                                int result_parts, const std::array<const char*, 2>& tags, Attend attend) const {
   const std::int64_t heads = shape.heads / group_.size();
   const auto columns = [&](int piece, int of_parts) {
     const Share run = share_of(heads, pieces, piece);
@@ -132,22 +158,32 @@ Tensor UlyssesAttention::in_pieces(int pieces, const Shape& shape, const Tensor&
   return result;
 }
 
+}  // namespace
+
+UlyssesAttention::UlyssesAttention(const Communicator& group, std::shared_ptr<const AttentionCore> inner,
+                                   const Stream& stream, int pieces)
+    : group_(group), inner_(std::move(inner)), stream_(stream), pieces_(pieces) {
+  require(pieces >= 1, "Attention heads do not go in {} pieces; give 1 or more.", pieces);
+}
+
 Tensor UlyssesAttention::forward(const Shape& shape, const Tensor& qkv, Saved& saved) const {
   const int ranks = group_.size();
   require(shape.heads % ranks == 0, "{} attention heads do not divide over {} ulysses ranks.", shape.heads, ranks);
   const auto count = static_cast<int>(std::clamp<std::int64_t>(shape.heads / ranks, 1, pieces_));
   saved = {.shape = shape, .pieces = std::vector<Saved>(static_cast<std::size_t>(count))};
-  return in_pieces(count, shape, qkv, 3, 1, {"queries, keys and values", "attended"}, [&](int i, const Tensor& heads) {
-    const Shape inner{shape.batch, shape.rows * ranks, heads.columns() / shape.head_size / 3, shape.head_size};
-    return inner_->forward(inner, heads, saved.pieces[static_cast<std::size_t>(i)]);
-  });
+  return HeadExchanges(group_, stream_)
+      .in_pieces(count, shape, qkv, 3, 1, {"queries, keys and values", "attended"}, [&](int i, const Tensor& heads) {
+        const Shape inner{shape.batch, shape.rows * ranks, heads.columns() / shape.head_size / 3, shape.head_size};
+        return inner_->forward(inner, heads, saved.pieces[static_cast<std::size_t>(i)]);
+      });
 }
 
 Tensor UlyssesAttention::backward(const Tensor& dattended, const Saved& saved) const {
-  return in_pieces(static_cast<int>(saved.pieces.size()), saved.shape, dattended, 1, 3,
-                   {"gradients of attended", "gradients of queries, keys and values"}, [&](int i, const Tensor& heads) {
-                     return inner_->backward(heads, saved.pieces[static_cast<std::size_t>(i)]);
-                   });
+  return HeadExchanges(group_, stream_)
+      .in_pieces(static_cast<int>(saved.pieces.size()), saved.shape, dattended, 1, 3,
+                 {"gradients of attended", "gradients of queries, keys and values"}, [&](int i, const Tensor& heads) {
+                   return inner_->backward(heads, saved.pieces[static_cast<std::size_t>(i)]);
+                 });
 }
 
 }  // namespace stretto

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "device/kernels/kernel_data.hpp"
+#include "layers/allocated.hpp"
 #include "stretto/stretto.hpp"
 #include "variables.hpp"
 
@@ -79,7 +80,7 @@ Wholes column_parallel(int ranks, const How& how = {}) {
     const TensorParallel tensor_parallel = how.of(world);
     Parameters parameters;
     const ColumnParallelLinear layer(parameters, "column", in, projections * middle, projections, {}, tensor_parallel);
-    parameters.allocate(DType::f32);
+    allocate(parameters, DType::f32);
     set_integers(parameters);
     ParameterUse use;
     WeightGradients later;
@@ -113,7 +114,7 @@ Wholes row_parallel(int ranks, const How& how = {}) {
     const TensorParallel tensor_parallel = how.of(world);
     Parameters parameters;
     const RowParallelLinear layer(parameters, "row", in, middle, {}, tensor_parallel);
-    parameters.allocate(DType::f32);
+    allocate(parameters, DType::f32);
     set_integers(parameters);
     const Share share = share_of(in, world.size(), world.rank());
     const Tensor whole_x = integer_tensor({tokens, in}, DType::f32, 2);
@@ -175,7 +176,7 @@ TEST(RowParallelLinear, SumsRowsWhileItComputesOthers) {
     const auto forward = [&](const Stream& stream, std::int64_t rows) {
       Parameters parameters;
       const RowParallelLinear layer(parameters, "row", 2 * width, width, {}, {world, stream});
-      parameters.allocate(DType::f32);
+      allocate(parameters, DType::f32);
       for (const auto& parameter : parameters.all())
         parameter->value.copy_from(random_tensor(parameter->extents, DType::f32));
       ParameterUse use;

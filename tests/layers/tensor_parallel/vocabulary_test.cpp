@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "device/kernels/kernel_data.hpp"
+#include "layers/allocated.hpp"
 #include "stretto/stretto.hpp"
 
 namespace stretto {
@@ -28,8 +29,8 @@ Ends ends_of(int ranks, std::int64_t vocabulary, DType dtype, bool divides_rows 
     const auto count = static_cast<std::int64_t>(token_ids.size());
     Parameters parameters;
     const VocabularyParallelTable table(parameters, "wte", vocabulary, hidden, {0, 1}, tensor_parallel);
-    parameters.allocate(dtype);
-    parameters.initialise(1);
+    allocate(parameters, dtype);
+    initialise(parameters, 1);
     const VocabularyParallelCrossEntropy cross_entropy(tensor_parallel);
 
     Ends& ends = by_rank[static_cast<std::size_t>(world.rank())];
