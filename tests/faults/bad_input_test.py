@@ -89,7 +89,7 @@ class BadInput(FaultTest):
     def test_shapes_that_do_not_divide(self):
         self.expect_refusal({"--hidden-size": 33}, ["hidden size of 33", "4 attention heads"])
         self.expect_refusal({"--num-attention-heads": 1, "--tp": 2}, ["1 attention heads", "2 tensor-parallel"])
-        self.expect_refusal({"--global-batch-size": 7}, ["--global-batch-size 7", "--micro-batch-size 2", "2 data-parallel"])
+        self.expect_refusal({"--global-batch-size": 7}, ["batch of 7", "microbatches of 2", "2 data-parallel"])
         self.expect_refusal({"--nproc": 3, "--tp": 2}, ["3 ranks", "--tp 2"])
         self.expect_refusal({"--nproc": 4, "--dp": 3}, ["--dp 3", "--tp 1", "4"])
         self.expect_refusal({"--tp": 0}, ["--tp 0"])
@@ -111,7 +111,7 @@ class BadInput(FaultTest):
         refused({"--schedule": "zb-v", "--virtual-stages": 1}, "zb-v", "2 chunks", "not 1")
         refused({"--global-batch-size": 2 * (2**32 + 4)}, "microbatches", "4294967300")
         for layers in ("4", "2,1,1", "1,2", "0,4", "-1,5"):
-            refused({"--pipeline-layers": layers}, f"--pipeline-layers {layers} ", "2 numbers", "--num-layers 4")
+            refused({"--pipeline-layers": layers}, f"parts, {layers}, have", "2 numbers", "sum 4")
         refused({"--pipeline-layers": "3,2"}, "2 numbers and the sum 5")
         for layers in ("2,many", "", "3,", "3;1"):
             refused({"--pipeline-layers": layers}, f"--pipeline-layers '{layers}' is no list")
@@ -179,7 +179,7 @@ class BadInput(FaultTest):
         self.expect_refusal({"--hidden-size": largest - 3}, [largest - 3, "parameters"])
         self.expect_refusal({"--vocab-size": largest}, [largest, "parameters"])
         self.expect_refusal({"--seq-length": 10**14}, ["sequence length 100000000000000"])
-        self.expect_refusal({"--global-batch-size": largest - 3, "--micro-batch-size": 4}, ["--global-batch-size", largest - 3])
+        self.expect_refusal({"--global-batch-size": largest - 3, "--micro-batch-size": 4}, ["batch of", largest - 3])
 
     def test_zero(self):
         self.expect_refusal({"--zero": 4}, ["--zero", "4", "0,1,2,3"])

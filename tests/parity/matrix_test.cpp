@@ -115,7 +115,7 @@ TEST(MatrixCells, AreRefusedInASentenceThatNamesWhy) {
   EXPECT_GT(cells.size(), 4000U);
   for (const auto& [cell, sentence] : refused) {
     if (cell.own_rows && cell.layout.tensor == 1) {
-      EXPECT_THAT(sentence, testing::StartsWith("--sp divides rows over the ranks of a tensor-parallel group"));
+      EXPECT_THAT(sentence, testing::StartsWith("Sequence parallelism divides rows"));
     } else if (cell.own_rows) {
       EXPECT_TRUE(cell.recompute.partition) << text_of(cell);
       EXPECT_THAT(sentence, testing::StartsWith("Sequence parallelism over"));

@@ -113,8 +113,8 @@ PartTime BlockTimes::attention() const {
   const MeshShape& mesh = layout_.mesh;
   if (system_.writes_scores) {
     require(mesh.ring == 1 && mesh.ulysses == 1,
-            "Attention that writes its scores cannot be divided over --cp {} and --ulysses {}; leave both at 1.", mesh.ring,
-            mesh.ulysses);
+            "Attention that writes its scores cannot be divided over {} ring and {} ulysses ranks; leave both at 1.",
+            mesh.ring, mesh.ulysses);
     const auto sequence = static_cast<double>(layout_.model.sequence);
     const double head = hidden_ / static_cast<double>(layout_.model.heads);
     const double batch = static_cast<double>(layout_.micro_batch * layout_.model.heads) / ranks_tensor_;

@@ -58,8 +58,8 @@ class Enumeration {
   std::vector<TrainingLayout> layouts() {
     const int ring = space_.ring.value_or(1), ulysses = space_.ulysses.value_or(1);
     require(space_.ranks % (std::int64_t{ring} * ulysses) == 0, "{} ranks do not divide into groups of {}{}{}.",
-            space_.ranks, space_.ring ? fmt::format("--cp {}", ring) : "", space_.ring && space_.ulysses ? " times " : "",
-            space_.ulysses ? fmt::format("--ulysses {}", ulysses) : "");
+            space_.ranks, space_.ring ? fmt::format("{} ring ranks", ring) : "",
+            space_.ring && space_.ulysses ? " times " : "", space_.ulysses ? fmt::format("{} ulysses ranks", ulysses) : "");
     const std::int64_t pieces = std::min(space_.model.sequence / least_tokens, most_pieces);
     for (const int rings : sequence_values(space_.ring, pieces / ulysses)) {
       for (const int heads : sequence_values(space_.ulysses, std::min(pieces / rings, space_.model.heads))) {

@@ -31,7 +31,8 @@ ModelCut StageDivision::cut(const ModelShape& model, const Schedule& schedule, i
   const std::int64_t all = std::accumulate(blocks.begin(), blocks.end(), std::int64_t{0});
   require(
       static_cast<int>(blocks.size()) == schedule.parts() && all == model.layers && *std::ranges::min_element(blocks) >= 1,
-      "--pipeline-layers {} has {} numbers and the sum {}; give {} numbers of at least 1 with the sum of --num-layers {}.",
+      "The blocks of the pipeline's parts, {}, have {} numbers and the sum {}; give {} numbers of at least 1 with the sum "
+      "{}.",
       fmt::join(blocks, ","), blocks.size(), all, schedule.parts(), model.layers);
   return cut;
 }

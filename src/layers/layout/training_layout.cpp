@@ -37,20 +37,20 @@ void TrainingLayout::check_sizes() const {
       "and {:.0g} parameters can be trained.",
       model.layers, model.hidden, model.sequence, model.vocabulary, parameters, most_layers, most_parameters);
   require(static_cast<double>(global_batch) * static_cast<double>(model.sequence) <= most_tokens,
-          "--global-batch-size {} of --seq-length {} has more than {:.0g} tokens in a step; give less.", global_batch,
+          "A global batch of {} sequences of {} tokens has more than {:.0g} tokens; give less.", global_batch,
           model.sequence, most_tokens);
   require(micro_batch >= 1 && global_batch >= 1 && global_batch % micro_batch == 0 &&
               global_batch / micro_batch % mesh.data == 0,
-          "--global-batch-size {} does not divide into --micro-batch-size {} on {} data-parallel ranks.", global_batch,
+          "A global batch of {} does not divide into microbatches of {} on {} data-parallel ranks.", global_batch,
           micro_batch, mesh.data);
   model.block().check_heads(mesh.tensor, mesh.ulysses);
   division().check(model.sequence);
   sharding.check(mesh);
   require(!divides_rows || mesh.tensor > 1,
-          "--sp divides rows over the ranks of a tensor-parallel group, and --tp 1 is a single one; give a larger --tp, or "
-          "leave "
-          "--sp out.");
-  require(!keeps_gathered || divides_rows, "--sp-keep-gathered keeps what --sp gathers; add --sp, or leave it out.");
+          "Sequence parallelism divides rows over the ranks of a tensor-parallel group, and this group has 1; give it more "
+          "ranks, or leave rows whole.");
+  require(!keeps_gathered || divides_rows,
+          "Gathered rows can be kept only where sequence parallelism divides rows; divide them, or keep nothing.");
   recompute.check(tensor_parallel());
 }
 

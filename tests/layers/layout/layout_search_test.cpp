@@ -164,11 +164,11 @@ TEST(LayoutSearch, RefusesWhatSettingsExclude) {
   space.tensor = 1;
   space.divides_rows = true;
   const auto refusal = [&] { return search_layouts(space, nodes_of_four(10), 10).refused.front().sentence; };
-  EXPECT_THAT(refusal(), testing::StartsWith("--sp divides rows over the ranks of a tensor-parallel group, and --tp 1 is"));
+  EXPECT_THAT(refusal(), testing::StartsWith("Sequence parallelism divides rows"));
   space.tensor = 2;
   space.divides_rows = false;
   space.keeps_gathered = true;
-  EXPECT_THAT(refusal(), testing::StartsWith("--sp-keep-gathered keeps what --sp gathers; add --sp"));
+  EXPECT_THAT(refusal(), testing::StartsWith("Gathered rows can be kept only"));
 }
 
 TEST(LayoutSearch, FlagsNameTheMask) {
