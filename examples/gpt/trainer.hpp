@@ -20,7 +20,7 @@ struct TrainerOptions {
   stretto::RecomputeOptions recompute;
   SequenceOptions sequence;
   stretto::StageDivision pipeline;
-  bool saves_in_background = false;  // counts for plans of memory only
+  bool saves_in_background = false;  // checkpoints; plans of memory count the copy that is being written
   double clip_norm = 1.0;            // 0: no clipping
   std::uint64_t seed = 1;
 

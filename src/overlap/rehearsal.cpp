@@ -13,10 +13,10 @@ namespace {
 
 constexpr std::array rehearsals = {Rehearsal::full, Rehearsal::computation, Rehearsal::communication, Rehearsal::serial};
 
-void set_mode(Rehearsal rehearsal) {
-  rehearsal_mode.skip_kernels = rehearsal == Rehearsal::communication;
-  rehearsal_mode.skip_communication = rehearsal == Rehearsal::computation;
-  rehearsal_mode.no_overlap = rehearsal == Rehearsal::serial;
+RehearsalMode mode_of(Rehearsal rehearsal) {
+  return {.skip_kernels = rehearsal == Rehearsal::communication,
+          .skip_communication = rehearsal == Rehearsal::computation,
+          .no_overlap = rehearsal == Rehearsal::serial};
 }
 
 double slowest(const Communicator& world, double seconds) {
@@ -59,8 +59,11 @@ const char* name(Rehearsal rehearsal) {
   return "unknown";
 }
 
-RehearsalScope::RehearsalScope(Rehearsal rehearsal) { set_mode(rehearsal); }
-RehearsalScope::~RehearsalScope() { set_mode(Rehearsal::full); }
+struct RehearsalScope::Before {
+  RehearsalModeScope mode;
+};
+RehearsalScope::RehearsalScope(Rehearsal rehearsal) : before_(new Before{RehearsalModeScope(mode_of(rehearsal))}) {}
+RehearsalScope::~RehearsalScope() = default;
 
 double OverlapTimes::efficiency() const {
   const double shorter = std::min(computation, communication);

@@ -66,6 +66,14 @@ TEST(Rehearsal, SerialWaitsForEveryOperation) {
   });
 }
 
+TEST(Rehearsal, EndsInWhatWasBefore) {
+  const Tensor tensor = filled(4, 1);
+  const RehearsalScope outer(Rehearsal::communication);
+  { const RehearsalScope inner(Rehearsal::full); }
+  kernels::scale(tensor, 5);
+  EXPECT_EQ(tensor.at(0), 1) << "kernels are left out again";
+}
+
 TEST(Rehearsal, IsOfOneThreadAlone) {
   run_threads(2, [](const Communicator& world) {
     const Tensor tensor = filled(10, 1);

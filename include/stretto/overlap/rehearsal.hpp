@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <functional>
+#include <memory>
 #include <utility>
 
 #include "stretto/communicator.hpp"
@@ -17,15 +18,19 @@ enum class Rehearsal {
 };
 STRETTO_API const char* name(Rehearsal rehearsal);
 
-// While the object lives, the calling thread computes and communicates in the given way. A thread may have one
-// RehearsalScope at a time. All ranks must construct and destroy their scopes at the same places in their order of
-// operations, and must not make communicators in between. Computed values are meaningless, except in full and serial.
+// While the object lives, the calling thread computes and communicates in the given way, and afterwards as before. All ranks
+// must construct and destroy their scopes at the same places in their order of operations, and must not make communicators
+// in between. Computed values are meaningless, except in full and serial.
 class STRETTO_API RehearsalScope {
  public:
   explicit RehearsalScope(Rehearsal rehearsal);
   ~RehearsalScope();
   RehearsalScope(const RehearsalScope&) = delete;
   RehearsalScope& operator=(const RehearsalScope&) = delete;
+
+ private:
+  struct Before;
+  std::unique_ptr<Before> before_;
 };
 
 // Seconds per step, of the slowest rank.
