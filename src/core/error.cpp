@@ -1,5 +1,8 @@
 #include "stretto/error.hpp"
 
+#include <sys/resource.h>
+
+#include <cerrno>
 #include <new>
 #include <stdexcept>
 #include <system_error>
@@ -37,6 +40,15 @@ std::string error_sentence(const std::exception& error) {
   return error.what();
 }
 
-std::string errno_text(int error) { return std::generic_category().message(error); }
+bool lacks_descriptors(int error) { return error == EMFILE || error == ENFILE; }
+
+std::string errno_text(int error) {
+  const std::string text = std::generic_category().message(error);
+  if (error == ENFILE) return text + ": raise the machine's limit (sysctl fs.file-max)";
+  if (error != EMFILE) return text;
+  rlimit descriptors{};
+  getrlimit(RLIMIT_NOFILE, &descriptors);
+  return fmt::format("{}: this process may have {}; raise the limit (ulimit -n)", text, descriptors.rlim_cur);
+}
 
 }  // namespace stretto

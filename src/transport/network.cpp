@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <exception>
@@ -40,6 +41,9 @@ namespace {
 // counts as a host, because a user who sets one up wants traffic to cross it.
 std::uint64_t host_identity() {
   std::ifstream boot("/proc/sys/kernel/random/boot_id");
+  if (!boot && lacks_descriptors(errno)) {  // this rank would believe itself on a host of its own
+    fail(ErrorCode::unavailable, "Cannot read which host this is: {}.", errno_text(errno));
+  }
   std::string text;
   std::getline(boot, text);
   for (const char* space : {"/proc/self/ns/pid", "/proc/self/ns/net"}) {

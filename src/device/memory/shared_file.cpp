@@ -43,8 +43,9 @@ int open_nameless_file() {
                                      : open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   if (file < 0) {
     const int error = errno;
-    fail(ErrorCode::unavailable, "Cannot create shared memory {}: {}; set STRETTO_SHM_DIR to a writable tmpfs.",
-         directory.empty() ? "with memfd_create" : "in STRETTO_SHM_DIR=" + directory, errno_text(error));
+    fail(ErrorCode::unavailable, "Cannot create shared memory {}: {}{}.",
+         directory.empty() ? "with memfd_create" : "in STRETTO_SHM_DIR=" + directory, errno_text(error),
+         lacks_descriptors(error) ? "" : "; set STRETTO_SHM_DIR to a writable tmpfs");
   }
   return file;
 }

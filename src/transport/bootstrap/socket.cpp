@@ -1,6 +1,8 @@
 #include "transport/bootstrap/socket.hpp"
 
 #include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -30,7 +32,8 @@ std::unique_ptr<addrinfo, void (*)(addrinfo*)> resolve(const std::string& host, 
   addrinfo* found = nullptr;
   const int result = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (result != 0) {
-    fail(ErrorCode::unavailable, "The address of host '{}' is not known: {}.", host, gai_strerror(result));
+    fail(ErrorCode::unavailable, "The address of host '{}' is not known: {}.", host,
+         result == EAI_SYSTEM ? errno_text(errno) : gai_strerror(result));
   }
   return {found, freeaddrinfo};
 }
@@ -61,6 +64,29 @@ std::string text_of(const sockaddr_storage& address) {
 
 bool is_loopback(const std::string& address) {
   return address == "::1" || address.starts_with("127.") || address.starts_with("::ffff:127.");
+}
+
+bool is_of_this_host(const addrinfo& address) {
+  const Socket socket(::socket(address.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  return socket && (bind(socket.descriptor(), address.ai_addr, address.ai_addrlen) == 0 || errno == EADDRINUSE);
+}
+
+// What a host sends to itself goes through its loopback interface, whatever the address. While that is down, connections to
+// a loopback address fail, and those to another one take no end.
+void require_loopback(const std::string& host, int port) {
+  ifaddrs* interfaces = nullptr;
+  if (getifaddrs(&interfaces) != 0) return;
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owned(interfaces, freeifaddrs);
+  bool is_down = false;
+  for (const ifaddrs* one = interfaces; one != nullptr; one = one->ifa_next) {
+    if ((one->ifa_flags & IFF_LOOPBACK) == 0) continue;
+    if ((one->ifa_flags & IFF_UP) != 0) return;
+    is_down = true;
+  }
+  if (!is_down) return;
+  fail(ErrorCode::unavailable,
+       "The ranks of this host cannot meet at {}:{}: its loopback interface is down; bring it up (ip link set lo up).", host,
+       port);
 }
 
 bool connect_within(const Socket& socket, const addrinfo& address, double deadline) {
@@ -177,6 +203,10 @@ Socket try_to_connect(const std::string& host, int port, double seconds) {
   int error = 0;
   for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
     Socket socket(::socket(address->ai_family, address->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, address->ai_protocol));
+    if (!socket && lacks_descriptors(errno)) {
+      fail(ErrorCode::unavailable, "Cannot open a connection to {}:{}: {}.", host, port, errno_text(errno));
+    }
+    if (is_of_this_host(*address)) require_loopback(host, port);
     if (socket && connect_within(socket, *address, deadline)) {
       set(socket.descriptor(), IPPROTO_TCP, TCP_NODELAY, 1);
       return socket;
@@ -198,6 +228,7 @@ Listener listen_on(const std::string& host, int port) {
         sockaddr_storage bound{};
         socklen_t length = sizeof bound;
         getsockname(socket.descriptor(), reinterpret_cast<sockaddr*>(&bound), &length);
+        if (is_loopback(text_of(bound))) require_loopback(host, port);
         const auto got = bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port
                                                      : reinterpret_cast<sockaddr_in*>(&bound)->sin_port;
         return {socket.release(), ntohs(got)};
@@ -209,9 +240,10 @@ Listener listen_on(const std::string& host, int port) {
   gethostname(name.data(), name.size() - 1);
   const std::string advice =
       error == EADDRNOTAVAIL
-          ? fmt::format("rank 0 runs on host {}, which has no such address: set MASTER_ADDR to one of it", name.data())
-          : std::string("choose another MASTER_PORT or STRETTO_PORT");
-  fail(ErrorCode::unavailable, "Rank 0 cannot listen on {}:{}: {}; {}.", host, port, errno_text(error), advice);
+          ? fmt::format("; rank 0 runs on host {}, which has no such address: set MASTER_ADDR to one of it", name.data())
+      : lacks_descriptors(error) ? ""
+                                 : "; choose another MASTER_PORT or STRETTO_PORT";
+  fail(ErrorCode::unavailable, "Rank 0 cannot listen on {}:{}: {}{}.", host, port, errno_text(error), advice);
 }
 
 }  // namespace stretto

@@ -116,7 +116,7 @@ void TcpJob::note_survivor(int rank, const std::vector<std::int32_t>& names) {
 
 void TcpJob::begin_serving() {
   wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  ensure(wake_ >= 0, "eventfd failed: {}.", errno_text(errno));
+  if (wake_ < 0) fail(ErrorCode::unavailable, "Rank {} cannot watch its connections: {}.", rank_, errno_text(errno));
   server_ = std::thread([this] { serve(); });
 }
 

@@ -1,6 +1,7 @@
 #include "transport/shm/peer_file.hpp"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <fstream>
@@ -25,6 +26,14 @@ int open_peer_file(std::int64_t pid, std::int64_t file, const std::string& what,
   const int opened = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (opened >= 0) return opened;
   const int error = errno;
+  if (lacks_descriptors(error))
+    fail(ErrorCode::unavailable, "Cannot open the {} of rank {}: {}.", what, rank, errno_text(error));
+  if (access("/proc/self/fd", F_OK) != 0) {
+    fail(ErrorCode::unavailable,
+         "Cannot open the {} of rank {}: the ranks of a host open each other's memory through /proc, which is not there; "
+         "mount it.",
+         what, rank);
+  }
   if (error == ENOENT || !has_memory(pid)) {
     fail(ErrorCode::peer_lost, "Cannot open the {} of rank {}: its process {} has ended, or has left the job.", what, rank,
          pid);

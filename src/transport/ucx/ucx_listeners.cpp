@@ -95,11 +95,21 @@ std::vector<std::uint32_t> addresses_of_this_host() {
 
 UcxListeners::UcxListeners() : alone_(making_listeners), others_(listening_sockets()) {}
 
+std::vector<int> open_descriptors() {
+  std::vector<int> all;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error))
+    all.push_back(std::atoi(entry.path().filename().c_str()));
+  if (error) {
+    fail(ErrorCode::unavailable, "The descriptors that UCX opens cannot be found in /proc/self/fd: {}.",
+         errno_text(error.value()));
+  }
+  return all;
+}
+
 std::set<int> UcxListeners::listening_sockets() {
   std::set<int> found;
-  std::error_code ended;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", ended)) {
-    const int descriptor = std::atoi(entry.path().filename().c_str());
+  for (const int descriptor : open_descriptors()) {
     int listens = 0;
     socklen_t length = sizeof listens;
     if (getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) == 0 && listens != 0) found.insert(descriptor);

@@ -11,6 +11,8 @@ namespace stretto {
 
 // The IPv4 addresses of this host's interfaces, 127.0.0.1 among them, as numbers in the host's byte order.
 std::vector<std::uint32_t> addresses_of_this_host();
+// Of this process, and one more, by which they are listed.
+std::vector<int> open_descriptors();
 
 // The sockets on which UCX listens, which it keeps to itself: those of this process that listen at wait_for_words() and did
 // not when this was made. Until then, other ranks of the process wait with theirs. UCX asks nobody who he is, keeps each

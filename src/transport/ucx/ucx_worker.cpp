@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
@@ -30,11 +31,29 @@ bool has_rdma_device() {
   return std::filesystem::directory_iterator("/sys/class/infiniband", none) != std::filesystem::directory_iterator();
 }
 
+// UCX aborts the process, or waits for ever, when it gets no descriptor. It takes a dozen, and one or two for each peer.
+void provide_descriptors(int ranks) {
+  const std::size_t open = open_descriptors().size() - 1;
+  const rlim_t needed = open + 16 + 2 * static_cast<rlim_t>(ranks);
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  if (limit.rlim_cur >= needed) return;
+  if (limit.rlim_max < needed) {
+    fail(ErrorCode::unavailable,
+         "UCX may need {} descriptors among {} ranks, and this process, which has {} open, may have {}; raise the limit "
+         "(ulimit -Hn).",
+         needed - open, ranks, open, limit.rlim_max);
+  }
+  limit.rlim_cur = needed;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 constexpr std::chrono::milliseconds patience_with_connections{1000};
 
 }  // namespace
 
 UcxWorker::UcxWorker(int rank, int size, Bell& bell, std::uint64_t job) : rank_(rank), job_(job), bell_(bell), peers_(size) {
+  provide_descriptors(size);
   load_ucx();
   // Stretto's errors about lost peers name them; UCX's log would not.
   if (std::getenv("UCX_LOG_LEVEL") == nullptr) ucs_global_opts_set_value("LOG_LEVEL", "fatal");

@@ -21,7 +21,8 @@
 namespace stretto {
 namespace {
 
-// Returns a socket bound to a name without a file, or -1 if another process has that name.
+// Returns a socket bound to a name without a file; or -1 and errno, if another process has that name or no descriptor is
+// left.
 int claim(const std::string& name) {
   const int socket = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (socket < 0) return -1;
@@ -38,10 +39,16 @@ int claim(const std::string& name) {
 // Jobs that start at the same time choose one after the other.
 int claim_in_turn(const std::string& name) {
   for (int attempt = 0; attempt < 200; ++attempt) {
-    if (const int socket = claim(name); socket >= 0) return socket;
+    const int socket = claim(name);
+    if (socket >= 0 || lacks_descriptors(errno)) return socket;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   return -1;
+}
+
+std::vector<HardwareThreads> without_place(int error) {
+  if (lacks_descriptors(error)) log().warn("Ranks are not bound to cores of their own: {}.", errno_text(error));
+  return {};
 }
 
 using Topology = std::unique_ptr<hwloc_topology, void (*)(hwloc_topology_t)>;
@@ -133,12 +140,14 @@ std::vector<HardwareThreads> CoreClaims::place(int ranks) {
 
 std::vector<HardwareThreads> CoreClaims::place(std::vector<Core> cores, int ranks, const std::string& kind) {
   const int turn = claim_in_turn(fmt::format("stretto/{}/turn", kind));
-  if (turn < 0) return {};
+  if (turn < 0) return without_place(errno);
   // All free cores are held until it is known which ones are wanted.
   std::vector<int> held;
+  int error = 0;  // the last
   for (Core& core : cores) {
     held.push_back(core.threads.empty() ? -1 : claim(fmt::format("stretto/{}/{}", kind, core.threads.front())));
     core.claimed = held.back() < 0;
+    if (core.claimed) error = errno;
   }
   std::vector<HardwareThreads> placed = place_ranks(cores, ranks);
   for (std::size_t i = 0; i < cores.size(); ++i) {
@@ -153,7 +162,7 @@ std::vector<HardwareThreads> CoreClaims::place(std::vector<Core> cores, int rank
     }
   }
   close(turn);
-  return placed;
+  return placed.empty() ? without_place(error) : placed;
 }
 
 void run_on(const HardwareThreads& threads) {
