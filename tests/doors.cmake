@@ -36,7 +36,7 @@ if(TARGET stretto_torch)
     get_filename_component(name ${file} NAME_WE)
     add_test(NAME torch.${name} COMMAND ${torch_python} -B ${file} -v WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/interop/torch)
     set_tests_properties(torch.${name} PROPERTIES LABELS torch TIMEOUT 300 ENVIRONMENT
-      "PYTHONPATH=${PROJECT_BINARY_DIR}/torch;OMP_NUM_THREADS=1")
+      "PYTHONPATH=${PROJECT_BINARY_DIR}/torch;OMP_NUM_THREADS=1;$<$<TARGET_EXISTS:stretto-perf>:PERF_PROGRAM=${PROJECT_BINARY_DIR}/bin/stretto-perf>")
   endforeach()
 else()
   add_test(NAME torch.door COMMAND ${CMAKE_COMMAND} -E echo "skipped: this build has no PyTorch door")

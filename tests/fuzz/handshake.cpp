@@ -8,7 +8,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace stretto;
   if (size > 60000) return 0;
-  static const SecretKey key = key_of("a secret");
+  static const Hash key = hash_of("a secret");
   int ends[2] = {};
   if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) std::abort();
   const Socket peer(ends[1]);

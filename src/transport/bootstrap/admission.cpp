@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -29,7 +28,7 @@ class AdmissionDesk {
         meeting_(meeting),
         identity_(identity),
         admitted_(admitted),
-        key_(key_of(meeting.secret)),
+        key_(hash_of(meeting.secret)),
         here_(self.size) {}
 
   void admit_all() {
@@ -86,15 +85,11 @@ class AdmissionDesk {
       return;
     }
     const int error = errno;
-    if (error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM) return;  // it has gone again
-    if (!arriving_.empty()) return arriving_.pop_front();  // a stranger may hold what a rank needs
-    rlimit files{};
-    getrlimit(RLIMIT_NOFILE, &files);
+    if (!lacks_descriptors(error) && error != ENOBUFS && error != ENOMEM) return;  // it has gone again
+    if (!arriving_.empty()) return arriving_.pop_front();                          // a stranger may hold what a rank needs
     fail(ErrorCode::unavailable,
-         "Rank 0 cannot accept the connection of another rank: {}. It needs a descriptor for each of {} ranks, beside its "
-         "own, and "
-         "may have {}; raise the limit (ulimit -n).",
-         errno_text(error), size_, files.rlim_cur);
+         "Rank 0 cannot accept the connection of another rank, and needs a descriptor for each of {}, beside its own: {}.",
+         size_, errno_text(error));
   }
 
   // Returns whether the connection has been dealt with.
@@ -125,9 +120,9 @@ class AdmissionDesk {
 
   std::string reason_to_refuse(const RankIntroduction& who, const std::string& elsewhere) const {
     const std::string it = fmt::format("R{}", who.to_string().substr(1));
-    if (meeting_.job != who.job.data()) {
+    if (self_.job_hash != who.job_hash) {
       return fmt::format("{} belongs to the job '{}', and rank 0 to '{}'; give one of the jobs another MASTER_PORT.", it,
-                         who.job.data(), meeting_.job);
+                         who.job.data(), self_.job.data());
     }
     if (who.size != size_) return fmt::format("{} believes in {} ranks, rank 0 in {}.", it, who.size, size_);
     if (who.rank <= 0 || who.rank >= size_) return fmt::format("{} is outside 1..{}.", it, size_ - 1);
@@ -163,7 +158,7 @@ class AdmissionDesk {
   const Meeting& meeting_;
   std::uint64_t identity_;
   const std::function<void(const RankIntroduction&, Socket)>& admitted_;
-  SecretKey key_;
+  Hash key_;
   std::vector<Here> here_;  // by rank
   std::list<Arriving> arriving_;
   int strangers_ = 0;

@@ -14,7 +14,7 @@
 namespace stretto {
 namespace {
 
-constexpr std::uint64_t version = 4;
+constexpr std::uint64_t version = 5;
 constexpr std::uint64_t protocol = 0x53747265'74746f00 | version;  // "Stretto", and the version
 bool is_stretto(std::uint64_t said) { return said >> 8 == protocol >> 8; }
 
@@ -28,7 +28,7 @@ struct Answer {
 };
 
 // The arriving rank signs both challenges and its introduction.
-Proof prove(const SecretKey& key, const Nonce& server, const Hello& hello) {
+Proof prove(const Hash& key, const Nonce& server, const Hello& hello) {
   std::array<unsigned char, sizeof(Nonce) * 2 + sizeof(RankIntroduction)> text{};
   std::memcpy(text.data(), server.data(), sizeof(Nonce));
   std::memcpy(text.data() + sizeof(Nonce), hello.nonce.data(), sizeof(Nonce));
@@ -39,7 +39,7 @@ Proof prove(const SecretKey& key, const Nonce& server, const Hello& hello) {
 }
 
 // Rank 0 signs the arriving rank's proof, which depends on both challenges, and the job's identity.
-Proof counter_proof(const SecretKey& key, const Proof& proof, std::uint64_t identity) {
+Proof counter_proof(const Hash& key, const Proof& proof, std::uint64_t identity) {
   std::array<unsigned char, sizeof(Proof) + sizeof identity> text{};
   std::memcpy(text.data(), proof.data(), sizeof(Proof));
   std::memcpy(text.data() + sizeof(Proof), &identity, sizeof identity);
@@ -48,9 +48,14 @@ Proof counter_proof(const SecretKey& key, const Proof& proof, std::uint64_t iden
   return result;
 }
 
+std::string shortened(const std::string& text, std::size_t most) {
+  const std::size_t half = (most - 3) / 2;
+  return text.size() <= most ? text : text.substr(0, half) + "..." + text.substr(text.size() - half);
+}
+
 // One try to arrive. Empty: the other side has closed the connection.
-std::optional<Admission> try_to_arrive(Socket socket, const SecretKey& key, const Meeting& meeting,
-                                       const RankIntroduction& self, double deadline) {
+std::optional<Admission> try_to_arrive(Socket socket, const Hash& key, const Meeting& meeting, const RankIntroduction& self,
+                                       double deadline) {
   const std::string address = fmt::format("{}:{}", meeting.host, meeting.port);
   const auto left = [&] { return deadline - now_seconds(); };
   Challenge challenge;
@@ -110,20 +115,21 @@ RankIntroduction introduce(int rank, int size, const std::string& job) {
   self.size = size;
   self.pid = getpid();
   gethostname(self.host.data(), self.host.size() - 1);
-  job.copy(self.job.data(), self.job.size() - 1);
+  self.job_hash = hash_of(job);
+  shortened(job, self.job.size() - 1).copy(self.job.data(), self.job.size() - 1);
   return self;
 }
 
-SecretKey key_of(const std::string& secret) {
-  static_assert(sizeof(SecretKey) == crypto_auth_KEYBYTES && sizeof(Proof) == crypto_auth_BYTES);
+Hash hash_of(const std::string& text) {
+  static_assert(sizeof(Hash) == crypto_auth_KEYBYTES && sizeof(Hash) == crypto_generichash_BYTES &&
+                sizeof(Proof) == crypto_auth_BYTES);
   if (sodium_init() < 0) fail(ErrorCode::unavailable, "libsodium finds no source of randomness on this machine.");
-  SecretKey key;
-  crypto_generichash(key.data(), key.size(), reinterpret_cast<const unsigned char*>(secret.data()), secret.size(), nullptr,
-                     0);
-  return key;
+  Hash hash;
+  crypto_generichash(hash.data(), hash.size(), reinterpret_cast<const unsigned char*>(text.data()), text.size(), nullptr, 0);
+  return hash;
 }
 
-Arriving::Arriving(Socket socket, const SecretKey& key) : socket_(std::move(socket)), key_(key), since_(now_seconds()) {
+Arriving::Arriving(Socket socket, const Hash& key) : socket_(std::move(socket)), key_(key), since_(now_seconds()) {
   challenge_.protocol = protocol;
   randombytes_buf(challenge_.nonce.data(), challenge_.nonce.size());
   socket_.write_some(&challenge_, sizeof challenge_);  // a new connection takes so few bytes at once
@@ -170,7 +176,7 @@ void Arriving::answer(const RankIntroduction* self, std::uint64_t identity, cons
 }
 
 Admission arrive(const Meeting& meeting, const RankIntroduction& self) {
-  const SecretKey key = key_of(meeting.secret);
+  const Hash key = hash_of(meeting.secret);
   const double deadline = now_seconds() + meeting.timeout;
   bool was_there = false;
   int error = 0;

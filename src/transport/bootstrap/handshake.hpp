@@ -12,20 +12,24 @@
 // (libsodium's crypto_auth, HMAC-SHA-512-256) under the job's secret, which itself never travels.
 namespace stretto {
 
+using Hash = std::array<unsigned char, 32>;
+Hash hash_of(const std::string& text);  // libsodium's crypto_generichash; of the secret it is the key
+
 // A rank's data about itself.
 struct RankIntroduction {
   std::int32_t rank = 0;
   std::int32_t size = 0;
   std::int64_t pid = 0;
   std::array<char, 64> host{};
-  std::array<char, 64> job{};  // the job's name, as its launcher and its program tell it
+  // A hash of the job's name, as its launcher and its program tell it, and the name itself for people, who see the two ends
+  // of a long one.
+  Hash job_hash{};
+  std::array<char, 128> job{};
 
   std::string to_string() const;  // "rank 3 (process 17 on node7)"
 };
 RankIntroduction introduce(int rank, int size, const std::string& job);
 
-using SecretKey = std::array<unsigned char, 32>;
-SecretKey key_of(const std::string& secret);
 using Proof = std::array<unsigned char, 32>;
 using Nonce = std::array<unsigned char, 32>;
 
@@ -43,7 +47,7 @@ struct Hello {
 // Rank 0's half for one connection. It never waits: call look() whenever bytes have come.
 class Arriving {
  public:
-  Arriving(Socket socket, const SecretKey& key);
+  Arriving(Socket socket, const Hash& key);
 
   enum class State { waits, came, other_secret, other_version, no_rank };
   State look();
@@ -59,7 +63,7 @@ class Arriving {
   void answer(const RankIntroduction* self, std::uint64_t identity, const std::string& why);
 
   Socket socket_;
-  const SecretKey& key_;
+  const Hash& key_;
   double since_;
   Challenge challenge_;
   Hello hello_;

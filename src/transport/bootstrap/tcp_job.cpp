@@ -33,7 +33,6 @@ TcpJob::TcpJob(int rank, int size, const Meeting& meeting)
       named_(size) {
   const RankIntroduction self = introduce(rank, size, meeting.job);
   if (rank == 0) {
-    key_of(meeting.secret);  // readies libsodium
     randombytes_buf(&identity_, sizeof identity_);
     try {
       admit_ranks(self, meeting, identity_, [&](const RankIntroduction& who, Socket socket) {

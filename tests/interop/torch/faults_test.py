@@ -18,6 +18,10 @@ import ranks
 import stretto_torch
 
 
+REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
+PERF = os.environ.get("PERF_PROGRAM", str(REPOSITORY / "build/bin/stretto-perf"))
+
+
 def until_it_fails(call):
     while True:
         call()
@@ -291,13 +295,21 @@ class Faults(unittest.TestCase):
         self.program.write_text(PROGRAM)
 
     def test_under_torchrun(self):
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port",
-                   str(ranks.free_port()), str(self.program)]
+        done = self.torchrun("--master_port", str(ranks.free_port()), str(self.program))
+        self.assertEqual(done.stdout.count("DONE"), 2)
+
+    @unittest.skipUnless(os.path.exists(PERF), "stretto-perf is not built")
+    def test_a_program_of_stretto_under_torchrun(self):
+        done = self.torchrun("--standalone", "--no_python", PERF, "all_reduce", "-b", "8", "-e", "8")  # its id is a UUID
+        self.assertIn("2 ranks (processes)", done.stdout)
+
+    def torchrun(self, *arguments):
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", *arguments]
         if torch.__version__.startswith("1."):  # it does not understand its own defaults under Python 3.11
             command[3:3] = ["--redirects", "7:1", "--tee", "7:1"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(done.stdout.count("DONE"), 2)
+        return done
 
     def test_detail_compares_all_calls(self):
         program = "import os, stretto_torch; print(os.environ.get('STRETTO_CHECK'))"

@@ -169,6 +169,24 @@ TEST(TcpJob, RefusesRanksOfAnotherJob) {
   EXPECT_EQ(failure_of(rank0), "");
 }
 
+// A torchrun with a UUID as its id makes a name of 65 bytes.
+TEST(TcpJob, KnowsItsJobByANameOfAnyLength) {
+  for (const std::size_t length : {1, 63, 64, 65, 127, 128, 300, 5000}) {
+    Meeting place = open_place();
+    place.job = std::string(length, 'j');
+    Joining rank0 = join(0, 2, place);
+    for (const std::size_t differs_at : {std::size_t{0}, length / 2, length - 1}) {
+      Meeting other = elsewhere(place);
+      other.job[differs_at] = 'k';
+      Joining wrong = join(1, 2, other);
+      EXPECT_THAT(failure_of(wrong), HasSubstr("MASTER_PORT")) << length << " bytes, other at " << differs_at;
+    }
+    Joining right = join(1, 2, elsewhere(place));
+    EXPECT_EQ(failure_of(right), "") << length;
+    EXPECT_EQ(failure_of(rank0), "") << length;
+  }
+}
+
 TEST(TcpJob, SaysThatThePortIsTaken) {
   const Meeting other = open_place();
   const Socket closes(other.listener);
