@@ -40,10 +40,10 @@ STRETTO_API void run_threads(int ranks, const RankBody& body);
 
 // Joins, as one rank, the job that a launcher started. Rank and size come from the first of these pairs of environment
 // variables that is set: RANK and WORLD_SIZE (torchrun); OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE; PMI_RANK and
-// PMI_SIZE; SLURM_PROCID and SLURM_NTASKS. If none is set, this process is a job of one rank; RANK without WORLD_SIZE is an
-// error. The ranks connect over TCP to MASTER_ADDR:MASTER_PORT and prove to each other that they know STRETTO_JOB_SECRET,
-// which ranks on several hosts need (or STRETTO_INSECURE=1). Programs under mpirun can use
-// stretto/mpi.hpp instead, which needs neither the address nor the secret.
+// PMI_SIZE; MV2_COMM_WORLD_RANK and MV2_COMM_WORLD_SIZE; SLURM_PROCID and SLURM_NTASKS. If none is set, this process is a
+// job of one rank; RANK without WORLD_SIZE is an error. The ranks connect over TCP to MASTER_ADDR:MASTER_PORT and prove to
+// each other that they know STRETTO_JOB_SECRET, which ranks on several hosts need (or STRETTO_INSECURE=1). Programs under
+// mpirun can use stretto/mpi.hpp instead, which needs neither the address nor the secret.
 STRETTO_API Communicator connect();
 
 // The place where the ranks of a job connect: rank 0's address, and a secret that all ranks share.
@@ -69,6 +69,14 @@ STRETTO_API Communicator connect(int rank, int size, const MeetingPoint& point, 
 // function for a signal that it does not use itself; the first call of a process counts. A rank that is a process of its
 // own calls it in its body. Stretto installs no other signal handler.
 STRETTO_API void write_flights_on(int signal);
+
+// The number of ranks that mpirun, or another launcher of MPI, has started, as its variables say; 0 if none has started this
+// process.
+STRETTO_API int mpirun_ranks();
+// For stretto/mpi.hpp, where MPI_COMM_WORLD has one rank; mpi_version: MPI_Get_library_version(). Throws
+// Error(invalid_argument) if a launcher's variables say that it started several ranks: it is one that this MPI does not
+// know.
+STRETTO_API void require_alone(const std::string& mpi_version);
 
 // Runs body on an existing communicator, with launch()'s error handling and exit status. It is for programs that call
 // connect() themselves.

@@ -19,6 +19,12 @@ namespace stretto {
 inline Communicator connect(MPI_Comm comm, bool may_calibrate = false) {
   int rank = 0;
   int size = 0;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  if (size == 1) {
+    std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> version{};
+    MPI_Get_library_version(version.data(), &size);
+    require_alone(version.data());
+  }
   MPI_Comm_rank(comm, &rank);
   MPI_Comm_size(comm, &size);
   MPI_Comm one_host = MPI_COMM_NULL;

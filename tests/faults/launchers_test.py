@@ -1,7 +1,9 @@
 """A job trains the same with every launcher and beside other jobs; ranks of different jobs refuse each other in a sentence."""
 import os
 import pathlib
+import shutil
 import socket
+import subprocess
 import unittest
 
 from harness import FOREVER, FaultTest, Run, clean_environment, free_port, losses, ranks_under
@@ -16,11 +18,14 @@ class Launchers(FaultTest):
         return expected
 
     def test_processes_with_the_variables_of_torchrun(self):
-        port = free_port()
-        secret = {"STRETTO_JOB_SECRET": "ours"}
-        pair = [self.start_rank(rank, 2, port, {"--log-dir": self.log("pair")}, variables=secret) for rank in range(2)]
-        self.expect_success(*pair)
-        self.assertEqual(losses(self.log("pair")), self.losses_of_forked_ranks())
+        expected = self.losses_of_forked_ranks()
+        for run_id in ("none", "7", "481d733b-f53c-435d-97e6-15d920870b11", "r" * 300):
+            with self.subTest(run_id=run_id):
+                port = free_port()
+                own = lambda rank: {"LOCAL_RANK": str(rank), "TORCHELASTIC_RUN_ID": run_id, "STRETTO_JOB_SECRET": "ours"}
+                log = self.log(f"pair{len(self.runs)}")
+                self.expect_success(*[self.start_rank(rank, 2, port, {"--log-dir": log}, variables=own(rank)) for rank in range(2)])
+                self.assertEqual(losses(log), expected)
         self.expect_nothing_left()
 
     def test_torchrun_that_holds_the_port_itself(self):
@@ -40,6 +45,18 @@ class Launchers(FaultTest):
         self.expect_success(self.start({"--log-dir": self.log("mpi")}, environment, [mpirun, "-n", "2"]))
         self.assertEqual(losses(self.log("mpi")), self.losses_of_forked_ranks())
         self.expect_nothing_left()
+
+    def test_a_launcher_that_the_mpi_does_not_know(self):
+        self.need("MPI")
+        own = os.path.realpath(os.environ.get("MPIRUN_PROGRAM", ""))
+        others = [path for path in map(shutil.which, ("mpirun.openmpi", "mpirun.mpich")) if path and os.path.realpath(path) != own]
+        if not others:
+            self.skipTest("there is one MPI")
+        as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "ASAN_OPTIONS": "detect_leaks=0"}
+        run = self.start({"--log-dir": self.log("alone")}, as_root, [others[0], "-n", "2"])
+        self.assertNotEqual(self.status(run), 0)
+        self.assertRegex("\n".join(run.errors), r"error: (PMI_SIZE|OMPI_COMM_WORLD_SIZE)=2: .*(Open MPI|MPICH).* mpirun")
+        self.assertFalse(self.log("alone").exists())
 
     def test_two_jobs_at_once(self):
         logs = [self.log(f"job{i}") for i in range(2)]
@@ -82,6 +99,26 @@ class Launchers(FaultTest):
         soon = {"STRETTO_MEET_TIMEOUT": "1"}
         self.expect_refusals([self.start_rank(0, 3, port, {}, variables=soon)], [["ranks 1 and 2 did not come", port, "1 s"]])
         self.expect_refusals([self.start_rank(1, 3, port, {}, variables=soon)], [["Rank 0 does not answer", port, "1 s"]])
+
+    def test_a_loopback_interface_that_is_down(self):
+        """All say so at once, long before the time of a meeting is over."""
+        inside = ["unshare", "--net"]
+        if subprocess.run([*inside, "true"], capture_output=True).returncode != 0:
+            self.skipTest("no network namespace can be made")
+        port = free_port()
+        self.expect_refusals([self.start({"--nproc": 2}, before=inside)], [["127.0.0.1", "loopback", "down"]])
+        self.expect_refusals([self.start_rank(rank, 2, port, {}, before=inside) for rank in range(2)],
+                             [["127.0.0.1", port, "loopback", "down"]] * 2)
+
+    def test_descriptors_that_ucx_would_not_get(self):
+        """UCX aborts without: where the limit cannot be raised, the job says so before."""
+        self.need("UCX")
+        with_limit = lambda kind: ["sh", "-c", f'ulimit -{kind}n 20 && exec "$@"', "sh"]
+        over_ucx = {"STRETTO_TRANSPORT": "ucx"}
+        run = self.start({"--nproc": 2}, over_ucx, with_limit("HS"))
+        self.assertEqual(self.status(run), 1, run.errors)
+        self.assertTrue(any("20" in line and "ulimit" in line for line in run.errors), run.errors)
+        self.expect_success(self.start({"--nproc": 2}, over_ucx, with_limit("S")))
 
     def test_ranks_that_count_differently(self):
         port = free_port()

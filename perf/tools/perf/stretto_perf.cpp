@@ -57,9 +57,9 @@ int start(const Options& options, [[maybe_unused]] char** argv) {
     return 0;
   }
 #ifdef STRETTO_HAVE_MPI
-  if (started_by_mpirun()) {
-    require(options.nproc == 0 || options.nproc == mpirun_ranks(), "mpirun started {} ranks, but --nproc asks for {}.",
-            mpirun_ranks(), options.nproc);
+  if (const int ranks = stretto::mpirun_ranks(); ranks > 0) {
+    require(options.nproc == 0 || options.nproc == ranks, "mpirun started {} ranks, but --nproc asks for {}.", ranks,
+            options.nproc);
     return run_under_mpi(body);
   }
   if (options.has_peer("mpi")) {

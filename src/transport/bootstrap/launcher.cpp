@@ -1,10 +1,12 @@
 #include "transport/bootstrap/launcher.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 
 #include "core/fail.hpp"
 #include "core/setting_values.hpp"
+#include "stretto/launch.hpp"
 
 namespace stretto {
 namespace {
@@ -16,10 +18,11 @@ struct Variables {
   std::array<const char*, 2> job;  // its number
   bool is_mpi;
 };
-constexpr std::array<Variables, 4> known{
+constexpr std::array<Variables, 5> known{
     {{"torchrun", "RANK", "WORLD_SIZE", {"TORCHELASTIC_RUN_ID", nullptr}, false},
      {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", {"PMIX_NAMESPACE", nullptr}, true},
      {"PMI", "PMI_RANK", "PMI_SIZE", {nullptr, nullptr}, true},
+     {"MVAPICH2", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", {nullptr, nullptr}, true},
      {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", {"SLURM_JOB_ID", "SLURM_STEP_ID"}, false}}};
 
 // Empty if the launcher has given it no number. torchrun's is "none" unless the user has given one.
@@ -42,7 +45,43 @@ int integer_variable(const char* name) {
   return static_cast<int>(value);
 }
 
+const Variables* launcher_of_mpi() {
+  const auto found =
+      std::ranges::find_if(known, [](const Variables& each) { return each.is_mpi && std::getenv(each.size) != nullptr; });
+  return found != known.end() ? &*found : nullptr;
+}
+
+// As a sentence has it: "Open MPI v4.1.4, package: ..." and "MPICH Version:      4.0.2" are too long.
+std::string short_name_of_mpi(const std::string& full) {
+  std::string name;
+  for (const char letter : full.substr(0, full.find_first_of(",\n"))) {
+    const bool is_space = letter == ' ' || letter == '\t';
+    if (!is_space || !name.ends_with(' ')) name += is_space ? ' ' : letter;
+  }
+  return name;
+}
+
 }  // namespace
+
+int mpirun_ranks() {
+  const Variables* const variables = launcher_of_mpi();
+  return variables != nullptr ? integer_variable(variables->size) : 0;
+}
+
+void require_alone(const std::string& mpi_version) {
+  // Of Slurm's variables only this one belongs to a step; a batch script has the others, too.
+  const Variables* const variables = launcher_of_mpi();
+  const char* const name = variables != nullptr ? variables->size : "SLURM_STEP_NUM_TASKS";
+  const int ranks = std::getenv(name) != nullptr ? integer_variable(name) : 1;
+  const std::string mpi = short_name_of_mpi(mpi_version);
+  const char* const on_debian = mpi.starts_with("Open MPI") ? " (on Debian: mpirun.openmpi)"
+                                : mpi.starts_with("MPICH")  ? " (on Debian: mpirun.mpich)"
+                                                            : "";
+  require(ranks <= 1,
+          "{}={}: a launcher started {} ranks, but {}, the MPI of this program, sees one, and each would run alone: that "
+          "launcher belongs to another MPI. Start the program with the mpirun of {}{}.",
+          name, ranks, ranks, mpi, mpi, on_debian);
+}
 
 std::optional<LaunchedAs> launched_as() {
   for (const Variables& variables : known) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "stretto/launch.hpp"
 #include "variables.hpp"
 
 namespace stretto {
@@ -20,10 +21,10 @@ using testing::HasSubstr;
 class Launcher : public testing::Test {
  protected:
   Launcher() {
-    for (const char* name :
-         {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "SLURM_PROCID",
-          "SLURM_NTASKS", "SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE", "MASTER_ADDR", "MASTER_PORT", "STRETTO_PORT",
-          "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID"}) {
+    for (const char* name : {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE",
+                             "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "MV2_COMM_WORLD_RANK",
+                             "MV2_COMM_WORLD_SIZE", "SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE", "MASTER_ADDR",
+                             "MASTER_PORT", "STRETTO_PORT", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID"}) {
       set(name, std::nullopt);
     }
   }
@@ -85,6 +86,7 @@ TEST_F(Launcher, IsKnownByItsVariables) {
   const std::vector<std::vector<std::string>> known{{"torchrun", "RANK", "WORLD_SIZE"},
                                                     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
                                                     {"PMI", "PMI_RANK", "PMI_SIZE"},
+                                                    {"MVAPICH2", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},
                                                     {"Slurm", "SLURM_PROCID", "SLURM_NTASKS"}};
   meet_at("node7", "29500");
   for (const auto& variables : known) {
@@ -98,6 +100,27 @@ TEST_F(Launcher, IsKnownByItsVariables) {
     EXPECT_EQ(as->host, "node7");
     EXPECT_EQ(as->port, 29500);
   }
+}
+
+// Else each of its ranks would be a job of its own.
+TEST_F(Launcher, OfAnotherMpiIsRefused) {
+  const char* const version = "Open MPI v4.1.4, package: of a distribution";
+  const auto refusal = [&] { return sentence_of([&] { require_alone(version); }); };
+  EXPECT_EQ(refusal(), "");
+  EXPECT_EQ(mpirun_ranks(), 0);
+  set("SLURM_NTASKS", "2");  // what a batch script has, before its steps
+  EXPECT_EQ(refusal(), "");
+  for (const std::string name : {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+    const Variable one(name, "1");
+    EXPECT_EQ(refusal(), "");
+    const Variable several(name, "3");
+    EXPECT_THAT(refusal(), AllOf(HasSubstr(name + "=3"), HasSubstr("Open MPI v4.1.4"), HasSubstr("mpirun.openmpi"),
+                                 testing::Not(HasSubstr("package"))));
+    EXPECT_EQ(mpirun_ranks(), name.starts_with("SLURM") ? 0 : 3);
+  }
+  set("SLURM_STEP_NUM_TASKS", "2");
+  set("OMPI_COMM_WORLD_SIZE", "1");  // an mpirun within the step
+  EXPECT_EQ(refusal(), "");
 }
 
 TEST_F(Launcher, TakesTheFirstThatIsComplete) {
@@ -147,6 +170,8 @@ TEST_F(Launcher, MayHoldThePortItself) {
   EXPECT_EQ(launched_as()->port, 29501);
   set("STRETTO_PORT", "4000");
   EXPECT_EQ(launched_as()->port, 4000);
+  set("STRETTO_PORT", "4294967297");
+  EXPECT_THAT(sentence_of(launched_as), AllOf(HasSubstr("STRETTO_PORT"), HasSubstr("65535")));
 }
 
 }  // namespace

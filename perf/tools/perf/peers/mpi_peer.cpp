@@ -5,7 +5,6 @@
 #include <array>
 #include <cerrno>
 #include <climits>
-#include <cstdlib>
 #include <cstring>
 #include <optional>
 
@@ -164,15 +163,6 @@ class MpiPeer : public Peer {
 };
 
 }  // namespace
-
-bool started_by_mpirun() { return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr || std::getenv("PMI_SIZE") != nullptr; }
-
-int mpirun_ranks() {
-  for (const char* const name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
-    if (const char* const text = std::getenv(name)) return std::atoi(text);
-  }
-  return 0;
-}
 
 int run_under_mpi(const stretto::RankBody& body) {
   MPI_Init(nullptr, nullptr);

@@ -6,8 +6,6 @@
 
 namespace perf {
 
-bool started_by_mpirun();
-int mpirun_ranks();
 // Runs body on the ranks of MPI_COMM_WORLD; returns an exit status.
 int run_under_mpi(const stretto::RankBody& body);
 // Replaces this process by mpirun, which starts the same command line on that many ranks of this host. Throws if mpirun
