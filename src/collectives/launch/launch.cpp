@@ -186,7 +186,9 @@ int launch(int nproc, const RankBody& body, const LaunchOptions& options) {
       LostChild lost;
       const int status = fork_ranks(
           nproc, run_rank, [&] { close(point.listener); }, options.survivors_go_on, &lost);
-      if (lost.killed_here) report(0, 1, fmt::format("Rank {} {}.", lost.rank, lost.fate));
+      if (lost.killed_here || (lost.by_signal && !options.starts_again)) {
+        report(0, 1, fmt::format("Rank {} {}.", lost.rank, lost.fate));
+      }
       if (status == 0 || !options.starts_again || !options.starts_again({lost.rank, lost.fate})) return status;
     }
   } catch (const std::exception& error) {

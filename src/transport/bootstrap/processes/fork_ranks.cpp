@@ -41,7 +41,7 @@ class Verdict {
   LostChild lost() const {
     const bool with_it = std::abs(failed_with_others_at_ - left_behind_at_) < seconds_to_end_after_a_failure;
     const Fate& fate = with_it && left_behind_.guilt > worst_.guilt ? left_behind_ : worst_;
-    return {fate.rank, fate.words, fate.guilt == Guilt::did_not_end};
+    return {fate.rank, fate.words, fate.guilt == Guilt::killed, fate.guilt == Guilt::did_not_end};
   }
 
  private:

@@ -8,7 +8,8 @@ namespace stretto {
 struct LostChild {
   int rank = -1;
   std::string fate;
-  bool killed_here = false;  // it could not tell why it ended
+  bool by_signal = false;    // it could not tell why it ended,
+  bool killed_here = false;  // nor if this process has killed it
 };
 // A child's status if it failed only because another rank did, and if it found that the job cannot go on without rank 0.
 // Both count as 1.

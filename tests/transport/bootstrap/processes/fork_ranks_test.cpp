@@ -44,6 +44,15 @@ TEST(ForkRanks, NamesTheChildByWhichTheJobFailed) {
   EXPECT_EQ(lost_with([] { return 0; }), "ended before the others");
 }
 
+TEST(ForkRanks, KnowsTheSignalThatEndsAllAtOnce) {
+  LostChild lost;
+  EXPECT_EQ(fork_ranks(
+                3, [](int) { return raise(SIGSEGV); }, {}, false, &lost),
+            128 + SIGSEGV);
+  EXPECT_TRUE(lost.by_signal);
+  EXPECT_EQ(lost.fate, "was killed by SIGSEGV");
+}
+
 TEST(ForkRanks, LetsSurvivorsGoOnWhileRank0Does) {
   const auto run_rank = [](int rank) {
     if (rank == 1) raise(SIGKILL);
