@@ -26,7 +26,7 @@ namespace {
 constexpr std::size_t layouts_to_show = 5;
 
 void train(const Communicator& world, const CommandLine& given, StopRequest& stop) {
-  stop.take_signals();
+  stop.take_signals(true);
   require_same(world, given.values);
   rank0_first(world, [&] {
     given.check(world.size(), world.rank());
@@ -77,27 +77,39 @@ int start(CommandLine line) {
   use_flight_recorder(line);
   if (line.deterministic) setenv("STRETTO_DETERMINISTIC", "1", 1);  // before there are ranks, which read the setting
   StopRequest stop;
+  const CommandLine given = line;  // restarts change it
+  int rank = 0;
   const auto body = [&](const Communicator& world) {
     write_flights_on(SIGUSR1);
+    rank = world.rank();
     train(world, line, stop);
   };
-  const auto status_of = [&](int status) { return status == 0 && stop.agreed() == SIGINT ? 128 + SIGINT : status; };
+  const auto status_of = [&](int status) {
+    if (rank == 0 && stop.asked() == 0) say_how_to_go_on(given, status);
+    return status == 0 && stop.agreed() == SIGINT ? 128 + SIGINT : status;
+  };
   if (line.nproc > 0) {
     line.check(line.nproc);  // the parent reports an error once
     require_no_checkpoints(line);
-    stop.take_signals();
+    stop.take_signals(false);
     Restarts restarts(line, stop);
     LaunchOptions options{.starts_again = {}, .survivors_go_on = line.elastic};
-    if (line.max_restarts > 0) options.starts_again = [&](const LostRank& lost) { return restarts.after(lost); };
+    if (line.max_restarts > 0)
+      options.starts_again = [&](const LostRank& lost) {
+        const bool again = restarts.after(lost);
+        stop.take_signals(!again);
+        return again;
+      };
     return status_of(launch(line.nproc, body, options));
   }
 #ifdef STRETTO_HAVE_MPI
-  if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr || std::getenv("PMI_SIZE") != nullptr) {
+  if (mpirun_ranks() > 0) {
     MPI_Init(nullptr, nullptr);
     const int status = run(connect(MPI_COMM_WORLD, true), body);
+    const int told = status_of(status);
     if (status != 0) MPI_Abort(MPI_COMM_WORLD, status);  // MPI_Finalize would wait for ranks that have ended
     MPI_Finalize();
-    return status_of(status);
+    return told;
   }
 #endif
   return status_of(launch(0, body));

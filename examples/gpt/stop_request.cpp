@@ -22,8 +22,10 @@ constexpr double seconds_to_repeat = 1;
 
 struct SharedRequest {
   std::atomic<int> asked = 0, agreed = 0;
+  std::atomic<bool> ranks_look = false;
 };
-static_assert(std::atomic<int>::is_always_lock_free && std::atomic<double>::is_always_lock_free);  // for the handler
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free &&
+              std::atomic<double>::is_always_lock_free);  // for the handler
 
 SharedRequest* shared = nullptr;
 std::atomic<double> first_signal_at = 0;  // of this process
@@ -37,7 +39,8 @@ double monotonic_seconds() {
 void on_signal(int number) {
   double first = 0;
   const double now = monotonic_seconds();
-  if (!first_signal_at.compare_exchange_strong(first, now) && now - first > seconds_to_repeat) _exit(128 + number);
+  const bool repeats = !first_signal_at.compare_exchange_strong(first, now) && now - first > seconds_to_repeat;
+  if (repeats || !shared->ranks_look) _exit(128 + number);
   int none = 0;
   shared->asked.compare_exchange_strong(none, number);
 }
@@ -52,7 +55,8 @@ StopRequest::StopRequest() {
   shared = new (memory) SharedRequest;
 }
 
-void StopRequest::take_signals() {
+void StopRequest::take_signals(bool ranks_look) {
+  shared->ranks_look = ranks_look;
   struct sigaction action {};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;

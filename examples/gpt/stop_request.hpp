@@ -14,8 +14,9 @@ class StopRequest {
   StopRequest(const StopRequest&) = delete;
   StopRequest& operator=(const StopRequest&) = delete;
 
-  // Handles the signals from now on, in this process and those that it forks.
-  void take_signals();
+  // Handles the signals from now on, in this process and those that it forks. Until a rank passes `true`, the ranks do not
+  // look for a request yet: a signal ends the process that gets it at once.
+  void take_signals(bool ranks_look);
   // Returns the signal that any rank, or its parent, has got, or 0. All ranks return the same. Collective. Costs one
   // all-reduce of 8 bytes.
   int agree(const stretto::Communicator& ranks);

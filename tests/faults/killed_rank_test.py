@@ -17,8 +17,9 @@ class KilledRank(FaultTest):
         run = self.start_long_run(flags)
         os.kill(ranks_under(run.process.pid)[victim], signal.SIGKILL)
         self.assertEqual(self.status(run, SECONDS_TO_END), 128 + signal.SIGKILL)
-        # Each survivor prints one line, which begins with its own rank.
-        self.assertEqual(len(run.errors), 3, run.errors)
+        # Each survivor prints one line, which begins with its own rank, and their parent one.
+        self.assertEqual(len(run.errors), 4, run.errors)
+        self.assertTrue(any(f"Rank {victim} " in line and "SIGKILL" in line for line in run.errors), run.errors)
         for rank in set(range(4)) - {victim}:
             mine = [line for line in run.errors if line.startswith(f"error: rank {rank}: ")]
             self.assertEqual(len(mine), 1, run.errors)
@@ -70,6 +71,20 @@ class KilledRank(FaultTest):
         for victim in range(2):
             with self.subTest(victim=victim):
                 self.kill_one_of_two_processes(victim, {"STRETTO_TRANSPORT": "ucx"})
+
+    def test_all_at_once(self):
+        save = self.directory / "save"
+        run = self.start_long_run({"--save": save, "--save-interval": 1})
+        ranks = ranks_under(run.process.pid)
+        for pid in ranks:
+            os.kill(pid, signal.SIGSTOP)
+        for pid in ranks:
+            os.kill(pid, signal.SIGSEGV)
+        for pid in ranks:
+            os.kill(pid, signal.SIGCONT)
+        self.assertEqual(self.status(run, SECONDS_TO_END), 128 + signal.SIGSEGV)
+        self.assertTrue(any("SIGSEGV" in line for line in run.errors), run.errors)
+        self.assertTrue(any("--resume" in line for line in run.errors), run.errors)
 
     def test_the_parent(self):
         run = self.start_long_run()

@@ -86,7 +86,8 @@ class Restart(FaultTest):
         self.assert_restarted(run, before)
         self.kill(run, 1)
         self.assertEqual(self.status(run), 128 + signal.SIGKILL)
-        self.assertEqual(self.notices(run)[-1], "Rank 1 was killed by SIGKILL; all restarts of --max-restarts 1 are used up.")
+        self.assertEqual(self.notices(run)[-2], "Rank 1 was killed by SIGKILL; all restarts of --max-restarts 1 are used up.")
+        self.assertRegex(self.notices(run)[-1], r"after step \d+.* --resume")
         self.expect_nothing_left()
 
     def test_names_a_rank_that_fails_by_itself(self):

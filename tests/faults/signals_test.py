@@ -1,10 +1,11 @@
 """SIGTERM and SIGINT end a job behind its step, with a checkpoint; a second one ends it at once; SIGHUP ends it as any program."""
 import os
 import signal
+import subprocess
 import time
 import unittest
 
-from harness import FOREVER, SECONDS_TO_END, FaultTest, free_port, ranks_under
+from harness import FOREVER, SECONDS_TO_END, FaultTest, free_port, ranks_under, until
 
 
 class Signals(FaultTest):
@@ -75,6 +76,22 @@ class Signals(FaultTest):
                 os.kill(run.process.pid, number)
                 self.assertEqual(self.status(run, SECONDS_TO_END), 128 + number)
                 self.expect_nothing_left()
+
+    def test_while_the_ranks_meet(self):
+        """Nothing gets through: rank 1 does not come."""
+        inside = ["unshare", "--net", "sh", "-c",
+                  'ip link set lo up && tc qdisc add dev lo root tbf rate 8bit burst 1 limit 1 && exec "$@"', "sh"]
+        if subprocess.run([*inside, "true"], capture_output=True).returncode != 0:
+            self.skipTest("no network namespace can be made")
+        for number in (signal.SIGTERM, signal.SIGINT):
+            for to_all in (False, True):
+                with self.subTest(number=number, to_all=to_all):
+                    run = self.start({"--nproc": 2}, before=inside)
+                    self.assertTrue(until(lambda: len(ranks_under(run.process.pid)) == 2, 30))
+                    time.sleep(0.2)
+                    (os.killpg if to_all else os.kill)(run.process.pid, number)
+                    self.assertEqual(self.status(run, SECONDS_TO_END), 128 + number)
+                    self.expect_nothing_left()
 
     def test_a_closed_terminal(self):
         for transport in ["auto", "ucx"] if "UCX" in os.environ["BUILT_WITH"] else ["auto"]:

@@ -195,7 +195,8 @@ class Job:
         until(lambda: ended() or self.steps_done() >= min(begun + stage.after_steps, self.steps), SECONDS_OF_A_STEP)
         time.sleep(stage.delay)
         pids = stage.pids(runs)
-        self.caught = pids != [] and all(catches(pid, SIGNALS[stage.fault]) for pid in pids)
+        # Before the ranks have met, the signal ends a process at once.
+        self.caught = pids != [] and self.steps_done() > begun and all(catches(pid, SIGNALS[stage.fault]) for pid in pids)
         if not ended():
             send(SIGNALS[stage.fault], pids)
         if stage.fault == "pause":
