@@ -19,7 +19,9 @@ struct Rule {
   Setting setting;
   Kind kind;
   std::vector<std::string> choices;  // of a choice
+  double least = 0, most = 1e15;     // of a number
 };
+constexpr double most_seconds = 1e9;  // the clocks count nanoseconds in 64 bits
 
 const std::vector<Rule>& rules() {
   // Never destroyed, like settings(): a communicator in static storage still reads it when the program ends.
@@ -28,7 +30,11 @@ const std::vector<Rule>& rules() {
         "auto"},
        Kind::choice,
        {"auto", "shm", "ucx"}},
-      {{"STRETTO_TIMEOUT", "seconds that a rank waits for another before it gives up", "600"}, Kind::number, {}},
+      {{"STRETTO_TIMEOUT", "seconds that a rank waits for another before it gives up", "600"},
+       Kind::number,
+       {},
+       0,
+       most_seconds},
       {{"STRETTO_WAIT", "how to wait: auto (spin while ranks <= cores, then yield, then sleep), spin, yield or sleep",
         "auto"},
        Kind::choice,
@@ -47,7 +53,11 @@ const std::vector<Rule>& rules() {
       {{"STRETTO_HEAP_BYTES", "address space that each process reserves for its symmetric heap, in bytes", "68719476736"},
        Kind::integer,
        {}},
-      {{"STRETTO_COMPUTE_THREADS", "threads that a rank uses in a matrix product", "1"}, Kind::integer, {}},
+      {{"STRETTO_COMPUTE_THREADS", "threads that a rank uses in a matrix product, 1 to 1024", "1"},
+       Kind::integer,
+       {},
+       1,
+       1024},
       {{"STRETTO_CPU_LEVEL",
         "instructions that host kernels may use: native (all that the processor has), or no more than avx512 (x86-64-v4, "
         "without bf16), avx2 (x86-64-v3) or baseline (x86-64; oneDNN still uses SSE4.1); OpenBLAS, which "
@@ -88,13 +98,19 @@ const std::vector<Rule>& rules() {
       {{"STRETTO_PORT",
         "TCP port on which rank 0 listens; 0: MASTER_PORT, or MASTER_PORT + 1 where torchrun itself listens on that", "0"},
        Kind::integer,
-       {}},
+       {},
+       0,
+       65535},
       {{"STRETTO_ADDRESS",
         "name or address at which other hosts reach this one, for the unique ids of the C interface; empty: the host's name",
         ""},
        Kind::text,
        {}},
-      {{"STRETTO_MEET_TIMEOUT", "seconds within which all ranks of a job must connect to rank 0", "60"}, Kind::number, {}},
+      {{"STRETTO_MEET_TIMEOUT", "seconds within which all ranks of a job must connect to rank 0", "60"},
+       Kind::number,
+       {},
+       0,
+       most_seconds},
       {{"STRETTO_ALGO",
         "algorithms by collective and bytes, such as all_reduce:0-4k:recursive_doubling,4k-inf:ring;broadcast:chain/16", ""},
        Kind::text,
@@ -176,8 +192,9 @@ const Rule* find(const std::string& name) {
 double parse_number(const Rule& rule, const std::string& value) {
   char* end = nullptr;
   const double number = std::strtod(value.c_str(), &end);
-  require(!value.empty() && *end == '\0' && number >= 0 && number <= 1e15,
-          "{}='{}' is not a number from 0 to 1e15; give one like {}.", rule.setting.name, value, rule.setting.default_value);
+  require(!value.empty() && *end == '\0' && number >= rule.least && number <= rule.most,
+          "{}='{}' is not a number from {} to {}; give one like {}.", rule.setting.name, value, rule.least, rule.most,
+          rule.setting.default_value);
   require(rule.kind == Kind::number || number == std::floor(number), "{}={} is not a whole number; give one like {}.",
           rule.setting.name, value, rule.setting.default_value);
   return number;

@@ -4,9 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdlib>
 #include <map>
 #include <optional>
+#include <vector>
 
 #include "core/setting_values.hpp"
 #include "stretto/error.hpp"
@@ -110,6 +112,18 @@ TEST(Settings, ANumberThatIsNoneIsRefusedWithItsValue) {
     const auto names_both = AllOf(HasSubstr("STRETTO_TIMEOUT='" + std::string(value) + "'"), HasSubstr("600"));
     EXPECT_THAT(sentence_of(check_settings), names_both);
     EXPECT_THAT(sentence_of([] { number_setting("STRETTO_TIMEOUT"); }), names_both);
+  }
+}
+
+TEST(Settings, ANumberBeyondItsBoundsIsRefusedWithThem) {
+  const std::vector<std::array<const char*, 3>> cases{{"STRETTO_COMPUTE_THREADS", "0", "1 to 1024"},
+                                                      {"STRETTO_COMPUTE_THREADS", "100000", "1 to 1024"},
+                                                      {"STRETTO_PORT", "65536", "0 to 65535"},
+                                                      {"STRETTO_TIMEOUT", "1e15", "1000000000"},
+                                                      {"STRETTO_MEET_TIMEOUT", "1e15", "1000000000"}};
+  for (const auto& [name, value, bounds] : cases) {
+    const Variable bad(name, value);
+    EXPECT_THAT(sentence_of(check_settings), AllOf(HasSubstr(name), HasSubstr(value), HasSubstr(bounds)));
   }
 }
 

@@ -16,7 +16,7 @@ namespace stretto::kernels::cpu {
 namespace {
 
 int compute_threads() {
-  static const int threads = std::max(1, static_cast<int>(number_setting("STRETTO_COMPUTE_THREADS")));
+  static const int threads = static_cast<int>(number_setting("STRETTO_COMPUTE_THREADS"));
   return threads;
 }
 
