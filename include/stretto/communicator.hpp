@@ -231,7 +231,7 @@ class STRETTO_API Communicator {
 
   // The number that identifies this communicator among all communicators of this rank (Partners::group_id in the
   // ledger). Names need not be unique.
-  std::uint32_t id() const;
+  std::uint64_t id() const;
   // Each member's rank in the job.
   const std::vector<int>& job_ranks() const;
 

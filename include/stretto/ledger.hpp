@@ -24,7 +24,7 @@ class FastPathLog;
 // The ranks between which an operation moves bytes. Operations with the same partners may share one object. All numbers
 // are ranks in the job.
 struct Partners {
-  std::uint32_t group_id = 0;      // the same on all members. group_id and `members` together identify the communicator
+  std::uint64_t group_id = 0;      // the same on all members. group_id and `members` together identify the communicator
   std::vector<int> members;        // the communicator's ranks, in order
   std::vector<int> sends_to;       // ranks to which this rank sends, or into whose memory it writes
   std::vector<int> receives_from;  // ranks from which this rank receives, or whose memory it reads
@@ -98,7 +98,7 @@ class STRETTO_API Ledger {
   void settle(std::uint64_t sequence, const Record& how);
   // Internal: adds the log of immediate operations of the communicator with this Partners::group_id. The ledger reads the
   // log until the ledger is its only owner.
-  void add(std::shared_ptr<FastPathLog> log, std::uint32_t group_id);
+  void add(std::shared_ptr<FastPathLog> log, std::uint64_t group_id);
   // Internal: enters an immediate operation that has failed. It no longer waits in the log of its communicator.
   void enter_failed(Record record, FastPathLog& log);
   // Internal: forgets everything so far, as if the job began now.

@@ -78,8 +78,7 @@ Link& Links::to(int member, int lane) {
   } else {
 #ifdef STRETTO_HAVE_UCX
     const auto tag = [&](int sender) {
-      return (std::uint64_t{membership_.id} << 32) | (static_cast<std::uint64_t>(lane) << 24) |
-             static_cast<std::uint64_t>(sender);
+      return (membership_.id << 24) | (static_cast<std::uint64_t>(lane) << 21) | static_cast<std::uint64_t>(sender);
     };
     link = std::make_unique<UcxLink>(*network_.ucx_, peer, tag(membership_.rank), tag(member));
 #endif

@@ -15,8 +15,8 @@ namespace stretto {
 
 // The members of a communicator, and where they find each other.
 struct Membership {
-  std::uint32_t id = 0;        // the same on all members; communicators that share two ranks have different ones
-  int rank = 0;                // this rank's number among the members
+  std::uint64_t id = 0;  // below most_ids, the same on all members; communicators that share two ranks have different ones
+  int rank = 0;          // this rank's number among the members
   std::vector<int> job_ranks;  // of the members
   std::vector<Area> areas;     // by member: this communicator's part of its segment
 };
@@ -30,6 +30,8 @@ class Links {
   static constexpr int check_lane = 5;
   static constexpr int gpu_lane = 6;
   static constexpr int most_lanes = 7;
+  // Communicators of a job: as many numbers fit into a tag of UCX.
+  static constexpr std::uint64_t most_ids = std::uint64_t{1} << 40;
   // Bytes of address space to reserve in this rank's segment for a communicator of that many members.
   static std::size_t area_bytes(int members);
 

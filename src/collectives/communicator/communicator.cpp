@@ -98,7 +98,7 @@ int Communicator::rank() const { return existing(group_).rank(); }
 int Communicator::size() const { return existing(group_).size(); }
 const std::string& Communicator::name() const { return existing(group_).name(); }
 const std::vector<int>& Communicator::nodes() const { return group().planner().nodes(); }
-std::uint32_t Communicator::id() const { return group().membership().id; }
+std::uint64_t Communicator::id() const { return group().membership().id; }
 
 const std::vector<int>& Communicator::job_ranks() const { return group().membership().job_ranks; }
 std::string Communicator::write_flight(const std::string& directory) const {
@@ -292,7 +292,8 @@ Work Communicator::send_recv(const void* input, std::int64_t send_count, int to,
 
 Communicator Communicator::split(int color, int key, const std::string& name) const {
   struct SplitRequest {  // a multiple of 8 bytes: it travels as f64, which an all-gather does not touch
-    std::int64_t color, key, number;
+    std::int64_t color, key;
+    std::uint64_t number;
     Area area;
   };
   RankContext& context = group().context();
@@ -322,8 +323,10 @@ Communicator Communicator::split(int color, int key, const std::string& name) co
   }
   // Several threads may make communicators at once, on different ranks in different orders. So the number of the first
   // member alone counts, and its rank makes it unique in the job.
-  membership.id =
-      static_cast<std::uint32_t>(requests[members.front()].number * context.job().size() + membership.job_ranks.front());
+  membership.id = requests[members.front()].number * static_cast<std::uint64_t>(context.job().size()) +
+                  static_cast<std::uint64_t>(membership.job_ranks.front());
+  require(membership.id < Links::most_ids, "A job of {} ranks has made {} communicators, and cannot tell more apart.",
+          context.job().size(), requests[members.front()].number);
   return Communicator(Group::make(group_->shared_context(), std::move(membership), size(), name));
 }
 

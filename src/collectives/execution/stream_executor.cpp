@@ -210,7 +210,7 @@ void put_into_stream(const std::vector<Sequence>& sequences, Gpu& gpu, GpuStream
   struct CommunicatorCalls {
     std::vector<const Execution*> messages, collectives;
   };
-  std::map<std::uint32_t, CommunicatorCalls> by_communicator;  // its id
+  std::map<std::uint64_t, CommunicatorCalls> by_communicator;  // its id
   for (const Sequence& sequence : sequences) {
     for (const Execution& execution : sequence) {
       CommunicatorCalls& waiting = by_communicator[execution.links->membership().id];

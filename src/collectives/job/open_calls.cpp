@@ -7,13 +7,12 @@
 
 namespace stretto {
 
-OperationId id_of(const Record& record, std::uint32_t group_id, int rank_in_group) {
+OperationId id_of(const Record& record, std::uint64_t group_id, int rank_in_group) {
   int from = -1, to = -1;
   if (record.collective == Collective::send) from = rank_in_group, to = record.root;
   if (record.collective == Collective::recv) from = record.root, to = rank_in_group;
   std::uint64_t series = 0;
-  for (const std::uint64_t part :
-       {std::uint64_t{group_id}, static_cast<std::uint64_t>(from + 1), static_cast<std::uint64_t>(to + 1)}) {
+  for (const std::uint64_t part : {group_id, static_cast<std::uint64_t>(from + 1), static_cast<std::uint64_t>(to + 1)}) {
     series = split_mixed(series * split_mix_step + part + 1);
   }
   return {series, record.number};

@@ -16,7 +16,7 @@
 namespace stretto {
 
 // The same on all ranks that take part. group_id: Partners::group_id.
-OperationId id_of(const Record& record, std::uint32_t group_id, int rank_in_group);
+OperationId id_of(const Record& record, std::uint64_t group_id, int rank_in_group);
 
 // An operation that this rank has called, and that has not ended.
 struct OpenCall {

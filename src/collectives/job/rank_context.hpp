@@ -37,7 +37,7 @@ class RankContext final : private JobObserver {
   std::string write_flight(const std::string& directory, const std::string& reason);
   std::mutex issue_mutex;  // held while operations get their turns and their places in streams
   // The number of the next communicator whose first member is this rank. Several threads may make communicators.
-  std::atomic<std::uint32_t> next_group = 1;
+  std::atomic<std::uint64_t> next_group = 1;
 
  private:
   void meet();

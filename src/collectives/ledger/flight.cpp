@@ -100,11 +100,11 @@ std::string write_flight(const Ledger& ledger, const FlightLabel& label, const s
               {"account", account_of(ledger).text},
               {"groups", Json::array()},
               {"operations", Json::array()}};
-  std::map<std::uint32_t, Json> groups;
+  std::map<std::uint64_t, Json> groups;
   for (const Record& record : ledger.last(operations_kept)) {
     flight["operations"].push_back(operation_of(record, now));
     if (!record.partners) continue;
-    const std::uint32_t id = record.partners->group_id;
+    const std::uint64_t id = record.partners->group_id;
     groups[id] = {{"id", id}, {"name", record.group}, {"members", record.partners->members}};
   }
   for (auto& entry : groups) flight["groups"].push_back(std::move(entry.second));

@@ -65,11 +65,11 @@ struct Ledger::Book {
 
   struct GroupLog {
     std::shared_ptr<FastPathLog> log;
-    std::uint32_t group_id;
+    std::uint64_t group_id;
   };
   std::vector<GroupLog> fast_path_logs;
   // The last numbers given, by Partners::group_id and kind of operation.
-  std::map<std::pair<std::uint32_t, int>, std::uint64_t> numbers;
+  std::map<std::pair<std::uint64_t, int>, std::uint64_t> numbers;
   static constexpr int collectives = -1;
 
   // Messages count apart for each peer and direction.
@@ -101,10 +101,17 @@ struct Ledger::Book {
       }
       if (last_time) log.reset();
     }
-    std::erase_if(fast_path_logs, [](const GroupLog& each) { return each.log == nullptr; });
     std::stable_sort(fresh.begin(), fresh.end(),
                      [](const Record& a, const Record& b) { return a.times.started < b.times.started; });
     for (Record& record : fresh) push(std::move(record), Work());
+    std::erase_if(fast_path_logs, [this](const GroupLog& each) {
+      const bool has_ended = each.log == nullptr;
+      if (has_ended) forget_numbers(each.group_id);
+      return has_ended;
+    });
+  }
+  void forget_numbers(std::uint64_t group_id) {
+    numbers.erase(numbers.lower_bound({group_id, collectives}), numbers.lower_bound({group_id + 1, collectives}));
   }
 
   LedgerEntry* find(std::uint64_t sequence) {
@@ -195,7 +202,7 @@ void Ledger::settle(std::uint64_t sequence, const Record& how) {
   entry->record.partners = how.partners;
 }
 
-void Ledger::add(std::shared_ptr<FastPathLog> log, std::uint32_t group_id) {
+void Ledger::add(std::shared_ptr<FastPathLog> log, std::uint64_t group_id) {
   const std::lock_guard lock(book_->mutex);
   book_->fast_path_logs.push_back({std::move(log), group_id});
 }

@@ -93,7 +93,7 @@ class UcxLink : public Link {
  public:
   // Added to the tag, which names the sender: a message without bytes, telling that the sender has taken another part of its
   // peer's window.
-  static constexpr std::uint64_t taken_flag = std::uint64_t{1} << 23;
+  static constexpr std::uint64_t taken_flag = std::uint64_t{1} << 20;
 
   UcxLink(UcxWorker& worker, int peer, std::uint64_t send_tag, std::uint64_t receive_tag)
       : worker_(worker), peer_(peer), send_tag_(send_tag), receive_tag_(receive_tag) {}

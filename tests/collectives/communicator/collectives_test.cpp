@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -12,6 +13,7 @@
 #include <thread>
 #include <tuple>
 
+#include "collectives/communicator/group.hpp"
 #include "collectives/oracle.hpp"
 #include "stretto/stretto.hpp"
 #include "variables.hpp"
@@ -211,6 +213,33 @@ TEST(Communicator, ManySplitsDoNotUseUpAnything) {
       if (i % 100 == 0) copy.barrier(Stream::inline_()).wait();
     }
   });
+}
+
+#ifdef STRETTO_HAVE_UCX
+constexpr std::array transports{"auto", "ucx"};
+#else
+constexpr std::array transports{"auto"};
+#endif
+
+// As after four billion splits: a number of 32 bits would be the world's again, and with it the tags of messages.
+TEST(Communicator, TellsApartAnyNumberOfSplits) {
+  for (const char* transport : transports) {
+    const Variable chosen("STRETTO_TRANSPORT", transport);
+    run_threads(2, [](const Communicator& world) {
+      auto& next = Communicator::Group::of(world).context().next_group;
+      next = std::uint64_t{1} << 31;
+      const Communicator copy = world.duplicate("copy");
+      EXPECT_NE(copy.id(), world.id());
+      std::int64_t of_world = 1, of_copy = 10;
+      const Work first = world.all_reduce(&of_world, &of_world, 1, DType::i64, ReduceOp::sum, Stream("first"));
+      copy.all_reduce(&of_copy, &of_copy, 1, DType::i64, ReduceOp::sum, Stream::inline_()).wait();
+      first.wait();
+      EXPECT_EQ(of_world, 2);
+      EXPECT_EQ(of_copy, 20);
+      next = Links::most_ids;
+      EXPECT_THROW(world.duplicate("one too many"), Error);
+    });
+  }
 }
 
 std::ptrdiff_t entries_of(const char* directory) {
