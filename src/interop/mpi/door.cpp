@@ -1,5 +1,7 @@
 #include "door.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -32,11 +34,14 @@ void give_up(const std::string& sentence) {
   PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
   std::fprintf(stderr, "error: stretto-mpi, rank %d: %s\n", rank, sentence.c_str());
   std::fflush(stderr);
+  if (door().is_inherited()) _exit(1);  // MPI is the parent's, and waits here for ever
   // MPICH's launcher ends all ranks at once, and drops what it has not yet read from them.
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   PMPI_Abort(MPI_COMM_WORLD, 1);
   std::abort();
 }
+
+bool Door::is_inherited() const { return process_ != 0 && process_ != getpid(); }
 
 Served::Served(Communicator blocking_calls, Communicator other_calls)
     : blocking(std::move(blocking_calls)), beside(std::move(other_calls)), rank(blocking.rank()), size(blocking.size()) {
@@ -53,6 +58,7 @@ const Stream& Served::stream() const {
 // non-blocking, and must not wait.
 void Door::open() {
   int size = 0;
+  process_ = getpid();
   PMPI_Comm_size(MPI_COMM_WORLD, &size);
   PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, detach, &keyval_, nullptr);
   PMPI_Comm_dup(MPI_COMM_SELF, &own_rank);

@@ -1,4 +1,6 @@
 #pragma once
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -45,6 +47,8 @@ class Door {
   void close();
   bool is_open() const { return open_.load(std::memory_order_acquire); }
 
+  bool is_inherited() const;  // by a child of fork()
+
   // Whether calls can be served at all: MPI_COMM_WORLD has at least two ranks.
   bool serves() const { return is_open() && serves_; }
   // Returns null if calls on `comm` are forwarded.
@@ -68,6 +72,7 @@ class Door {
 
   std::atomic<bool> open_ = false;
   bool serves_ = false;  // written before open_
+  pid_t process_ = 0;    // likewise: that opened it
   int keyval_ = MPI_KEYVAL_INVALID;
   MPI_Comm silent_ = MPI_COMM_NULL;  // has all ranks; no message is ever sent on it
   std::mutex mutex_;

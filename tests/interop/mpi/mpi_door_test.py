@@ -137,6 +137,10 @@ class Door(unittest.TestCase):
             variables = {"STRETTO_TIMEOUT": "20", "STRETTO_TRANSPORT": transport}
             self.run_well(3 if IS_OPEN_MPI else 2, SITUATIONS, "threads_make_communicators", variables=variables)
 
+    def test_a_child_that_calls_ends_at_once(self):
+        done = self.run_well(2, SITUATIONS, "a_child_calls", variables={"STRETTO_TIMEOUT": "20"})
+        self.assertEqual(done.stderr.count("fork()"), 2, done.stderr)
+
     def test_another_order_of_persistent_calls_would_be_noticed(self):  # the control
         self.run_badly("a sum is wrong", 2, SITUATIONS, "persistent_in_wrong_order")
 

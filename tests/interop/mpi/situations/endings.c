@@ -1,4 +1,5 @@
 /* Errors, and ranks that end. */
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "situations.h"
@@ -20,6 +21,21 @@ void one_exits(void) {
   if (rank == 1) _exit(3);
   MPI_Wait(&sum.request, MPI_STATUS_IGNORE);
   MPI_Barrier(MPI_COMM_WORLD);
+}
+
+/* A child of fork() has no part in the job: its call fails, it ends at once, and the ranks go on. */
+void a_child_calls(void) {
+  int one = 1, sum = 0, status = 0;
+  pid_t child;
+  MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  child = fork();
+  if (child == 0) {
+    MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    _exit(0);
+  }
+  expect(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 1, "the child did not fail");
+  MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  expect(sum == size, "the ranks do not go on");
 }
 
 void one_aborts(void) {

@@ -31,7 +31,8 @@ int main(int argc, char** argv) {
                     {"unused_communicators_take_little", unused_communicators_take_little},
                     {"errors_that_return", errors_that_return},
                     {"one_exits", one_exits},
-                    {"one_aborts", one_aborts}};
+                    {"one_aborts", one_aborts},
+                    {"a_child_calls", a_child_calls}};
   int threading = argc == 2 && strncmp(argv[1], "threads", 7) == 0 ? MPI_THREAD_MULTIPLE : MPI_THREAD_SINGLE;
   MPI_Init_thread(&argc, &argv, threading, &threading);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);

@@ -73,3 +73,4 @@ void threads_make_communicators(void);
 void errors_that_return(void);
 void one_exits(void);
 void one_aborts(void);
+void a_child_calls(void);
