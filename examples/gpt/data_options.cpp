@@ -25,11 +25,17 @@ std::unique_ptr<Tokenizer> bpe_tokenizer([[maybe_unused]] const DataOptions& opt
 
 void add_data_options(CLI::App& app, DataOptions& options) {
   app.add_option("--train-data", options.train,
-                 "What to train on: any file, or tokens in llm.c's, nanoGPT's or Megatron-LM's format");
-  app.add_option("--val-data", options.validation, "What to validate on; the last tenth of --train-data when left out");
+                 "What to train on: files, folders and patterns such as 'shard_*.bin', of texts or of tokens in llm.c's, "
+                 "nanoGPT's, Megatron-LM's or NumPy's format; or a mixture such as 0.3 A 0.7 B")
+      ->trigger_on_parse();  // the last --train-data overrides the others
+  app.add_option("--val-data", options.validation,
+                 "What to validate on, likewise; the last tenth of --train-data when left out")
+      ->trigger_on_parse();
   app.add_option_function<std::string>(
          "--data-format", [&](const std::string& name) { options.format = data_format_from_name(name); },
-         "bytes, llm.c, nanogpt, megatron; auto: llm.c by its header, Megatron-LM by the .idx beside the .bin, else bytes")
+         "bytes, llm.c, nanogpt, megatron, npy; auto: by the header, Megatron-LM by the .idx beside the .bin, else bytes, "
+         "but "
+         "not of a file that is known to be of another format")
       ->default_str("auto");
   app.add_option("--vocab-file", options.vocabulary_file,
                  "encoder.json (vocab.json) of the tokens, for samples and the prompt");
@@ -50,7 +56,7 @@ void check_data_options(const DataOptions& options, bool is_given, std::int64_t&
 std::unique_ptr<Tokenizer> make_tokenizer(const DataOptions& options, bool is_bytes, std::int64_t vocabulary) {
   require(!is_bytes || options.vocabulary_file.empty(),
           "--vocab-file {} is for tokens, but {} was taken for bytes; stretto-tokenize makes tokens of it.",
-          options.vocabulary_file, options.train);
+          options.vocabulary_file, fmt::join(options.train, " "));
   if (is_bytes) return std::make_unique<ByteTokenizer>();
   if (!options.vocabulary_file.empty()) return bpe_tokenizer(options);
   return std::make_unique<NumberTokenizer>(vocabulary);

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "bpe/bpe_tokenizer.hpp"
+#include "data/known_format.hpp"
 #include "data/mapped_file.hpp"
 #include "data/token_writer.hpp"
 #include "fail.hpp"
@@ -22,7 +23,7 @@ struct TokenizeOptions {
   std::string vocabulary, merges, output, validation_output, documents = "files", format;
   std::vector<std::string> inputs;
   std::int64_t validation_tokens = 0;
-  bool decode = false, leaves_separators_out = false;
+  bool decode = false, leaves_separators_out = false, takes_any_input = false;
 };
 
 std::optional<TokenizeOptions> parse(int argc, char** argv) {
@@ -47,6 +48,8 @@ std::optional<TokenizeOptions> parse(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--val-tokens", options.validation_tokens, "So many of the first tokens go to --val-out");
   app.add_option("--val-out", options.validation_output, "The file of the first tokens, to validate on");
+  app.add_flag("--any-input", options.takes_any_input,
+               "Take each INPUT for a text, also one that is known to be packed, a table or JSON lines");
   app.add_flag("--decode", options.decode, "Write the text of tokens");
   app.add_flag("--no-separators", options.leaves_separators_out, "With --decode, leave <|endoftext|> out");
   check_numbers(app);
@@ -62,9 +65,9 @@ std::optional<TokenizeOptions> parse(int argc, char** argv) {
   require(!options.decode || options.inputs.size() == 1, "--decode takes one file of tokens, not {}.",
           options.inputs.size());
   require(options.decode || !options.leaves_separators_out, "--no-separators has no effect without --decode; leave it out.");
-  require(
-      !options.decode || (app.count("--documents") == 0 && app.count("--val-tokens") == 0 && app.count("--val-out") == 0),
-      "--documents, --val-tokens and --val-out have no effect with --decode; leave them out.");
+  for (const char* flag : {"--documents", "--val-tokens", "--val-out", "--any-input"}) {
+    require(!options.decode || app.count(flag) == 0, "{} has no effect with --decode; leave it out.", flag);
+  }
   require((options.validation_tokens > 0) == !options.validation_output.empty() && options.validation_tokens >= 0,
           "--val-tokens {} and --val-out '{}' go together: a number above 0 and a file.", options.validation_tokens,
           options.validation_output);
@@ -159,6 +162,9 @@ void encode(const TokenizeOptions& options, BpeTokenizer& tokenizer) {
   const std::optional<std::int32_t> separator = tokenizer.end_of_text();
   require(options.documents == "none" || separator,
           "{} has no <|endoftext|> to begin documents with; give --documents none.", options.vocabulary);
+  for (const std::string& input : options.inputs) {
+    if (!options.takes_any_input) refuse_known_format(DataFile(input), "--any-input");
+  }
   TrainingAndValidation output(options, tokenizer.size());
   const auto begin = std::chrono::steady_clock::now();
   std::int64_t bytes = 0;
@@ -174,7 +180,7 @@ void encode(const TokenizeOptions& options, BpeTokenizer& tokenizer) {
   }
   output.finish();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  fmt::print("{} bytes in {:.2f} s, {:.1f} MB/s\n", bytes, seconds, 1e-6 * static_cast<double>(bytes) / seconds);
+  fmt::print("{} bytes in {:.2f} s, {:.1f} MiB/s\n", bytes, seconds, static_cast<double>(bytes) / seconds / (1 << 20));
 }
 
 void write_text(const TokenFile& file, const TokenizeOptions& options, const BpeTokenizer& tokenizer) {

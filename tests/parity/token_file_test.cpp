@@ -2,7 +2,10 @@
 // not do.
 #include "data/token_file.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
+
+#include <filesystem>
 
 #include "../temporary_directory.hpp"
 #include "stretto/error.hpp"
@@ -84,6 +87,71 @@ TEST(TokenFileFormats, AreRecognised) {
   }
 }
 
+// NumPy's files: {'descr': ..., 'shape': ...} and the numbers, of any whole type, in rows one after the other.
+std::string npy_file(const std::string& type, const std::string& shape, const std::string& numbers, bool by_columns = false,
+                     char version = 1) {
+  std::string header =
+      fmt::format("{{'descr': {}, 'fortran_order': {}, 'shape': {}, }}", type, by_columns ? "True" : "False", shape);
+  header.resize(118, ' ');
+  const auto length = raw<std::uint32_t>({118});
+  return std::string("\x93NUMPY") + version + '\0' + length.substr(0, version == 1 ? 2 : 4) + header + numbers;
+}
+
+TEST(TokenFileFormats, OfNumpyHaveEveryWholeType) {
+  const TemporaryDirectory directory;
+  const auto tokens = [&](const std::string& content) {
+    const TokenFile file = TokenFile::open(directory.write("a.npy", content));
+    EXPECT_EQ(file.format(), DataFormat::npy);
+    return tokens_of(file);
+  };
+  EXPECT_THAT(tokens(npy_file("'<u2'", "(5,)", raw(five_tokens))), ElementsAre(50256, 1, 2, 65535, 4));
+  EXPECT_THAT(tokens(npy_file("'<i4'", "(1, 2)", raw<std::int32_t>({128000, 7}), false, 2)), ElementsAre(128000, 7));
+  EXPECT_THAT(tokens(npy_file("'<i8'", "(2,)", raw<std::int64_t>({128000, 7}))), ElementsAre(128000, 7));
+  EXPECT_THAT(tokens(npy_file("'|u1'", "(1, 3)", "abc")), ElementsAre('a', 'b', 'c'));
+  const auto error = [&](const std::string& content, DataFormat format = DataFormat::recognised) {
+    return error_of_opening(directory.write("a.npy", content), format);
+  };
+  EXPECT_THAT(error(npy_file("'<f4'", "(1,)", "1234")), AllOf(HasSubstr("'<f4'"), HasSubstr("uint16")));
+  EXPECT_THAT(error(npy_file("'>u2'", "(1,)", "12")), HasSubstr("'>u2'"));
+  EXPECT_THAT(error(npy_file("'<u2'", "(2, 1)", "1234", true)), HasSubstr("ascontiguousarray"));
+  EXPECT_THAT(error(npy_file("'<u2'", "(3,)", "1234")), HasSubstr("4 bytes"));
+  EXPECT_THAT(error(npy_file("'<u2'", "(0,)", "")), HasSubstr("0 bytes"));
+  EXPECT_THAT(error(npy_file("'<u2'", "(4611686018427387904, 8)", "1234")), HasSubstr("4 bytes"));
+  EXPECT_THAT(error(npy_file("'<u2'", "(1,)", "12").substr(0, 60)), HasSubstr("60 bytes"));
+  EXPECT_THAT(error("\x93NUMPY"), HasSubstr("6 bytes"));
+  EXPECT_THAT(error(npy_file("'<u2'", "(1,)", "12"), DataFormat::nanogpt), HasSubstr("NumPy"));
+  EXPECT_THAT(error("text", DataFormat::npy), HasSubstr("NUMPY"));
+}
+
+// Their bytes would be trained on without a word.
+TEST(TokenFileFormats, OfOtherToolsAreRefused) {
+  const TemporaryDirectory directory;
+  const std::string tensors = raw<std::uint64_t>({15}) + R"({"a":{"dtype":1})";
+  for (const auto& [begins, way] :
+       std::vector<std::pair<std::string, std::string>>{{"\x1f\x8b\x08", "gzip -dk"},
+                                                        {"\x28\xb5\x2f\xfd", "zstd -d"},
+                                                        {"BZh91AY&SY", "bzip2 -dk"},
+                                                        {std::string("\xfd"
+                                                                     "7zXZ\0",
+                                                                     6),
+                                                         "xz -dk"},
+                                                        {"PAR1", "read_parquet"},
+                                                        {std::string("ARROW1\0\0", 8), "read_feather"},
+                                                        {"\xff\xff\xff\xff", "from_file"},
+                                                        {"PK\x03\x04", "numpy.save"},
+                                                        {tensors, "safetensors"},
+                                                        {"{\"text\": \"one\"}\n{\"text\": ", "jq -r .text"}}) {
+    const std::string path = directory.write("data", begins + "and more");
+    EXPECT_THAT(error_of_opening(path), AllOf(HasSubstr(path), HasSubstr(way), HasSubstr("--data-format bytes")));
+    EXPECT_TRUE(TokenFile::open(path, DataFormat::bytes).is_bytes());
+    EXPECT_THAT(error_of_opening(path, DataFormat::nanogpt), HasSubstr(way));
+  }
+  EXPECT_EQ(error_of_opening(directory.write("text.jsonl", "no object")), "");
+  EXPECT_THAT(error_of_opening(directory.write("long.jsonl", "{" + std::string(2 << 20, ' ') + "}\n")), HasSubstr("jq"));
+  EXPECT_EQ(error_of_opening(directory.write("source", "{ int i; }\n")), "");
+  EXPECT_EQ(error_of_opening(directory.write("source", "{\"text\": 1}")), "") << "an object that no line ends";
+}
+
 // A .bin without a header could be nanoGPT's or anything else.
 TEST(TokenFileFormats, AreNotGuessed) {
   const TemporaryDirectory directory;
@@ -92,9 +160,13 @@ TEST(TokenFileFormats, AreNotGuessed) {
   EXPECT_THAT(tokens_of(TokenFile::open(path, DataFormat::nanogpt)), ElementsAre(50256, 1, 2, 65535, 4));
   EXPECT_EQ(TokenFile::open(path, DataFormat::bytes).size(), 10);
   directory.write("train.idx", "another tool's index");
-  EXPECT_THAT(error_of_opening(path), HasSubstr("--data-format nanogpt"));
+  EXPECT_THAT(error_of_opening(path),
+              AllOf(HasSubstr("train.idx does not begin with MMIDIDX"), HasSubstr("--data-format nanogpt")));
+  EXPECT_THAT(error_of_opening(directory / "train"), HasSubstr("train.idx does not begin with MMIDIDX"));
+  std::filesystem::remove(directory / "train.idx");
+  EXPECT_THAT(error_of_opening(directory / "train"), HasSubstr("train.idx: No such file"));
   EXPECT_THAT(error_of_opening(directory.write("m.idx", MegatronParts().index())), HasSubstr("give the .bin"));
-  for (const char* const name : {"auto", "bytes", "llm.c", "nanogpt", "megatron"}) {
+  for (const char* const name : {"auto", "bytes", "llm.c", "nanogpt", "megatron", "npy"}) {
     EXPECT_STREQ(gpt::name(gpt::data_format_from_name(name)), name);
   }
 }

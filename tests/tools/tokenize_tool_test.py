@@ -1,6 +1,7 @@
 """stretto-tokenize seen from outside, and stretto-train on its tokens: what is written where, and what comes back."""
-import os
+import gzip
 import json
+import os
 import pathlib
 import re
 import struct
@@ -82,7 +83,8 @@ class Tokenize(unittest.TestCase):
                     self.assertEqual(back.read_bytes(), text)
                     for file in self.directory.glob("out.*"):
                         file.unlink()
-        self.tokenize(self.text, "--out", self.output)
+        self.text.write_bytes(text := gzip.compress(b"the"))
+        self.tokenize(self.text, "--any-input", "--out", self.output)
         self.tokenize("--decode", self.output, "--out", back)
         self.assertEqual(back.read_bytes(), b"<|endoftext|>" + text)
 
@@ -116,6 +118,10 @@ class Tokenize(unittest.TestCase):
         refused([self.text, *out, "--decode", "--documents", "none"], "--decode")
         refused([self.text, *out, "--no-separators"], "--decode")
         refused([self.text, *out, "--decode"], "text", "no file of tokens")
+        packed = self.directory / "packed"
+        packed.write_bytes(gzip.compress(b"the"))
+        refused([packed, *out], packed, "gzip -dk", "--any-input")
+        refused([self.output, "--any-input", *out, "--decode"], "--any-input", "--decode")
         (self.directory / "headerless.bin").write_bytes(b"\xff\xff")
         refused([self.directory / "headerless.bin", *out, "--decode"], "by --format nanogpt")
         refused([self.directory / "headerless.bin", *out, "--decode", "--format", "nanogpt"], "the --vocab of", "another --format.")

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "fail.hpp"
@@ -39,16 +40,21 @@ DataFile::DataFile(const std::string& path) : path_(path) {
   size_ = status.st_size;
   const bool is_regular = S_ISREG(status.st_mode);
   if (is_regular && size_ > 0) return;
-  close(file_);  // no destructor is run
+  close();  // no destructor is run
   fail(ErrorCode::io, "{} is {}.", path,
        is_regular                ? "empty"
        : S_ISDIR(status.st_mode) ? "a directory; give a file"
                                  : "no regular file; copy what it gives into one");
 }
 
-DataFile::~DataFile() { close(file_); }
+DataFile::~DataFile() { close(); }
+
+void DataFile::close() {
+  if (file_ >= 0) ::close(std::exchange(file_, -1));
+}
 
 void DataFile::read(std::int64_t offset, std::int64_t bytes, void* out) const {
+  if (file_ < 0) return DataFile(path_).read(offset, bytes, out);
   auto* to = static_cast<std::byte*>(out);
   while (bytes > 0) {
     const ssize_t got = pread(file_, to, static_cast<std::size_t>(bytes), offset);
@@ -71,8 +77,9 @@ std::string DataFile::text() const {
   return result;
 }
 
-std::uint64_t DataFile::digest() const {
-  const std::int64_t pieces = std::min(digest_pieces, (size_ + digest_piece - 1) / digest_piece);
+std::uint64_t DataFile::digest(std::size_t files) const {
+  const std::int64_t most = std::max<std::int64_t>(1, digest_pieces / static_cast<std::int64_t>(files));
+  const std::int64_t pieces = std::min(most, (size_ + digest_piece - 1) / digest_piece);
   std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(size_, digest_piece)));
   const auto bytes = static_cast<std::int64_t>(buffer.size());
   XXH3_state_t state;

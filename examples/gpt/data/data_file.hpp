@@ -20,9 +20,12 @@ class DataFile {
   void read(std::int64_t offset, std::int64_t bytes, void* out) const;
   // The whole file. Throws Error(io) for one of more than 256 MiB, as no vocabulary or configuration has.
   std::string text() const;
-  // Of the size and the whole file, or in a large one of 16 MiB that are spread over it, so that it takes milliseconds.
-  std::uint64_t digest() const;
+  // Of the size and the whole file, or in a large one of 16 MiB that are spread over it, so that it takes milliseconds. As
+  // one of so many files, it reads that part of 16 MiB.
+  std::uint64_t digest(std::size_t files = 1) const;
   int descriptor() const { return file_; }
+  // Gives the descriptor back, of which a process has few. From now on each read() opens the file.
+  void close();
 
  private:
   std::string path_;

@@ -33,10 +33,7 @@ bool has_llmc_magic(const DataFile& file) {
 }
 
 TokenFile TokenFile::open_llmc(const std::string& path) {
-  TokenFile result;
-  result.path_ = path;
-  result.format_ = DataFormat::llmc;
-  result.file_ = std::make_shared<DataFile>(path);
+  TokenFile result(path, DataFormat::llmc);
   const DataFile& file = *result.file_;
   const std::int32_t magic = header_number(file, 0), version = header_number(file, 1), count = header_number(file, 2);
   const LlmcKind* kind = nullptr;

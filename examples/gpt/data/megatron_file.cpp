@@ -104,7 +104,8 @@ class MegatronIndex {
 }  // namespace
 
 bool is_megatron_index(const std::string& path) {
-  if (!std::filesystem::is_regular_file(path)) return false;
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return false;
   std::ifstream file(path, std::ios::binary);
   std::array<char, megatron_magic.size()> beginning{};
   return file.read(beginning.data(), beginning.size()) &&
@@ -113,10 +114,7 @@ bool is_megatron_index(const std::string& path) {
 
 TokenFile TokenFile::open_megatron(const std::string& prefix) {
   const MegatronIndex index(prefix + ".idx");
-  TokenFile result;
-  result.path_ = prefix + ".bin";
-  result.format_ = DataFormat::megatron;
-  result.file_ = std::make_shared<DataFile>(result.path_);
+  TokenFile result(prefix + ".bin", DataFormat::megatron);
   result.type_ = index.type();
   result.size_ = index.tokens();
   index.check_documents();

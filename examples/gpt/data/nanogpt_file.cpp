@@ -1,4 +1,5 @@
 // nanoGPT's token files (data/*/prepare.py): 16-bit tokens without a header.
+#include "data/known_format.hpp"
 #include "data/token_file.hpp"
 #include "fail.hpp"
 
@@ -7,13 +8,11 @@ namespace gpt {
 using stretto::ErrorCode;
 
 TokenFile TokenFile::open_nanogpt(const std::string& path, const TokenFlags& flags) {
-  TokenFile result;
-  result.path_ = path;
-  result.format_ = DataFormat::nanogpt;
-  result.file_ = std::make_shared<DataFile>(path);
+  TokenFile result(path, DataFormat::nanogpt);
   if (has_llmc_magic(*result.file_)) {
     fail(ErrorCode::io, "{} has llm.c's header, which would be read as tokens; give {} llm.c.", path, flags.format);
   }
+  refuse_known_format(*result.file_, std::string(flags.format) + " bytes");
   if (result.file_->size() % 2 != 0) {
     fail(ErrorCode::io, "{} has {} bytes, an odd number; nanoGPT's tokens take 2 bytes each.", path, result.file_->size());
   }

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "data/known_format.hpp"
 #include "fail.hpp"
 
 namespace gpt {
@@ -13,7 +14,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::array<const char*, 5> format_names = {"auto", "bytes", "llm.c", "nanogpt", "megatron"};
+constexpr std::array<const char*, 6> format_names = {"auto", "bytes", "llm.c", "nanogpt", "megatron", "npy"};
 
 // "x" for "x.bin".
 std::string without_bin(const std::string& path) { return path.ends_with(".bin") ? path.substr(0, path.size() - 4) : path; }
@@ -42,6 +43,9 @@ std::int64_t bytes_of(TokenType type) {
   return 8;
 }
 
+TokenFile::TokenFile(const std::string& path, DataFormat format)
+    : path_(path), format_(format), file_(std::make_shared<DataFile>(path)) {}
+
 TokenFile TokenFile::open(const std::string& path, DataFormat format, const TokenFlags& flags) {
   TokenFile result = [&] {
     switch (format) {
@@ -50,6 +54,7 @@ TokenFile TokenFile::open(const std::string& path, DataFormat format, const Toke
       case DataFormat::llmc: return open_llmc(path);
       case DataFormat::nanogpt: return open_nanogpt(path, flags);
       case DataFormat::megatron: return open_megatron(without_bin(path));
+      case DataFormat::npy: return open_npy(path);
     }
     return open_recognised(path, flags);
   }();
@@ -58,26 +63,26 @@ TokenFile TokenFile::open(const std::string& path, DataFormat format, const Toke
 }
 
 TokenFile TokenFile::open_recognised(const std::string& path, const TokenFlags& flags) {
-  const std::string prefix = without_bin(path);
-  if ((prefix != path || !fs::exists(path)) && is_megatron_index(prefix + ".idx")) return open_megatron(prefix);
+  const std::string prefix = without_bin(path), index = prefix + ".idx";
+  std::error_code ignored;
+  const bool has_index = fs::exists(index, ignored);
+  const bool is_prefix = !fs::exists(path, ignored) && (has_index || fs::exists(prefix + ".bin", ignored));
+  if (is_prefix || (prefix != path && is_megatron_index(index))) return open_megatron(prefix);
   const DataFile file(path);
   if (has_llmc_magic(file)) return open_llmc(path);
-  if (is_megatron_index(path)) {
-    fail(ErrorCode::io, "{} is an index of Megatron-LM's; give the .bin file beside it.", path);
-  }
+  if (has_npy_magic(file)) return open_npy(path);
+  refuse_known_format(file, std::string(flags.format) + " bytes");
   if (prefix != path) {
     fail(ErrorCode::io,
-         "{0} has neither llm.c's header nor Megatron-LM's {1}.idx beside it; say what it is by {2} nanogpt or {2} "
-         "bytes.",
-         path, prefix, flags.format);
+         "{} has neither llm.c's header nor Megatron-LM's index beside it{}; say what it is by {} nanogpt or "
+         "{} bytes.",
+         path, has_index ? fmt::format(", since {} does not begin with MMIDIDX", index) : "", flags.format, flags.format);
   }
   return open_bytes(path);
 }
 
 TokenFile TokenFile::open_bytes(const std::string& path) {
-  TokenFile result;
-  result.path_ = path;
-  result.file_ = std::make_shared<DataFile>(path);
+  TokenFile result(path, DataFormat::bytes);
   result.size_ = result.file_->size();
   return result;
 }
