@@ -93,6 +93,8 @@ class ElasticTraining {
     fewer.data_parallel = 0;  // follows from the ranks
     const bool has_one_copy = fewer.mesh_on(ranks).divided(token_axes).empty();
     if (has_one_copy) fewer.check_replicas = 0;
+    if (!fewer.has_ranks_to_compare(ranks)) fewer.straggler_threshold.reset();
+    if (ranks == 1) fewer.first_step_timeout = 0;
     return fewer;
   }
 

@@ -5,6 +5,7 @@
 
 #include "data_options.hpp"
 #include "fail.hpp"
+#include "flag_hints.hpp"
 #include "flag_values.hpp"
 #include "hf/hf_weights.hpp"
 #include "number_flags.hpp"
@@ -12,6 +13,7 @@
 #include "precision_options.hpp"
 #include "report.hpp"
 #include "sequence_options.hpp"
+#include "stragglers.hpp"
 #include "stretto/layers/checkpoint.hpp"
 #include "stretto/overlap/trace.hpp"
 #include "zero_options.hpp"
@@ -19,14 +21,6 @@
 namespace gpt {
 
 using stretto::find_checkpoint;
-
-namespace {
-
-// A GPU's links need larger messages than a host's memory. This is the default of PyTorch's DistributedDataParallel, not a
-// measured value.
-constexpr std::size_t gpu_bucket_bytes = std::size_t{25} << 20;
-
-}  // namespace
 
 std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   CommandLine line;
@@ -40,6 +34,8 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.set_help_flag("-h,--help", "Print this help");
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // later flags override those of a script
 
+  const auto group = [&](const char* name) { app.option_defaults()->group(name); };
+  group("Ranks and layout");
   app.add_option("--nproc", line.nproc, "Ranks to start on this host (leave it out under mpirun or torchrun)");
   app.add_option("--tensor-model-parallel-size,--tp", line.tensor_parallel, "Ranks that share each layer")
       ->capture_default_str();
@@ -49,12 +45,14 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option("--dp", line.data_parallel, "Data-parallel ranks; derived when left out, checked when given");
 
   app.add_option("--device", device, "cpu, or cuda: each rank on a GPU")->capture_default_str();
+  group("Model");
   app.add_option("--num-layers", model.layers, "Transformer blocks")->capture_default_str();
   app.add_option("--hidden-size", model.hidden, "Width of the residual stream")->capture_default_str();
   app.add_option("--num-attention-heads", model.heads, "Attention heads")->capture_default_str();
   app.add_option("--seq-length", model.sequence, "Tokens of a sequence")->capture_default_str();
   app.add_option("--vocab-size", model.vocabulary, "Rows of the embedding table; bytes need 256, GPT-2's tokens 50257")
       ->capture_default_str();
+  group("Batch and optimizer");
   app.add_option("--micro-batch-size", trainer.micro_batch, "Sequences that a rank computes at a time")
       ->capture_default_str();
   const CLI::Option* const global_batch =
@@ -70,18 +68,23 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option("--weight-decay", trainer.adamw.weight_decay, "Weight decay of AdamW, for matrices")->capture_default_str();
   app.add_option("--clip-grad", trainer.clip_norm, "Largest gradient norm; 0 for none")->capture_default_str();
   app.add_option("--seed", trainer.seed, "Seed of initialisation, data order and samples")->capture_default_str();
-  app.add_flag("--no-overlap", no_overlap, "Communicate after computing instead of beside it (same result, bit for bit)");
 
+  group("Types and memory");
   add_precision_options(app, trainer);
+  group("ZeRO and overlap");
   add_zero_options(app, trainer.sharding);
+  app.add_flag("--no-overlap", no_overlap, "Communicate after computing instead of beside it (same result, bit for bit)");
   app.add_flag("--deterministic", line.deterministic, "Sum in the order of the ranks (STRETTO_DETERMINISTIC=1)");
 
+  group("Data");
   add_data_options(app, line.data);
+  group("Reports");
   app.add_option("--eval-interval", line.eval_interval, "Steps between validations; at the end when 0")
       ->capture_default_str();
   app.add_option("--sample-interval", line.sample_interval, "Steps between samples; at the end when 0")
       ->capture_default_str();
   app.add_option("--prompt", line.prompt, "Beginning of samples");
+  group("Checkpoints and models");
   app.add_option("--save", line.save, "Directory for checkpoints");
   app.add_option("--save-interval", line.save_interval, "Steps between checkpoints; at the end when 0")
       ->capture_default_str();
@@ -93,6 +96,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option("--resume", resume, "Go on from the newest checkpoint in --save; auto: or begin if there is none")
       ->type_name("[auto]")
       ->expected(0, 1);
+  group("Lost, slow and wrong ranks");
   app.add_option("--max-restarts", line.max_restarts,
                  "With --nproc, how often the ranks start again when one is lost, from the newest checkpoint in --save")
       ->capture_default_str();
@@ -100,22 +104,26 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
                "When ranks are lost, go on with the replicas that are left, from the newest checkpoint in --save");
   app.add_flag("--replicate-state", line.replicate_state,
                "With --elastic, keep the state of each rank in another one's memory after every step, and go on from there");
+  group("Reports");
   app.add_option("--log-dir", line.log_dir, "Directory for metrics.jsonl and loss.svg");
   app.add_flag("--comm-report", line.comm_report,
                "At the end, run steps full, computation only, communication only and serial, and print how much "
                "communication is hidden");
   app.add_option("--trace", line.trace, "Write what every rank did when to this file, for Perfetto");
+  group("Lost, slow and wrong ranks");
   app.add_option("--check-replicas", line.check_replicas,
                  "Steps between comparisons of the parameters' checksums on all ranks that hold copies; none when 0")
       ->capture_default_str();
   app.add_option("--straggler-threshold", line.straggler_threshold,
                  "Share of the step for which the others wait for one rank, from which on the step line names it")
-      ->capture_default_str();
+      ->default_str(fmt::format("{}", Stragglers::usual_threshold));
   app.add_option(
          "--first-step-timeout", line.first_step_timeout,
          "Seconds for which an operation waits for another rank until the first step is over; STRETTO_TIMEOUT when 0")
       ->capture_default_str();
+  group("Reports");
   app.add_option("--log-interval", line.log_interval, "Steps between printed lines")->capture_default_str();
+  group("Plans without ranks");
   app.add_flag("--dry-run", line.dry_run, "Print the memory and the traffic of a rank by formula, and start no rank");
   app.add_option("--ranks", line.planned_ranks, "With --dry-run, the number of ranks");
   app.add_option("--json", line.json, "With --dry-run, write the figures to this file");
@@ -127,7 +135,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
     std::fputs(app.help().c_str(), stdout);
     return std::nullopt;
   } catch (const CLI::ParseError& error) {
-    fail(stretto::ErrorCode::invalid_argument, "{}; --help lists the flags.", error.what());
+    refuse_command_line(app, error);
   }
   trainer.sharding.overlap = !no_overlap;
   check_precision_options(app, trainer);
@@ -137,7 +145,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   line.device = stretto::device_from_name(device);
   require(resume.empty() || resume == "auto", "--resume '{}' is unknown; give auto, or nothing.", resume);
   if (app.count("--resume") > 0) line.resume = resume.empty() ? Resume::yes : Resume::if_any;
-  if (line.device == stretto::Device::cuda) trainer.sharding.unit_bytes = gpu_bucket_bytes;
+  trainer.sharding.unit_bytes = trainer.sharding.usual_unit_bytes(line.device);  // also of a dry run, which has no device
   require(line.dry_run || (line.planned_ranks == 0 && line.json.empty()),
           "--ranks and --json describe a dry run; add --dry-run, or start ranks with --nproc.");
   require(line.planned_ranks == 0 || line.nproc == 0,
@@ -145,6 +153,11 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   line.default_batch = global_batch->count() == 0;
   check_layout_options(app, line);
   if (min_lr->count() == 0) line.min_lr = line.lr / 10;
+  require(
+      line.ring > 1 || app.count("--cp-layout") == 0 || (line.layout.automatic && app.count("--cp") == 0),
+      "--cp-layout {} divides sequences over the ranks of --cp, and --cp {} is a single one; give a larger --cp, or leave "
+      "it out.",
+      name(trainer.sequence.layout), line.ring);
   line.values = flag_values(app);
   // These may come from another flag, or from a file that it names.
   for (auto& [name, value] : line.values) {
@@ -199,8 +212,21 @@ void CommandLine::check(int ranks, int rank) const {
   require(lr > 0 && min_lr >= 0 && trainer.clip_norm >= 0 && trainer.adamw.weight_decay >= 0,
           "--lr {} must be above 0; --min-lr {}, --clip-grad {} and --weight-decay {} cannot be negative.", lr, min_lr,
           trainer.clip_norm, trainer.adamw.weight_decay);
-  require(straggler_threshold > 0 && straggler_threshold <= 1, "--straggler-threshold {} is no share of a step; give 0.1.",
-          straggler_threshold);
+  require(min_lr <= lr, "--min-lr {} is above --lr {}, so that the rate would rise to the end; give at most --lr.", min_lr,
+          lr);
+  require(warmup <= steps || steps == 0,
+          "--lr-warmup-iters {} are more than --train-iters {}, so that --lr {} is never reached; give fewer.", warmup,
+          steps, lr);
+  require(!straggler_threshold || (*straggler_threshold > 0 && *straggler_threshold <= 1),
+          "--straggler-threshold {} is no share of a step; give 0.1.", straggler_threshold.value_or(0));
+  require(
+      !straggler_threshold || has_ranks_to_compare(ranks),
+      "--straggler-threshold {} compares ranks that do the same work, and of {} ranks with --pp {} none do; leave it out.",
+      straggler_threshold.value_or(0), ranks, pipeline_parallel);
+  require(first_step_timeout == 0 || ranks > 1,
+          "--first-step-timeout {} is of waits for other ranks, and {} rank has none; "
+          "leave it out.",
+          first_step_timeout, ranks);
   require(first_step_timeout >= 0, "--first-step-timeout {} is no time; give seconds, or 0 for STRETTO_TIMEOUT.",
           first_step_timeout);
   require(!data.train.empty(), "--train-data names no text to train on; give any file.");

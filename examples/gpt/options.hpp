@@ -35,7 +35,7 @@ struct CommandLine {
   int keep = 0;  // checkpoints; 0: all
   std::int64_t save_interval = 0, eval_interval = 0, sample_interval = 0, log_interval = 10;
   std::int64_t check_replicas = 0;  // steps between comparisons; 0: none
-  double straggler_threshold = 0.1;
+  std::optional<double> straggler_threshold;
   double first_step_timeout = 0;  // seconds; 0: STRETTO_TIMEOUT
   Resume resume = Resume::no;
   int max_restarts = 0;
@@ -52,6 +52,8 @@ struct CommandLine {
   bool scales_loss() const { return trainer.sharding.dtype == stretto::DType::f16; }
   // The layout of so many ranks. Throws if they do not divide into it.
   stretto::MeshShape mesh_on(int ranks) const;
+  // Whether some ranks do the same work, so that one of them can be slow.
+  bool has_ranks_to_compare(int ranks) const { return ranks > (layout.automatic ? 1 : pipeline_parallel); }
   // Returns the tokenizer of samples and the prompt. Throws if the prompt has no tokens in it.
   std::unique_ptr<Tokenizer> tokenizer(const TokenData& data) const;
   // Checks everything that can be checked before a rank is started. Does not touch a GPU, since the process may still fork.

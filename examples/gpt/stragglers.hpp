@@ -29,6 +29,7 @@ std::optional<SlowRank> slowest(const std::vector<RankSteps>& ranks, const std::
 class Stragglers {
  public:
   static constexpr int interval = 50;  // steps; in fewer of them, chance decides
+  static constexpr double usual_threshold = 0.1;
 
   // mesh must outlive this object.
   Stragglers(const stretto::Mesh& mesh, double threshold);

@@ -11,6 +11,7 @@
 #include "data/mapped_file.hpp"
 #include "data/token_writer.hpp"
 #include "fail.hpp"
+#include "flag_hints.hpp"
 #include "number_flags.hpp"
 
 namespace gpt {
@@ -59,7 +60,7 @@ std::optional<TokenizeOptions> parse(int argc, char** argv) {
     std::fputs(app.help().c_str(), stdout);
     return std::nullopt;
   } catch (const CLI::ParseError& error) {
-    fail(stretto::ErrorCode::invalid_argument, "{}; --help lists the flags.", error.what());
+    refuse_command_line(app, error);
   }
   if (options.format.empty()) options.format = options.decode ? "auto" : "llm.c";
   require(!options.decode || options.inputs.size() == 1, "--decode takes one file of tokens, not {}.",

@@ -1,5 +1,7 @@
 """A user's mistake ends the program with one line that names the values; no process and no file is left."""
+import gzip
 import os
+import re
 import subprocess
 import unittest
 
@@ -61,6 +63,9 @@ class BadInput(FaultTest):
         self.expect_refusal({"--train-data": headerless}, [headerless, "--data-format nanogpt"])
         self.expect_refusal({"--data-format": "parquet"}, ["'parquet'", "auto, bytes, llm.c, nanogpt, megatron"])
         self.expect_refusal({"--data-format": "llm.c"}, [self.text, "20240520"])
+        packed = self.directory / "packed"
+        packed.write_bytes(gzip.compress(b"text"))
+        self.expect_refusal({"--train-data": packed}, [packed, "gzip -dk", "--data-format bytes"])
         self.expect_refusal({"--data-format": "megatron"}, [f"{self.text}.idx", "No such file"])
         self.expect_refusal({"--train-data": headerless, "--data-format": "nanogpt", "--prompt": "The"}, ["'The'", "--vocab-file"])
         self.expect_refusal({"--vocab-file": self.text}, [f"--vocab-file '{self.text}'", "--merges-file ''"])
@@ -152,12 +157,27 @@ class BadInput(FaultTest):
         self.assertTrue(all(character.isprintable() or character == "\n" for character in done.stdout), done.stdout)
         for flag in ("--nproc", "--dtype", "--train-data", "--resume", "--log-interval"):  # first, last, some between
             self.assertIn(flag, done.stdout)
+        groups = re.findall(r"^(\w.*):$", done.stdout, re.M)
+        self.assertLess(groups.index("Model"), groups.index("Data"))
 
     def test_flags(self):
         self.expect_refusal({"--colour": "red"}, ["--colour", "--help"])
+        for wrong, right in (("--learning-rate", "--lr?"), ("--bf16", "--dtype bf16?"), ("--batch_size", "--micro-batch-size?"),
+                             ("--train-iter", "--train-iters?"), ("--wieght-decay", "--weight-decay?"), ("--data-path=x", "--train-data?")):
+            self.expect_refusal({wrong: True}, [wrong.split("=")[0], right])
         self.expect_refusal({"--dtype": "fp12"}, ["--dtype", "fp12", "bf16"])
         self.expect_refusal({"--train-iters": "many"}, ["--train-iters", "many"])
         self.expect_refusal({"--lr": -1}, ["--lr -1"])
+
+    def test_flags_without_effect(self):
+        self.expect_refusal_before_ranks_start({"--cp-layout": "striped"}, ["--cp-layout striped", "--cp 1"])
+        self.expect_refusal_before_ranks_start({"--lr": 0.01, "--min-lr": 0.1}, ["--min-lr 0.1", "--lr 0.01"])
+        self.expect_refusal_before_ranks_start({"--lr-warmup-iters": 6}, ["--lr-warmup-iters 6", "--train-iters 5"])
+        self.expect_refusal_before_ranks_start({"--straggler-threshold": 0.2, "--nproc": 1}, ["--straggler-threshold 0.2", "1 ranks"])
+        self.expect_refusal_before_ranks_start({"--straggler-threshold": 0.2, "--pp": 2}, ["--straggler-threshold 0.2", "--pp 2"])
+        self.expect_refusal_before_ranks_start({"--first-step-timeout": 9, "--nproc": 1}, ["--first-step-timeout 9", "1 rank"])
+        self.expect_success(self.start({"--nproc": 2, "--straggler-threshold": 0.2, "--first-step-timeout": 9, "--cp": 2, "--cp-layout": "striped",
+                                        "--lr": 0.01, "--min-lr": 0.01, "--lr-warmup-iters": 5}))
 
     def test_replicas(self):
         self.expect_success(self.start({"--nproc": 2, "--check-replicas": 1, "--zero": 0}))

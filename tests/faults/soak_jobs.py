@@ -67,6 +67,8 @@ class Stage:
             flags = {flag: draw.choice(values) for flag, values in CHOICES.items()}
             if flags["--pp"] == 1:
                 flags["--schedule"] = "1f1b"
+            if flags["--cp"] == 1:
+                flags["--cp-layout"] = None
             if ranks % math.prod(flags[axis] for axis in ("--tp", "--pp", "--cp", "--ulysses")) != 0:
                 continue  # it would be refused
             if subprocess.run(training({**always, **flags, "--dry-run": True, "--ranks": ranks}), capture_output=True).returncode == 0:
