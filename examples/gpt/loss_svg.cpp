@@ -13,10 +13,10 @@ constexpr double width = 860, height = 420, left = 60, right = 20, top = 40, bot
 constexpr const char* style = R"(<style>
 text { font: 12px system-ui, sans-serif } .title { font-size: 15px } polyline { fill: none } .smooth { stroke-width: 2 }
 .paper { fill: #fcfcfb } text { fill: #66645f } .grid { stroke: #dddbd5 } .loss { stroke: #9ec3ee }
-.smooth { stroke: #2a78d6 } .key { fill: #2a78d6 } .validation { fill: #d0501f }
+.smooth { stroke: #2a78d6 } .key { fill: #2a78d6 } .pale { fill: #9ec3ee } .validation { fill: #d0501f }
 @media (prefers-color-scheme: dark) {
   .paper { fill: #1a1a19 } text { fill: #a5a39c } .grid { stroke: #3a3936 } .loss { stroke: #28507d }
-  .smooth { stroke: #5a9ff0 } .key { fill: #5a9ff0 } .validation { fill: #ee7a4a }
+  .smooth { stroke: #5a9ff0 } .key { fill: #5a9ff0 } .pale { fill: #28507d } .validation { fill: #ee7a4a }
 }
 </style>
 )";
@@ -50,17 +50,16 @@ std::string polyline(const std::vector<CurvePoint>& points, const Axis& x, const
   return fmt::format("<polyline class=\"{}\" points=\"{}\"/>\n", look, path);
 }
 
-// An exponential average over about a fiftieth of the run, divided by the sum of its weights (Kingma and Ba 2015): otherwise
-// the first loss, far above all others, would pull up the beginning of the curve.
+// The mean of about a fiftieth of the run around each point, of as many points before it as behind it: a mean of what came
+// before alone would lie far above a loss that falls fast at the beginning.
 std::vector<CurvePoint> smoothed(const std::vector<CurvePoint>& points) {
-  const double keep = 1 - 1 / std::max(1.0, static_cast<double>(points.size()) / 50);
+  std::vector<double> sums{0};  // of the points before
+  for (const CurvePoint& point : points) sums.push_back(sums.back() + point.y);
   std::vector<CurvePoint> smooth;
-  double sum = 0;
-  double weights = 0;
-  for (const CurvePoint& point : points) {
-    sum = keep * sum + point.y;
-    weights = keep * weights + 1;
-    smooth.push_back({point.x, sum / weights});
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    const std::size_t around = std::min({points.size() / 100, i, points.size() - 1 - i});
+    const double mean = (sums[i + around + 1] - sums[i - around]) / static_cast<double>(2 * around + 1);
+    smooth.push_back({points[i].x, mean});
   }
   return smooth;
 }
@@ -107,7 +106,8 @@ std::string loss_svg(const std::vector<CurvePoint>& loss, const std::vector<Curv
     svg += fmt::format("<circle class=\"validation\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\"/>", x(point.x), y(point.y));
     svg += text(x(point.x), y(point.y) - 8, "middle", fmt::format("{:.3f}", point.y), "validation");
   }
-  svg += text(width - right - 80, 22, "end", "training (smoothed)", "key");
+  svg += text(width - right - 150, 22, "end", "training, each step", "pale");
+  svg += text(width - right - 80, 22, "end", "smoothed", "key");
   svg += text(width - right, 22, "end", "validation", "validation");
   return svg + "</svg>\n";
 }

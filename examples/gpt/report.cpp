@@ -16,6 +16,7 @@
 #include "fail.hpp"
 #include "loss_svg.hpp"
 #include "size_text.hpp"
+#include "stretto/stream.hpp"
 
 namespace gpt {
 
@@ -23,7 +24,13 @@ using stretto::ErrorCode;
 
 namespace {
 
-std::string step_line(const StepReport& r) {
+std::string time_text(double seconds) {
+  if (seconds < 100) return fmt::format("{:.0f} s", seconds);
+  if (seconds < 6000) return fmt::format("{:.0f} min", seconds / 60);
+  return fmt::format("{:.1f} h", seconds / 3600);
+}
+
+std::string step_line(const StepReport& r, double seconds_left) {
   std::string line = fmt::format(
       "step {:>4}/{} | loss {:.6f} | norm {:.4g} | lr {:.2e} | {:.1f} ms | {:.0f} tok/s | {:.1f}% MFU | "
       "comm {:.1f} ms exposed {:.1f} ms | sent {} | mem {}",
@@ -40,6 +47,7 @@ std::string step_line(const StepReport& r) {
         fmt::format(" | rank {} is slow: others wait {:.0f}% of the step for it", r.slowest->rank, r.slowest->share * 100);
   }
   if (r.validation_loss) line += fmt::format(" | val loss {:.4f}", *r.validation_loss);
+  if (r.step < r.steps) line += fmt::format(" | {} left", time_text(seconds_left));
   return line;
 }
 
@@ -53,13 +61,18 @@ void make_log_directory(const std::string& path) {
 }
 
 Reporter::Reporter(const std::string& log_directory, std::int64_t log_interval)
-    : terminal_(isatty(STDOUT_FILENO) != 0), log_interval_(log_interval), log_directory_(log_directory) {
+    : terminal_(isatty(STDOUT_FILENO) != 0),
+      log_interval_(log_interval),
+      log_directory_(log_directory),
+      began_(stretto::now_seconds()) {
   if (log_directory.empty()) return;
   make_log_directory(log_directory);
   metrics_ = std::make_unique<MetricsFile>(log_directory + "/metrics.jsonl");
 }
 
 void Reporter::begin_after(std::int64_t step) {
+  begins_after_ = step;
+  began_ = stretto::now_seconds();
   if (!metrics_) return;
   metrics_->keep_first([&](const std::string& line) {
     const auto metrics = nlohmann::json::parse(line, nullptr, false);
@@ -84,7 +97,7 @@ void Reporter::add_to_curves(std::int64_t step, double loss, std::optional<doubl
 }
 
 void Reporter::say(const std::string& line) {
-  // The bar is the last line of a terminal; other lines are printed above it. A sample may contain NUL bytes.
+  // The bar is the last line of a terminal; other lines are printed above it.
   const std::string text = (terminal_ ? "\r\033[K" : "") + line + "\n";
   std::fwrite(text.data(), 1, text.size(), stdout);
   if (terminal_ && last_.steps > 0) draw_bar();
@@ -93,16 +106,16 @@ void Reporter::say(const std::string& line) {
 
 void Reporter::step(const StepReport& report) {
   last_ = report;
-  seconds_per_step_ = seconds_per_step_ == 0 ? report.seconds : 0.9 * seconds_per_step_ + 0.1 * report.seconds;
   add_to_curves(report.step, report.loss, report.validation_loss);
   const bool listed = report.step == 1 || report.step == report.steps || report.step % log_interval_ == 0 ||
                       report.validation_loss || report.skipped || (report.slowest && report.slowest->named);
   if (listed) {
-    say(step_line(report));
+    say(step_line(report, seconds_left()));
   } else if (terminal_) {
     draw_bar();
   }
   if (!metrics_) return;
+  if (report.validation_loss) draw_losses();
   nlohmann::ordered_json metrics{{"step", report.step},
                                  {"loss", report.loss},
                                  {"grad_norm", report.gradient_norm},
@@ -130,10 +143,16 @@ void Reporter::step(const StepReport& report) {
   metrics_->append(metrics.dump());  // NaN and infinity become null
 }
 
+// By the mean of all steps, with what lies between them.
+double Reporter::seconds_left() const {
+  return (stretto::now_seconds() - began_) / static_cast<double>(last_.step - begins_after_) *
+         static_cast<double>(last_.steps - last_.step);
+}
+
 void Reporter::draw_bar() {
   constexpr int width = 30;
   const auto filled = static_cast<std::size_t>(width * last_.step / last_.steps);
-  const auto left = static_cast<std::int64_t>(seconds_per_step_ * static_cast<double>(last_.steps - last_.step));
+  const auto left = static_cast<std::int64_t>(seconds_left());
   const std::string bar = std::string(filled, '#') + std::string(width - filled, '.');
   std::fputs(fmt::format("\r\033[K[{}] {}/{}, {}:{:02} left", bar, last_.step, last_.steps, left / 60, left % 60).c_str(),
              stdout);
@@ -169,6 +188,12 @@ void Reporter::finish(const std::vector<stretto::Record>& records) {
       sum_row(std::get<0>(key), std::get<1>(key), std::get<2>(key), std::get<3>(key), traffic);
     sum_row("all", "", "", "", total);
   }
+  if (!metrics_) return;
+  draw_losses();
+  say(fmt::format("{0}/loss.svg shows the losses, and {0}/metrics.jsonl has the figures of every step.", log_directory_));
+}
+
+void Reporter::draw_losses() const {
   const std::vector<CurvePoint> losses = losses_.points();
   if (losses.empty()) return;
   const std::string path = log_directory_ + "/loss.svg";

@@ -126,7 +126,6 @@ StepResult Trainer::compute_gradients(const FillSlot& fill) {
   // Blocks until a GPU is done, so that the loss is there as well.
   result.gradient_norm = gradient_norm(*sharded_) / result.loss_scale;
   result.loss = mean_loss(losses);
-  if (mesh_.size(Axis::pipeline) > 1) result.pipeline = pipeline_->times();
   return result;
 }
 

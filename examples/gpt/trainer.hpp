@@ -42,8 +42,6 @@ struct StepResult {
   double gradient_norm = 0;  // before clipping
   double loss_scale = 1;     // of the step's backward
   bool updated = true;       // false: the norm is infinite or NaN, and the step was left out
-  // The times of forward and backward; only in a pipeline of several stages.
-  std::optional<stretto::Pipeline::Times> pipeline;
 };
 
 // One rank of data x tensor x pipeline parallel training with gradient accumulation and ZeRO 0 to 3.

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fail.hpp"
+#include "size_text.hpp"
 
 namespace gpt {
 
@@ -22,10 +23,7 @@ constexpr std::array<Kind, 5> kinds = {{{MemoryKind::values, &TrainingMemory::va
                                         {MemoryKind::activations, &TrainingMemory::activations},
                                         {MemoryKind::buffers, &TrainingMemory::buffers}}};
 
-std::string amount(std::int64_t bytes) {
-  const auto number = static_cast<double>(bytes);
-  return bytes >= 1'000'000'000 ? fmt::format("{:.1f} GB", number * 1e-9) : fmt::format("{:.2f} MB", number * 1e-6);
-}
+std::string amount(std::int64_t bytes) { return size_text(static_cast<double>(bytes)); }
 
 // The bytes that are held now, or for kinds that come and go the most so far.
 std::int64_t measured(MemoryKind kind) {

@@ -1,5 +1,7 @@
 #include "training_run.hpp"
 
+#include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -8,6 +10,7 @@
 #include "fail.hpp"
 #include "hf/hf_weights.hpp"
 #include "matrix_rate.hpp"
+#include "printable.hpp"
 #include "report.hpp"
 #include "sampling.hpp"
 #include "step_traffic.hpp"
@@ -61,7 +64,7 @@ class TrainingRun {
         plan_(rank0_ ? plan_training(line.trainer, mesh_.shape(), trainer_.pipeline().schedule()) : TrainingPlan()),
         reporter_(rank0_ ? line.log_dir : "", line.log_interval),
         traffic_(world.ledger()),
-        stragglers_(mesh_, line.straggler_threshold) {
+        stragglers_(mesh_, line.straggler_threshold.value_or(Stragglers::usual_threshold)) {
     if (line.save.empty()) return;
     saver_ = std::make_unique<CheckpointSaver>(
         trainer_.sharded(), trainer_.optimizer(), line.save,
@@ -102,9 +105,22 @@ class TrainingRun {
     } else if (line_.comm_report) {
       report_communication();
     }
+    if (rank0_ && stopped_by == 0 && line_.steps > 0) reporter_.say(what_next());
   }
 
  private:
+  std::string what_next() const {
+    if (line_.save.empty()) return "The run ends without a checkpoint, which --save DIR would write.";
+    std::string vocabulary;
+    if (!line_.data.vocabulary_file.empty()) {
+      vocabulary = fmt::format(" --vocab-file {} --merges-file {}", line_.data.vocabulary_file, line_.data.merges_file);
+    }
+    return fmt::format(
+        "Next: {} --nproc 1 --train-iters 0 --load {}{} --prompt TEXT writes on from a text; the same command "
+        "with --resume and a larger --train-iters than {} trains on.",
+        program_invocation_name, line_.save, vocabulary, line_.steps);
+  }
+
   void load() {
     if (!line_.hf.load.empty()) return begin_with_hf_model();
     const bool resumes = line_.resume == Resume::yes;
@@ -159,13 +175,14 @@ class TrainingRun {
     report.loss = result.loss;
     report.gradient_norm = result.gradient_norm;
     if (line_.scales_loss()) report.loss_scale = result.loss_scale;
-    report.pipeline = result.pipeline;
     report.skipped = !result.updated;
     report.lr = schedule.at(step);
     const double tokens = static_cast<double>(batch * line_.trainer.model.sequence);
     report.tokens_per_second = tokens / report.seconds;
-    report.mfu = report.tokens_per_second * line_.trainer.model.flops_per_token(trainer_.parameters().global_elements()) /
-                 (rate_ * mesh_.world().size());
+    const double rate = report.tokens_per_second / mesh_.world().size() *
+                        line_.trainer.model.flops_per_token(trainer_.parameters().global_elements());
+    rate_ = std::max(rate_, rate);  // products may have been measured in a slow moment
+    report.mfu = rate / rate_;
     report.memory_bytes = memory_use(current_device()).peak_bytes;
     if (due(line_.check_replicas, step)) check_replicas(trainer_.sharded());  // before anything is saved
     if (memory_ != nullptr) memory_->wait();  // at most the step that is reported now may be lost
@@ -173,6 +190,8 @@ class TrainingRun {
     const bool shows_memory = rank0_ && step == first_step_;
     const std::string memory = shows_memory ? memory_table_with_measured(plan_.stages.front().memory) : std::string();
     if (last || due(line_.eval_interval, step)) report.validation_loss = validate();
+    const bool listed = step == 0 || due(line_.log_interval, step) || report.validation_loss || report.skipped;
+    if (listed && mesh_.size(Axis::pipeline) > 1) report.pipeline = trainer_.pipeline().times();
     report.slowest = stragglers_.step(report.seconds, report.traffic.exposed_seconds);
     if (rank0_) reporter_.step(report);
     // After the report: a job that goes on from this state does not repeat the step, which would then be missing in
@@ -253,7 +272,7 @@ class TrainingRun {
     if (mesh_.rank(Axis::data) != 0 && !needs_all) return;
     const Trace::Span span = part("sample");
     const std::string text = sample(trainer_, *tokenizer_, line_.prompt, {.seed = line_.trainer.seed});
-    if (rank0_) reporter_.say("\n--- a sample ---\n" + text + "\n----------------\n");
+    if (rank0_) reporter_.say("\n--- a sample ---\n" + printable(text) + "\n----------------\n");
   }
 
   // Must come last: its steps do not train.
@@ -286,7 +305,7 @@ class TrainingRun {
     describe_pipeline();
     reporter_.say(fmt::format(
         "MFU counts 6 parameters + 12 layers width sequence FLOP a token against {:.1f} GFLOP/s, the rate of a rank's "
-        "matrix products measured now",
+        "matrix products measured now, or against the fastest step where that is faster",
         rate_ * 1e-9));
     reporter_.say(memory_table(plan_));
     if (first_step_ > 0) reporter_.say(fmt::format("Continues after step {}.", first_step_));

@@ -180,7 +180,7 @@ int measure(int argc, char** argv) {
           ++checkpoints;
         }
       }
-      const gpt::StepResult done = trainer.step(
+      trainer.step(
           [&](std::int64_t slot, std::int32_t* tokens, std::int32_t* targets) {
             for (std::int64_t i = 0; i <= sequence; ++i) {
               const auto token =
@@ -196,11 +196,12 @@ int measure(int argc, char** argv) {
       }
       if (step < warmup) continue;
       seconds.push_back(device_now() - from);
-      if (!done.pipeline) continue;
-      pipeline["bubble"].push_back(done.pipeline->bubble());
-      pipeline["simulated_bubble"].push_back(done.pipeline->simulated_bubble());
-      pipeline["pipeline_ms"].push_back(done.pipeline->measured * 1e3);
-      pipeline["simulated_ms"].push_back(done.pipeline->simulated * 1e3);
+      if (mesh.size(Axis::pipeline) == 1) continue;
+      const Pipeline::Times times = trainer.pipeline().times();
+      pipeline["bubble"].push_back(times.bubble());
+      pipeline["simulated_bubble"].push_back(times.simulated_bubble());
+      pipeline["pipeline_ms"].push_back(times.measured * 1e3);
+      pipeline["simulated_ms"].push_back(times.simulated * 1e3);
     }
     if (saver) saver->wait();
     trainer.sharded().wait_for_values();

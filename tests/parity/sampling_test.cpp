@@ -2,6 +2,7 @@
 #include "sampling.hpp"
 
 #include "parity.hpp"
+#include "printable.hpp"
 
 namespace parity {
 namespace {
@@ -34,6 +35,16 @@ TEST(Sampling, TakesTheLikeliestAtTemperatureZero) {
   const std::string text = text_of(1, {.length = 40, .temperature = 0, .seed = 1});
   EXPECT_EQ(text_of(2, {.length = 40, .temperature = 0, .seed = 2}), text);
   EXPECT_EQ(text_of(4, {.length = 40, .temperature = 0, .seed = 3}), text);
+}
+
+TEST(Printable, ShowsWhatATerminalMustNotGet) {
+  EXPECT_EQ(gpt::printable("a line\n\tcaf\u00e9 \u6771\u4eac \U0001F600"), "a line\n\tcaf\u00e9 \u6771\u4eac \U0001F600");
+  EXPECT_EQ(gpt::printable(std::string("\0\r\x1b[31m\x7f", 8)), "\\x00\\x0d\\x1b[31m\\x7f");
+  EXPECT_EQ(gpt::printable("\xff\x80z\xc3"), "\\xff\\x80z\\xc3");
+  EXPECT_EQ(gpt::printable("\xc2\x9b\xc0\xaf"), "\\xc2\\x9b\\xc0\\xaf")
+      << "a control character of Latin-1, and a long slash";
+  EXPECT_EQ(gpt::printable("\xed\xa0\x80\xf4\x90\x80\x80"), "\\xed\\xa0\\x80\\xf4\\x90\\x80\\x80");
+  EXPECT_EQ(gpt::printable("\xe6\x9d"), "\\xe6\\x9d") << "half a character";
 }
 
 TEST(Sampling, BeginsALineWithoutAPrompt) {

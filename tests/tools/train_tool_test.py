@@ -160,8 +160,8 @@ class Train(unittest.TestCase):
         """Bytes by kind: by formula, and after the first step."""
         result = self.train("--train-iters", 1, *words)
         self.assertEqual((result.returncode, result.stderr), (0, ""))
-        found = re.findall(r"^  (\w+) +([\d.]+) (MB|GB) +([\d.]+) (MB|GB)$", result.stdout, re.M)
-        unit = {"MB": 1e6, "GB": 1e9}
+        found = re.findall(r"^  (\w+) +([\d.]+) (B|[KMG]iB) +([\d.]+) (B|[KMG]iB)$", result.stdout, re.M)
+        unit = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
         return {kind: (float(plan) * unit[plan_unit], float(held) * unit[held_unit]) for kind, plan, plan_unit, held, held_unit in found}
 
     def test_memory_is_what_the_formulas_say(self):
@@ -251,23 +251,76 @@ class Train(unittest.TestCase):
         self.assertEqual(scales[5:], [262144, 524288])
 
     def test_loss_svg(self):
-        """The smoothed curve is an average whose weights add up to 1, so that it begins at the first loss."""
+        """The smoothed curve is the mean around each step, which does not lag behind, and each curve has its key."""
         log = self.directory / "long"
         result = self.train("--train-iters", 200, "--num-layers", 1, "--log-dir", log)
         self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertIn(f"{log}/loss.svg", result.stdout)
         root = ElementTree.parse(log / "loss.svg").getroot()
         raw, smooth = ([float(pair.split(",")[1]) for element in root.iter("{http://www.w3.org/2000/svg}polyline")
                         if element.get("class") == look for pair in element.get("points").split()] for look in ("loss", "smooth"))
         losses = [json.loads(line)["loss"] for line in (log / "metrics.jsonl").read_text().splitlines()]
         pixels = (raw[-1] - raw[0]) / (losses[-1] - losses[0])
-        self.assertEqual((len(losses), len(raw), smooth[0]), (200, 200, raw[0]))
-        keep, mean, biased = 1 - 50 / 200, 0, losses[0]
-        for step, loss in enumerate(losses):
-            mean += (loss - mean) / sum(keep**age for age in range(step + 1))
-            biased = keep * biased + (1 - keep) * loss
+        self.assertEqual((len(losses), len(raw), smooth[0], smooth[-1]), (200, 200, raw[0], raw[-1]))
+        keys = {element.get("class") for element in root.iter("{http://www.w3.org/2000/svg}text")}
+        self.assertLessEqual({"pale", "key", "validation"}, keys)
+        for step in range(2, 198):
+            mean = sum(losses[step - 2:step + 3]) / 5
             self.assertAlmostEqual(smooth[step], raw[0] + (mean - losses[0]) * pixels, delta=0.2)
-            if step == 4:  # the control: without correction the curve lies higher
-                self.assertGreater(biased - mean, 0.2 / abs(pixels))
+        before = sum(losses[:5]) / 5  # the control: the mean of what came before lies higher at the beginning
+        self.assertGreater(before - losses[4], 2 * 0.2 / abs(pixels))
+
+    def losses(self, log, *words):
+        result = self.train("--log-dir", self.directory / log, *words)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        return [json.loads(line)["loss"] for line in (self.directory / log / "metrics.jsonl").read_text().splitlines()]
+
+    def test_data_of_many_files(self):
+        """Several files are trained on as one of all their bytes is, and a mixture goes on from a checkpoint at its place."""
+        text, shards = (self.directory / "text").read_text(), self.directory / "shards"
+        shards.mkdir()
+        for i, begin in enumerate((0, 5000, 9000)):
+            (shards / f"{i}.txt").write_text(text[begin:(5000, 9000, None)[i]])
+        whole = [metrics["loss"] for metrics in self.metrics]
+        self.assertEqual(self.losses("files", "--train-data", shards / "2.txt", shards / "0.txt", shards / "1.txt"), whole)
+        self.assertEqual(self.losses("pattern", "--train-data", shards / "*.txt"), whole)
+        self.losses("folder", "--train-data", shards, "--val-data", shards)
+        save = self.directory / "save-mixture"
+        words = ["--train-data", 0.3, shards / "0.txt", 0.7, shards / "[12].txt", "--train-iters", 4, "--save", save]
+        mixture = self.losses("mixture", *words, "--save-interval", 2)
+        self.assertNotEqual(mixture[:STEPS], whole)
+        shutil.rmtree(save / "step_00000004")
+        (save / "latest").write_text("step_00000002\n")
+        self.assertEqual(self.losses("mixture", *words, "--resume"), mixture)
+
+    def test_step_lines(self):
+        """Each but the last says how long the rest takes; a picture is there from the first validation on; steps beyond the rate
+        of products, measured in a slow moment, do not make MFU more than 1."""
+        log = self.directory / "forever"
+        run = subprocess.Popen(self.command("--nproc", 2, "--train-iters", 10**6, "--eval-interval", 2, "--log-dir", log), text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=clean_environment())
+        self.addCleanup(run.communicate)
+        self.addCleanup(run.kill)
+        lines = []
+        for line in run.stdout:
+            lines += [line] if line.startswith("step ") else []
+            if len(lines) == 3:
+                break
+        self.assertTrue((log / "loss.svg").exists())
+        for line in lines:
+            self.assertRegex(line, r" \| [\d.]+ (s|min|h) left$")
+        last = self.train("--train-iters", 2, "--log-interval", 1).stdout
+        self.assertEqual(re.findall(r"^step +(\d)/2 .* left$", last, re.M), ["1"])
+        self.assertTrue(all(metrics["mfu"] <= 1 for metrics in self.metrics))
+
+    def test_samples_are_printable(self):
+        """A model that has seen nothing but control characters and broken UTF-8 writes them."""
+        (self.directory / "control").write_bytes(b"\x1b\x07\xff" * 1000)
+        result = self.train("--train-data", self.directory / "control", "--prompt", "caf\u00e9\x1b[31m", "--train-iters", 60, "--lr", 0.01)
+        sample = result.stdout.split("--- a sample ---\n")[1].split("\n-----")[0]
+        self.assertTrue(sample.startswith("caf\u00e9\\x1b[31m"), sample)
+        self.assertIn("\\xff", sample)
+        self.assertTrue(all(each.isprintable() or each in "\n\t" for each in sample), repr(sample))
 
     def test_a_file_that_cannot_be_written(self):
         result = self.train("--trace", self.directory / "nowhere/trace.json")

@@ -88,7 +88,9 @@ class STRETTO_API Pipeline {
     double bubble() const { return ideal > 0 ? measured / ideal - 1 : 0; }
     double simulated_bubble() const { return ideal > 0 ? simulated / ideal - 1 : 0; }
   };
-  // Collective over the stages. Costs one all-gather of 4 numbers per chunk. On a GPU it blocks.
+  // Stage 0 gets the times, the others zeros. Collective over the stages. Costs a gather of 4 numbers per chunk, and on
+  // stage 0 a simulation of the schedule, which may take as long as a step of a small model: not for every step. On a GPU it
+  // blocks.
   Times times() const;
 
   // Records each computation as a part of the trace; null: no longer. The trace must outlive its use.

@@ -91,11 +91,12 @@ Pipeline::Times Pipeline::times() const {
   for (std::size_t chunk = 0; chunk < chunks; ++chunk) own[4 + 4 * chunk] = message;
   std::vector<double> all(own.size() * static_cast<std::size_t>(stages_.size()));
   stages_
-      .all_gather(own.data(), all.data(), static_cast<std::int64_t>(own.size()), DType::f64, Stream::inline_(),
-                  {.tag = "times of stages"})
+      .gather(own.data(), all.data(), static_cast<std::int64_t>(own.size()), DType::f64, 0, Stream::inline_(),
+              {.tag = "times of stages"})
       .wait();
 
   Times times;
+  if (stages_.rank() != 0) return times;
   std::vector<ScheduleTimes> of_parts(static_cast<std::size_t>(schedule_.parts()));
   const double microbatches = schedule_.microbatches;
   for (int stage = 0; stage < schedule_.stages; ++stage) {
