@@ -18,6 +18,14 @@ namespace stretto {
 
 DType ShardedParameters::Options::gradients() const { return gradient_dtype.value_or(kernels::accumulator(dtype)); }
 
+std::size_t ShardedParameters::Options::usual_unit_bytes(Device device) {
+  return (device == Device::cuda ? std::size_t{25} : std::size_t{1}) << 20;
+}
+
+std::size_t ShardedParameters::Options::bytes_of_unit() const {
+  return unit_bytes > 0 ? unit_bytes : usual_unit_bytes(current_device());
+}
+
 void ShardedParameters::Options::check(const MeshShape& mesh) const {
   const bool plus = hpz_size > 1 || qwz != QuantizedFormat::none || qgz != QuantizedFormat::none;
   require(!plus || zero == ZeroStage::values,
@@ -39,7 +47,6 @@ void ShardedParameters::Options::check(const MeshShape& mesh) const {
           training_name(gradients()));
   require(prefetch >= 0, "Parameters cannot be prefetched {} units ahead; give 0 or more.", prefetch);
   require(measured_steps >= 0, "{} steps cannot be measured; give 0 or more.", measured_steps);
-  require(unit_bytes > 0, "A unit of 0 bytes holds no parameter; give at least 1.");
 }
 
 ShardedParameters::ShardedParameters(Parameters& parameters, const Mesh& mesh, const Options& options)

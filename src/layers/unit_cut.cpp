@@ -35,7 +35,7 @@ std::vector<UnitMembers> cut_units(const Parameters& parameters, const MeshShape
     }
     std::size_t begin = 0;
     for (const std::size_t end :
-         cut_into_buckets(sizes, options.unit_bytes, std::max<std::size_t>(options.unit_bytes / 2, 1))) {
+         cut_into_buckets(sizes, options.bytes_of_unit(), std::max<std::size_t>(options.bytes_of_unit() / 2, 1))) {
       UnitMembers& unit = units.emplace_back(UnitMembers{.axes = key.first});
       for (; begin < end; ++begin) {
         unit.parameters.push_back(list[begin]);

@@ -10,6 +10,15 @@
 namespace stretto {
 namespace {
 
+// Whoever gives no size of units gets that of the device, in plans and in training.
+TEST(ShardedParameterOptions, HaveLargerUnitsOnAGpu) {
+  ShardedParameters::Options options;
+  EXPECT_EQ(options.bytes_of_unit(), std::size_t{1} << 20);
+  EXPECT_EQ(ShardedParameters::Options::usual_unit_bytes(Device::cuda), std::size_t{25} << 20);
+  options.unit_bytes = 64;
+  EXPECT_EQ(options.bytes_of_unit(), 64U);
+}
+
 TEST(ShareOf, CutsEverythingIntoSharesThatDifferByAtMostOne) {
   for (const std::int64_t count : {0, 1, 2, 5, 16, 61}) {
     for (const int parts : {1, 2, 3, 4, 7, 8}) {

@@ -40,8 +40,8 @@ class STRETTO_API ShardedParameters : public ParameterUse {
     // The type in which gradients are added up and sent: `dtype` or its accumulator type. Empty: the accumulator type. In 16
     // bits gradients take half the memory, and each microbatch rounds the sum.
     std::optional<DType> gradient_dtype = {};
-    std::size_t unit_bytes = std::size_t{1} << 20;  // a unit's gradients, at least; the first and last units have half
-    int prefetch = 1;                               // UnitTraffic::Options::prefetch
+    std::size_t unit_bytes = 0;  // a unit's gradients, at least; the first and last units have half. 0: bytes_of_unit()
+    int prefetch = 1;            // UnitTraffic::Options::prefetch
     bool overlap = true;
     // ZeroStage::none: the first steps that are measured, to choose which units' values are gathered in the next forward
     // instead of their gradients in backward, so that the link is used in both (Centauri; Chen et al. 2024). Changes no bit.
@@ -55,6 +55,10 @@ class STRETTO_API ShardedParameters : public ParameterUse {
     std::uint64_t seed = 1;  // of stochastic rounding
 
     DType gradients() const;  // their type
+    // unit_bytes, or what is usual on the device of the calling thread: 1 MiB on the host, and on a GPU, whose links need
+    // larger messages, 25 MiB, the default of PyTorch's DistributedDataParallel.
+    std::size_t bytes_of_unit() const;
+    static std::size_t usual_unit_bytes(Device device);
     // Throws Error(invalid_argument), in one sentence, for options that do not go together on such a mesh.
     void check(const MeshShape& mesh) const;
   };

@@ -42,7 +42,7 @@ struct FoundLayout {
 };
 
 struct LayoutSearch {
-  std::vector<FoundLayout> best;    // the fastest first
+  std::vector<FoundLayout> best;    // to be taken first, then the fastest first
   std::int64_t tried = 0;           // layouts that divide
   std::int64_t without_memory = 0;  // of those, found not to fit the memory
   std::int64_t least_memory = 0;    // bytes that the smallest of them needs, if none fits
@@ -54,7 +54,10 @@ struct LayoutSearch {
   std::vector<Refusal> refused;
 };
 
-// Returns the `most` fastest layouts that fit the memory, by LayoutCosts. Layouts are tried from the least possible time
+// Returns the `most` fastest layouts that fit the memory, by LayoutCosts. Of those that take at most 2% longer than the
+// fastest, which is less than predictions err, the simplest comes first: that with the fewest axes (tensor, with divided
+// rows, pipeline, ring, ulysses), then with 1f1b rather than interleaved rather than a schedule that splits backward, then
+// with the least recomputation and the lowest ZeRO stage. Layouts are tried from the least possible time
 // (LayoutCosts::least_seconds) on, until none of the rest can be among the fastest, so that few schedules are simulated.
 // Layouts of the same predicted time are in the order of the memory that they need. looked_at: called again and again with
 // the looks at a layout so far, and the most that there will be; a large space can take minutes.

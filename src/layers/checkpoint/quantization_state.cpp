@@ -157,8 +157,8 @@ std::string layout_text(const ShardedParameters& parameters) {
   const ShardedParameters::Options& options = parameters.options();
   return fmt::format("tp {} ulysses {} cp {} dp {} pp {} zero {} {} gradients {} units {} hpz {} qwz {} qgz {} nodes {}",
                      mesh.tensor, mesh.ulysses, mesh.ring, mesh.data, mesh.pipeline, static_cast<int>(options.zero),
-                     name(options.dtype), name(options.gradients()), options.unit_bytes, options.hpz_size, name(options.qwz),
-                     name(options.qgz), fmt::join(parameters.mesh().world().nodes(), " "));
+                     name(options.dtype), name(options.gradients()), options.bytes_of_unit(), options.hpz_size,
+                     name(options.qwz), name(options.qgz), fmt::join(parameters.mesh().world().nodes(), " "));
 }
 
 std::string error_name(const std::string& unit, Hop hop) { return fmt::format("error.{}.{}", name(hop), unit); }

@@ -15,6 +15,7 @@ constexpr std::array<Recompute, 3> recompute_levels = {Recompute::none, Recomput
 constexpr std::int64_t most_sequences = 64;  // of a microbatch
 constexpr int most_chunks = 8;
 constexpr std::int64_t least_tokens = 1024, most_pieces = 16;  // of a sequence that is divided
+constexpr double nearly = 1.02;  // times the fastest: nearer than predictions are to measured steps
 
 std::vector<int> divisors(std::int64_t number, std::int64_t most) {
   std::vector<int> result;
@@ -212,6 +213,18 @@ class Enumeration {
   Refusals refusals_;
 };
 
+// Less is simpler: axes that divide the model or sequences, then 1f1b, interleaved, and schedules that split backward, then
+// recomputation, and ZeRO's stage.
+auto complexity(const TrainingLayout& layout) {
+  const MeshShape& mesh = layout.mesh;
+  const int axes = (mesh.tensor > 1) + (mesh.pipeline > 1) + (mesh.ring > 1) + (mesh.ulysses > 1) + layout.divides_rows;
+  const std::string& schedule = layout.stages.schedule_name;
+  const int order = mesh.pipeline == 1 || schedule == name(ScheduleKind::one_forward_one_backward) ? 0
+                    : schedule == name(ScheduleKind::interleaved)                                  ? 1
+                                                                                                   : 2;
+  return std::tuple(axes, order, layout.recompute.level, layout.sharding.zero);
+}
+
 }  // namespace
 
 std::vector<TrainingLayout> all_layouts(const LayoutSpace& space, const LayoutCosts& costs,
@@ -244,16 +257,24 @@ LayoutSearch search_layouts(const LayoutSpace& space, const TrainingCluster& clu
   std::ranges::stable_sort(fitting, {}, &std::pair<double, const TrainingLayout*>::first);
   const auto rank = [](const FoundLayout& found) { return std::tuple(found.cost.seconds, found.cost.memory.total()); };
   const std::int64_t all = search.tried + static_cast<std::int64_t>(fitting.size());
+  std::vector<FoundLayout>& best = search.best;  // the `most` fastest, and all that take nearly the time of the fastest
+  const auto near_the_fastest = [&](double seconds) { return seconds <= nearly * best.front().cost.seconds; };
   for (const auto& [least, layout] : fitting) {
     if (looked_at) looked_at(looked++, all);
-    if (search.best.size() == most && least > search.best.back().cost.seconds) break;
+    if (best.size() >= most && least > best[most - 1].cost.seconds && !near_the_fastest(least)) break;
     LayoutCost cost = costs.cost(*layout);
     if (too_large(cost.memory.total())) continue;
     FoundLayout found{*layout, std::move(cost)};
-    const auto place = std::ranges::upper_bound(search.best, rank(found), {}, rank);
-    search.best.insert(place, std::move(found));
-    if (search.best.size() > most) search.best.pop_back();
+    best.insert(std::ranges::upper_bound(best, rank(found), {}, rank), std::move(found));
+    while (best.size() > most && !near_the_fastest(best.back().cost.seconds)) best.pop_back();
   }
+  if (best.empty()) return search;
+  const auto slower = std::ranges::find_if_not(best, near_the_fastest, [](const auto& found) { return found.cost.seconds; });
+  const auto simplest = std::min_element(best.begin(), slower, [&](const FoundLayout& a, const FoundLayout& b) {
+    return complexity(a.layout) < complexity(b.layout);
+  });
+  std::rotate(best.begin(), simplest, simplest + 1);
+  best.erase(best.begin() + static_cast<std::ptrdiff_t>(std::min(most, best.size())), best.end());
   return search;
 }
 

@@ -45,7 +45,7 @@ StateTime state_time(const TrainingLayout& layout, const StageParameters& parame
   // Units of a weight matrix, or of as many bytes as units have at least.
   const auto gradient = static_cast<double>(size_of(options.gradients()));
   const auto hidden = static_cast<double>(layout.model.hidden);
-  const double unit = std::max(static_cast<double>(options.unit_bytes) / gradient, 3 * hidden * hidden / mesh.tensor);
+  const double unit = std::max(static_cast<double>(options.bytes_of_unit()) / gradient, 3 * hidden * hidden / mesh.tensor);
   const double units = std::max(1.0, std::floor(elements / unit));
   const StepGroup group{ranks, mesh.tensor};
   const auto seconds = [&](Collective kind, DType dtype) {
