@@ -109,6 +109,7 @@ class Refusals(PlanTool):
     def test_sentences(self):
         for part, words in [
             ("'all_reduced' is no collective", ["all_reduced", "--ranks", 4]),
+            ("step, pipeline, attention, layout", ["lay-out", "--ranks", 4]),
             ("'rings' is no algorithm", ["all_reduce", "--algo", "rings", "--ranks", 4]),
             ("cannot be done by ring", ["broadcast", "--algo", "ring", "--ranks", 4]),
             ("has no plan to choose", ["send", "--ranks", 4]),
@@ -142,7 +143,9 @@ class Refusals(PlanTool):
         self.assertRegex(result.stderr, r"\Aerror: STRETTO_ALGOS is set but [^\n]*\.\n\Z")
 
     def test_help(self):
-        self.assertIn("--simulate", "\n".join(self.lines("--help")))
+        text = "\n".join(self.lines("--help"))
+        for word in ("--simulate", "stretto-plan step ", "stretto-plan pipeline ", "stretto-plan attention ", "stretto-plan layout "):
+            self.assertIn(word, text)
 
 
 if __name__ == "__main__":

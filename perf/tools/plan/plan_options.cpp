@@ -46,6 +46,25 @@ void put_on_nodes(const std::string& text, PlanRequest& request) {
           request.size, text);
 }
 
+constexpr std::pair<const char*, const char*> subcommands[] = {
+    {"step", "plans the communication of a whole training step"},
+    {"pipeline", "shows, proves and draws schedules of pipeline stages"},
+    {"attention", "plans how long sequences are divided"},
+    {"layout", "finds the layout of a whole training job"}};
+
+// What stands first on the command line of a collective may be the name of a subcommand that is misspelt.
+void check_first_word(const std::string& word) {
+  bool is_known = word.empty() || word == "all" || word.starts_with('-');
+  std::string collectives, others;
+  for (int i = 0; i <= static_cast<int>(Collective::recv); ++i) {
+    const char* const collective = name(static_cast<Collective>(i));
+    is_known = is_known || word == collective;
+    if (i < static_cast<int>(Collective::send)) collectives += fmt::format("{}, ", collective);
+  }
+  for (const auto& [subcommand, does] : subcommands) others += fmt::format(", {}", subcommand);
+  require(is_known, "'{}' is no collective and no subcommand; give {}all{}.", word, collectives, others);
+}
+
 }  // namespace
 
 bool can_do(const PlanRequest& request) {
@@ -61,9 +80,10 @@ bool can_do(const PlanRequest& request) {
 bool parse(int argc, char** argv, CommandLine& line) {
   CLI::App app(
       "Shows the steps of the ranks in a collective, proves that they are right, predicts their time, and draws them.\n"
-      "Without --verify and --simulate it prints the plans. For whole training steps, see stretto-plan step --help, for\n"
-      "pipeline schedules stretto-plan pipeline --help, for dividing long sequences stretto-plan attention --help,\n"
-      "for the layout of a whole job stretto-plan layout --help.");
+      "Without --verify and --simulate it prints the plans.");
+  std::string footer = "Subcommands, each with a --help of its own:";
+  for (const auto& [subcommand, does] : subcommands) footer += fmt::format("\n  stretto-plan {:<11}{}", subcommand, does);
+  app.footer(footer);
   app.set_help_flag("-h,--help", "Print this help");
   app.add_option("COLLECTIVE", line.collective, "all_reduce, broadcast, ...; with --verify also all")->required();
   app.add_option("--algo", line.algorithm, "ring, ring*4, chain/16, two_level(ring+ring)*2/8, ..., or all")
@@ -98,6 +118,7 @@ bool parse(int argc, char** argv, CommandLine& line) {
   for (auto* other : {nodes, pods, bytes, dtype, root, rank, simulate, svg, explain}) verify->excludes(other);
   rank->excludes(simulate)->excludes(svg);
   explain->excludes(svg);
+  check_first_word(argc > 1 ? argv[1] : "");
   if (!perf::parse_flags(app, argc, argv)) return false;
   const std::size_t dots = line.ranks.find("..");
   line.first_size = number_from("--ranks", line.ranks.substr(0, dots));
