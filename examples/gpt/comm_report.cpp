@@ -1,12 +1,9 @@
 #include "comm_report.hpp"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "fail.hpp"
+#include "stretto/output_file.hpp"
 
 namespace gpt {
 
@@ -26,10 +23,7 @@ void write_comm_report(const stretto::OverlapTimes& times, const std::string& lo
   nlohmann::ordered_json figures;
   for (const auto& [name, value] : times.figures()) figures[name] = value;
   const std::string path = log_directory + "/comm_report.json";
-  std::ofstream file(path);
-  file << figures.dump(1) << '\n';
-  file.close();
-  if (!file) fail(stretto::ErrorCode::io, "Cannot write {}: {}.", path, std::strerror(errno));
+  stretto::write_output_file(path, figures.dump(1) + '\n');
 }
 
 }  // namespace gpt

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 
 #include "bpe/bpe_tokenizer.hpp"
 #include "data/known_format.hpp"
@@ -13,6 +12,7 @@
 #include "fail.hpp"
 #include "flag_hints.hpp"
 #include "number_flags.hpp"
+#include "stretto/output_file.hpp"
 
 namespace gpt {
 
@@ -185,7 +185,7 @@ void encode(const TokenizeOptions& options, BpeTokenizer& tokenizer) {
 }
 
 void write_text(const TokenFile& file, const TokenizeOptions& options, const BpeTokenizer& tokenizer) {
-  std::ofstream output(options.output, std::ios::binary);
+  stretto::OutputFile output(options.output);
   std::vector<std::int32_t> tokens;
   constexpr std::int64_t at_once = 1 << 16;
   for (std::int64_t at = 0; at < file.size(); at += at_once) {
@@ -195,23 +195,17 @@ void write_text(const TokenFile& file, const TokenizeOptions& options, const Bpe
     if (options.leaves_separators_out && tokenizer.end_of_text()) {
       std::erase(tokens, *tokenizer.end_of_text());
     }
-    output << tokenizer.decode(tokens);
+    output.write(tokenizer.decode(tokens));
+    output.check();
   }
-  output.close();
-  if (!output) fail(stretto::ErrorCode::io, "Cannot write {}: {}.", options.output, std::strerror(errno));
+  output.finish();
 }
 
 void decode(const TokenizeOptions& options, const BpeTokenizer& tokenizer) {
   const TokenFile file = TokenFile::open(options.inputs.front(), data_format_from_name(options.format),
                                          {.format = "--format", .vocabulary = "--vocab"});
   require(!file.is_bytes(), "{} is no file of tokens; --decode takes llm.c's, nanoGPT's or Megatron-LM's.", file.path());
-  try {
-    write_text(file, options, tokenizer);
-  } catch (...) {
-    std::error_code ignored;
-    if (fs::is_regular_file(fs::symlink_status(options.output, ignored))) fs::remove(options.output, ignored);
-    throw;
-  }
+  write_text(file, options, tokenizer);
   fmt::print("{}\n", file.description());
 }
 

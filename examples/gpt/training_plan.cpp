@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "fail.hpp"
 #include "size_text.hpp"
+#include "stretto/output_file.hpp"
 
 namespace gpt {
 
@@ -98,10 +96,7 @@ void write_plan(const TrainingPlan& plan, const std::string& file) {
   const nlohmann::ordered_json all{{"ranks", plan.ranks},      {"parameters", plan.parameters},
                                    {"stage", stage},           {"memory", memory},
                                    {"sending_stage", sending}, {"sent", plan.stages[sending].sent}};
-  std::ofstream out(file);
-  out << all.dump(1) << '\n';
-  out.close();
-  if (!out) fail(ErrorCode::io, "Cannot write {}: {}.", file, std::strerror(errno));
+  write_output_file(file, all.dump(1) + '\n', "--json " + file);
 }
 
 }  // namespace gpt

@@ -19,6 +19,7 @@
 #include "stretto/launch.hpp"
 #include "stretto/layers/checkpoint.hpp"
 #include "stretto/layers/replicated_state.hpp"
+#include "stretto/output_file.hpp"
 #include "trainer.hpp"
 #include "training_plan.hpp"
 #include "zero_options.hpp"
@@ -79,10 +80,7 @@ void write_calibration(const gpt::Calibration& machine, const std::string& path)
                                 {"overlaps_weights", machine.system.overlaps_weights},
                                 {"hidden_sums", machine.system.hidden_sums}}}};
   if (machine.system.hidden_sums_between) json["system"]["hidden_sums_between"] = *machine.system.hidden_sums_between;
-  std::ofstream file(path);
-  file << json.dump(1) << '\n';
-  file.close();
-  if (!file) throw Error(ErrorCode::io, "Cannot write " + path + ".");
+  write_output_file(path, json.dump(1) + '\n');
 }
 
 int measure(int argc, char** argv) {

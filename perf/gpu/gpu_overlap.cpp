@@ -118,6 +118,7 @@ int main(int argc, char** argv) {
   app.add_option("--json", options.json, "A file for the results");
   CLI11_PARSE(app, argc, argv);
   try {
+    if (!options.json.empty()) perf::check_writable("--json", options.json);
     run(options);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());

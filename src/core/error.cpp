@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <new>
 #include <stdexcept>
 #include <system_error>
@@ -30,6 +31,10 @@ std::string error_sentence(const std::exception& error) {
   }
   if (dynamic_cast<const std::length_error*>(&error) != nullptr) {
     return fmt::format("A size is beyond any memory ({}); give smaller numbers.", error.what());
+  }
+  if (const auto* const file = dynamic_cast<const std::filesystem::filesystem_error*>(&error)) {
+    return fmt::format("{}{}{} cannot be used: {}.", file->path1().string(), file->path2().empty() ? "" : " or ",
+                       file->path2().string(), file->code().message());
   }
   const auto* const system = dynamic_cast<const std::system_error*>(&error);
   if (system != nullptr && system->code() == std::errc::resource_unavailable_try_again) {

@@ -5,12 +5,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <filesystem>
-#include <fstream>
-#include <random>
 
 #include "core/fail.hpp"
+#include "stretto/output_file.hpp"
 
 namespace stretto {
 namespace {
@@ -24,17 +22,6 @@ struct OpenFile {
     if (number >= 0) close(number);
   }
 };
-
-// A writer that still writes has begun less than a minute ago.
-void remove_unfinished(const fs::path& path) {
-  std::error_code ignored;
-  for (const fs::directory_entry& each : fs::directory_iterator(path.parent_path(), ignored)) {
-    const std::string name = each.path().filename();
-    if (!name.starts_with(path.filename().string() + ".") || !name.ends_with(".unfinished")) continue;
-    const auto age = fs::file_time_type::clock::now() - each.last_write_time(ignored);
-    if (!ignored && age > std::chrono::minutes(1)) fs::remove(each, ignored);
-  }
-}
 
 }  // namespace
 
@@ -57,17 +44,14 @@ std::string text_of_file(const std::string& path, const std::string& what) {
 }
 
 bool write_text_file(const std::string& path, const std::string& text) {
-  const std::string unfinished = fmt::format("{}.{:08x}.unfinished", path, std::random_device{}());
-  std::error_code error;
-  fs::create_directories(fs::path(path).parent_path(), error);
-  remove_unfinished(path);
-  std::ofstream out(unfinished);
-  out << text;
-  out.close();
-  if (out) fs::rename(unfinished, path, error);
-  if (out && !error) return true;
-  fs::remove(unfinished, error);
-  return false;
+  std::error_code ignored;
+  fs::create_directories(fs::path(path).parent_path(), ignored);
+  try {
+    write_output_file(path, text);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 }  // namespace stretto

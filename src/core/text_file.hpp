@@ -7,8 +7,7 @@ namespace stretto {
 // missing, longer, or no regular file, which might never end: "{what} cannot be read: ...".
 std::string text_of_file(const std::string& path, const std::string& what);
 
-// Makes a file of this text, and its directory, under another name until it is whole. Removes what writers that were killed
-// have left. Returns false, and leaves nothing, if it cannot be made.
+// Makes an OutputFile of this text, and its directory. Returns false, and leaves nothing, if it cannot be made.
 bool write_text_file(const std::string& path, const std::string& text);
 
 }  // namespace stretto

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <new>
 #include <set>
 #include <stdexcept>
@@ -34,6 +35,9 @@ TEST(Errors, OfTheStandardLibraryBecomeSentences) {
   EXPECT_EQ(error_sentence(no_thread),
             "A thread could not be started (Resource temporarily unavailable); raise the limit of processes (ulimit -u, "
             "pids.max), or start fewer.");
+  const std::filesystem::filesystem_error file("cannot rename", "a", "b",
+                                               std::make_error_code(std::errc::permission_denied));
+  EXPECT_EQ(error_sentence(file), "a or b cannot be used: Permission denied.");
 }
 
 TEST(Errors, CarryTheirCodeAndASentence) {

@@ -51,7 +51,7 @@ class FullDisk(FaultTest):
         self.assertIn("No space left on device", errors[0])
         # Each rank has no room for its last operations, either.
         for line in set(run.errors) - set(errors):
-            self.assertIn(f"Cannot write the last operations to {disk}/flight/", line)
+            self.assertIn(f"The record of the last operations {disk}/flight/", line)
 
 
 if __name__ == "__main__":

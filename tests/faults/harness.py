@@ -200,4 +200,4 @@ class FaultTest(unittest.TestCase):
         # Entries that vanish again are another job's.
         fresh = lambda: shared_memory() - self.shared_memory_before
         self.assertTrue(until(lambda: not fresh(), 5), f"left in /dev/shm: {fresh()}")
-        self.assertEqual(list(self.directory.rglob(".*.unfinished")), [])
+        self.assertEqual(list(self.directory.rglob("*.unfinished")), [])

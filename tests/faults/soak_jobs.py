@@ -242,7 +242,7 @@ class Job:
         for file in self.save.iterdir():
             need(file.name == "latest" or re.fullmatch(r"step_\d{8}", file.name) and (file / "index.json").exists(),
                  f"{file} is no complete checkpoint")
-        strays = [file.name for file in self.log.rglob("*.new")]
+        strays = [file.name for file in self.log.rglob("*.unfinished")]
         # A rank that is killed while it writes why others were lost can take nothing away.
         if any(stage.fault == "kill" and stage.whom != "one" for stage in self.stages):
             strays = [name for name in strays if not name.startswith("flight_")]

@@ -324,7 +324,7 @@ class PerfToolTest(unittest.TestCase):
                       ["calibrate", "--nproc", 2, "-e", 8, "--runs", 1, "--write"]):
             done = self.perf(*words, "/dev/full")
             self.assertNotEqual(done.returncode, 0, words)
-            self.assertIn("could not be written completely", done.stderr)
+            self.assertIn(f"{words[-1]} /dev/full cannot be written", done.stderr)
 
     def test_peers(self):
         for peer in ("mpi", "gloo"):

@@ -156,6 +156,29 @@ class Tokenize(unittest.TestCase):
                 refused([read, "--decode", "--out", written], written)
         self.tokenize(self.text, "--out", self.directory / "text.bin")
 
+    def test_outputs_that_are_no_regular_files(self):
+        """Nothing takes the place of a device, a pipe or a link; the file behind a link gets the tokens."""
+        self.text.write_text("the other")
+        self.tokenize(self.text, "--out", self.output)
+        tokens = self.output.read_bytes()
+        (self.directory / "link.bin").symlink_to(self.directory / "target.bin")
+        (self.directory / "target.bin").write_text("old")
+        (self.directory / "full.bin").symlink_to("/dev/full")
+        os.mkfifo(self.directory / "pipe")
+        self.tokenize(self.text, "--out", self.directory / "link.bin")
+        self.assertTrue((self.directory / "link.bin").is_symlink())
+        self.assertEqual((self.directory / "target.bin").read_bytes(), tokens)
+        for words in ([self.text, "--out", "/dev/full"], [self.text, "--out", self.directory / "full.bin", "--format", "megatron"],
+                      [self.text, "--out", self.directory / "x", "--val-tokens", 1, "--val-out", "/dev/full"],
+                      ["--decode", self.output, "--out", "/dev/full"]):
+            done = self.run_tool(*words)
+            self.assertEqual((done.returncode, "No space left on device" in done.stderr), (1, True), done.stderr)
+            self.assertTrue(pathlib.Path("/dev/full").is_char_device())
+        with subprocess.Popen(["cat", self.directory / "pipe"], stdout=subprocess.PIPE) as reader:
+            self.tokenize("--decode", self.output, "--no-separators", "--out", self.directory / "pipe")
+            self.assertEqual(reader.stdout.read(), b"the other")
+        self.assertEqual([path for path in self.directory.iterdir() if "unfinished" in path.name or path.name == "x"], [])
+
     def train(self, *words):
         words = ["--nproc", 2, "--num-layers", 1, "--hidden-size", 16, "--num-attention-heads", 2, "--seq-length", 16, "--micro-batch-size", 2,
                  "--train-iters", 2, *words]

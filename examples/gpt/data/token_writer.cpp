@@ -1,24 +1,24 @@
 #include "data/token_writer.hpp"
 
 #include <array>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
 #include <limits>
+#include <string_view>
 
 #include "data/megatron_format.hpp"
 #include "fail.hpp"
 
 namespace gpt {
 
-using stretto::ErrorCode;
-namespace fs = std::filesystem;
-
 namespace {
 
 template <class T>
-void put(std::ofstream& file, const T& value) {
-  file.write(reinterpret_cast<const char*>(&value), sizeof value);
+std::string_view bytes_of(const T& value) {
+  return {reinterpret_cast<const char*>(&value), sizeof value};
+}
+
+template <class T>
+void put(stretto::OutputFile& file, const T& value) {
+  file.write(bytes_of(value));
 }
 
 }  // namespace
@@ -32,27 +32,21 @@ TokenWriter::TokenWriter(const std::string& path, DataFormat format, std::int64_
   if (format == DataFormat::megatron) {
     const std::string prefix = path.ends_with(".bin") ? path.substr(0, path.size() - 4) : path;
     path_ = prefix + ".bin";
-    index_path_ = prefix + ".idx";
+    index_.emplace(prefix + ".idx").check();
   }
-  file_.open(unfinished(path_), std::ios::binary);
-  require_good(file_, path_);
-  if (format == DataFormat::llmc) put(file_, std::array<std::int32_t, 256>{});
-}
-
-TokenWriter::~TokenWriter() {
-  if (finished_) return;
-  std::error_code ignored;
-  for (const std::string& path : {path_, index_path_}) fs::remove(unfinished(path), ignored);
+  file_.emplace(path_).check();
+  if (format == DataFormat::llmc) put(*file_, std::array<std::int32_t, 256>{});
 }
 
 void TokenWriter::write(std::span<const std::int32_t> tokens) {
   for (const std::int32_t token : tokens) {
     if (is_wide_) {
-      put(file_, token);
+      put(*file_, token);
     } else {
-      put(file_, static_cast<std::uint16_t>(token));
+      put(*file_, static_cast<std::uint16_t>(token));
     }
   }
+  file_->check();
   tokens_ += static_cast<std::int64_t>(tokens.size());
 }
 
@@ -70,25 +64,17 @@ void TokenWriter::finish() {
   if (format_ == DataFormat::llmc) {
     require(tokens_ <= std::numeric_limits<std::int32_t>::max(),
             "{} tokens are more than llm.c's header can tell of; divide the text, or take nanogpt or megatron.", tokens_);
-    file_.seekp(0);
-    for (const std::int32_t number : {20240520, 1, static_cast<std::int32_t>(tokens_)}) put(file_, number);
+    file_->write_at_front(bytes_of(std::array{20240520, 1, static_cast<std::int32_t>(tokens_)}));
   }
-  file_.close();
-  require_good(file_, path_);
-  if (format_ == DataFormat::megatron) write_index();
-  for (const std::string& path : {path_, index_path_}) {
-    if (path.empty()) continue;
-    std::error_code error;
-    fs::rename(unfinished(path), path, error);
-    if (error) fail(ErrorCode::io, "Cannot write {}: {}.", path, error.message());
-  }
-  finished_ = true;
+  if (index_) write_index();
+  file_->finish();
+  if (index_) index_->finish();
 }
 
 // The layout is in megatron_file.cpp. A sequence is a document.
-void TokenWriter::write_index() const {
-  std::ofstream index(unfinished(index_path_), std::ios::binary);
-  index.write(megatron_magic.data(), megatron_magic.size());
+void TokenWriter::write_index() {
+  stretto::OutputFile& index = *index_;
+  index.write({megatron_magic.data(), megatron_magic.size()});
   const auto documents = static_cast<std::uint64_t>(document_lengths_.size());
   put(index, std::uint64_t{1});
   put(index, is_wide_ ? megatron_i32 : megatron_u16);
@@ -101,12 +87,7 @@ void TokenWriter::write_index() const {
     begin += std::int64_t{length} * (is_wide_ ? 4 : 2);
   }
   for (std::uint64_t i = 0; i <= documents; ++i) put(index, static_cast<std::int64_t>(i));
-  index.close();
-  require_good(index, index_path_);
-}
-
-void TokenWriter::require_good(const std::ofstream& file, const std::string& path) const {
-  if (!file) fail(ErrorCode::io, "Cannot write {}: {}.", path, std::strerror(errno));
+  index.check();
 }
 
 }  // namespace gpt

@@ -56,8 +56,8 @@ Flight read_flight(const std::filesystem::path& path) {
                                    date(each.at("begun")), date(each.at("ended"))});
     }
     return flight;
-  } catch (const Json::exception& error) {
-    fail(ErrorCode::io, "{} is no flight file: {}.", path.string(), error.what());
+  } catch (const Json::exception&) {
+    fail(ErrorCode::io, "{} is no flight file: it is cut off, damaged, or of another program.", path.string());
   }
 }
 

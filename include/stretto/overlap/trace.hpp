@@ -65,9 +65,9 @@ class STRETTO_API Trace {
   [[nodiscard]] Span part(std::string name);
 
   // Rank 0 writes the records of all ranks, since the construction of the Trace, to `path`. Collective over all ranks of
-  // the job; it may be called several times. Operations that are not done are left out. Until the file is complete, its
-  // name is PATH.new. If rank 0 cannot write the file, it throws Error(io) and leaves no file. Rank 0 holds the text of
-  // one other rank at a time.
+  // the job; it may be called several times. Operations that are not done are left out. The file is an
+  // OutputFile (output_file.hpp). If rank 0 cannot write the file, it throws Error(io) and leaves no file. Rank 0 holds the
+  // text of one other rank at a time.
   void write(const std::string& path);
   // Throws Error(io) if write() could not create a file at `path`. Call this function before a long training run. Not
   // collective.

@@ -1,9 +1,9 @@
 // stretto-plan: shows, proves, predicts and draws the ranks' steps in a collective.
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <limits>
 
+#include "common/output_file.hpp"
 #include "common/size_text.hpp"
 #include "plan/plan_attention.hpp"
 #include "plan/plan_layout.hpp"
@@ -208,10 +208,7 @@ void draw(const CommandLine& line, const Call& call) {
   picture.title = fmt::format("{} by {}, {} ranks, {}{}", line.collective, to_string(request.method), request.size,
                               perf::in_units(static_cast<double>(call.bytes())), quantized_text(request));
   if (has_root(request.collective)) picture.title += fmt::format(", root {}", request.root);
-  std::ofstream file(line.svg);
-  file << svg_of(picture);
-  file.close();
-  require(!file.fail(), "The picture cannot be written to '{}'.", line.svg);
+  perf::write_file("--svg", line.svg, svg_of(picture));
 }
 
 void run(const CommandLine& line) {

@@ -4,16 +4,15 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "core/fail.hpp"
 #include "device/stream/stream_queue.hpp"
+#include "stretto/output_file.hpp"
 
 namespace stretto {
 namespace {
@@ -111,21 +110,10 @@ std::string write_flight(const Ledger& ledger, const FlightLabel& label, const s
 
   const std::filesystem::path path =
       std::filesystem::path(directory) / fmt::format("flight_{:016x}_{:05}.json", label.job, label.rank);
-  const std::filesystem::path unfinished = path.string() + fmt::format(".{}.new", getpid());
   std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  {
-    std::ofstream file(unfinished);
-    file << flight.dump(1, ' ', false, Json::error_handler_t::replace) << '\n';
-    file.close();
-    if (!file) error = std::error_code(errno != 0 ? errno : EIO, std::generic_category());
-  }
-  if (!error) std::filesystem::rename(unfinished, path, error);
-  if (error) {
-    std::error_code ignored;
-    std::filesystem::remove(unfinished, ignored);
-    fail(ErrorCode::io, "Cannot write the last operations to {}: {}.", path.string(), error.message());
-  }
+  std::filesystem::create_directories(directory, error);  // or else the file says why not
+  write_output_file(path, flight.dump(1, ' ', false, Json::error_handler_t::replace) + '\n',
+                    "The record of the last operations " + path.string());
   return path;
 }
 

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/fail.hpp"
+#include "core/json_error.hpp"
 #include "core/whole_number.hpp"
 #include "stretto/planning/tuning.hpp"
 
@@ -67,7 +68,7 @@ Tuning Tuning::from_json(const std::string& text, const std::string& source) {
     tuning.rules = rules_from_text(json.value("table", ""), source);
   } catch (const nlohmann::json::exception& error) {
     fail(ErrorCode::invalid_argument, "{} cannot be read as a tuning file: {}; stretto-perf calibrate writes one.", source,
-         error.what());
+         json_error_text(error));
   }
   require(!tuning.routes.empty(), "{} has no routes; stretto-perf calibrate writes a tuning file.", source);
   return tuning;

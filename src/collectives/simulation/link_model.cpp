@@ -4,6 +4,7 @@
 #include <set>
 
 #include "core/fail.hpp"
+#include "core/json_error.hpp"
 #include "core/text_file.hpp"
 #include "core/whole_number.hpp"
 #include "stretto/planning/simulate.hpp"
@@ -66,7 +67,7 @@ LinkModel link_model_from_text(const std::string& text) {
   try {
     json = Json::parse(text);
   } catch (const Json::exception& error) {
-    fail(ErrorCode::invalid_argument, "A link model is no JSON: {}.", error.what());
+    fail(ErrorCode::invalid_argument, "A link model cannot be read: {}.", json_error_text(error));
   }
   check_keys(json, "The outermost part", {"levels", "local_gbs"});
   require(json.contains("levels") && json["levels"].is_array() && !json["levels"].empty(),

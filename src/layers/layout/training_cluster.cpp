@@ -9,6 +9,7 @@
 #include <set>
 
 #include "core/fail.hpp"
+#include "core/json_error.hpp"
 #include "core/text_file.hpp"
 
 namespace stretto {
@@ -92,7 +93,7 @@ Json parsed(const std::string& text, const char* what) {
   try {
     return Json::parse(text);
   } catch (const Json::exception& error) {
-    fail(ErrorCode::invalid_argument, "{} is no JSON: {}.", what, error.what());
+    fail(ErrorCode::invalid_argument, "{} cannot be read: {}.", what, json_error_text(error));
   }
 }
 

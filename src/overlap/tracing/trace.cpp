@@ -7,12 +7,12 @@
 
 #include "core/fail.hpp"
 #include "core/log.hpp"
-#include "overlap/tracing/atomic_file.hpp"
 #include "overlap/tracing/trace_arrows.hpp"
 #include "overlap/tracing/trace_clock.hpp"
 #include "overlap/tracing/trace_tracks.hpp"
 #include "overlap/tracing/trace_write.hpp"
 #include "stretto/device.hpp"
+#include "stretto/output_file.hpp"
 
 namespace stretto {
 
@@ -112,6 +112,6 @@ void Trace::write(const std::string& path) {
   write_trace(notes.world, {rank, tracks, arrows, notes.lost, clock.error()}, path);
 }
 
-void Trace::check_writable(const std::string& path) { AtomicFile(path).check(); }
+void Trace::check_writable(const std::string& path) { check_output_file(path); }
 
 }  // namespace stretto

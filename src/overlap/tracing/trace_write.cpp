@@ -4,8 +4,8 @@
 #include <limits>
 
 #include "core/fail.hpp"
-#include "overlap/tracing/atomic_file.hpp"
 #include "overlap/tracing/trace_text.hpp"
+#include "stretto/output_file.hpp"
 
 namespace stretto {
 namespace {
@@ -42,7 +42,7 @@ std::int64_t earliest(const Communicator& world, const TraceTracks& tracks) {
 // JSON allows no comma after the last event, so a text's comma is written before the next one.
 class EventList {
  public:
-  explicit EventList(AtomicFile& file) : file_(file) { file_.write("{\"traceEvents\":["); }
+  explicit EventList(OutputFile& file) : file_(file) { file_.write("{\"traceEvents\":["); }
   void add(std::string_view text) {
     file_.write(is_first_ ? "\n" : ",\n");
     is_first_ = false;
@@ -53,7 +53,7 @@ class EventList {
   }
 
  private:
-  AtomicFile& file_;
+  OutputFile& file_;
   bool is_first_ = true;
 };
 
@@ -83,7 +83,7 @@ void write_trace(const Communicator& world, const RankTrace& mine, const std::st
     return;
   }
 
-  AtomicFile file(path);
+  OutputFile file(path);
   EventList events(file);
   events.add(text);
   RankArrows all = mine.arrows;
