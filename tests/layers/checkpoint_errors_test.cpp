@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "layers/checkpoint/safetensors.hpp"
@@ -113,6 +115,15 @@ TEST_F(CheckpointErrors, AnIndexThatMakesNoSense) {
   EXPECT_THAT(with(R"("extents":[10,4])", R"("extents":[10,4294967296])"), testing::HasSubstr("outside its shape"));
   EXPECT_THAT(with(R"("count":40)", R"("count":39)"), testing::HasSubstr("39"));
   EXPECT_THAT(with(R"("shard":0)", R"("shard":1)"), testing::HasSubstr("1 shards"));
+  EXPECT_THAT(with(R"("optimizer_steps":3)", R"("optimizer_steps":-1)"), testing::HasSubstr("-1 steps"));
+  EXPECT_THAT(with(R"("bytes":)", R"("bytes":-)"), testing::HasSubstr("index.json says"));
+  EXPECT_THAT(with(R"("xxh3":")", R"("xxh3":"x)"), testing::HasSubstr("for the xxh3"));
+  auto twice = nlohmann::json::parse(text);  // an element from two shards, and another from none
+  auto& pieces = twice["tensors"]["replicated"]["pieces"];
+  pieces.push_back(pieces[0]);
+  directory.write("step_00000003/index.json", twice.dump());
+  EXPECT_THAT(error_of_loading(),
+              testing::AllOf(testing::HasSubstr("one shard for each"), testing::HasSubstr("replicated")));
   EXPECT_THAT(with(R"("file":"rank_00000.safetensors")", R"("file":"../rank_00000")"), testing::HasSubstr("../rank_00000"));
 }
 
@@ -124,6 +135,7 @@ TEST_F(CheckpointErrors, AHeaderThatMakesNoSense) {
     // The index must not be what notices.
     auto its_index = nlohmann::json::parse(content_of(index));
     its_index["shards"][0]["bytes"] = text.size() + header.size();
+    its_index["shards"][0].erase("xxh3");
     its_index["id"] = "5";
     directory.write("step_00000003/index.json", its_index.dump());
     return error_of_loading();
@@ -154,7 +166,55 @@ TEST_F(CheckpointErrors, AHeaderThatMakesNoSense) {
     EXPECT_THAT(described(fmt::format(R"({{"dtype":"F64","shape":[0],"data_offsets":[0,{}]}})", number)),
                 testing::HasSubstr("does not describe"));
   }
-  EXPECT_THAT(described(R"({"dtype":"I8","shape":[9],"data_offsets":[0,0]})"), testing::HasSubstr("I8"));
+  EXPECT_THAT(described(R"({"dtype":"I8","shape":[9],"data_offsets":[0,0]})"),
+              testing::AllOf(testing::HasSubstr("I8"), testing::HasSubstr("replicated")));
+}
+
+// Without the checksum in the index, the flipped bit is a number like any other.
+TEST_F(CheckpointErrors, AShardWhoseBytesHaveChanged) {
+  std::string bytes = content_of(shard);
+  bytes[bytes.size() - 3] ^= 1;
+  directory.write("step_00000003/rank_00000.safetensors", bytes);
+  EXPECT_THAT(error_of_loading(), testing::AllOf(testing::HasSubstr(shard), testing::HasSubstr("checksum")));
+  auto without = nlohmann::json::parse(content_of(index));
+  without["shards"][0].erase("xxh3");
+  directory.write("step_00000003/index.json", without.dump());
+  run_threads(1, [&](const Communicator& world) { Training(world, {}, 99).load(checkpoint); });
+  // Whole numbers are no weights.
+  const std::string floats = R"("F64","shape":[10,4])";
+  bytes.replace(bytes.find(floats), floats.size(), R"("I32","shape":[10,8])");
+  directory.write("step_00000003/rank_00000.safetensors", bytes);
+  EXPECT_THAT(error_of_loading(), testing::AllOf(testing::HasSubstr(shard), testing::HasSubstr("divided as I32")));
+}
+
+TEST_F(CheckpointErrors, NumbersThatAreNone) {
+  for (const double number : {std::nan(""), HUGE_VAL}) {
+    run_threads(1, [&](const Communicator& world) {
+      Training training(world, {});
+      training.optimizer().states()[1].m.set(7, number);
+      training.save(directory.path(), 3);
+    });
+    EXPECT_THAT(error_of_loading(), testing::AllOf(testing::HasSubstr(checkpoint), testing::HasSubstr("m.replicated"),
+                                                   testing::HasSubstr(fmt::format("has {}", number))));
+  }
+}
+
+TEST_F(CheckpointErrors, ANewestOneThatIsElsewhere) {
+  std::filesystem::create_directory(directory / "inner");
+  for (const char* const name : {"../step_00000003", "/etc", "..", "step_", "step_3/.."}) {
+    directory.write("inner/latest", std::string(name) + "\n");
+    EXPECT_THAT(sentence_of([&] { find_checkpoint(directory / "inner"); }),
+                testing::AllOf(testing::HasSubstr("inner/latest"), testing::HasSubstr(fmt::format("'{}'", name))));
+  }
+  for (const char* const nothing : {"", "\n"}) {
+    directory.write("latest", nothing);
+    EXPECT_EQ(find_checkpoint(directory.path()), checkpoint);
+  }
+  std::filesystem::create_symlink("loop", directory / "loop");
+  for (const auto& look : {std::function<void()>([&] { find_checkpoint(directory / "loop"); }),
+                           std::function<void()>([&] { has_checkpoint(directory / "loop"); })}) {
+    EXPECT_THAT(sentence_of(look), testing::AllOf(testing::HasSubstr(directory / "loop: "), testing::EndsWith(".")));
+  }
 }
 
 TEST(Safetensors, OverlapAndHolesAreRefused) {

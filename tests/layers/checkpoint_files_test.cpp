@@ -56,6 +56,7 @@ TEST(CheckpointNotes, ComeBack) {
     for (const bool with_optimizer : {false, true}) {
       EXPECT_EQ(training.load(find_checkpoint(directory.path()), with_optimizer).notes, notes);
     }
+    EXPECT_EQ(read_notes(find_checkpoint(directory.path())).notes, notes);
     training.save(directory.path(), 2);
     EXPECT_TRUE(training.load(find_checkpoint(directory.path())).notes.empty());
   });

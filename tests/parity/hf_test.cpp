@@ -187,12 +187,26 @@ TEST(HfModels, MayLieInSeveralFiles) {
   write_tensors(whole.directory / "b.safetensors", second);
   std::filesystem::remove(whole.directory / "model.safetensors");
   whole.directory.write("model.safetensors.index.json", nlohmann::json{{"weight_map", map}}.dump());
+  gpt::check_hf_weights(whole.directory.path(), hf_shape);
   run_threads(1, [&](const Communicator& world) {
     EXPECT_LT(
         logits_error(world, {}, hf_options(), whole.directory.path(), numbers_of<std::int32_t>(whole.reference, "inputs"),
                      numbers_of<double>(whole.reference, "logits")),
         1e-5);
   });
+  std::filesystem::create_directory(whole.directory / "inner");
+  std::filesystem::rename(whole.directory / "config.json", whole.directory / "inner/config.json");
+  for (const char* const elsewhere : {"../a.safetensors", "..", "/a.safetensors"}) {
+    map["transformer.wte.weight"] = elsewhere;
+    whole.directory.write("inner/model.safetensors.index.json", nlohmann::json{{"weight_map", map}}.dump());
+    try {
+      gpt::check_hf_weights(whole.directory / "inner", hf_shape);
+      ADD_FAILURE() << elsewhere << " was taken";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr(fmt::format("'{}'", elsewhere)),
+                                               testing::HasSubstr("transformer.wte.weight")));
+    }
+  }
 }
 
 // A model with fewer positions takes the first ones.
@@ -237,7 +251,8 @@ std::string exported(const MeshShape& mesh, ZeroStage zero, DType dtype, int ste
 }
 
 TEST(HfModels, ComeBackFromAnyLayout) {
-  const HfDirectory reference;
+  HfDirectory reference;
+  reference.tensors.at("transformer.ln_f.bias").values = std::vector<float>(32, -0.0F);  // -0 + 0 is 0
   const std::string from = reference.write();
   // As transformers writes it, but for the order of tensors.
   const std::string file = exported({}, ZeroStage::none, DType::f32, 0, from);
@@ -272,6 +287,13 @@ TEST(HfExports, AreCompleteOrAbsent) {
   EXPECT_NO_THROW(gpt::check_hf_export(from + "/nothing/deep"));
   EXPECT_FALSE(std::filesystem::exists(from + "/nothing"));  // what it tries leaves nothing
   EXPECT_THROW(gpt::check_hf_export("/proc/nothing"), Error);
+  std::filesystem::create_symlink("loop", from + "/loop");
+  std::filesystem::create_symlink(from + "/config.json/model", from + "/dangling");
+  reference.directory.write("empty", "");
+  for (const char* const name : {"/loop", "/dangling", "/empty"})
+    EXPECT_THROW(gpt::check_hf_export(from + name), Error) << name;
+  std::filesystem::create_symlink("behind/a_link", from + "/link");
+  gpt::check_hf_export(from + "/link");
   reference.directory.write("file", "in the way");
   run_threads(1, [&](const Communicator& world) {
     gpt::Trainer trainer(Mesh(world, {}), hf_options());
@@ -279,7 +301,9 @@ TEST(HfExports, AreCompleteOrAbsent) {
     EXPECT_THROW(gpt::export_hf(trainer, from + "/file/model", {}), Error);
     EXPECT_THROW(gpt::export_hf(trainer, from + "/model", {from + "/missing", from + "/missing", {}}), Error);
     gpt::export_hf(trainer, from + "/with_a_slash//", {});
+    gpt::export_hf(trainer, from + "/link", {});
   });
+  gpt::check_hf_weights(from + "/behind/a_link", hf_shape);
   gpt::check_hf_weights(from + "/with_a_slash", hf_shape);
   EXPECT_FALSE(std::filesystem::exists(from + "/model"));
   EXPECT_FALSE(std::filesystem::exists(from + "/model.unfinished"));

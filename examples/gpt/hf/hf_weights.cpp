@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <system_error>
@@ -11,6 +10,8 @@
 #include "data/data_file.hpp"
 #include "fail.hpp"
 #include "hf/hf_config.hpp"
+#include "missing_directories.hpp"
+#include "stretto/output_file.hpp"
 
 namespace gpt {
 
@@ -20,7 +21,7 @@ namespace fs = std::filesystem;
 namespace {
 
 fs::path finished_path(const std::string& directory) {
-  return (fs::path(directory) / "").lexically_normal().parent_path();  // without a slash behind it
+  return followed((fs::path(directory) / "").lexically_normal().parent_path());  // without a slash behind it
 }
 
 fs::path unfinished_path(const std::string& directory) { return finished_path(directory).string() + ".unfinished"; }
@@ -41,7 +42,12 @@ std::vector<std::string> weight_files(const std::string& directory) {
   std::set<std::string> files;
   if (json.is_object() && json.contains("weight_map") && json["weight_map"].is_object()) {
     for (const auto& [tensor, file] : json["weight_map"].items()) {
-      if (file.is_string()) files.insert(directory + "/" + file.get<std::string>());
+      if (!file.is_string()) continue;
+      const std::string name = file.get<std::string>();
+      if (fs::path(name).filename() != name || name == "..") {
+        fail(ErrorCode::io, "{} names '{}' for {}, which is no file beside it.", index, name, tensor);
+      }
+      files.insert(directory + "/" + name);
     }
   }
   if (files.empty()) fail(ErrorCode::io, "{} names no files of weights.", index);
@@ -65,21 +71,14 @@ bool is_ignored(const std::string& name) {
   return name == "lm_head.weight" || name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
 }
 
-void write_text(const fs::path& path, std::string_view text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) fail(ErrorCode::io, "Cannot write {}.", path.string());
-}
-
 void write_tokenizer(const fs::path& directory, const HfTokens& tokens, std::int64_t positions) {
   if (tokens.vocabulary_file.empty()) return;
-  write_text(directory / "vocab.json", DataFile(tokens.vocabulary_file).text());
-  write_text(directory / "merges.txt", DataFile(tokens.merges_file).text());
+  write_output_file(directory / "vocab.json", DataFile(tokens.vocabulary_file).text());
+  write_output_file(directory / "merges.txt", DataFile(tokens.merges_file).text());
   nlohmann::ordered_json config = {{"tokenizer_class", "GPT2Tokenizer"}, {"model_max_length", positions}};
   config["add_prefix_space"] = false;
   if (tokens.end_of_text) config["bos_token"] = config["eos_token"] = config["unk_token"] = "<|endoftext|>";
-  write_text(directory / "tokenizer_config.json", config.dump(2) + "\n");
+  write_output_file(directory / "tokenizer_config.json", config.dump(2) + "\n");
 }
 
 }  // namespace
@@ -108,6 +107,10 @@ void check_hf_weights(const std::string& directory, const ModelShape& shape) {
     expected.insert(wanted.name);
     const auto found = std::ranges::find(tensors, wanted.name, &StoredTensor::name);
     if (found == tensors.end()) fail(ErrorCode::io, "The weights in {} lack {}.", directory, wanted.name);
+    if (!found->is_floating()) {
+      fail(ErrorCode::io, "The weights in {} have {} as {}; save them as floating-point numbers.", directory, wanted.name,
+           found->type);
+    }
     if (found->shape != wanted.shape) {
       fail(ErrorCode::io, "The weights in {} have {} of shape [{}], but its config.json makes it [{}].", directory,
            wanted.name, fmt::join(found->shape, ", "), fmt::join(wanted.shape, ", "));
@@ -138,7 +141,7 @@ void export_hf(Trainer& trainer, const std::string& directory, const HfTokens& t
     if (writes) {
       fs::remove_all(unfinished);
       fs::create_directories(unfinished);
-      write_text(unfinished / "config.json", hf_config_text(shape, tokens.end_of_text));
+      write_output_file(unfinished / "config.json", hf_config_text(shape, tokens.end_of_text));
       write_tokenizer(unfinished, tokens, shape.sequence);
     }
     write_weights(trainer.sharded(), trainer.optimizer(), unfinished / "model.safetensors",
@@ -156,16 +159,16 @@ void export_hf(Trainer& trainer, const std::string& directory, const HfTokens& t
 }
 
 void check_hf_export(const std::string& directory) {
-  std::error_code none;
-  if (fs::exists(directory, none) && !fs::is_empty(directory, none)) {
+  std::error_code error;
+  const fs::path finished = finished_path(directory);
+  const bool is_there = fs::exists(finished, error);
+  if (is_there && !(fs::is_directory(finished, error) && fs::is_empty(finished, error)) && !error) {
     fail(ErrorCode::io, "There is something in {} already; export to a directory that does not exist.", directory);
   }
-  const fs::path last = fs::absolute(unfinished_path(directory));
-  std::vector<fs::path> made;  // innermost first
-  for (fs::path at = last; !fs::exists(at, none) && at.has_relative_path(); at = at.parent_path()) made.push_back(at);
-  std::error_code error;
-  fs::create_directories(last, error);
-  for (const fs::path& each : made) fs::remove(each, none);
+  const std::vector<fs::path> made = missing_directories(unfinished_path(directory));
+  if (!error) fs::create_directories(unfinished_path(directory), error);
+  std::error_code ignored;
+  for (const fs::path& each : made) fs::remove(each, ignored);
   if (error) fail_to_export(directory, error);
 }
 

@@ -38,7 +38,7 @@ class STRETTO_API CheckpointSaver {
   // Collective, between two steps, on the thread that computes. Waits for the previous checkpoint, as wait(). An earlier
   // checkpoint of the same step is replaced at once. `notes` are UTF-8 texts by name, the same on every rank;
   // load_checkpoint() returns them. Cost: each rank writes 3 numbers per element that it owns, all ranks at the same time.
-  // Three messages of a few bytes go between ranks.
+  // Four messages of a few bytes go between ranks.
   void save(std::int64_t step, const std::map<std::string, std::string>& notes = {});
   // Returns when the last checkpoint is complete. Collective. If a rank cannot write, for example because the disk is full,
   // nothing of the new checkpoint is left, and the previous one stays: the first such rank throws Error(io), and all others
@@ -79,11 +79,15 @@ struct STRETTO_API LoadedCheckpoint {
   // A whole number that save() was given as a note; `otherwise` without it. Throws Error(io) for a text that is none.
   std::int64_t number(const std::string& note, std::int64_t otherwise) const;
 };
+// Reads what a checkpoint says of itself, so that a program can build the model that it holds. Throws Error(io) as
+// load_checkpoint().
+STRETTO_API LoadedCheckpoint read_notes(const std::string& checkpoint);
 // Reads what this rank updates into the optimizer's states. with_optimizer: reads the moments and the state of quantized
 // sums as well, so that training goes on as if it had not stopped. Not collective, so that one rank can report an error;
 // afterwards all ranks must call optimizer.restore(optimizer_steps), which brings the values to every rank. Throws Error(io)
-// for a file that is missing, damaged or of another checkpoint, and Error(invalid_argument) for a parameter of another
-// shape; the states are then unspecified.
+// for a file that is missing, damaged or of another checkpoint, or that has NaN in it, and Error(invalid_argument) for a
+// parameter of another shape; the states are then unspecified. Each shard that the rank needs a part of is read twice:
+// index.json has its XXH3, which is checked first.
 STRETTO_API LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, AdamWOptimizer& optimizer,
                                              const std::string& checkpoint, bool with_optimizer);
 

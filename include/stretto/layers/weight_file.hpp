@@ -15,6 +15,7 @@ struct StoredTensor {
   std::string name;
   std::string type;  // "F32", "F64", "BF16", "F16", "I32"
   Shape shape;
+  bool is_floating() const { return type != "I32"; }
 };
 // Returns the tensors of a file. Throws Error(io) if it is missing or no safetensors file.
 STRETTO_API std::vector<StoredTensor> stored_tensors(const std::string& path);

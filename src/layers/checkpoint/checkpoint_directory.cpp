@@ -24,9 +24,9 @@ void sync_to_disk(const fs::path& path) {
   if (!synced) fail(ErrorCode::io, "Cannot bring {} to the disk: {}.", path.string(), errno_text(error));
 }
 
-void write_file(const fs::path& path, const std::string& text) {
-  std::ofstream out(path);
-  out << text << '\n';
+void write_to_disk(const fs::path& path, std::string_view text) {
+  std::ofstream out(path, std::ios::binary);
+  out << text;
   out.close();
   if (!out) fail(ErrorCode::io, "Cannot write {}: {}.", path.string(), errno_text(errno));
   sync_to_disk(path);
@@ -45,6 +45,9 @@ void exchange_directory(const fs::path& path, const fs::path& with) {
 // ---- checkpoints
 
 std::string checkpoint_name(std::int64_t step) { return fmt::format("step_{:08}", step); }
+bool names_a_step(const std::string& name) {
+  return name.starts_with("step_") && name.size() > 5 && name.find_first_not_of("0123456789", 5) == std::string::npos;
+}
 fs::path unfinished_name(const fs::path& name) { return fmt::format(".{}.unfinished", name.string()); }
 
 namespace {
@@ -69,6 +72,45 @@ std::vector<fs::path> complete_checkpoints(const fs::path& directory) {  // the 
   return found;
 }
 
+// Calls f, and says errors of the file system in one sentence.
+template <class F>
+auto in_words(const std::string& directory, F f) {
+  try {
+    return f();
+  } catch (const fs::filesystem_error& error) {
+    fail(ErrorCode::io, "Cannot look for checkpoints in {}: {}.", directory, error.code().message());
+  }
+}
+
+std::string newest_checkpoint(const std::string& directory, std::string* left_out) {
+  if (left_out != nullptr) left_out->clear();
+  if (is_complete(directory)) return directory;
+  const fs::path latest = fs::path(directory) / "latest";
+  std::ifstream file;
+  if (fs::is_regular_file(latest)) file.open(latest);
+  std::vector<fs::path> complete = complete_checkpoints(directory);
+  std::string name;
+  if (!file.is_open() || !std::getline(file, name) || name.empty()) {
+    if (complete.empty()) fail(ErrorCode::io, "There is no checkpoint in {}.", directory);
+    return complete.front();  // the job was killed before it could name its first one
+  }
+  if (!names_a_step(name)) {
+    fail(ErrorCode::io,
+         "{} says '{}', which is no name of a checkpoint beside it, such as {}; remove the file, and the newest "
+         "one is taken.",
+         latest.string(), name, complete.empty() ? checkpoint_name(200) : complete.front().filename().string());
+  }
+  const fs::path newest = fs::path(directory) / name;
+  if (is_complete(newest)) return newest;
+  std::erase_if(complete, [&](const fs::path& path) { return path.filename().string() >= name; });
+  if (complete.empty()) {
+    fail(ErrorCode::io, "There is no complete checkpoint in {}: {} has no index.json, nor is an older one there.", directory,
+         name);
+  }
+  if (left_out != nullptr) *left_out = newest;
+  return complete.front();
+}
+
 }  // namespace
 
 void begin_checkpoint(const fs::path& directory, const std::string& name) {
@@ -80,7 +122,7 @@ void begin_checkpoint(const fs::path& directory, const std::string& name) {
 void publish_checkpoint(const fs::path& directory, const std::string& name) {
   const fs::path unfinished = directory / unfinished_name(name);
   const fs::path latest = directory / "latest.new";
-  write_file(latest, name);  // first, since the disk may be full
+  write_to_disk(latest, name + '\n');  // first, since the disk may be full
   sync_to_disk(unfinished);
   exchange_directory(directory / name, unfinished);
   sync_to_disk(directory);
@@ -113,30 +155,13 @@ void remove_old_checkpoints(const fs::path& directory, int keep) {
 }
 
 bool has_checkpoint(const std::string& directory) {
-  return is_complete(directory) || fs::exists(fs::path(directory) / "latest") || !complete_checkpoints(directory).empty();
+  return in_words(directory, [&] {
+    return is_complete(directory) || fs::exists(fs::path(directory) / "latest") || !complete_checkpoints(directory).empty();
+  });
 }
 
 std::string find_checkpoint(const std::string& directory, std::string* left_out) {
-  if (left_out != nullptr) left_out->clear();
-  if (is_complete(directory)) return directory;
-  const fs::path latest = fs::path(directory) / "latest";
-  std::ifstream file;
-  if (fs::is_regular_file(latest)) file.open(latest);
-  std::vector<fs::path> complete = complete_checkpoints(directory);
-  std::string name;
-  if (!file.is_open() || !std::getline(file, name)) {
-    if (complete.empty()) fail(ErrorCode::io, "There is no checkpoint in {}.", directory);
-    return complete.front();  // the job was killed before it could name its first one
-  }
-  const fs::path newest = fs::path(directory) / name;
-  if (is_complete(newest)) return newest;
-  std::erase_if(complete, [&](const fs::path& path) { return path.filename().string() >= name; });
-  if (complete.empty()) {
-    fail(ErrorCode::io, "There is no complete checkpoint in {}: {} has no index.json, nor is an older one there.", directory,
-         name);
-  }
-  if (left_out != nullptr) *left_out = newest;
-  return complete.front();
+  return in_words(directory, [&] { return newest_checkpoint(directory, left_out); });
 }
 
 }  // namespace stretto

@@ -1,6 +1,7 @@
 #pragma once
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 // How files outlast a crash of the machine, and how a directory appears or goes at once. All functions throw Error(io), or
 // std::filesystem::filesystem_error.
@@ -9,8 +10,8 @@ namespace stretto {
 // Returns when the content of a file, or the list of a directory's files, is on the disk.
 void sync_to_disk(const std::filesystem::path& path);
 
-// Writes a small file, and brings it to the disk.
-void write_file(const std::filesystem::path& path, const std::string& text);
+// Writes a whole file of an unfinished checkpoint, which nobody looks at yet, and brings it to the disk.
+void write_to_disk(const std::filesystem::path& path, std::string_view text);
 
 // Moves `with` to `path`. If there is a directory at `path` already, the two change places.
 void exchange_directory(const std::filesystem::path& path, const std::filesystem::path& with);
@@ -18,6 +19,7 @@ void exchange_directory(const std::filesystem::path& path, const std::filesystem
 // ---- Checkpoints under a directory
 
 std::string checkpoint_name(std::int64_t step);                            // "step_00000200"
+bool names_a_step(const std::string& name);                                // whether it is such a name
 std::filesystem::path unfinished_name(const std::filesystem::path& name);  // ".step_00000200.unfinished"
 
 // Makes an empty directory for an unfinished checkpoint, and removes those that a killed job has left.

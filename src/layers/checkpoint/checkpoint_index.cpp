@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -44,8 +45,15 @@ Json json_of(const CheckpointTensors& tensors) {
   return result;
 }
 
-bool is_name_of_a_step(const std::string& name) {
-  return name.starts_with("step_") && name.size() > 5 && name.find_first_not_of("0123456789", 5) == std::string::npos;
+std::optional<std::uint64_t> digest_in(const Json& shard, const fs::path& path) {
+  if (!shard.contains("xxh3")) return std::nullopt;
+  const std::string text = shard.at("xxh3").get<std::string>();
+  std::uint64_t digest = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), digest, 16);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    fail(ErrorCode::io, "{} says '{}' for the xxh3 of a shard, which is no hexadecimal number.", path.string(), text);
+  }
+  return digest;
 }
 
 // Throws nlohmann::json::exception, or Error for pieces that cannot be.
@@ -82,15 +90,15 @@ fs::path require_shard(const fs::path& directory, std::size_t rank) {
   return path;
 }
 
-void index_shards(CheckpointIndex& index, const fs::path& directory, std::size_t shards) {
-  for (std::size_t i = 0; i < shards; ++i) {
+void index_shards(CheckpointIndex& index, const fs::path& directory, const std::vector<std::int64_t>& digests) {
+  for (std::size_t i = 0; i < digests.size(); ++i) {
     const fs::path path = require_shard(directory, i);
     const SafetensorsReader shard(path);
     if (shard.metadata(id_key) != index.id)
       fail(ErrorCode::io, "{} is not what rank {} has just written.", path.string(), i);
-    index.shards.push_back({shard_file(i), fs::file_size(path)});
+    index.shards.push_back({shard_file(i), fs::file_size(path), static_cast<std::uint64_t>(digests[i])});
     try {
-      for (auto& [name, tensor] : tensors_of(Json::parse(shard.metadata(pieces_key)), shards, path)) {
+      for (auto& [name, tensor] : tensors_of(Json::parse(shard.metadata(pieces_key)), digests.size(), path)) {
         CheckpointTensor& all = index.tensors[name];
         all.shape = tensor.shape;
         all.pieces.insert(all.pieces.end(), tensor.pieces.begin(), tensor.pieces.end());
@@ -103,7 +111,10 @@ void index_shards(CheckpointIndex& index, const fs::path& directory, std::size_t
 
 std::string text_of(const CheckpointIndex& index) {
   Json shards = Json::array();
-  for (const auto& shard : index.shards) shards.push_back({{"file", shard.file}, {"bytes", shard.bytes}});
+  for (const auto& shard : index.shards) {
+    shards.push_back({{"file", shard.file}, {"bytes", shard.bytes}});
+    if (shard.digest) shards.back()["xxh3"] = fmt::format("{:016x}", *shard.digest);
+  }
   const Json json{{"id", index.id},
                   {"step", index.step},
                   {"optimizer_steps", index.optimizer_steps},
@@ -134,8 +145,8 @@ CheckpointIndex read_index(const fs::path& checkpoint) {
     index.choices = json.value("choices", "");
     index.notes = json.at("notes").get<std::map<std::string, std::string>>();
     for (const Json& shard : json.at("shards")) {
-      index.shards.push_back(
-          {shard.at("file").get<std::string>(), static_cast<std::uint64_t>(whole_number(shard.at("bytes")))});
+      index.shards.push_back({shard.at("file").get<std::string>(),
+                              static_cast<std::uint64_t>(whole_number(shard.at("bytes"))), digest_in(shard, path)});
       if (index.shards.back().file != shard_file(index.shards.size() - 1)) {
         fail(ErrorCode::io, "{} names a shard '{}' where {} belongs.", path.string(), index.shards.back().file,
              shard_file(index.shards.size() - 1));
@@ -150,7 +161,7 @@ CheckpointIndex read_index(const fs::path& checkpoint) {
          index.optimizer_steps);
   }
   const std::string name = (checkpoint / "").parent_path().filename();
-  if (is_name_of_a_step(name) && name != checkpoint_name(index.step)) {
+  if (names_a_step(name) && name != checkpoint_name(index.step)) {
     fail(ErrorCode::io, "{} is of step {}, but its directory is named {}; take all files of one checkpoint.", path.string(),
          index.step, name);
   }
@@ -163,7 +174,7 @@ CheckpointShards::CheckpointShards(fs::path checkpoint, const CheckpointIndex& i
 const SafetensorsReader& CheckpointShards::operator[](std::size_t shard) {
   std::unique_ptr<SafetensorsReader>& reader = readers_.at(shard);
   if (reader) return *reader;
-  const auto& [file, bytes] = index_.shards[shard];
+  const auto& [file, bytes, digest] = index_.shards[shard];
   const fs::path path = checkpoint_ / file;
   auto opened = std::make_unique<SafetensorsReader>(path);
   if (opened->metadata(id_key) != index_.id) {
@@ -178,6 +189,12 @@ const SafetensorsReader& CheckpointShards::operator[](std::size_t shard) {
   if (found != bytes) {
     fail(ErrorCode::io, "{} has {} bytes, but its checkpoint's index.json says {}: it is cut off.", path.string(), found,
          bytes);
+  }
+  if (digest && digest_of_file(path) != *digest) {
+    fail(ErrorCode::io,
+         "{} has another checksum than its checkpoint's index.json says: its bytes have changed since it was "
+         "saved; take another checkpoint.",
+         path.string());
   }
   return *(reader = std::move(opened));
 }

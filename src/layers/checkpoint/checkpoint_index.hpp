@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,7 @@ struct CheckpointIndex {
   struct Shard {
     std::string file;
     std::uint64_t bytes = 0;
+    std::optional<std::uint64_t> digest;  // digest_of_file(); checkpoints of version 0.2 have none
   };
   std::vector<Shard> shards;
   CheckpointTensors tensors;
@@ -50,20 +52,21 @@ std::string pieces_text(const CheckpointTensors& tensors);
 
 // Returns the path of what a rank has written. Throws Error(io) if it is not there.
 std::filesystem::path require_shard(const std::filesystem::path& directory, std::size_t rank);
-// Completes an index of `id`, `step`, ... with what the headers of all shards in a directory say. Throws Error(io) for one
-// that is not there or belongs to another checkpoint.
-void index_shards(CheckpointIndex& index, const std::filesystem::path& directory, std::size_t shards);
+// Completes an index of `id`, `step`, ... with what the headers of all shards in a directory say, and with the digests of
+// the shards, as bits. Throws Error(io) for a shard that is not there or belongs to another checkpoint.
+void index_shards(CheckpointIndex& index, const std::filesystem::path& directory, const std::vector<std::int64_t>& digests);
 
 std::string text_of(const CheckpointIndex& index);  // throws Error(invalid_argument) for notes that are no UTF-8
 // Throws Error(io) for a file that is missing or describes no checkpoint.
 CheckpointIndex read_index(const std::filesystem::path& checkpoint);
 
-// Opens the shards of a checkpoint when they are first asked for. Throws Error(io) for one that is missing, cut off, of
-// another checkpoint, or in the place of another.
+// Opens the shards of a checkpoint when they are first asked for, and reads each once to its end for its digest, at some
+// GB/s. Throws Error(io) for one that is missing, cut off, changed, of another checkpoint, or in the place of another.
 class CheckpointShards {
  public:
   CheckpointShards(std::filesystem::path checkpoint, const CheckpointIndex& index);
   const SafetensorsReader& operator[](std::size_t shard);
+  const std::filesystem::path& checkpoint() const { return checkpoint_; }
 
  private:
   std::filesystem::path checkpoint_;

@@ -6,7 +6,7 @@
 #include "layers/checkpoint/checkpoint_index.hpp"
 #include "layers/checkpoint/piece_copy.hpp"
 #include "layers/checkpoint/quantization_state.hpp"
-#include "layers/checkpoint/state_tensors.hpp"
+#include "layers/checkpoint/whole_state.hpp"
 #include "layers/note_number.hpp"
 #include "stretto/layers/checkpoint.hpp"
 
@@ -26,24 +26,28 @@ void copy(const SafetensorsReader::View& from, const PieceCopy& which, const Ten
 void read_range(const ShardedParameters::Range& range, const Parameter& parameter, const std::string& name,
                 const CheckpointTensor& saved, CheckpointShards& shards, const Tensor& state) {
   const Tensor target(state.shape(), state.dtype(), Device::cpu);
-  std::int64_t found = 0;
+  std::vector<PieceCopy> found;
   for (const CheckpointPiece& piece : saved.pieces) {
     const std::vector<PieceCopy> shared = copies(piece, parameter, range.first, range.count);
     if (shared.empty()) continue;
     const SafetensorsReader& shard = shards[piece.shard];
-    const SafetensorsReader::View view = shard.tensor(name);
+    const SafetensorsReader::View view = shard.floats(name);
     if (view.elements != piece.count) {
       fail(ErrorCode::io, "{} has {} elements of {}, but its checkpoint's index.json says {}.", shard.path(), view.elements,
            name, piece.count);
     }
-    for (const PieceCopy& each : shared) {
-      copy(view, each, target);
-      found += each.count;
-    }
+    for (const PieceCopy& each : shared) copy(view, each, target);
+    found.insert(found.end(), shared.begin(), shared.end());
   }
-  if (found != range.count) {
-    fail(ErrorCode::io, "The checkpoint's index.json names shards for {} of {} elements of {}.", found, range.count, name);
+  std::ranges::sort(found, {}, &PieceCopy::to);
+  std::int64_t at = 0;
+  for (const PieceCopy& each : found) at = each.to == at ? at + each.count : -1;
+  if (at != range.count) {
+    fail(ErrorCode::io,
+         "The index.json in {} does not name one shard for each of the {} elements of {} that this rank needs.",
+         shards.checkpoint().string(), range.count, name);
   }
+  require_finite(target, name, shards.checkpoint());
   state.copy_from(target);
 }
 
@@ -54,6 +58,10 @@ std::int64_t LoadedCheckpoint::number(const std::string& note, std::int64_t othe
 }
 
 std::string choices_of_checkpoint(const std::string& checkpoint) { return read_index(checkpoint).choices; }
+LoadedCheckpoint read_notes(const std::string& checkpoint) {
+  const CheckpointIndex index = read_index(checkpoint);
+  return {.step = index.step, .optimizer_steps = index.optimizer_steps, .notes = index.notes};
+}
 
 LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, AdamWOptimizer& optimizer, const std::string& checkpoint,
                                  bool with_optimizer) {
@@ -67,7 +75,9 @@ LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, AdamWOptimizer& 
   }
   for (const auto& parameter : parameters.parameters().all()) {
     const auto saved = index.tensors.find(parameter->name);
-    if (saved == index.tensors.end()) fail(ErrorCode::io, "{} has no parameter {}.", checkpoint, parameter->name);
+    require(saved != index.tensors.end(),
+            "{} has no parameter {}, which this model has; give the sizes of the model that was saved.", checkpoint,
+            parameter->name);
     require(saved->second.shape == parameter->global_shape, "{} has {} of shape [{}], but this model's is [{}].", checkpoint,
             parameter->name, fmt::join(saved->second.shape, ", "), fmt::join(parameter->global_shape, ", "));
   }

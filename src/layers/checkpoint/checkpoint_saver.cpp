@@ -93,15 +93,18 @@ struct CheckpointSaver::State {
   void write_shard() {
     if (options.in_background) setpriority(PRIO_PROCESS, 0, nice_of_background);  // of this thread
     const std::string file = shard_file(static_cast<std::size_t>(ranks.rank()));
-    error = error_of(directory, [&] { snapshot.write(unfinished() / file, {{id_key, index.id}, {shard_key, file}}); });
+    error = error_of(directory, [&] {
+      const std::uint64_t digest = snapshot.write(unfinished() / file, {{id_key, index.id}, {shard_key, file}});
+      digests[static_cast<std::size_t>(ranks.rank())] = static_cast<std::int64_t>(digest);
+    });
     report_error();
   }
 
   void publish() {
     if (!is_first() || failed != 0) return;
     error = error_of(directory, [&] {
-      index_shards(index, unfinished(), static_cast<std::size_t>(ranks.size()));
-      write_file(unfinished() / "index.json", text_of(index));
+      index_shards(index, unfinished(), digests);
+      write_to_disk(unfinished() / "index.json", text_of(index) + '\n');
       publish_checkpoint(directory, name);
       if (options.keep > 0) remove_old_checkpoints(directory, options.keep);
     });
@@ -116,7 +119,7 @@ struct CheckpointSaver::State {
     try {
       begin();
       const std::string file = shard_file(static_cast<std::size_t>(ranks.rank()));
-      error = error_of(directory, [&] { write_file(unfinished() / file, ""); });
+      error = error_of(directory, [&] { write_to_disk(unfinished() / file, "\n"); });
       finish_trial_round();
       error = error_of(directory, [&] {
         for (int rank = 0; is_first() && rank < ranks.size(); ++rank)
@@ -164,8 +167,9 @@ struct CheckpointSaver::State {
   CheckpointSnapshot snapshot;
   std::string name;
   CheckpointIndex index;
-  std::exception_ptr error;  // of this rank
-  std::int64_t failed = 0;   // 0: none; else the ranks from the first that failed on
+  std::vector<std::int64_t> digests;  // of the shards; before ranks agree, 0 but for this rank's
+  std::exception_ptr error;           // of this rank
+  std::int64_t failed = 0;            // 0: none; else the ranks from the first that failed on
   bool is_saving = false;
   Work work;
   Stream stream;  // last, so that its tasks end before what they use
@@ -198,8 +202,11 @@ void CheckpointSaver::save(std::int64_t step, const std::map<std::string, std::s
   state.name = checkpoint_name(step);
   state.begin();
   state.snapshot.take();  // of what this rank updates: values that are still on their way are others'
+  state.digests.assign(static_cast<std::size_t>(state.ranks.size()), 0);
   state.is_saving = true;
   state.stream.enqueue([&state] { state.write_shard(); });
+  std::ignore = state.ranks.all_reduce(state.digests.data(), state.digests.data(), state.ranks.size(), DType::i64,
+                                       ReduceOp::sum, state.stream, {.tag = "checkpoint"});
   state.agree();
   state.stream.enqueue([&state] { state.publish(); });
   state.agree();

@@ -82,12 +82,13 @@ std::string CheckpointSnapshot::header(const std::filesystem::path& path,
   return safetensors_header(path, entries(), with_pieces(metadata));
 }
 
-void CheckpointSnapshot::write(const std::filesystem::path& path, const std::map<std::string, std::string>& metadata) const {
+std::uint64_t CheckpointSnapshot::write(const std::filesystem::path& path,
+                                        const std::map<std::string, std::string>& metadata) const {
   SafetensorsWriter file(path, entries(), with_pieces(metadata));
   for (const auto* const list : {&parts_, &errors_}) {
     for (const Part& part : *list) file.write(part.values.raw(), part.values.bytes());
   }
-  file.finish();
+  return file.finish();
 }
 
 }  // namespace stretto

@@ -21,8 +21,8 @@ class CheckpointSnapshot {
   CheckpointSnapshot(const ShardedParameters& parameters, const AdamWOptimizer& optimizer, bool copies);
 
   void take();
-  // Writes the shard with what take() has found, and blocks until it is on the disk.
-  void write(const std::filesystem::path& path, const std::map<std::string, std::string>& metadata) const;
+  // Writes the shard with what take() has found, and blocks until it is on the disk. Returns its digest.
+  std::uint64_t write(const std::filesystem::path& path, const std::map<std::string, std::string>& metadata) const;
   // The beginning of what write() writes; the bytes of tensors_to_save() follow.
   std::string header(const std::filesystem::path& path, const std::map<std::string, std::string>& metadata) const;
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <fstream>
 #include <functional>
 #include <random>
 #include <set>
@@ -26,12 +25,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void write_shard(const fs::path& path, const Tensor& bytes) {
-  std::ofstream file(path, std::ios::binary);
-  file.write(static_cast<const char*>(bytes.raw()), bytes.size());
-  file.close();
-  if (!file) fail(ErrorCode::io, "Cannot write {}.", path.string());
-  sync_to_disk(path);
+// Returns the digest, as bits.
+std::int64_t write_shard(const fs::path& path, const Tensor& bytes) {
+  write_to_disk(path, {static_cast<const char*>(bytes.raw()), bytes.bytes()});
+  FileDigest digest;
+  digest.add(bytes.raw(), bytes.bytes());
+  return static_cast<std::int64_t>(digest.value());
 }
 
 // Ranks of a group have equal numbers.
@@ -234,23 +233,27 @@ std::optional<std::int64_t> ReplicatedState::save(const Communicator& left, cons
   const auto& generations = state_->generations;
   // Rank 0, which writes the index, need not have the files of its group.
   const State::Generation& generation = generations[0].index.step == step ? generations[0] : generations[1];
-  const bool saved =
-      together([&] {
-        if (first) begin_checkpoint(directory, name);
-      }) &&
-      together([&] {
-        for (int rank = 0; rank < mine.ranks; ++rank) {
-          if (writer_of(rank, step) != mine.rank) continue;
-          write_shard(unfinished / shard_file(static_cast<std::size_t>(rank)), generation.file(state_->member_of(rank)));
-        }
-      }) &&
-      together([&] {
-        if (!first) return;
-        CheckpointIndex index = generation.index;
-        index_shards(index, unfinished, static_cast<std::size_t>(mine.ranks));
-        write_file(unfinished / "index.json", text_of(index));
-        publish_checkpoint(directory, name);
-      });
+  std::vector<std::int64_t> digests(static_cast<std::size_t>(mine.ranks));  // of the shards, at the ranks that write them
+  const bool saved = together([&] {
+                       if (first) begin_checkpoint(directory, name);
+                     }) &&
+                     together([&] {
+                       for (int rank = 0; rank < mine.ranks; ++rank) {
+                         if (writer_of(rank, step) != mine.rank) continue;
+                         const auto i = static_cast<std::size_t>(rank);
+                         digests[i] = write_shard(unfinished / shard_file(i), generation.file(state_->member_of(rank)));
+                       }
+                     }) &&
+                     together([&] {
+                       left.reduce(digests.data(), digests.data(), mine.ranks, DType::i64, ReduceOp::sum, 0,
+                                   Stream::inline_(), {.tag = State::tag})
+                           .wait();
+                       if (!first) return;
+                       CheckpointIndex index = generation.index;
+                       index_shards(index, unfinished, digests);
+                       write_to_disk(unfinished / "index.json", text_of(index) + '\n');
+                       publish_checkpoint(directory, name);
+                     });
   if (!saved && first) discard_checkpoint(directory, name);
   if (!saved) return std::nullopt;
   return step;

@@ -28,11 +28,11 @@ std::size_t size_of(int file) {
   return static_cast<std::size_t>(status.st_size);
 }
 
-std::size_t bytes_of(const std::string& type) {
+std::size_t bytes_of(const std::string& type, const std::string& name, const std::string& path) {
   if (type == "F64") return 8;
   if (type == "F32" || type == "I32") return 4;
   if (type == "BF16" || type == "F16") return 2;
-  fail(ErrorCode::io, "A tensor of type {} is not among F64, F32, BF16, F16 and I32.", type);
+  fail(ErrorCode::io, "{} has {} as {}, which is not among F64, F32, BF16, F16 and I32.", path, name, type);
 }
 
 template <class T>
@@ -83,7 +83,7 @@ std::string safetensors_header(const std::string& path, const std::vector<Tensor
   header["__metadata__"] = metadata;
   std::size_t offset = 0;
   for (const TensorEntry& entry : entries) {
-    const std::size_t bytes = static_cast<std::size_t>(elements_of(entry.shape)) * bytes_of(entry.type);
+    const std::size_t bytes = static_cast<std::size_t>(elements_of(entry.shape)) * bytes_of(entry.type, entry.name, path);
     header[entry.name] = {{"dtype", entry.type}, {"shape", entry.shape}, {"data_offsets", {offset, offset + bytes}}};
     offset += bytes;
   }
@@ -124,6 +124,7 @@ bool SafetensorsWriter::writes_directly() const { return (fcntl(file_.number, F_
 
 // Direct writes are of whole blocks: the last one is padded, and cut off again by finish().
 void SafetensorsWriter::flush() {
+  digest_.add(waiting_, waiting_bytes_);
   const std::size_t bytes = (waiting_bytes_ + block_bytes - 1) / block_bytes * block_bytes;
   std::memset(waiting_ + waiting_bytes_, 0, bytes - waiting_bytes_);
   for (std::size_t done = 0; done < bytes;) {
@@ -141,10 +142,11 @@ void SafetensorsWriter::flush() {
   waiting_bytes_ = 0;
 }
 
-void SafetensorsWriter::finish() {
+std::uint64_t SafetensorsWriter::finish() {
   if (waiting_bytes_ > 0) flush();
   if (ftruncate(file_.number, static_cast<off_t>(file_bytes_)) != 0 || fsync(file_.number) != 0) fail_to_write();
   close(std::exchange(file_.number, -1));
+  return digest_.value();
 }
 
 void SafetensorsWriter::fail_to_write() const { fail(ErrorCode::io, "Cannot write {}: {}.", path_, errno_text(errno)); }
@@ -161,6 +163,7 @@ struct SafetensorsReader::View::Bytes {
     if (number < 0) fail(ErrorCode::io, "Cannot open {}: {}.", path, errno_text(errno));
     return SafetensorsFile(number);
   }
+
   // Throws Error(io) if the file has fewer bytes; `size`: those that it had when its header was read.
   static void read(const SafetensorsFile& file, const std::string& path, std::size_t size, std::uint64_t at, void* to,
                    std::size_t bytes) {
@@ -263,7 +266,7 @@ SafetensorsReader::View SafetensorsReader::tensor(const std::string& name) const
     view.shape = shape_from_json(found->at("shape"));
     view.elements = elements_of(view.shape);
     const auto [begin, end] = place_of(*found);
-    const std::size_t element_bytes = bytes_of(view.type);
+    const std::size_t element_bytes = bytes_of(view.type, name, path_);
     if (view.elements < 0 || begin > end || end > size_ - tensors_at_ || (end - begin) % element_bytes != 0 ||
         (end - begin) / element_bytes != static_cast<std::uint64_t>(view.elements)) {
       fail(ErrorCode::io, "Tensor {} of {} lies outside the file or has another size than its shape says.", name, path_);
@@ -271,6 +274,14 @@ SafetensorsReader::View SafetensorsReader::tensor(const std::string& name) const
     view.bytes_ = std::make_shared<View::Bytes>(path_, size_, tensors_at_ + begin, end - begin, element_bytes);
   } catch (const nlohmann::json::exception&) {
     fail(ErrorCode::io, "The header of {} does not describe tensor {}.", path_, name);
+  }
+  return view;
+}
+
+SafetensorsReader::View SafetensorsReader::floats(const std::string& name) const {
+  View view = tensor(name);
+  if (!StoredTensor{name, view.type, {}}.is_floating()) {
+    fail(ErrorCode::io, "{} has {} as {}, and weights are F64, F32, BF16 or F16.", path_, name, view.type);
   }
   return view;
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "layers/checkpoint/file_digest.hpp"
 #include "stretto/layers/weight_file.hpp"
 #include "stretto/tensor.hpp"
 
@@ -40,7 +41,7 @@ class SafetensorsWriter {
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
   void write(const void* data, std::size_t bytes);
-  void finish();  // blocks until everything is on the disk
+  std::uint64_t finish();  // blocks until everything is on the disk; returns digest_of_file()
 
  private:
   void flush();
@@ -51,6 +52,7 @@ class SafetensorsWriter {
   SafetensorsFile file_;
   std::vector<std::byte> memory_;  // of waiting_
   std::byte* waiting_ = nullptr;   // bytes that are not in the file yet, at an address for direct writes
+  FileDigest digest_;              // of what comes before waiting_
   std::size_t waiting_bytes_ = 0;
   std::uint64_t file_bytes_ = 0;  // before waiting_
 };
@@ -82,6 +84,7 @@ class SafetensorsReader {
   };
   bool has(const std::string& name) const;
   View tensor(const std::string& name) const;           // throws if it is missing
+  View floats(const std::string& name) const;           // throws also for a tensor of whole numbers, which holds no weights
   std::vector<TensorEntry> entries() const;             // of any type
   std::map<std::string, std::string> metadata() const;  // without entries that are no strings, which the format forbids
   std::string metadata(const std::string& key) const;   // throws if it is missing

@@ -77,7 +77,7 @@ void read_weights(const ShardedParameters& parameters, AdamWOptimizer& optimizer
     const ForeignTensor tensor = foreign(*parameter);
     const auto found = file_of.find(tensor.name);
     if (found == file_of.end()) fail(ErrorCode::io, "{} has no tensor {}.", fmt::join(paths, ", "), tensor.name);
-    const SafetensorsReader::View view = found->second->tensor(tensor.name);
+    const SafetensorsReader::View view = found->second->floats(tensor.name);
     require(view.shape == tensor.shape, "{} has {} of shape [{}], but this model needs [{}].", found->second->path(),
             tensor.name, fmt::join(view.shape, ", "), fmt::join(tensor.shape, ", "));
     std::int64_t stored = 1, elements = 1;
@@ -86,7 +86,8 @@ void read_weights(const ShardedParameters& parameters, AdamWOptimizer& optimizer
     require(tensor.transposed ? stored == elements : stored >= elements, "{} of [{}] does not hold {} of [{}].", tensor.name,
             fmt::join(tensor.shape, ", "), parameter->name, fmt::join(parameter->global_shape, ", "));
     const FilePlace place(*parameter, tensor);
-    state.set(*parameter, master, [&](std::int64_t i) { return view.at(place(i)); });
+    state.set(
+        *parameter, master, [&](std::int64_t i) { return view.at(place(i)); }, tensor.name, found->second->path());
   }
 }
 
