@@ -4,10 +4,10 @@
 
 namespace gpt {
 
-// metrics.jsonl, which one job at a time writes, line by line.
+// metrics.jsonl, line by line.
 class MetricsFile {
  public:
-  // Throws Error(io) if it cannot be opened, or if another process has it open as a MetricsFile.
+  // Throws Error(io) if it cannot be opened.
   explicit MetricsFile(const std::string& path);
   ~MetricsFile();
   MetricsFile(const MetricsFile&) = delete;

@@ -7,11 +7,13 @@
 #include "fail.hpp"
 #include "flag_hints.hpp"
 #include "flag_values.hpp"
+#include "hf/hf_config.hpp"
 #include "hf/hf_weights.hpp"
 #include "number_flags.hpp"
 #include "pipeline_options.hpp"
 #include "precision_options.hpp"
 #include "report.hpp"
+#include "run_notes.hpp"
 #include "sequence_options.hpp"
 #include "stragglers.hpp"
 #include "stretto/layers/checkpoint.hpp"
@@ -96,6 +98,8 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option("--resume", resume, "Go on from the newest checkpoint in --save; auto: or begin if there is none")
       ->type_name("[auto]")
       ->expected(0, 1);
+  app.add_flag("--allow-changes", line.allow_changes,
+               "With --resume, go on though --train-data, --seed or --attention are not those of the checkpoint");
   group("Lost, slow and wrong ranks");
   app.add_option("--max-restarts", line.max_restarts,
                  "With --nproc, how often the ranks start again when one is lost, from the newest checkpoint in --save")
@@ -140,8 +144,16 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   trainer.sharding.overlap = !no_overlap;
   check_precision_options(app, trainer);
   check_zero_options(app, trainer.sharding);
-  take_hf_sizes(app, line.hf, model);
-  check_data_options(line.data, app.count("--vocab-size") > 0 || !line.hf.load.empty(), model.vocabulary);
+  require(app.count("--resume") > 0 || !line.allow_changes, "--allow-changes is for --resume; leave it out.");
+  bool takes_sizes = !line.hf.load.empty();
+  if (takes_sizes) {
+    take_sizes(app, read_hf_config(line.hf.load), line.hf.load + "/config.json", true, model);
+  } else if (app.count("--resume") > 0 && !line.save.empty() && stretto::has_checkpoint(line.save)) {
+    takes_sizes = take_saved_model(app, find_checkpoint(line.save), model, trainer.sequence.mask);
+  } else if (!line.load.empty()) {
+    takes_sizes = take_saved_model(app, find_checkpoint(line.load), model, trainer.sequence.mask);
+  }
+  check_data_options(line.data, app.count("--vocab-size") > 0 || takes_sizes, model.vocabulary);
   line.device = stretto::device_from_name(device);
   require(resume.empty() || resume == "auto", "--resume '{}' is unknown; give auto, or nothing.", resume);
   if (app.count("--resume") > 0) line.resume = resume.empty() ? Resume::yes : Resume::if_any;
@@ -162,11 +174,9 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   // These may come from another flag, or from a file that it names.
   for (auto& [name, value] : line.values) {
     if (name == "--min-lr") value = fmt::format("{}", line.min_lr);
-    for (const auto& [flag, size] :
-         {std::pair{"--num-layers", model.layers}, std::pair{"--hidden-size", model.hidden},
-          std::pair{"--num-attention-heads", model.heads}, std::pair{"--seq-length", model.sequence},
-          std::pair{"--vocab-size", model.vocabulary}}) {
-      if (name == flag) value = fmt::format("{}", size);
+    if (name == "--attention") value = to_text(trainer.sequence.mask);
+    for (const auto& [flag, size] : size_flags) {
+      if (name == flag) value = fmt::format("{}", model.*size);
     }
   }
   return line;
@@ -187,8 +197,15 @@ stretto::MeshShape CommandLine::mesh_on(int ranks) const {
   return {.tensor = tensor_parallel, .ulysses = ulysses, .ring = ring, .data = derived, .pipeline = pipeline_parallel};
 }
 
-std::unique_ptr<Tokenizer> CommandLine::tokenizer(const TokenData& its_data) const {
-  auto result = make_tokenizer(data, its_data.is_bytes(), trainer.model.vocabulary);
+std::optional<TokenData> CommandLine::token_data() const {
+  if (data.train.empty()) return std::nullopt;
+  return TokenData(data, trainer.model.vocabulary, trainer.model.sequence, trainer.seed);
+}
+
+std::unique_ptr<Tokenizer> CommandLine::tokenizer(const std::optional<TokenData>& its_data) const {
+  const bool is_bytes =
+      its_data ? its_data->is_bytes() : data.vocabulary_file.empty() && trainer.model.vocabulary == byte_values;
+  auto result = make_tokenizer(data, is_bytes, trainer.model.vocabulary);
   result->encode(prompt);
   return result;
 }
@@ -229,7 +246,8 @@ void CommandLine::check(int ranks, int rank) const {
           first_step_timeout, ranks);
   require(first_step_timeout >= 0, "--first-step-timeout {} is no time; give seconds, or 0 for STRETTO_TIMEOUT.",
           first_step_timeout);
-  require(!data.train.empty(), "--train-data names no text to train on; give any file.");
+  require(!data.train.empty() || (steps == 0 && !comm_report && data.validation.empty()),
+          "--train-data names no text to train on; give any file.");
   require(resume == Resume::no || !save.empty(), "--resume needs --save DIR, where the checkpoints are.");
   require(resume != Resume::yes || load.empty(), "--resume goes on from --save {}; leave --load {} out.", save, load);
   require(hf.load.empty() || (load.empty() && resume != Resume::yes),
@@ -257,8 +275,8 @@ void CommandLine::check(int ranks, int rank) const {
   if (!load.empty()) find_checkpoint(load);
   if (!hf.load.empty()) check_hf_weights(hf.load, trainer.model);
   if (!hf.export_to.empty() && rank == 0) check_hf_export(hf.export_to);
-  const TokenData readable(data, trainer.model.vocabulary, trainer.model.sequence, trainer.seed);
-  if (rank == 0) readable.check_first_tokens();
+  const std::optional<TokenData> readable = token_data();
+  if (readable && rank == 0) readable->check_first_tokens();
   tokenizer(readable);
   if (!log_dir.empty() && rank == 0) make_log_directory(log_dir);
 }

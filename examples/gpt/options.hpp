@@ -38,6 +38,7 @@ struct CommandLine {
   std::optional<double> straggler_threshold;
   double first_step_timeout = 0;  // seconds; 0: STRETTO_TIMEOUT
   Resume resume = Resume::no;
+  bool allow_changes = false;
   int max_restarts = 0;
   bool elastic = false, replicate_state = false;
   bool deterministic = false;
@@ -54,8 +55,11 @@ struct CommandLine {
   stretto::MeshShape mesh_on(int ranks) const;
   // Whether some ranks do the same work, so that one of them can be slow.
   bool has_ranks_to_compare(int ranks) const { return ranks > (layout.automatic ? 1 : pipeline_parallel); }
-  // Returns the tokenizer of samples and the prompt. Throws if the prompt has no tokens in it.
-  std::unique_ptr<Tokenizer> tokenizer(const TokenData& data) const;
+  // What is trained on; nothing without --train-data, which a run without steps does not need.
+  std::optional<TokenData> token_data() const;
+  // Returns the tokenizer of samples and the prompt; without data and --vocab-file, a model of 256 tokens writes bytes.
+  // Throws if the prompt has no tokens in it.
+  std::unique_ptr<Tokenizer> tokenizer(const std::optional<TokenData>& data) const;
   // Checks everything that can be checked before a rank is started. Does not touch a GPU, since the process may still fork.
   // Only rank 0, or its parent, tries whether files can be written.
   void check(int ranks, int rank = 0) const;

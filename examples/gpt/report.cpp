@@ -6,9 +6,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <tuple>
@@ -17,6 +15,7 @@
 #include "loss_svg.hpp"
 #include "size_text.hpp"
 #include "stretto/stream.hpp"
+#include "stretto/output_file.hpp"
 
 namespace gpt {
 
@@ -58,6 +57,7 @@ void make_log_directory(const std::string& path) {
   std::filesystem::create_directories(path, error);
   if (!error && access(path.c_str(), W_OK | X_OK) != 0) error = std::error_code(errno, std::generic_category());
   if (error) fail(ErrorCode::io, "Cannot write to --log-dir {}: {}.", path, error.message());
+  for (const char* const file : {"/loss.svg", "/comm_report.json"}) stretto::check_output_file(path + file);
 }
 
 Reporter::Reporter(const std::string& log_directory, std::int64_t log_interval)
@@ -66,7 +66,7 @@ Reporter::Reporter(const std::string& log_directory, std::int64_t log_interval)
       log_directory_(log_directory),
       began_(stretto::now_seconds()) {
   if (log_directory.empty()) return;
-  make_log_directory(log_directory);
+  lock_ = std::make_unique<DirectoryLock>("--log-dir", log_directory);
   metrics_ = std::make_unique<MetricsFile>(log_directory + "/metrics.jsonl");
 }
 
@@ -197,10 +197,7 @@ void Reporter::draw_losses() const {
   const std::vector<CurvePoint> losses = losses_.points();
   if (losses.empty()) return;
   const std::string path = log_directory_ + "/loss.svg";
-  std::ofstream out(path);
-  out << loss_svg(losses, validation_losses_.points());
-  out.close();
-  if (!out) fail(ErrorCode::io, "Cannot write {}: {}.", path, std::strerror(errno));
+  stretto::write_output_file(path, loss_svg(losses, validation_losses_.points()));
 }
 
 }  // namespace gpt

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "curve.hpp"
+#include "directory_lock.hpp"
 #include "metrics_file.hpp"
 #include "stragglers.hpp"
 #include "stretto/ledger.hpp"
@@ -55,7 +56,8 @@ class Reporter {
   bool terminal_;
   std::int64_t log_interval_;
   std::string log_directory_;
-  std::unique_ptr<MetricsFile> metrics_;  // with a log directory
+  std::unique_ptr<DirectoryLock> lock_;  // with a log directory
+  std::unique_ptr<MetricsFile> metrics_;
   Curve losses_, validation_losses_;
   StepReport last_;
   std::int64_t begins_after_ = 0;  // step

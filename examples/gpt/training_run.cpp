@@ -7,11 +7,13 @@
 #include <memory>
 
 #include "comm_report.hpp"
+#include "directory_lock.hpp"
 #include "fail.hpp"
 #include "hf/hf_weights.hpp"
 #include "matrix_rate.hpp"
 #include "printable.hpp"
 #include "report.hpp"
+#include "run_notes.hpp"
 #include "sampling.hpp"
 #include "step_traffic.hpp"
 #include "stretto/layers/checkpoint.hpp"
@@ -32,6 +34,7 @@ void rank0_first(const Communicator& world, const std::function<void()>& look) {
 
 namespace {
 
+constexpr std::int64_t most_samples = std::int64_t{1} << 62;  // so that those of a step can be counted behind them
 constexpr const char* consumed_samples_note = "consumed_samples";  // by training: where it is in the data
 
 // While this object lives and its end() has not been called, the ranks' operations have another timeout.
@@ -57,7 +60,9 @@ class TrainingRun {
         stop_(stop),
         memory_(memory),
         mesh_(world, line.mesh_on(world.size())),
-        data_(line.data, line.trainer.model.vocabulary, line.trainer.model.sequence, line.trainer.seed),
+        data_(line.token_data()),
+        contents_(data_ ? data_->contents() : std::vector<NamedValue>()),
+        run_(run_notes(line.values, contents_)),
         tokenizer_(line.tokenizer(data_)),
         trainer_(mesh_, line.trainer),
         rank0_(world.rank() == 0),
@@ -66,6 +71,7 @@ class TrainingRun {
         traffic_(world.ledger()),
         stragglers_(mesh_, line.straggler_threshold.value_or(Stragglers::usual_threshold)) {
     if (line.save.empty()) return;
+    if (rank0_) save_lock_ = std::make_unique<DirectoryLock>("--save", line.save);
     saver_ = std::make_unique<CheckpointSaver>(
         trainer_.sharded(), trainer_.optimizer(), line.save,
         CheckpointSaver::Options{.in_background = line.trainer.saves_in_background, .keep = line.keep});
@@ -74,7 +80,7 @@ class TrainingRun {
 
   void run() {
     FirstStepTimeout first_step(mesh_.world(), line_.first_step_timeout);
-    require_same(mesh_.world(), data_.contents());
+    require_same(mesh_.world(), contents_);
     load();
     if (memory_ != nullptr) memory_->begin(mesh_.world());
     rate_ = matrix_rate(mesh_.world(), line_.trainer.sharding.dtype);
@@ -129,18 +135,30 @@ class TrainingRun {
     rank0_first(mesh_.world(), [&] {
       std::string left_out;
       const std::string checkpoint = find_checkpoint(resumes ? line_.save : line_.load, &left_out);
-      loaded = load_checkpoint(trainer_.sharded(), trainer_.optimizer(), checkpoint, resumes);
+      try {
+        loaded = load_checkpoint(trainer_.sharded(), trainer_.optimizer(), checkpoint, resumes);
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::invalid_argument || has_sizes(read_notes(checkpoint).notes)) throw;
+        fail(error.code(),
+             "{} Its index.json does not say what --num-layers, --hidden-size, --num-attention-heads, "
+             "--vocab-size and --seq-length were; give them.",
+             error.what());
+      }
       if (rank0_ && !left_out.empty())
         reporter_.say(fmt::format("{} has no index.json and is left out; loaded {}.", left_out, checkpoint));
       require(!resumes || loaded.step <= line_.steps, "The checkpoint in --save {} is of step {}, beyond --train-iters {}.",
               line_.save, loaded.step, line_.steps);
+      if (resumes) samples_ = loaded.number(consumed_samples_note, loaded.step * line_.trainer.global_batch);
+      if (samples_ < 0 || samples_ > most_samples)
+        fail(ErrorCode::io, "{} says that {} sequences have been trained on, which cannot be.", checkpoint, samples_);
+      const std::string changes = resumes ? changes_of_run(loaded, run_, line_.allow_changes) : "";
+      if (rank0_ && !changes.empty()) reporter_.say(changes);
     });
     require_same(mesh_.world(), {{resumes ? "The step in --save" : "The step in --load", std::to_string(loaded.step)}});
     trainer_.optimizer().restore(loaded.optimizer_steps);
     if (!resumes) return;
     trainer_.loss_scale().restore(loaded.notes);
     first_step_ = saved_at_ = loaded.step;
-    samples_ = loaded.number(consumed_samples_note, loaded.step * line_.trainer.global_batch);
   }
 
   void begin_with_hf_model() {
@@ -222,7 +240,7 @@ class TrainingRun {
 
   FillSlot next_slots() const {
     return [this](std::int64_t slot, std::int32_t* tokens, std::int32_t* targets) {
-      data_.training_window(samples_ + slot, tokens, targets);
+      data_->training_window(samples_ + slot, tokens, targets);
     };
   }
 
@@ -240,13 +258,13 @@ class TrainingRun {
   double validate() {
     const Trace::Span span = part("validate");
     return trainer_.evaluate(
-        [&](std::int64_t i, std::int32_t* tokens, std::int32_t* targets) { data_.validation_window(i, tokens, targets); },
-        data_.validation_windows());
+        [&](std::int64_t i, std::int32_t* tokens, std::int32_t* targets) { data_->validation_window(i, tokens, targets); },
+        data_->validation_windows());
   }
 
-  std::map<std::string, std::string> notes() {
-    std::map<std::string, std::string> result;
-    if (line_.scales_loss()) result = trainer_.loss_scale().notes();
+  Notes notes() {
+    Notes result = run_;
+    if (line_.scales_loss()) result.merge(trainer_.loss_scale().notes());
     result[consumed_samples_note] = std::to_string(samples_);
     return result;
   }
@@ -301,7 +319,7 @@ class TrainingRun {
         mesh_.size(Axis::ring) > 1 ? fmt::format(" x cp {}", mesh_.size(Axis::ring)) : "",
         mesh_.size(Axis::ulysses) > 1 ? fmt::format(" x ulysses {}", mesh_.size(Axis::ulysses)) : "",
         line_.trainer.global_batch, model.sequence, line_.trainer.global_batch / per_pass, line_.trainer.micro_batch));
-    reporter_.say(data_.description());
+    if (data_) reporter_.say(data_->description());
     describe_pipeline();
     reporter_.say(fmt::format(
         "MFU counts 6 parameters + 12 layers width sequence FLOP a token against {:.1f} GFLOP/s, the rate of a rank's "
@@ -326,7 +344,9 @@ class TrainingRun {
   StopRequest& stop_;
   ReplicatedState* memory_;
   Mesh mesh_;
-  TokenData data_;
+  std::optional<TokenData> data_;
+  std::vector<NamedValue> contents_;
+  Notes run_;
   std::unique_ptr<Tokenizer> tokenizer_;
   Trainer trainer_;
   bool rank0_;
@@ -336,7 +356,8 @@ class TrainingRun {
   Stragglers stragglers_;
   std::unique_ptr<Trace> trace_;
   double rate_ = 0;
-  std::unique_ptr<CheckpointSaver> saver_;  // with --save
+  std::unique_ptr<DirectoryLock> save_lock_;  // with --save, on rank 0
+  std::unique_ptr<CheckpointSaver> saver_;    // with --save
   bool is_saving_ = false;
   std::int64_t samples_ = 0;  // consumed
   std::int64_t first_step_ = 0;

@@ -1,7 +1,10 @@
 """A user's mistake ends the program with one line that names the values; no process and no file is left."""
 import gzip
+import json
+import math
 import os
 import re
+import struct
 import subprocess
 import unittest
 
@@ -45,7 +48,10 @@ class BadInput(FaultTest):
 
     def test_places_for_logs(self):
         self.expect_refusal_before_ranks_start({"--log-dir": self.text / "log"}, [f"--log-dir {self.text}/log", "Not a directory"])
-        self.expect_refusal_before_ranks_start({"--trace": "/dev/null"}, ["/dev/null", "no regular file"])
+        self.expect_refusal_before_ranks_start({"--trace": self.directory}, [self.directory, "Is a directory"])
+        log = self.directory / "log"
+        (log / "loss.svg").mkdir(parents=True)  # which is written at the end only
+        self.expect_refusal_before_ranks_start({"--log-dir": log}, [log / "loss.svg", "Is a directory"])
 
     def test_a_text_that_is_cut_off_during_training(self):
         run = self.start({"--nproc": 2, "--train-iters": FOREVER, "--log-dir": self.log("log")})
@@ -245,11 +251,70 @@ class BadInput(FaultTest):
         self.expect_refusal({"--save-interval": 2}, ["--save-interval 2", "--save"])
         # Tried before the first step, and nothing of the trial is left.
         forever = {"--train-iters": FOREVER}
-        self.expect_refusal({**forever, "--save": self.text / "save"}, ["Cannot save", self.text / "save", "Not a directory"])
-        self.expect_refusal({**forever, "--save": "/proc/save"}, ["Cannot save", "/proc/save"])
+        self.expect_refusal({**forever, "--save": self.text / "save"}, [f"--save {self.text}/save", "Not a directory"])
+        self.expect_refusal({**forever, "--save": "/proc/save"}, ["--save /proc/save"])
         deep = self.directory / "a" / "b" / "c"
         self.expect_refusal({"--save": deep, "--lr": 1e30, "--train-iters": FOREVER}, ["loss"])
         self.assertFalse((self.directory / "a").exists())
+
+    def test_checkpoints_say_their_model(self):
+        """Sizes come from the checkpoint; a flag that says something else is refused, and so is what is no longer the same run."""
+        save = self.directory / "save"
+        sizes = ("--num-layers", "--hidden-size", "--num-attention-heads", "--seq-length")
+        shape = {"--num-layers": 1, "--hidden-size": 48, "--num-attention-heads": 6, "--seq-length": 20, "--attention": "window:9"}
+        without = {flag: None for flag in sizes}
+        self.expect_success(self.start({"--nproc": 2, **shape, "--save": save, "--train-iters": 4}))
+        checkpoint = save / "step_00000004"
+        for begin in ({"--load": save}, {"--save": save, "--resume": True}, {"--save": save, "--resume": "auto"}):
+            run = self.start({"--nproc": 2, **without, **begin, "--train-iters": 4})
+            self.expect_success(run)
+            self.assertIn("1 layers, 48 wide, 6 heads, 20 tokens a sequence", run.output)
+            for flag in sizes:
+                self.expect_refusal_before_ranks_start({**without, **begin, flag: 12}, [f"{flag} 12", shape[flag], checkpoint])
+        resume = {**without, "--save": save, "--resume": True}
+        for change, was in ({"--seed": 2}, "1"), ({"--attention": "dense"}, "window:9"), ({"--train-data": __file__}, "digest"):
+            self.expect_refusal({**resume, **change}, [*list(change), was, "--allow-changes"])
+        self.expect_refusal({"--allow-changes": True}, ["--resume"])
+        changed = self.start({"--nproc": 2, **resume, "--seed": 2, "--allow-changes": True, "--lr": 2e-3, "--train-iters": 5})
+        self.expect_success(changed)
+        line = next(line for line in changed.output.splitlines() if line.startswith("Goes on after step 4 "))
+        for words in ("--seed 2 instead of 1", "--lr 0.002 instead of 0.001", "--train-iters 5 instead of 4", "instead of 1.00e-04"):
+            self.assertIn(words, line)
+        self.assertNotIn("--weight-decay", line)
+        # As version 0.2 and programs other than the trainer save: the flags say what the model is.
+        index = json.loads((checkpoint / "index.json").read_text())
+        index["notes"] = {"consumed_samples": "32"}
+        (checkpoint / "index.json").write_text(json.dumps(index))
+        self.expect_refusal({**without, "--load": checkpoint}, ["does not say", *sizes])
+        self.expect_success(self.start({"--nproc": 2, **shape, "--load": checkpoint, "--train-iters": 1}))
+        index["notes"] = {"consumed_samples": "-1"}
+        (checkpoint / "index.json").write_text(json.dumps(index))
+        (save / "latest").write_text("step_00000004\n")
+        self.expect_refusal({**shape, "--save": save, "--resume": True}, [checkpoint, "-1"])
+
+    def test_models_that_only_write(self):
+        """Without a step there is nothing to train on."""
+        save, model, vocabulary = (self.directory / name for name in ("save", "model", "vocabulary"))
+        self.expect_success(self.start({"--nproc": 2, "--save": save, "--train-iters": 1}))
+        nothing = {**{flag: None for flag in ("--train-data", "--num-layers", "--hidden-size", "--num-attention-heads", "--seq-length")},
+                   "--nproc": 2, "--train-iters": 0}
+        run = self.start({**nothing, "--load": save, "--prompt": "7 times", "--export-hf": model})
+        self.expect_success(run)
+        self.assertIn("--- a sample ---\n7 times", run.output)
+        self.expect_success(self.start({**nothing, "--load-hf": model}))
+        for flags in ({"--train-iters": 1}, {"--comm-report": True}, {"--val-data": self.text}):
+            self.expect_refusal({**nothing, "--load": save, **flags}, ["--train-data"])
+
+    def test_weights_that_are_none(self):
+        save, model = self.directory / "save", self.directory / "model"
+        self.expect_success(self.start({"--nproc": 2, "--save": save, "--train-iters": 1, "--export-hf": model}))
+        file = model / "model.safetensors"
+        whole = file.read_bytes()
+        header = 8 + struct.unpack("<Q", whole[:8])[0]
+        file.write_bytes(whole[:header] + struct.pack("<f", math.nan) + whole[header + 4:])
+        self.expect_refusal({"--load-hf": model}, [file, "nan", "transformer.wte.weight"])
+        file.write_bytes(whole.replace(b'"F32"', b'"I32"'))
+        self.expect_refusal_before_ranks_start({"--load-hf": model}, [model, "I32", "transformer."])
 
     def test_settings(self):
         self.expect_refusal({}, ["STRETTO_FOO", "stretto-info"], {"STRETTO_FOO": "1"})

@@ -1,8 +1,9 @@
 """metrics.jsonl after a crash, with numbers that JSON has not, and with two jobs."""
 import json
+import socket
 import unittest
 
-from harness import FOREVER, FaultTest
+from harness import FOREVER, FaultTest, ranks_under
 
 
 class Metrics(FaultTest):
@@ -53,13 +54,21 @@ class Metrics(FaultTest):
                 self.assertTrue((self.log("log") / "loss.svg").read_text().endswith("</svg>\n"))
 
     def test_two_jobs(self):
-        first = self.start({"--nproc": 2, "--train-iters": FOREVER, "--log-dir": self.log("log")})
+        """The second one may not write where the first does, and is told who does. A job that has been killed is in nobody's way."""
+        save = self.directory / "save"
+        first = self.start({**self.flags, "--save-interval": 2, "--train-iters": FOREVER, "--keep": 2})
         self.wait_for_steps(self.log("log"), 3)
-        second = self.start({"--nproc": 2, "--log-dir": self.log("log")})
-        self.assertEqual(self.status(second), 1)
-        self.assertEqual(second.errors, [f"error: rank 0: Another job writes {self.metrics}; give each job a --log-dir of its own."])
+        rank0 = ranks_under(first.process.pid)[0]
+        for flags in ({"--log-dir": self.log("log")}, {"--save": save, "--resume": True, "--train-iters": FOREVER}):
+            second = self.start({"--nproc": 2, **flags})
+            self.assertEqual(self.status(second), 1)
+            self.assertEqual(len(second.errors), 1, second.errors)
+            for word in (*list(flags.items())[0], f"process {rank0} on {socket.gethostname()}"):
+                self.assertIn(str(word), second.errors[0])
         self.assertIsNone(first.process.poll())
         first.kill_all()
+        self.expect_success(self.start({"--nproc": 2, "--save": save, "--resume": True, "--train-iters": int((save / "latest").read_text()[5:])}))
+        self.assertEqual([path.name for path in save.iterdir() if path.name.startswith(".")], [])
         steps = self.steps()
         self.assertEqual(steps, list(range(1, len(steps) + 1)))
 

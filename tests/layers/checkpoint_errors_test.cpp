@@ -194,7 +194,7 @@ TEST_F(CheckpointErrors, NumbersThatAreNone) {
       training.optimizer().states()[1].m.set(7, number);
       training.save(directory.path(), 3);
     });
-    EXPECT_THAT(error_of_loading(), testing::AllOf(testing::HasSubstr(checkpoint), testing::HasSubstr("m.replicated"),
+    EXPECT_THAT(error_of_loading(), testing::AllOf(testing::HasSubstr(checkpoint), testing::HasSubstr("m.divided"),
                                                    testing::HasSubstr(fmt::format("has {}", number))));
   }
 }

@@ -12,7 +12,6 @@ namespace gpt {
 
 namespace {
 
-constexpr std::int64_t byte_values = 256;
 constexpr std::int64_t tokens_checked_first = std::int64_t{1} << 26;
 constexpr double most_validation_windows = 256;
 

@@ -9,6 +9,8 @@
 
 namespace gpt {
 
+inline constexpr std::int64_t byte_values = 256;
+
 struct DataOptions {
   // Names of files, folders and patterns, which are one row of tokens (TokenRow); or a mixture of several rows, as
   // Megatron-LM writes it: before the names of each row its weight.
