@@ -14,8 +14,8 @@
 #include "fail.hpp"
 #include "loss_svg.hpp"
 #include "size_text.hpp"
-#include "stretto/stream.hpp"
 #include "stretto/output_file.hpp"
+#include "stretto/stream.hpp"
 
 namespace gpt {
 

@@ -34,7 +34,7 @@ void rank0_first(const Communicator& world, const std::function<void()>& look) {
 
 namespace {
 
-constexpr std::int64_t most_samples = std::int64_t{1} << 62;  // so that those of a step can be counted behind them
+constexpr std::int64_t most_samples = std::int64_t{1} << 62;       // so that those of a step can be counted behind them
 constexpr const char* consumed_samples_note = "consumed_samples";  // by training: where it is in the data
 
 // While this object lives and its end() has not been called, the ranks' operations have another timeout.
