@@ -65,7 +65,6 @@ if(STRETTO_CUDA_HEADERS AND NOT STRETTO_SANITIZE)
   set_source_files_properties(${simt_sources} PROPERTIES SKIP_PRECOMPILE_HEADERS ON COMPILE_OPTIONS "${simt_options}")
   set_source_files_properties(stand_in/simt/block_test.cpp ${cuda}/attention/attention_forward.cu ${cuda}/attention/attention_backward.cu
     PROPERTIES COMPILE_DEFINITIONS SIMT_DYNAMIC_MEMORY)
-  target_include_directories(simt_tests PRIVATE ${PROJECT_SOURCE_DIR}/tests)
   target_include_directories(simt_tests SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
   target_link_libraries(simt_tests PRIVATE shared_kernel_tests stand_in ${STRETTO_WHOLE} stretto_options test_options GTest::gtest GTest::gmock)
   if(NOT STRETTO_HAVE_CUDA)

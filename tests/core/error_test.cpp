@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "core/fail.hpp"
+#include "support/error.hpp"
 
 namespace stretto {
 namespace {
@@ -41,25 +42,13 @@ TEST(Errors, OfTheStandardLibraryBecomeSentences) {
 }
 
 TEST(Errors, CarryTheirCodeAndASentence) {
-  try {
-    fail(ErrorCode::io, "Cannot read {}: {}.", "the text", errno_text(ENOENT));
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::io);
-    EXPECT_STREQ(error.what(), "Cannot read the text: No such file or directory.");
-  }
+  EXPECT_EQ(sentence_of(ErrorCode::io, [] { fail(ErrorCode::io, "Cannot read {}: {}.", "the text", errno_text(ENOENT)); }),
+            "Cannot read the text: No such file or directory.");
 }
 
 TEST(Errors, OfAWrongArgumentAndOfABugDiffer) {
-  const auto code_of = [](const auto& action) {
-    try {
-      action();
-    } catch (const Error& error) {
-      return error.code();
-    }
-    return ErrorCode::io;
-  };
-  EXPECT_EQ(code_of([] { require(false, "wrong"); }), ErrorCode::invalid_argument);
-  EXPECT_EQ(code_of([] { ensure(false, "a bug"); }), ErrorCode::internal);
+  sentence_of(ErrorCode::invalid_argument, [] { require(false, "wrong"); });
+  sentence_of(ErrorCode::internal, [] { ensure(false, "a bug"); });
   EXPECT_NO_THROW(require(true, "right"));
 }
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <functional>
 
-#include "variables.hpp"
+#include "support/error.hpp"
 
 namespace stretto {
 namespace {

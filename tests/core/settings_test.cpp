@@ -12,7 +12,8 @@
 
 #include "core/setting_values.hpp"
 #include "stretto/error.hpp"
-#include "variables.hpp"
+#include "support/error.hpp"
+#include "support/variables.hpp"
 
 namespace stretto {
 namespace {
@@ -142,12 +143,7 @@ TEST(Settings, EachChoiceIsTaken) {
 }
 
 TEST(Settings, ReadingOneThatIsNotListedIsABug) {
-  try {
-    setting("STRETTO_FOO");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::internal);
-  }
+  sentence_of(ErrorCode::internal, [] { setting("STRETTO_FOO"); });
 }
 
 }  // namespace

@@ -6,8 +6,9 @@
 #include <filesystem>
 #include <iterator>
 
-#include "../temporary_directory.hpp"
 #include "stretto/error.hpp"
+#include "support/error.hpp"
+#include "support/temporary_directory.hpp"
 
 namespace stretto {
 namespace {
@@ -16,13 +17,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 std::string refusal_of_text(const std::string& path) {
-  try {
-    text_of_file(path, "The file '" + path + "'");
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-    return error.what();
-  }
-  return "";
+  return sentence_of(ErrorCode::invalid_argument, [&] { text_of_file(path, "The file '" + path + "'"); });
 }
 
 TEST(TextFile, IsRead) {

@@ -5,7 +5,6 @@
 
 #include "device/test_device.hpp"
 #include "stand_in/host_gpu.hpp"
-#include "variables.hpp"
 
 namespace stretto {
 

@@ -9,8 +9,8 @@
 #include "perf/options.hpp"
 #include "perf/run.hpp"
 #include "stand_in/job_on_gpus.hpp"
-#include "temporary_directory.hpp"
-#include "variables.hpp"
+#include "support/error.hpp"
+#include "support/temporary_directory.hpp"
 
 namespace perf {
 namespace {

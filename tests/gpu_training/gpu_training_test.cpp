@@ -9,7 +9,7 @@
 #include "stand_in/host_gpu.hpp"
 #include "stretto/device.hpp"
 #include "stretto/layers/checkpoint.hpp"
-#include "temporary_directory.hpp"
+#include "support/temporary_directory.hpp"
 
 namespace parity {
 namespace {

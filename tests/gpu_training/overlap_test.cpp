@@ -21,7 +21,7 @@
 #include "stretto/overlap/trace.hpp"
 #include "stretto/overlap/unit_traffic.hpp"
 #include "stretto/stretto.hpp"
-#include "temporary_directory.hpp"
+#include "support/temporary_directory.hpp"
 
 namespace stretto {
 namespace {

@@ -6,6 +6,7 @@
 #include "parity/parity.hpp"
 #include "sampling.hpp"
 #include "stand_in/job_on_gpus.hpp"
+#include "support/variables.hpp"
 
 namespace parity {
 namespace {

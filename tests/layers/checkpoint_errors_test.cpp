@@ -10,6 +10,7 @@
 
 #include "layers/checkpoint/safetensors.hpp"
 #include "saved_checkpoint.hpp"
+#include "support/error.hpp"
 
 namespace stretto {
 namespace {
@@ -26,13 +27,8 @@ TEST_F(CheckpointErrors, AModelWithLessParameters) {
 }
 
 TEST_F(CheckpointErrors, NoCheckpoint) {
-  try {
-    find_checkpoint(directory / "nowhere");
-    FAIL() << "it was found";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::io);
-    EXPECT_THAT(error.what(), testing::HasSubstr("There is no checkpoint in"));
-  }
+  EXPECT_THAT(sentence_of(ErrorCode::io, [&] { find_checkpoint(directory / "nowhere"); }),
+              testing::HasSubstr("There is no checkpoint in"));
   EXPECT_EQ(find_checkpoint(checkpoint), checkpoint);
   EXPECT_EQ(find_checkpoint(directory.path()), checkpoint);
   std::filesystem::remove(shard);

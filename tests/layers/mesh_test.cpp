@@ -4,8 +4,8 @@
 
 #include <numeric>
 
-#include "../variables.hpp"
 #include "stretto/stretto.hpp"
+#include "support/error.hpp"
 
 namespace stretto {
 namespace {

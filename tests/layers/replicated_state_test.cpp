@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "../temporary_directory.hpp"
 #include "saved_training.hpp"
+#include "support/temporary_directory.hpp"
 
 namespace stretto {
 namespace {

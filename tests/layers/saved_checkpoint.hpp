@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "saved_training.hpp"
-#include "temporary_directory.hpp"
-#include "variables.hpp"
+#include "support/error.hpp"
+#include "support/temporary_directory.hpp"
 
 namespace stretto {
 

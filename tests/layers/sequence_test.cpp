@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "../variables.hpp"
+#include "support/error.hpp"
 
 namespace stretto {
 namespace {

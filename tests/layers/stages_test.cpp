@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "../variables.hpp"
+#include "support/error.hpp"
 
 namespace stretto {
 namespace {

@@ -9,12 +9,11 @@
 #include <string>
 
 #include "device/kernels/kernel_data.hpp"
-#include "layers/allocated.hpp"
-#include "same_bits.hpp"
 #include "stretto/layers/sharded_parameters.hpp"
 #include "stretto/layers/transformer.hpp"
 #include "stretto/layers/vocabulary.hpp"
 #include "stretto/stretto.hpp"
+#include "support/data.hpp"
 
 namespace stretto {
 namespace {

@@ -9,10 +9,11 @@
 #include <stdexcept>
 
 #include "device/kernels/kernel_data.hpp"
-#include "same_bits.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/stretto.hpp"
-#include "variables.hpp"
+#include "support/data.hpp"
+#include "support/error.hpp"
+#include "support/variables.hpp"
 
 namespace stretto {
 namespace {

@@ -5,9 +5,9 @@
 #include <numeric>
 
 #include "device/kernels/kernel_data.hpp"
-#include "same_bits.hpp"
 #include "stretto/overlap/chunked_gemm.hpp"
 #include "stretto/stretto.hpp"
+#include "support/data.hpp"
 
 namespace stretto {
 

@@ -1,6 +1,7 @@
 // The traffic of chunked products, the number of their chunks, and their refusals.
 #include "overlap/chunked_gemm_case.hpp"
-#include "variables.hpp"
+#include "support/error.hpp"
+#include "support/variables.hpp"
 
 namespace stretto {
 namespace {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "variables.hpp"
+#include "support/error.hpp"
 
 namespace stretto {
 namespace {

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "overlap/planner/random_steps.hpp"
-#include "random_interruptions.hpp"
 #include "stretto/stretto.hpp"
-#include "variables.hpp"
+#include "support/random_interruptions.hpp"
+#include "support/variables.hpp"
 
 namespace stretto {
 namespace {
@@ -160,15 +160,6 @@ std::vector<std::vector<Tensor>> trained(int ranks, int how_many, const How& how
     results[world.rank()] = training.result();
   });
   return results;
-}
-
-bool same_bits(const std::vector<std::vector<Tensor>>& a, const std::vector<std::vector<Tensor>>& b) {
-  for (std::size_t rank = 0; rank < a.size(); ++rank) {
-    for (std::size_t i = 0; i < a[rank].size(); ++i) {
-      if (std::memcmp(a[rank][i].raw(), b[rank][i].raw(), a[rank][i].bytes()) != 0) return false;
-    }
-  }
-  return true;
 }
 
 unsigned drawn_seed() {

@@ -8,7 +8,7 @@
 #include "overlap/exchange.hpp"
 #include "stretto/overlap/ring_pass.hpp"
 #include "stretto/stretto.hpp"
-#include "variables.hpp"
+#include "support/error.hpp"
 
 namespace stretto {
 namespace {

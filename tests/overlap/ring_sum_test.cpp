@@ -7,11 +7,11 @@
 
 #include "device/kernels/kernel_data.hpp"
 #include "overlap/exchange.hpp"
-#include "refusal.hpp"
-#include "same_bits.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/overlap/ring_pass.hpp"
 #include "stretto/stretto.hpp"
+#include "support/data.hpp"
+#include "support/error.hpp"
 
 namespace stretto {
 namespace {

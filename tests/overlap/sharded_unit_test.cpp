@@ -13,7 +13,8 @@
 #include <vector>
 
 #include "stretto/stretto.hpp"
-#include "variables.hpp"
+#include "support/error.hpp"
+#include "support/variables.hpp"
 
 namespace stretto {
 namespace {
@@ -34,14 +35,6 @@ std::vector<Tensor> filled(const std::vector<Shape>& shapes, DType dtype, int se
   return result;
 }
 
-bool same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
-  if (a.size() != b.size()) return false;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    if (a[i].shape() != b[i].shape() || a[i].dtype() != b[i].dtype()) return false;
-    if (std::memcmp(a[i].raw(), b[i].raw(), a[i].bytes()) != 0) return false;
-  }
-  return true;
-}
 std::vector<Tensor> copies_of(const std::vector<Tensor>& tensors) {
   std::vector<Tensor> result;
   for (const Tensor& tensor : tensors) result.push_back(tensor.clone());

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "integer_model.hpp"
-#include "same_bits.hpp"
-#include "variables.hpp"
+#include "support/data.hpp"
+#include "support/error.hpp"
 
 namespace stretto {
 namespace {

@@ -7,10 +7,11 @@
 
 #include <random>
 
-#include "../temporary_directory.hpp"
 #include "bpe/pieces.hpp"
 #include "data/token_writer.hpp"
 #include "stretto/error.hpp"
+#include "support/error.hpp"
+#include "support/temporary_directory.hpp"
 
 namespace parity {
 namespace {
@@ -68,13 +69,9 @@ class SmallVocabulary {
   std::string json() const { return "{" + tokens + "}"; }
 
   std::string error() const {
-    try {
-      tokenizer();
-    } catch (const stretto::Error& error) {
-      EXPECT_THAT(error.what(), testing::EndsWith("."));
-      return error.what();
-    }
-    return {};
+    const std::string sentence = sentence_of([&] { tokenizer(); });
+    EXPECT_TRUE(sentence.empty() || sentence.ends_with('.')) << sentence;
+    return sentence;
   }
 
   const TemporaryDirectory directory;

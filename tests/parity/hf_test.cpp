@@ -8,11 +8,12 @@
 #include <nlohmann/json.hpp>
 
 #include "../device/test_device.hpp"
-#include "../temporary_directory.hpp"
 #include "hf/hf_config.hpp"
 #include "hf/hf_weights.hpp"
 #include "layers/checkpoint/safetensors.hpp"
 #include "parity.hpp"
+#include "support/error.hpp"
+#include "support/temporary_directory.hpp"
 
 namespace parity {
 namespace {
@@ -77,13 +78,11 @@ class HfDirectory {
     return directory.path();
   }
   std::string error() const {
-    try {
-      gpt::check_hf_weights(write(), hf_shape);
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), testing::AllOf(testing::EndsWith("."), testing::HasSubstr(directory.path())));
-      return error.what();
+    const std::string sentence = sentence_of([&] { gpt::check_hf_weights(write(), hf_shape); });
+    if (!sentence.empty()) {
+      EXPECT_THAT(sentence, testing::AllOf(testing::EndsWith("."), testing::HasSubstr(directory.path())));
     }
-    return {};
+    return sentence;
   }
 
   const SafetensorsReader reference{std::getenv("GPT2_REFERENCE") != nullptr ? std::getenv("GPT2_REFERENCE")

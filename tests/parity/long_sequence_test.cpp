@@ -2,9 +2,9 @@
 // rank. The controls show that each comparison can fail.
 #include <gmock/gmock.h>
 
-#include "../tiers.hpp"
 #include "by_hand.hpp"
 #include "sampling.hpp"
+#include "support/tiers.hpp"
 
 namespace parity {
 namespace {

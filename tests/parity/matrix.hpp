@@ -3,6 +3,7 @@
 #include <tuple>
 
 #include "parity.hpp"
+#include "support/error.hpp"
 
 // Every combination of the axes with ZeRO, sequence parallelism, schedules and recomputation on up to eight ranks, as data.
 namespace parity {

@@ -14,9 +14,10 @@
 #include <sstream>
 #include <thread>
 
-#include "../tiers.hpp"
 #include "by_hand.hpp"
 #include "matrix_sample.hpp"
+#include "support/tiers.hpp"
+#include "support/variables.hpp"
 #include "transport/bootstrap/processes/fork_ranks.hpp"
 
 namespace parity {

@@ -1,8 +1,8 @@
 #pragma once
 #include <random>
 
-#include "../seed_of_the_day.hpp"
 #include "matrix.hpp"
+#include "support/tiers.hpp"
 
 // Which cells of the matrix a test draws, and what it measures where a type is too narrow for equality.
 namespace parity {

@@ -8,9 +8,9 @@
 
 #include <mutex>
 
-#include "../tiers.hpp"
 #include "first_divergence.hpp"
 #include "matrix_sample.hpp"
+#include "support/tiers.hpp"
 
 namespace parity {
 namespace {

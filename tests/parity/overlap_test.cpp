@@ -5,8 +5,9 @@
 #include <functional>
 #include <map>
 
-#include "../temporary_directory.hpp"
 #include "parity.hpp"
+#include "support/temporary_directory.hpp"
+#include "support/variables.hpp"
 
 namespace parity {
 namespace {

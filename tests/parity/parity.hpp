@@ -11,8 +11,8 @@
 
 #include <fmt/format.h>
 
-#include "../variables.hpp"
 #include "stretto/stretto.hpp"
+#include "support/variables.hpp"
 #include "trainer.hpp"
 
 // Shared by the parity tests: a small model trained on a layout, each rank's trace of it, and the comparison of two traces.

@@ -2,8 +2,8 @@
 // traffic of each layout. The controls show that each comparison can fail.
 #include <gmock/gmock.h>
 
-#include "../tiers.hpp"
 #include "parity.hpp"
+#include "support/tiers.hpp"
 #include "traffic.hpp"
 #include "zero_traffic.hpp"
 

@@ -8,9 +8,9 @@
 #include <random>
 #include <thread>
 
-#include "../random_interruptions.hpp"
-#include "../tiers.hpp"
 #include "by_hand.hpp"
+#include "support/random_interruptions.hpp"
+#include "support/tiers.hpp"
 
 namespace parity {
 namespace {

@@ -2,9 +2,10 @@
 // show that each comparison can fail.
 #include <gmock/gmock.h>
 
-#include "../temporary_directory.hpp"
-#include "../tiers.hpp"
 #include "by_hand.hpp"
+#include "support/temporary_directory.hpp"
+#include "support/tiers.hpp"
+#include "support/variables.hpp"
 
 namespace parity {
 namespace {

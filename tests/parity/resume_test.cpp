@@ -1,7 +1,7 @@
 // A training that any layout has saved goes on in any other as if it had never stopped.
-#include "../temporary_directory.hpp"
 #include "parity.hpp"
 #include "stretto/layers/checkpoint.hpp"
+#include "support/temporary_directory.hpp"
 
 namespace parity {
 namespace {

@@ -2,9 +2,10 @@
 // it sends and keeps. The controls show that each comparison can fail.
 #include <gmock/gmock.h>
 
-#include "../tiers.hpp"
 #include "by_hand.hpp"
 #include "sampling.hpp"
+#include "support/error.hpp"
+#include "support/tiers.hpp"
 
 namespace parity {
 namespace {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "parity.hpp"
+#include "support/variables.hpp"
 
 namespace parity {
 namespace {

@@ -1,5 +1,6 @@
 // The bytes that a rank sends in a step at every ZeRO stage, and with ZeRO++, to the byte.
 #include "zero_traffic.hpp"
+#include "support/variables.hpp"
 
 #include <gmock/gmock.h>
 

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "stretto/error.hpp"
+#include "support/error.hpp"
 
 namespace stretto {
 namespace {
@@ -20,16 +21,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-
-template <class Call>
-std::string sentence_of(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 // Functions put into the stream after the gate run when it opens.
 struct Gate {

@@ -7,8 +7,8 @@
 #include <chrono>
 #include <thread>
 
+#include "support/error.hpp"
 #include "transport/gpu/gpu_ranks.hpp"
-#include "variables.hpp"
 
 namespace stretto {
 namespace {

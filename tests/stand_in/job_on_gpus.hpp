@@ -13,7 +13,7 @@
 #include "stand_in/host_nccl.hpp"
 #include "stretto/device.hpp"
 #include "stretto/launch.hpp"
-#include "variables.hpp"
+#include "support/variables.hpp"
 
 namespace stretto {
 

@@ -13,9 +13,10 @@
 
 #include "core/fail.hpp"
 #include "stretto/stretto.hpp"
+#include "support/error.hpp"
+#include "support/variables.hpp"
 #include "transport/modelled_link.hpp"
 #include "transport/wait.hpp"
-#include "variables.hpp"
 
 namespace stretto {
 namespace {

@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "stretto/stretto.hpp"
+#include "support/error.hpp"
+#include "support/variables.hpp"
 #include "transport/network.hpp"
-#include "variables.hpp"
 
 namespace stretto {
 namespace {

@@ -11,7 +11,7 @@
 #include <set>
 #include <vector>
 
-#include "ordinary_user.hpp"
+#include "support/ordinary_user.hpp"
 #include "transport/bootstrap/job.hpp"
 #include "transport/bootstrap/socket.hpp"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "stretto/stream.hpp"
-#include "variables.hpp"
+#include "support/variables.hpp"
 
 namespace stretto {
 namespace {

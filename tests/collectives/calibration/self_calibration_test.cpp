@@ -6,9 +6,9 @@
 #include <fstream>
 #include <optional>
 
-#include "../../temporary_directory.hpp"
-#include "../../variables.hpp"
 #include "stretto/launch.hpp"
+#include "support/temporary_directory.hpp"
+#include "support/variables.hpp"
 
 namespace stretto {
 namespace {

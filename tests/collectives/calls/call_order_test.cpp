@@ -9,7 +9,8 @@
 #include <tuple>
 
 #include "stretto/stretto.hpp"
-#include "variables.hpp"
+#include "support/error.hpp"
+#include "support/variables.hpp"
 
 namespace stretto {
 namespace {

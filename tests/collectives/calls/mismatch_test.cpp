@@ -6,12 +6,13 @@
 #include <thread>
 #include <vector>
 
-#include "../../temporary_directory.hpp"
-#include "../../variables.hpp"
 #include "../tuning_by_memory.hpp"
 #include "core/fail.hpp"
 #include "stretto/launch.hpp"
 #include "stretto/memory.hpp"
+#include "support/error.hpp"
+#include "support/temporary_directory.hpp"
+#include "support/variables.hpp"
 
 namespace stretto {
 namespace {
@@ -39,12 +40,7 @@ void mismatch(const Communicator& world, const CallOfRank& first, const CallOfRa
   const auto sum = sum_of(3, DType::f64);
   const Stream stream = is_inline ? Stream::inline_() : Stream("mismatch");
   for (int i = 0; i < 20; ++i) sum(world, data, stream).wait();  // calls that match
-  std::string sentence = "nothing";
-  try {
-    (world.rank() == 0 ? first : second)(world, data, stream).wait();
-  } catch (const Error& error) {
-    sentence = error.what();
-  }
+  const std::string sentence = sentence_of([&] { (world.rank() == 0 ? first : second)(world, data, stream).wait(); });
   for (const std::string& part : parts) {
     require(sentence.find(part) != std::string::npos, "'{}' is not in: {}", part, sentence);
   }
@@ -147,16 +143,10 @@ TEST(MismatchedCalls, OverUcxAreErrors) {
 TEST(MismatchedCalls, ATimeoutSuggestsTheCheck) {
   run_threads(2, [](const Communicator& world) {
     world.set_timeout(0.5);
-    std::string sentence;
-    try {
-      double x = 1;
-      if (world.rank() == 0) world.recv(&x, 1, DType::f64, 1, Stream::inline_()).wait();
-    } catch (const Error& error) {
-      sentence = error.what();
-    }
-    if (world.rank() == 0) {
-      EXPECT_NE(sentence.find("STRETTO_CHECK=1"), std::string::npos) << sentence;
-    }
+    double x = 1;
+    if (world.rank() != 0) return;
+    const std::string sentence = sentence_of([&] { world.recv(&x, 1, DType::f64, 1, Stream::inline_()).wait(); });
+    EXPECT_NE(sentence.find("STRETTO_CHECK=1"), std::string::npos) << sentence;
   });
 }
 

@@ -7,7 +7,7 @@
 
 #include "stretto/error.hpp"
 #include "stretto/launch.hpp"
-#include "variables.hpp"
+#include "support/variables.hpp"
 
 namespace stretto {
 namespace {

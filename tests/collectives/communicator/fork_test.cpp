@@ -8,21 +8,13 @@
 
 #include "core/fail.hpp"
 #include "stretto/launch.hpp"
+#include "support/error.hpp"
 
 namespace stretto {
 namespace {
 
-std::string refusal_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
-
 void expect_names_fork(const std::function<void()>& call) {
-  const std::string sentence = refusal_of(call);
+  const std::string sentence = sentence_of(call);
   require(sentence.find("fork()") != std::string::npos, "A call in a child of fork() said: {}", sentence);
 }
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/fail.hpp"
-#include "variables.hpp"
+#include "support/variables.hpp"
 
 namespace stretto {
 namespace {

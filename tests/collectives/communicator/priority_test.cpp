@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "stretto/stretto.hpp"
+#include "support/variables.hpp"
 #include "transport/precedence.hpp"
-#include "variables.hpp"
 
 namespace stretto {
 namespace {

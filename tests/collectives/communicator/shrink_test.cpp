@@ -9,7 +9,8 @@
 #include "core/fail.hpp"
 #include "stretto/launch.hpp"
 #include "stretto/stretto.hpp"
-#include "variables.hpp"
+#include "support/error.hpp"
+#include "support/variables.hpp"
 
 namespace stretto {
 namespace {

@@ -4,6 +4,7 @@
 
 #include "collectives/gpu_buffers.hpp"
 #include "stand_in/job_on_gpus.hpp"
+#include "support/error.hpp"
 
 namespace stretto {
 namespace {

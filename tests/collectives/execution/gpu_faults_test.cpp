@@ -10,6 +10,8 @@
 
 #include "collectives/gpu_buffers.hpp"
 #include "stand_in/job_on_gpus.hpp"
+#include "support/error.hpp"
+#include "support/variables.hpp"
 
 namespace stretto {
 namespace {

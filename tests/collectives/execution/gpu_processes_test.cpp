@@ -15,8 +15,9 @@
 #include "collectives/gpu_buffers.hpp"
 #include "core/log.hpp"
 #include "stand_in/job_on_gpus.hpp"
+#include "support/error.hpp"
+#include "support/variables.hpp"
 #include "transport/bootstrap/processes/fork_ranks.hpp"
-#include "variables.hpp"
 
 namespace stretto {
 namespace {

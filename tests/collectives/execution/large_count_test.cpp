@@ -12,7 +12,7 @@
 
 #include "collectives/plans/formulas.hpp"
 #include "stretto/stretto.hpp"
-#include "tiers.hpp"
+#include "support/tiers.hpp"
 
 namespace stretto {
 namespace {

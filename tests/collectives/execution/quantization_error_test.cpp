@@ -16,7 +16,7 @@
 #include "collectives/gaussian_data.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/stretto.hpp"
-#include "variables.hpp"
+#include "support/variables.hpp"
 
 namespace stretto {
 namespace {

@@ -10,9 +10,9 @@
 #include "collectives/gaussian_data.hpp"
 #include "core/fail.hpp"
 #include "quantized_calls.hpp"
-#include "same_bits.hpp"
 #include "stretto/kernels.hpp"
-#include "variables.hpp"
+#include "support/data.hpp"
+#include "support/variables.hpp"
 
 namespace stretto {
 namespace {

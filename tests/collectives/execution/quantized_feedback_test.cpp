@@ -6,8 +6,8 @@
 
 #include "collectives/gaussian_data.hpp"
 #include "quantized_calls.hpp"
-#include "same_bits.hpp"
-#include "variables.hpp"
+#include "support/data.hpp"
+#include "support/variables.hpp"
 
 namespace stretto {
 namespace {

@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "quantized_calls.hpp"
-#include "variables.hpp"
+#include "support/variables.hpp"
 
 namespace stretto {
 namespace {

@@ -8,7 +8,7 @@
 #include "collectives/gaussian_data.hpp"
 #include "collectives/oracle.hpp"
 #include "quantized_calls.hpp"
-#include "variables.hpp"
+#include "support/variables.hpp"
 
 namespace stretto {
 namespace {

@@ -10,9 +10,8 @@
 #include <tuple>
 
 #include "collectives/oracle.hpp"
-#include "random_interruptions.hpp"
-#include "seed_of_the_day.hpp"
-#include "tiers.hpp"
+#include "support/random_interruptions.hpp"
+#include "support/tiers.hpp"
 
 namespace stretto {
 namespace {

@@ -6,14 +6,15 @@
 #include <thread>
 #include <tuple>
 
-#include "../../temporary_directory.hpp"
-#include "../../variables.hpp"
 #include "../tuning_by_memory.hpp"
 #include "collectives/communicator/group.hpp"
 #include "collectives/communicator/inline_fast_path.hpp"
 #include "collectives/ledger/fast_path_log.hpp"
 #include "core/fail.hpp"
 #include "stretto/stretto.hpp"
+#include "support/error.hpp"
+#include "support/temporary_directory.hpp"
+#include "support/variables.hpp"
 
 namespace stretto {
 namespace {
@@ -159,13 +160,10 @@ TEST(AnyMemory, PushNamesTheRankWhoseMemoryIsOrdinary) {
                    [](const Communicator& world) {
                      for (const std::int64_t count : {1, 100}) {
                        Buffer buffer(count, world.rank() == 0, 1);
-                       std::string sentence;
-                       try {
+                       const std::string sentence = sentence_of([&] {
                          std::ignore = world.all_reduce(buffer.data(), buffer.data(), count, DType::f32, ReduceOp::sum, here,
                                                         {.method = Algorithm::push});
-                       } catch (const Error& error) {
-                         sentence = error.what();
-                       }
+                       });
                        require(sentence.find("rank 1's") != std::string::npos &&
                                    sentence.find("stretto::allocate") != std::string::npos,
                                "Push of ordinary memory said '{}'.", sentence);

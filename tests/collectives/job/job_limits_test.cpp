@@ -9,6 +9,7 @@
 
 #include "stretto/error.hpp"
 #include "stretto/launch.hpp"
+#include "support/error.hpp"
 
 namespace stretto {
 namespace {
@@ -17,29 +18,16 @@ using testing::HasSubstr;
 
 void pause(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
-std::string sentence_of(ErrorCode code, const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    return error.what();
-  }
-  return "";
-}
-
 TEST(JobLimits, ATimeoutThatWasSetLater) {
-  try {
+  const std::string said = sentence_of(ErrorCode::timeout, [] {
     run_threads(2, [](const Communicator& world) {
       world.barrier(Stream::inline_()).wait();
       world.set_timeout(0.2);
       if (world.rank() == 0) pause(0.6);
       world.barrier(Stream::inline_()).wait();
     });
-    FAIL() << "nobody noticed";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::timeout);
-    EXPECT_THAT(error.what(), HasSubstr("Rank 1 waited 0.2 s for rank 0"));
-  }
+  });
+  EXPECT_THAT(said, HasSubstr("Rank 1 waited 0.2 s for rank 0"));
 }
 
 TEST(JobLimits, NoTimeOrLessIsRefused) {
@@ -105,13 +93,7 @@ TEST(JobLimits, ABodyThatThrowsTellsTheOthersBeforeItsStreamsAreDone) {
     }
     world.barrier(Stream::inline_()).wait();
   };
-  std::string said;
-  try {
-    run_threads(2, body);
-  } catch (const std::exception& error) {
-    said = error.what();
-  }
-  EXPECT_EQ(said, "the paper ran out");
+  EXPECT_EQ(sentence_of([&] { run_threads(2, body); }), "the paper ran out");
 }
 
 TEST(JobLimits, SeveralJobsOfOneProcessGoOnAtTheSameTime) {

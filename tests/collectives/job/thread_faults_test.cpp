@@ -9,6 +9,7 @@
 
 #include "stretto/error.hpp"
 #include "stretto/launch.hpp"
+#include "support/error.hpp"
 
 namespace stretto {
 namespace {
@@ -52,12 +53,7 @@ std::string error_of_a_job(const ThreadFault& fault, int victim, bool in_a_strea
     const Stream stream = in_a_stream ? Stream("sums") : Stream::inline_();
     while (true) world.all_reduce(values.data(), values.data(), 1000, DType::f64, ReduceOp::sum, stream).wait();
   };
-  try {
-    run_threads(ranks, body);
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
+  return sentence_of([&] { run_threads(ranks, body); });
 }
 
 TEST(ThreadFaults, EndTheOthersAndAreNamed) {
@@ -75,8 +71,8 @@ TEST(ThreadFaults, EndTheOthersAndAreNamed) {
 // Its error would be thrown when all threads have ended, which is never.
 TEST(ThreadFaults, AThreadThatNeverReturnsIsReported) {
   testing::internal::CaptureStderr();
-  try {
-    run_threads(3, [&](const Communicator& world) {
+  sentence_of(ErrorCode::timeout, [] {
+    run_threads(3, [](const Communicator& world) {
       world.set_timeout(0.2);
       if (world.rank() == 2) {
         std::this_thread::sleep_for(std::chrono::seconds(4));
@@ -84,10 +80,7 @@ TEST(ThreadFaults, AThreadThatNeverReturnsIsReported) {
       }
       world.barrier(Stream::inline_()).wait();
     });
-    ADD_FAILURE() << "nobody noticed";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::timeout);
-  }
+  });
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_THAT(said, HasSubstr("waited 0.2 s for rank 2"));
   EXPECT_THAT(said, HasSubstr("when the threads of rank 2 return"));

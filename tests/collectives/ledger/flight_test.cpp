@@ -14,8 +14,10 @@
 #include <tuple>
 
 #include "stretto/stretto.hpp"
-#include "temporary_directory.hpp"
-#include "variables.hpp"
+#include "support/error.hpp"
+#include "support/jobs.hpp"
+#include "support/temporary_directory.hpp"
+#include "support/variables.hpp"
 
 namespace stretto {
 namespace {
@@ -88,7 +90,7 @@ TEST(CallSite, IsToldByItsLastFolderAndName) {
 
 // Rank 2 does not come, and the others end. `meanwhile` is what rank 2 does.
 std::string sentence_of_a_wait(const std::function<void(const Communicator&)>& meanwhile, const Stream& stream) {
-  try {
+  return sentence_of(ErrorCode::timeout, [&] {
     run_threads(3, [&](const Communicator& world) {
       double x = 0;
       std::ignore = world.all_reduce(&x, &x, 1, DType::f64, ReduceOp::sum, stream.is_inline() ? stream : Stream("comm"));
@@ -101,23 +103,12 @@ std::string sentence_of_a_wait(const std::function<void(const Communicator&)>& m
       }
       meanwhile(world);
     });
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::timeout) << error.what();
-    return error.what();
-  }
-  return "nobody noticed";
-}
-
-void compute_until_the_others_have_failed(const Communicator& world) {
-  try {
-    for (;; std::this_thread::sleep_for(std::chrono::milliseconds(1))) world.check_ranks();
-  } catch (const Error&) {
-  }
+  });
 }
 
 TEST(FlightRecorder, ATimeoutSaysWhatTheMissingRankIsDoing) {
   for (const Stream& stream : {Stream::inline_(), Stream("any")}) {
-    const std::string sentence = sentence_of_a_wait(compute_until_the_others_have_failed, stream);
+    const std::string sentence = sentence_of_a_wait(wait_until_others_fail, stream);
     EXPECT_THAT(sentence,
                 ContainsRegex("Rank [01] waited 1 s for rank 2 in all_reduce #2 of 'world' \\(1 f64, gradients, at "
                               "ledger/flight_test.cpp:[0-9]+\\); rank 2 is in no operation: its "
@@ -140,18 +131,15 @@ TEST(FlightRecorder, ATimeoutSaysInWhichOtherOperationTheMissingRankIs) {
 
 // Rank 1 waits for rank 2, which waits for rank 3, which has not come.
 TEST(FlightRecorder, ATimeoutFollowsRanksThatWaitToTheOneThatHoldsThemUp) {
-  std::string sentence;
-  try {
+  const std::string sentence = sentence_of([] {
     run_threads(4, [](const Communicator& world) {
       float x = 0;
       world.barrier(Stream::inline_()).wait();
-      if (world.rank() == 3) return compute_until_the_others_have_failed(world);
+      if (world.rank() == 3) return wait_until_others_fail(world);
       world.set_timeout(world.rank() == 0 ? 3 : 600);  // the others have waited long when rank 0 asks
       world.recv(&x, 1, DType::f32, world.rank() + 1, Stream::inline_()).wait();
     });
-  } catch (const Error& error) {
-    sentence = error.what();
-  }
+  });
   EXPECT_THAT(sentence,
               ContainsRegex("Rank 0 waited 3 s for rank 1 in recv #1 .*; rank 1 has been in recv #1 of 'world' .*, "
                             "and waits for rank 2; rank 2 has been in recv #1 of 'world' .*, and waits for rank 3; "

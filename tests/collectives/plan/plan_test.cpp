@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "stretto/error.hpp"
-#include "stretto/planning/cost.hpp"
+#include "support/error.hpp"
 
 namespace stretto {
 namespace {
@@ -15,14 +15,7 @@ TEST(Repertoire, SaysWhatCanBeDone) {
 }
 
 TEST(MakePlan, RefusesWhatItCannotDoInASentence) {
-  const auto sentence = [](const PlanRequest& request) -> std::string {
-    try {
-      make_plan(request);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
-  };
+  const auto sentence = [](const PlanRequest& request) { return sentence_of([&] { make_plan(request); }); };
   EXPECT_THAT(sentence({Collective::broadcast, Algorithm::ring, 0, 4, 1}),
               testing::HasSubstr("broadcast cannot be done by ring"));
   EXPECT_THAT(sentence({Collective::broadcast, Algorithm::binomial, 0, 4, 1, 4}), testing::HasSubstr("root or peer 4"));

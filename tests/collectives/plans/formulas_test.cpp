@@ -12,8 +12,8 @@
 
 #include "collectives/oracle.hpp"
 #include "stretto/planning/proof.hpp"
-#include "tiers.hpp"
-#include "variables.hpp"
+#include "support/tiers.hpp"
+#include "support/variables.hpp"
 
 namespace stretto {
 namespace {

@@ -11,7 +11,8 @@
 #include "collectives/plans/formulas.hpp"
 #include "stretto/error.hpp"
 #include "stretto/planning/proof.hpp"
-#include "tiers.hpp"
+#include "support/error.hpp"
+#include "support/tiers.hpp"
 
 namespace stretto {
 namespace {
@@ -187,15 +188,7 @@ TEST(QuantizedPieces, AreWorkedOnWhileOthersAreUnderWay) {
 }
 
 TEST(QuantizedPlans, SayWhatCannotBe) {
-  const auto sentence = [](const PlanRequest& request) -> std::string {
-    try {
-      make_plan(request);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-      return error.what();
-    }
-    return "";
-  };
+  const auto sentence = [](const PlanRequest& request) { return sentence_of([&] { make_plan(request); }); };
   using testing::HasSubstr;
   EXPECT_THAT(sentence(request_for(Collective::broadcast, Algorithm::direct, 4, 8)),
               HasSubstr("broadcast cannot be quantized; all_gather, reduce_scatter and all_reduce can"));

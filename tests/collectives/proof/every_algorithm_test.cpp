@@ -4,9 +4,8 @@
 #include <algorithm>
 
 #include "every_algorithm.hpp"
-#include "seed_of_the_day.hpp"
 #include "stretto/planning/proof.hpp"
-#include "tiers.hpp"
+#include "support/tiers.hpp"
 
 namespace stretto {
 namespace {

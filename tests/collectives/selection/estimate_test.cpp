@@ -2,7 +2,8 @@
 #include <gmock/gmock.h>
 
 #include "stretto/stretto.hpp"
-#include "variables.hpp"
+#include "support/error.hpp"
+#include "support/variables.hpp"
 
 namespace stretto {
 namespace {

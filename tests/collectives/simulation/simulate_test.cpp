@@ -8,7 +8,7 @@
 
 #include "stretto/planning/cost.hpp"
 #include "stretto/planning/proof.hpp"
-#include "variables.hpp"
+#include "support/error.hpp"
 
 namespace stretto {
 namespace {

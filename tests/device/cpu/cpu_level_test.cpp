@@ -12,7 +12,7 @@
 #include "device/cpu/product_libraries.hpp"
 #include "stretto/build.hpp"
 #include "stretto/kernels.hpp"
-#include "variables.hpp"
+#include "support/error.hpp"
 
 namespace stretto {
 namespace {

@@ -10,9 +10,9 @@
 
 #include "device/kernels/kernel_data.hpp"
 #include "device/kernels/tested_kernels.hpp"
-#include "seed_of_the_day.hpp"
 #include "stretto/error.hpp"
 #include "stretto/kernels.hpp"
+#include "support/tiers.hpp"
 
 // Attention of blocks against its definition.
 namespace stretto::kernels::tested {

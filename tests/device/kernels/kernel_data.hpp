@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <random>
 #include <vector>
 
 #include "device/kernels/tested_kernels.hpp"
 #include "stretto/tensor.hpp"
+#include "support/data.hpp"
 
-// Shared by the tests of kernels: tensors of random numbers, and conversions between tensors and vectors of doubles.
+// Shared by the tests of kernels: sizes, types, and how near results must be.
 namespace stretto {
 
 // Sizes around the widths of vectors, and the number of elements by which a buffer's start is moved.
@@ -26,35 +26,6 @@ struct TypeAndGradient {
 inline constexpr TypeAndGradient gradient_types[] = {{DType::f64, DType::f64},  {DType::f32, DType::f32},
                                                      {DType::bf16, DType::f32}, {DType::bf16, DType::bf16},
                                                      {DType::f16, DType::f32},  {DType::f16, DType::f16}};
-
-inline Tensor random_tensor(Shape shape, DType dtype, unsigned seed = 1, double deviation = 1) {
-  Tensor result(std::move(shape), dtype);
-  std::mt19937 generator(seed);
-  std::normal_distribution<double> normal(0, deviation);
-  for (std::int64_t i = 0; i < result.size(); ++i) result.set(i, normal(generator));
-  return result;
-}
-
-// Small integers: every sum of them is exact in every accumulator type.
-inline Tensor integer_tensor(Shape shape, DType dtype, unsigned seed = 1) {
-  Tensor result(std::move(shape), dtype);
-  std::mt19937 generator(seed);
-  std::uniform_int_distribution<int> digit(-8, 8);
-  for (std::int64_t i = 0; i < result.size(); ++i) result.set(i, digit(generator));
-  return result;
-}
-
-inline std::vector<double> values(const Tensor& tensor) {
-  std::vector<double> result(static_cast<std::size_t>(tensor.size()));
-  for (std::int64_t i = 0; i < tensor.size(); ++i) result[static_cast<std::size_t>(i)] = tensor.at(i);
-  return result;
-}
-
-inline Tensor tensor_of(const std::vector<double>& values, DType dtype) {
-  Tensor result({static_cast<std::int64_t>(values.size())}, dtype);
-  for (std::int64_t i = 0; i < result.size(); ++i) result.set(i, values[static_cast<std::size_t>(i)]);
-  return result;
-}
 
 // A few units in the last place of a type.
 inline double tolerance(DType dtype) {

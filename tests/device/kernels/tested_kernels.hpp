@@ -11,7 +11,7 @@
 #include "device/test_device.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
-#include "tiers.hpp"
+#include "support/tiers.hpp"
 
 // The kernels under the names of stretto/kernels.hpp, run on the device that this program tests: device_tests tests the
 // host, gpu_tests is built from the same files. A test keeps its numbers in host memory and makes the same calls on both

@@ -15,7 +15,8 @@
 #include "stretto/error.hpp"
 #include "stretto/memory.hpp"
 #include "stretto/tensor.hpp"
-#include "variables.hpp"
+#include "support/error.hpp"
+#include "support/variables.hpp"
 
 namespace stretto {
 namespace {

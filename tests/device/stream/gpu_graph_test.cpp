@@ -9,6 +9,7 @@
 #include "stretto/device.hpp"
 #include "stretto/error.hpp"
 #include "stretto/kernels.hpp"
+#include "support/error.hpp"
 
 namespace stretto {
 namespace {

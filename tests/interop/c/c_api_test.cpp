@@ -9,7 +9,7 @@
 #include "interop/c/c_ranks.hpp"
 #include "stretto/build.hpp"
 #include "stretto/device.hpp"
-#include "variables.hpp"
+#include "support/variables.hpp"
 
 namespace stretto {
 namespace {

@@ -5,7 +5,6 @@
 #include "stand_in/host_gpu.hpp"
 #include "stretto/device.hpp"
 #include "transport/gpu/gpu_ranks.hpp"
-#include "variables.hpp"
 
 namespace stretto {
 namespace {

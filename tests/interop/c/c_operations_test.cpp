@@ -1,7 +1,7 @@
 // Every operation of the C interface against the oracle of the collectives, on ranks that are threads.
 #include "collectives/oracle.hpp"
 #include "interop/c/c_ranks.hpp"
-#include "variables.hpp"
+#include "support/variables.hpp"
 
 namespace stretto {
 namespace {

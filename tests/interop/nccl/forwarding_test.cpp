@@ -6,10 +6,10 @@
 #include <cstring>
 #include <thread>
 
-#include "../../variables.hpp"
 #include "interop/nccl/calls/answers.hpp"
 #include "interop/nccl/libraries/real_nccl.hpp"
 #include "interop/nccl/unique_id.hpp"
+#include "support/variables.hpp"
 
 namespace stretto::nccl_door {
 namespace {

@@ -4,9 +4,9 @@
 #include <atomic>
 #include <random>
 
-#include "../../variables.hpp"
 #include "interop/nccl/calls.hpp"
 #include "interop/nccl/communicators.hpp"
+#include "support/variables.hpp"
 
 namespace stretto::nccl_door {
 namespace {

@@ -5,7 +5,6 @@
 #include <random>
 #include <thread>
 
-#include "../../variables.hpp"
 #include "interop/nccl/calls.hpp"
 #include "interop/nccl/communicators.hpp"
 

@@ -8,8 +8,8 @@
 #include <cstring>
 #include <random>
 
-#include "../../variables.hpp"
 #include "stretto/stretto.hpp"
+#include "support/error.hpp"
 
 namespace stretto {
 namespace {

@@ -9,9 +9,9 @@
 #include <numeric>
 #include <random>
 
-#include "../../variables.hpp"
 #include "stretto/layers/attention.hpp"
 #include "stretto/stretto.hpp"
+#include "support/error.hpp"
 
 namespace stretto {
 namespace {

@@ -2,10 +2,10 @@
 
 #include <gmock/gmock.h>
 
-#include "../../variables.hpp"
 #include "layers/layout/pipeline_time.hpp"
 #include "layout_machine.hpp"
 #include "stretto/planning/layout_search.hpp"
+#include "support/error.hpp"
 
 namespace stretto {
 namespace {

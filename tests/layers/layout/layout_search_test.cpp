@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <functional>
 
-#include "../../variables.hpp"
 #include "layout_machine.hpp"
 
 namespace stretto {

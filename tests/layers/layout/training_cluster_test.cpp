@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "../../variables.hpp"
+#include "support/error.hpp"
 
 namespace stretto {
 namespace {

@@ -9,7 +9,7 @@
 #include "device/kernels/kernel_data.hpp"
 #include "layers/allocated.hpp"
 #include "stretto/stretto.hpp"
-#include "variables.hpp"
+#include "support/variables.hpp"
 
 namespace stretto {
 namespace {

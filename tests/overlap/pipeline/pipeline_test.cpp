@@ -8,11 +8,11 @@
 #include <random>
 #include <thread>
 
-#include "../../random_interruptions.hpp"
-#include "../../variables.hpp"
-#include "../refusal.hpp"
 #include "stretto/overlap/rehearsal.hpp"
 #include "stretto/stretto.hpp"
+#include "support/error.hpp"
+#include "support/random_interruptions.hpp"
+#include "support/variables.hpp"
 #include "toy_stage.hpp"
 
 namespace stretto {

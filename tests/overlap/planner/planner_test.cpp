@@ -10,7 +10,7 @@
 
 #include "overlap/planner/planned_clusters.hpp"
 #include "overlap/planner/step_timeline.hpp"
-#include "overlap/refusal.hpp"
+#include "support/error.hpp"
 
 namespace stretto {
 namespace {

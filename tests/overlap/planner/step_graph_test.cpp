@@ -5,8 +5,8 @@
 
 #include <set>
 
-#include "overlap/refusal.hpp"
 #include "stretto/error.hpp"
+#include "support/error.hpp"
 
 namespace stretto {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <gmock/gmock.h>
 
-#include "overlap/refusal.hpp"
 #include "stretto/error.hpp"
+#include "support/error.hpp"
 
 namespace stretto {
 namespace {

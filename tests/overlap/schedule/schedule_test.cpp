@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <random>
 
-#include "../../temporary_directory.hpp"
-#include "overlap/refusal.hpp"
+#include "support/error.hpp"
+#include "support/temporary_directory.hpp"
 
 namespace stretto {
 namespace {
@@ -172,13 +172,9 @@ std::vector<Schedule> some_schedules() {
 }
 
 void expect_wrong(const Schedule& schedule, const std::string& what) {
-  try {
-    check(schedule);
-    ADD_FAILURE() << "nobody refused: " << schedule.name << " " << what;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-    EXPECT_THAT(error.what(), testing::MatchesRegex("Stages? [^\n]*(for|back)ward[^\n]*\\."));
-  }
+  SCOPED_TRACE(schedule.name + " " + what);
+  EXPECT_THAT(sentence_of(ErrorCode::invalid_argument, [&] { check(schedule); }),
+              testing::MatchesRegex("Stages? [^\n]*(for|back)ward[^\n]*\\."));
 }
 
 TEST(WrongSchedules, AnyActionDropped) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "device/cuda/cuda_kernels.hpp"
+#include "support/error.hpp"
 
 namespace stretto::attention {  // launches in this file use this namespace's dynamic memory
 namespace {
@@ -70,12 +71,7 @@ std::vector<unsigned> run(dim3 grid, dim3 block, Kernel kernel) {
 
 template <class Kernel>
 std::string refusal_of(dim3 block, Kernel kernel) {
-  try {
-    run(1, block, kernel);
-  } catch (const std::runtime_error& error) {
-    return error.what();
-  }
-  return "none";
+  return sentence_of([&] { run(1, block, kernel); });
 }
 
 TEST(Simt, EveryThreadOfEveryBlockRunsOnce) {

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "stretto/launch.hpp"
-#include "variables.hpp"
+#include "support/error.hpp"
+#include "support/variables.hpp"
 
 namespace stretto {
 namespace {

@@ -13,11 +13,11 @@
 
 #include "core/fail.hpp"
 #include "stretto/stream.hpp"
+#include "support/error.hpp"
 #include "transport/bootstrap/frames.hpp"
 #include "transport/bootstrap/job.hpp"
 #include "transport/bootstrap/processes/fork_ranks.hpp"
 #include "transport/bootstrap/socket.hpp"
-#include "variables.hpp"
 
 namespace stretto {
 namespace {

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "stand_in/host_nccl.hpp"
+#include "support/variables.hpp"
 #include "transport/linked_ranks.hpp"
-#include "variables.hpp"
 
 namespace stretto {
 namespace {

@@ -8,10 +8,11 @@
 #include <chrono>
 #include <thread>
 
+#include "support/error.hpp"
+#include "support/variables.hpp"
 #include "transport/gpu/host_staging.hpp"
 #include "transport/gpu/ipc_staging.hpp"
 #include "transport/linked_ranks.hpp"
-#include "variables.hpp"
 
 namespace stretto {
 namespace {

@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "stand_in/host_nccl.hpp"
+#include "support/error.hpp"
 #include "transport/gpu/gpu_ranks.hpp"
-#include "variables.hpp"
 
 namespace stretto {
 namespace {

@@ -13,7 +13,7 @@
 #include <string>
 
 #include "core/fail.hpp"
-#include "ordinary_user.hpp"
+#include "support/ordinary_user.hpp"
 
 namespace stretto {
 namespace {

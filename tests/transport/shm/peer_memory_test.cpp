@@ -15,7 +15,7 @@
 
 #include "stretto/error.hpp"
 #include "stretto/memory.hpp"
-#include "variables.hpp"
+#include "support/error.hpp"
 
 namespace stretto {
 namespace {
@@ -181,20 +181,10 @@ TEST(PeerMemory, OfADeadPeerStaysWhereItIsMapped) {
   peer.end();
   EXPECT_EQ(number(memory.at(mapped, count * 4), 9), 12) << "also at the first look";
   std::byte word[4];
-  try {
-    memory.read(unmapped, 0, word, 4);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::peer_lost);
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 2"), HasSubstr("has ended")));
-  }
-  try {
-    const PeerMemory again(peer.heap(), 2);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::peer_lost);
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("symmetric heap of rank 2"), HasSubstr("has ended")));
-  }
+  EXPECT_THAT(sentence_of(ErrorCode::peer_lost, [&] { memory.read(unmapped, 0, word, 4); }),
+              AllOf(HasSubstr("rank 2"), HasSubstr("has ended")));
+  EXPECT_THAT(sentence_of(ErrorCode::peer_lost, [&] { PeerMemory(peer.heap(), 2); }),
+              AllOf(HasSubstr("symmetric heap of rank 2"), HasSubstr("has ended")));
 }
 
 TEST(PeerMemory, ThatIsNotTheOneAnnouncedIsRefused) {

@@ -12,8 +12,9 @@
 
 #include "core/fail.hpp"
 #include "stretto/stretto.hpp"
-#include "temporary_directory.hpp"
-#include "variables.hpp"
+#include "support/error.hpp"
+#include "support/temporary_directory.hpp"
+#include "support/variables.hpp"
 
 namespace stretto {
 namespace {

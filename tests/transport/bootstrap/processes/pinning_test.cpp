@@ -12,8 +12,8 @@
 
 #include "core/fail.hpp"
 #include "stretto/launch.hpp"
+#include "support/variables.hpp"
 #include "transport/bootstrap/processes/fork_ranks.hpp"
-#include "variables.hpp"
 
 namespace stretto {
 namespace {

@@ -1,4 +1,7 @@
 #pragma once
+#include <gtest/gtest.h>
+
+#include <chrono>
 #include <cstdlib>
 #include <string_view>
 
@@ -20,5 +23,14 @@ inline bool daily_tests() {
 
 // Of a test that takes very long and has its cases in so many parts: how many parts to make, of which today's runs.
 inline unsigned parts_of_a_day(unsigned parts) { return daily_tests() ? parts : 1; }
+
+// What a test draws with that tries other cases every day: the number of this day, or --gtest_random_seed, by which a
+// failure is drawn again.
+inline unsigned seed_of_the_day() {
+  const auto given = static_cast<unsigned>(GTEST_FLAG_GET(random_seed));
+  if (given != 0) return given;
+  const auto days = std::chrono::duration_cast<std::chrono::days>(std::chrono::system_clock::now().time_since_epoch());
+  return static_cast<unsigned>(days.count());
+}
 
 }  // namespace stretto

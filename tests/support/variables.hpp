@@ -1,6 +1,5 @@
 #pragma once
 #include <cstdlib>
-#include <exception>
 #include <optional>
 #include <string>
 
@@ -28,16 +27,5 @@ class Variable {
   std::string name_;
   std::optional<std::string> before_;
 };
-
-// The message of the exception that the action throws; empty if it throws none.
-template <class Action>
-std::string sentence_of(const Action& action) {
-  try {
-    action();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
-}
 
 }  // namespace stretto
