@@ -15,8 +15,7 @@ import unittest
 from harness import FOREVER, FaultTest, free_port, listeners_of, losses, until
 from strangers import ATTACKS, UCX
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
-from perf.comparisons.namespaces import PORT, CommandFailed, Network, obstacle  # noqa: E402
+from perf.comparisons.namespaces import PORT, CommandFailed, Network, obstacle
 
 SECONDS = float(os.environ.get("STRETTO_TEST_ATTACK_SECONDS", 2))
 # The ledger of operations grows to its size at first.

@@ -5,17 +5,14 @@ import concurrent.futures
 import datetime
 import itertools
 import os
-import pathlib
 import random
 import re
-import sys
 import time
 import unittest
 
 from harness import SECONDS_TO_END, FaultTest, Run, clean_environment, free_port, threads_of, until
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
-from perf.comparisons.namespaces import PORT, CommandFailed, Network, obstacle  # noqa: E402
+from perf.comparisons.namespaces import PORT, CommandFailed, Network, obstacle
 
 RANKS = 4
 TIMEOUT = 6  # seconds

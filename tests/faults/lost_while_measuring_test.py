@@ -1,16 +1,13 @@
 """When a rank is lost while its job measures the machine (docs/selection.md), the others end with a sentence that names it, and
 nothing is kept that later jobs would take for a measurement."""
 import os
-import pathlib
 import signal
-import sys
 import time
 import unittest
 
 from harness import SECONDS_TO_END, FaultTest, free_port, until
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
-from perf.comparisons.namespaces import PORT, CommandFailed, Network, obstacle  # noqa: E402
+from perf.comparisons.namespaces import PORT, CommandFailed, Network, obstacle
 
 TIMEOUT = 4  # seconds
 

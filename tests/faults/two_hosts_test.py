@@ -3,14 +3,12 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 import time
 import unittest
 
 from harness import FOREVER, SECONDS_TO_END, TRAIN, FaultTest, losses
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
-from perf.comparisons.namespaces import INTERFACE, PORT, CommandFailed, Network, obstacle  # noqa: E402
+from perf.comparisons.namespaces import INTERFACE, PORT, CommandFailed, Network, obstacle
 
 
 @unittest.skipIf(obstacle(), obstacle())

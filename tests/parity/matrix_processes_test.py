@@ -1,11 +1,9 @@
 """Runs a sample of the matrix's cells on processes, with two hosts where this machine can have them: network namespaces."""
 import os
-import pathlib
 import subprocess
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
-from perf.comparisons.namespaces import CommandFailed, Network, obstacle  # noqa: E402
+from perf.comparisons.namespaces import CommandFailed, Network, obstacle
 
 
 def run(**variables):

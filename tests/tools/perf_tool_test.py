@@ -1,16 +1,12 @@
 """stretto-perf and perf/report, seen from outside, at sizes at which they take no time."""
 import json
 import os
-import pathlib
 import re
-import subprocess
 import sys
-import tempfile
 import unittest
 import unittest.mock
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from clean_environment import clean_environment  # noqa: E402
+from support.programs import ProgramTest, run_program
 
 PERF = os.environ["PERF_PROGRAM"]
 REPORT = os.environ["REPORT_PROGRAM"]
@@ -26,18 +22,9 @@ FACTORS = {  # busbw / algbw as in nccl-tests, for 3 ranks
 }
 
 
-class PerfToolTest(unittest.TestCase):
-    def setUp(self):
-        directory = tempfile.TemporaryDirectory(prefix="perf-")
-        self.addCleanup(directory.cleanup)
-        self.directory = pathlib.Path(directory.name)
-
-    def run_program(self, *words):
-        return subprocess.run([str(word) for word in words], env=clean_environment(), stdin=subprocess.DEVNULL, capture_output=True,
-                              text=True, timeout=120)
-
+class PerfToolTest(ProgramTest):
     def perf(self, *words):
-        return self.run_program(PERF, *words)
+        return run_program(PERF, *words)
 
     def test_help_is_text(self):
         for words in ([], ["overlap"]):
@@ -55,12 +42,7 @@ class PerfToolTest(unittest.TestCase):
 
     def refused(self, *words):
         """It stops with one sentence, which is returned."""
-        done = self.perf(*words)
-        self.assertNotEqual(done.returncode, 0, done.stdout)
-        lines = done.stderr.splitlines()
-        self.assertEqual(len(lines), 1, lines)
-        self.assertTrue(lines[0].startswith("error: "), lines)
-        return lines[0]
+        return super().refused([], PERF, *words)
 
     def check(self, run, collective):
         self.assertEqual(run["ranks"], 3)
@@ -137,7 +119,7 @@ class PerfToolTest(unittest.TestCase):
         for more in ([], ["--quantize", "int8"]):
             for ranks_per_node, levels in ((2, True), (4, False)):
                 with self.subTest(more, ranks_per_node=ranks_per_node):
-                    done = self.run_program("env", f"STRETTO_RANKS_PER_NODE={ranks_per_node}", PERF, "all_reduce", *SMALL, "-n", 1,
+                    done = run_program("env", f"STRETTO_RANKS_PER_NODE={ranks_per_node}", PERF, "all_reduce", *SMALL, "-n", 1,
                                             "--nproc", 4, "--threads", "--algo", "all", *more)
                     self.assertEqual(done.returncode, 0, done.stderr)
                     rows = [line for line in done.stdout.splitlines() if not line.startswith("#")]
@@ -379,7 +361,7 @@ class PerfToolTest(unittest.TestCase):
         if "MPI" not in BUILT_WITH or not MPIRUN or SANITIZED:
             self.skipTest("this build or machine has no MPI, or a sanitizer is in")
         path = self.directory / "mpi.json"
-        done = self.run_program(MPIRUN, "--allow-run-as-root", "--oversubscribe", "-n", 3, PERF, "all_reduce", *SMALL,
+        done = run_program(MPIRUN, "--allow-run-as-root", "--oversubscribe", "-n", 3, PERF, "all_reduce", *SMALL,
                                 "--json", path)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.check(json.loads(path.read_text()), "all_reduce")
@@ -389,14 +371,14 @@ class PerfToolTest(unittest.TestCase):
         for collective in ("all_reduce", "barrier"):
             self.figures(collective, *words)
         page = self.directory / "page.html"
-        done = self.run_program(sys.executable, REPORT, *sorted(self.directory.glob("*.json")), "-o", page)
+        done = run_program(sys.executable, REPORT, *sorted(self.directory.glob("*.json")), "-o", page)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         text = page.read_text()
         self.assertIn("<polyline", text)
         self.assertIn("all_reduce, f32, sum", text)
         self.assertNotRegex(text, r"(src|href)\s*=|https?://|@import|NaN")
         page.write_text("{}")
-        done = self.run_program(sys.executable, REPORT, page, "-o", self.directory / "other.html")
+        done = run_program(sys.executable, REPORT, page, "-o", self.directory / "other.html")
         self.assertEqual(done.returncode, 1)
         self.assertEqual(len(done.stderr.splitlines()), 1)
 

@@ -4,16 +4,11 @@ import json
 import os
 import pathlib
 import re
-import subprocess
-import sys
 import tempfile
-import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from clean_environment import clean_environment  # noqa: E402
+from support.programs import ProgramTest, run_program
 
 TRAIN = os.environ["TRAIN_PROGRAM"]
-EVERYTHING = os.environ.get("STRETTO_TEST_ALL") in ("1", "daily")
 STEPS = 4
 TOLERANCE = 1e-10
 INTERLEAVED = ["--schedule", "interleaved", "--virtual-stages", 2]
@@ -21,14 +16,15 @@ INTERLEAVED = ["--schedule", "interleaved", "--virtual-stages", 2]
 Result = collections.namedtuple("Result", "output metrics")
 
 
-class PipelineTest(unittest.TestCase):
+class PipelineTest(ProgramTest):
     @classmethod
     def setUpClass(cls):
-        temporary = tempfile.TemporaryDirectory(prefix="pipelines-")
-        cls.addClassCleanup(temporary.cleanup)
-        cls.directory = pathlib.Path(temporary.name)
+        cls.directory = cls.fresh_directory(cls)
         (cls.directory / "text").write_text("".join(f"{i} times {i} is {i * i}; " for i in range(1000)))
         cls.one_rank = cls.train("--nproc", 1)
+
+    def setUp(self):
+        """All tests of a class share a directory."""
 
     @classmethod
     def train(cls, *words):
@@ -36,11 +32,10 @@ class PipelineTest(unittest.TestCase):
         command = [TRAIN, "--num-layers", 8, "--hidden-size", 16, "--num-attention-heads", 4, "--seq-length", 16, "--global-batch-size", 8,
                    "--micro-batch-size", 1, "--train-iters", STEPS, "--lr-warmup-iters", 0, "--lr", 3e-3, "--dtype", "fp64", "--log-interval", 1,
                    "--train-data", cls.directory / "text", "--log-dir", log, *words]
-        done = subprocess.run([str(word) for word in command], capture_output=True, timeout=240, env=clean_environment())
-        if (done.returncode, done.stderr) != (0, b""):
-            raise AssertionError(f"{words} ended with {done.returncode}: {done.stderr.decode()}")
-        # The sample has any bytes.
-        return Result(done.stdout.decode("latin-1"), [json.loads(line) for line in (log / "metrics.jsonl").read_text().splitlines()])
+        done = run_program(*command)
+        if (done.returncode, done.stderr) != (0, ""):
+            raise AssertionError(f"{words} ended with {done.returncode}: {done.stderr}")
+        return Result(done.stdout, [json.loads(line) for line in (log / "metrics.jsonl").read_text().splitlines()])
 
     @staticmethod
     def difference(one, other):

@@ -4,7 +4,6 @@ import collections
 import json
 import os
 import re
-import subprocess
 import unittest
 
 from pipeline_harness import INTERLEAVED, STEPS, TOLERANCE, PipelineTest
@@ -68,8 +67,7 @@ class Layouts(PipelineTest):
         if not PLAN:
             self.skipTest("there is no stretto-plan")
         file = self.directory / "schedule"
-        subprocess.run([PLAN, "pipeline", "--schedule", "zb-h1", "--pp", "2", "--microbatches", "4", "--text", file], check=True,
-                       capture_output=True, timeout=60)
+        self.succeeds(PLAN, "pipeline", "--schedule", "zb-h1", "--pp", "2", "--microbatches", "4", "--text", file)
         text = file.read_text()
         self.assertTrue(text.startswith("schedule zb-h1\n"))
         file.write_text(text.replace("zb-h1", "of-a-file", 1))
@@ -104,8 +102,7 @@ class Traces(PipelineTest):
     def planned(self, *words):
         """The computations of each stage, in their order."""
         file = self.directory / "plan"
-        subprocess.run([PLAN, "pipeline", *map(str, words), "--microbatches", str(self.MICROBATCHES), "--text", file], check=True,
-                       capture_output=True, timeout=60)
+        self.succeeds(PLAN, "pipeline", *map(str, words), "--microbatches", str(self.MICROBATCHES), "--text", file)
         stages = file.read_text().split("\nstage ")[1:]
         return [[line for line in stage.splitlines()[1:] if re.match("forward|backward", line)] for stage in stages]
 

@@ -1,9 +1,6 @@
 """stretto-plan attention: layouts of long sequences."""
 import json
 import os
-import pathlib
-import subprocess
-import tempfile
 import unittest
 
 from plan_harness import LINKS, PlanTool
@@ -16,10 +13,9 @@ class Attention(PlanTool):
     TIMES = ["--links", LINKS, "--flops-per-second", 1e14]
 
     def plan(self, *words):
-        with tempfile.TemporaryDirectory() as directory:
-            path = pathlib.Path(directory, "plan.json")
-            lines = self.lines(*words, "--json", path)
-            return lines, json.loads(path.read_text())
+        path = self.directory / "plan.json"
+        lines = self.lines(*words, "--json", path)
+        return lines, json.loads(path.read_text())
 
     def test_all_layouts_of_some_ranks(self):
         lines, plan = self.plan(*self.SHAPE, "--ranks", 16, *self.TIMES, "--cp-layout", "all")
@@ -97,12 +93,9 @@ class Attention(PlanTool):
     def test_the_flags_run(self):
         """A dry run takes them for all layouts, with the plan's bytes for each microbatch; a step runs in the chosen one."""
         def dry_run(flags, ranks, batch):
-            with tempfile.TemporaryDirectory() as directory:
-                path = pathlib.Path(directory, "dry.json")
-                result = subprocess.run([TRAIN, *flags, "--dry-run", "--ranks", str(ranks), "--global-batch-size", str(batch), "--json", path],
-                                        capture_output=True, text=True, timeout=240)
-                self.assertEqual((result.returncode, result.stderr), (0, ""))
-                return json.loads(path.read_text())["sent"]
+            path = self.directory / "dry.json"
+            self.succeeds(TRAIN, *flags, "--dry-run", "--ranks", ranks, "--global-batch-size", batch, "--json", path)
+            return json.loads(path.read_text())["sent"]
 
         shape = ["attention", "--seq", 48, "--heads", 4, "--hidden", 32, "--tp", 2, "--dtype", "fp32"]
         for more in (["--ranks", 4], ["--ranks", 2, "--attention", "window:5", "--cp-layout", "all"]):
@@ -119,14 +112,10 @@ class Attention(PlanTool):
                             self.assertEqual(sent, most)
                         self.assertLessEqual(sent, most)  # the first rank may send less than another
         best = plan["layouts"][0]
-        with tempfile.TemporaryDirectory() as directory:
-            text = pathlib.Path(directory, "text")
-            text.write_text("the quick brown fox jumps over the lazy dog. " * 40)
-            result = subprocess.run([TRAIN, *best["flags"].split(), "--num-layers", "1", "--nproc", "4", "--train-iters", "1", "--train-data", text],
-                                    capture_output=True, text=True, errors="replace", timeout=240,
-                                    env={**os.environ, "OMP_NUM_THREADS": "1"})
-        self.assertEqual((result.returncode, result.stderr), (0, ""), result.stdout)
-        self.assertRegex(result.stdout, r"step +1/1 ")
+        text = self.directory / "text"
+        text.write_text("the quick brown fox jumps over the lazy dog. " * 40)
+        said = self.succeeds(TRAIN, *best["flags"].split(), "--num-layers", 1, "--nproc", 4, "--train-iters", 1, "--train-data", text)
+        self.assertRegex(said, r"step +1/1 ")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,4 @@
 """stretto-plan of quantized collectives."""
-import pathlib
-import tempfile
 import unittest
 
 from plan_harness import LINKS, PlanTool
@@ -49,14 +47,13 @@ class Quantized(PlanTool):
         self.assertTrue({"two_level/16", "ring"} <= set(both), both)
 
     def test_pictures(self):
-        with tempfile.TemporaryDirectory(prefix="plan-tool-") as directory:
-            file = pathlib.Path(directory, "picture.svg")
-            for links in [[], ["--simulate", LINKS]]:
-                self.lines("reduce_scatter", "--quantize", "int4", "--algo", "two_level/4", "--bytes", "1M",
-                           *self.two_levels, "--svg", file, *links)
-                text = file.read_text()
-                for word in ["in int4", ">quantize<", ">requantize<", ">dequantize_reduce<", ">send<", ">recv<"]:
-                    self.assertIn(word, text)
+        file = self.directory / "picture.svg"
+        for links in [[], ["--simulate", LINKS]]:
+            self.lines("reduce_scatter", "--quantize", "int4", "--algo", "two_level/4", "--bytes", "1M",
+                       *self.two_levels, "--svg", file, *links)
+            text = file.read_text()
+            for word in ["in int4", ">quantize<", ">requantize<", ">dequantize_reduce<", ">send<", ">recv<"]:
+                self.assertIn(word, text)
 
     def test_refusals(self):
         for part, words in [

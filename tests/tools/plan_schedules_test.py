@@ -1,8 +1,6 @@
 """stretto-plan step and stretto-plan pipeline: schedules of a step and of stages."""
 import json
-import pathlib
 import re
-import tempfile
 import unittest
 
 from plan_harness import LINKS, Drawn, PlanTool
@@ -29,10 +27,9 @@ class Steps(PlanTool):
             self.assertTrue(any(line.startswith("because: ") for line in lines))
 
     def test_json_says_every_collective(self):
-        with tempfile.TemporaryDirectory() as directory:
-            path = pathlib.Path(directory) / "plan.json"
-            lines = self.lines(*self.STEP, "--tp", 8, "--json", path)
-            plan = json.loads(path.read_text())
+        path = self.directory / "plan.json"
+        lines = self.lines(*self.STEP, "--tp", 8, "--json", path)
+        plan = json.loads(path.read_text())
         self.assertAlmostEqual(plan["planned_ms"], self.times(lines)["planned"], places=2)
         gradients = [each for each in plan["collectives"] if each["carries"] == "gradients"]
         self.assertEqual(sum(each["bytes"] for each in gradients), 4 * 12 * 1024 * 1024 // 8 * 4)

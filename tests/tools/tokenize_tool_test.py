@@ -3,15 +3,11 @@ import gzip
 import json
 import os
 import pathlib
-import re
 import struct
 import subprocess
-import sys
-import tempfile
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from clean_environment import clean_environment  # noqa: E402
+from support.programs import ProgramTest, run_program
 
 TOKENIZE, TRAIN = os.environ["TOKENIZE_PROGRAM"], os.environ["TRAIN_PROGRAM"]
 END_OF_TEXT = 258
@@ -25,25 +21,20 @@ def small_vocabulary():
     return {token: i for i, token in enumerate([*symbols, "th", "the", "<|endoftext|>"])}, "#version: 0.2\nt h\nth e\n"
 
 
-class Tokenize(unittest.TestCase):
+class Tokenize(ProgramTest):
     def setUp(self):
-        temporary = tempfile.TemporaryDirectory(prefix="tokenize-")
-        self.addCleanup(temporary.cleanup)
-        self.directory = pathlib.Path(temporary.name)
+        super().setUp()
         vocabulary, merges = small_vocabulary()
         (self.directory / "encoder.json").write_text(json.dumps(vocabulary))
         (self.directory / "vocab.bpe").write_text(merges)
         self.text = self.directory / "text"
         self.output = self.directory / "out.bin"
 
-    def run_tool(self, *words):
-        return subprocess.run([*map(str, [TOKENIZE, "--vocab", self.directory / "encoder.json", "--merges", self.directory / "vocab.bpe",
-                                          *words])], capture_output=True, text=True, timeout=60)
+    def tool(self, *words):
+        return [TOKENIZE, "--vocab", self.directory / "encoder.json", "--merges", self.directory / "vocab.bpe", *words]
 
     def tokenize(self, *words):
-        done = self.run_tool(*words)
-        self.assertEqual((done.returncode, done.stderr), (0, ""))
-        return done.stdout
+        return self.succeeds(*self.tool(*words))
 
     def llmc_tokens(self, path):
         data = path.read_bytes()
@@ -100,11 +91,7 @@ class Tokenize(unittest.TestCase):
         self.text.write_text("the")
 
         def refused(words, *fragments):
-            done = self.run_tool(*words)
-            self.assertEqual(done.returncode, 1)
-            self.assertRegex(done.stderr, r"^error: [^\n]*\.\n$")
-            for fragment in fragments:
-                self.assertIn(str(fragment), done.stderr)
+            self.refused(fragments, *self.tool(*words))
             self.assertEqual(list(self.directory.glob("*.unfinished")), [])
             self.assertFalse(self.output.exists())
 
@@ -137,11 +124,7 @@ class Tokenize(unittest.TestCase):
         before = {path: path.read_bytes() for path in self.directory.iterdir()}
 
         def refused(words, *fragments):
-            done = self.run_tool(*words)
-            self.assertEqual(done.returncode, 1)
-            self.assertRegex(done.stderr, r"^error: [^\n]* would overwrite [^\n]*; give another file\.\n$")
-            for fragment in fragments:
-                self.assertIn(str(fragment), done.stderr)
+            self.refused([" would overwrite ", "; give another file.", *fragments], *self.tool(*words))
             self.assertEqual({path: path.read_bytes() for path in self.directory.iterdir()}, before)
 
         for spelling in (self.text, f"{self.directory}/../{self.directory.name}/./text", self.directory / "symbolic", self.directory / "hard"):
@@ -171,7 +154,7 @@ class Tokenize(unittest.TestCase):
         for words in ([self.text, "--out", "/dev/full"], [self.text, "--out", self.directory / "full.bin", "--format", "megatron"],
                       [self.text, "--out", self.directory / "x", "--val-tokens", 1, "--val-out", "/dev/full"],
                       ["--decode", self.output, "--out", "/dev/full"]):
-            done = self.run_tool(*words)
+            done = run_program(*self.tool(*words))
             self.assertEqual((done.returncode, "No space left on device" in done.stderr), (1, True), done.stderr)
             self.assertTrue(pathlib.Path("/dev/full").is_char_device())
         with subprocess.Popen(["cat", self.directory / "pipe"], stdout=subprocess.PIPE) as reader:
@@ -179,31 +162,23 @@ class Tokenize(unittest.TestCase):
             self.assertEqual(reader.stdout.read(), b"the other")
         self.assertEqual([path for path in self.directory.iterdir() if "unfinished" in path.name or path.name == "x"], [])
 
-    def train(self, *words):
-        words = ["--nproc", 2, "--num-layers", 1, "--hidden-size", 16, "--num-attention-heads", 2, "--seq-length", 16, "--micro-batch-size", 2,
+    def training(self, *words):
+        return [TRAIN, "--nproc", 2, "--num-layers", 1, "--hidden-size", 16, "--num-attention-heads", 2, "--seq-length", 16, "--micro-batch-size", 2,
                  "--train-iters", 2, *words]
-        return subprocess.run([*map(str, [TRAIN, *words])], capture_output=True, text=True, errors="replace", timeout=120,
-                              env=clean_environment())
 
     def test_training(self):
         """The trainer says what it took the file for, and samples are text where the vocabulary is known."""
         self.text.write_text("the other then " * 100)
         self.tokenize(self.text, "--out", self.output)
         vocabulary = ["--vocab-file", self.directory / "encoder.json", "--merges-file", self.directory / "vocab.bpe"]
-        done = self.train("--train-data", self.output, *vocabulary, "--prompt", "the th")
-        self.assertEqual((done.returncode, done.stderr), (0, ""))
-        self.assertRegex(done.stdout, r"out\.bin: llm\.c, \d+ tokens of 16 bits; validation on its last \d+ tokens")
-        self.assertIn("--- a sample ---\nthe th", done.stdout)
-        numbers = self.train("--train-data", self.output, "--vocab-size", 300, "--prompt", "257 32")
-        self.assertEqual((numbers.returncode, numbers.stderr), (0, ""))
-        self.assertRegex(numbers.stdout, r"--- a sample ---\n257 32 \d+ \d+ ")
+        said = self.succeeds(*self.training("--train-data", self.output, *vocabulary, "--prompt", "the th"))
+        self.assertRegex(said, r"out\.bin: llm\.c, \d+ tokens of 16 bits; validation on its last \d+ tokens")
+        self.assertIn("--- a sample ---\nthe th", said)
+        numbers = self.succeeds(*self.training("--train-data", self.output, "--vocab-size", 300, "--prompt", "257 32"))
+        self.assertRegex(numbers, r"--- a sample ---\n257 32 \d+ \d+ ")
 
         def refused(words, *fragments):
-            done = self.train("--train-data", self.output, *words)
-            self.assertEqual(done.returncode, 1)
-            self.assertRegex(done.stderr, r"^error: [^\n]*\.\n$")
-            for fragment in fragments:
-                self.assertIn(str(fragment), done.stderr)
+            self.refused(fragments, *self.training("--train-data", self.output, *words))
 
         refused([], self.output, "token 258 at position 0", "a vocabulary of 256", "--vocab-size")
         refused(["--vocab-size", 300, "--prompt", "the"], "'the'", "--vocab-file")

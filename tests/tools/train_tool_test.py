@@ -2,18 +2,13 @@
 import collections
 import json
 import os
-import pathlib
 import re
 import shutil
-import socket
 import subprocess
-import sys
-import tempfile
 import unittest
 import xml.etree.ElementTree as ElementTree
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from clean_environment import clean_environment  # noqa: E402
+from support.programs import EVERYTHING, ProgramTest, free_port, launched, run_program
 
 TRAIN = os.environ["TRAIN_PROGRAM"]
 
@@ -22,18 +17,19 @@ STEPS = 3
 LATE_US = 200_000
 
 
-class Train(unittest.TestCase):
+class Train(ProgramTest):
     @classmethod
     def setUpClass(cls):
-        temporary = tempfile.TemporaryDirectory(prefix="trace-")
-        cls.addClassCleanup(temporary.cleanup)
-        cls.directory = pathlib.Path(temporary.name)
+        cls.directory = cls.fresh_directory(cls)
         (cls.directory / "text").write_text("".join(f"{i} times {i} is {i * i}; " for i in range(1000)))
         result = cls.train("--trace", cls.directory / "trace.json", "--log-dir", cls.directory / "log")
         if result.returncode != 0:
             raise AssertionError(result.stderr)
         cls.trace = json.loads((cls.directory / "trace.json").read_text())
         cls.metrics = [json.loads(line) for line in (cls.directory / "log/metrics.jsonl").read_text().splitlines()]
+
+    def setUp(self):
+        """All tests share a directory, and a run in it."""
 
     @classmethod
     def command(cls, *words):
@@ -42,8 +38,7 @@ class Train(unittest.TestCase):
 
     @classmethod
     def train(cls, *words):
-        return subprocess.run(cls.command("--nproc", 2, *words), capture_output=True, text=True, errors="replace", timeout=120,
-                              env=clean_environment())
+        return run_program(*cls.command("--nproc", 2, *words))
 
     def events(self, phase, category=None, trace=None):
         return [e for e in (trace or self.trace)["traceEvents"] if e["ph"] == phase and category in (None, e.get("cat"))]
@@ -119,12 +114,9 @@ class Train(unittest.TestCase):
         shifted = ["unshare", "--time", "--monotonic", "1000", "--fork"]
         if not shutil.which("unshare") or subprocess.run([*shifted, "true"], capture_output=True, timeout=20).returncode != 0:
             self.skipTest("time namespaces cannot be made here")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = str(probe.getsockname()[1])
+        port = free_port()
         ranks = [subprocess.Popen([*before, *self.command("--trace", self.directory / "shifted.json")], stdout=subprocess.DEVNULL,
-                                  env=clean_environment({"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
-                                                         "STRETTO_JOB_SECRET": "of this test"}))
+                                  env=launched(rank, 2, port, STRETTO_JOB_SECRET="of this test"))
                  for rank, before in enumerate(([], shifted))]
         for rank in ranks:
             self.addCleanup(rank.kill)
@@ -166,15 +158,14 @@ class Train(unittest.TestCase):
 
     def test_memory_is_what_the_formulas_say(self):
         """On 2 ranks, or as well on 4 and 8. What communication needs is bounded."""
-        everything = os.environ.get("STRETTO_TEST_ALL") == "1"
         model = ["--num-layers", 4, "--hidden-size", 256]
         ways = [[], ["--dtype", "bf16", "--grad-dtype", "bf16"], ["--recompute", "selective"], ["--recompute", "full", "--dtype", "fp16"],
                 ["--tp", 2, "--recompute", "full", "--partition-activations"], ["--tp", 2, "--sp"],
                 ["--tp", 2, "--sp", "--sp-keep-gathered", "--dtype", "bf16"], ["--tp", 2, "--sp", "--recompute", "selective"],
                 ["--cp", 2], ["--ulysses", 2, "--recompute", "selective", "--dtype", "bf16"]]
-        for turn, ranks in enumerate((2, 8) if everything else (2,)):
-            cells = [(i % 4, ways[(i + turn) % len(ways)]) for i in range(len(ways) if everything else 4)]
-            for zero, way in cells if everything else [*cells, *((3, way) for way in ways[4:])]:
+        for turn, ranks in enumerate((2, 8) if EVERYTHING else (2,)):
+            cells = [(i % 4, ways[(i + turn) % len(ways)]) for i in range(len(ways) if EVERYTHING else 4)]
+            for zero, way in cells if EVERYTHING else [*cells, *((3, way) for way in ways[4:])]:
                 flags = ["--nproc", ranks, *model, "--seq-length", 64, "--zero", zero, "--global-batch-size", 8 if ranks == 2 else 16, *way]
                 with self.subTest(" ".join(map(str, flags))):
                     table = self.memory_table(*flags)
@@ -206,14 +197,12 @@ class Train(unittest.TestCase):
         """The same figures as a run prints, for any number of ranks, and without a text."""
         plan = self.directory / "plan.json"
         words = ["--zero", 3, "--hpz-size", 2, "--dtype", "bf16", "--tp", 2]
-        result = subprocess.run([*self.command(*words), "--dry-run", "--ranks", "64", "--global-batch-size", "64", "--json", plan],
-                                capture_output=True, text=True, timeout=60, env=clean_environment())
-        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        said = self.succeeds(*self.command(*words), "--dry-run", "--ranks", "64", "--global-batch-size", "64", "--json", plan)
         figures = json.loads(plan.read_text())
         self.assertEqual(set(figures), {"ranks", "parameters", "stage", "memory", "sending_stage", "sent"})
         self.assertEqual(set(figures["memory"]), {"values", "gradients", "optimizer", "activations", "buffers"})
         self.assertEqual((figures["ranks"], set(figures["sent"])), (64, {"dp", "hpz", "tp"}))
-        self.assertIn(f"{figures['parameters']} parameters on 64 ranks", result.stdout)
+        self.assertIn(f"{figures['parameters']} parameters on 64 ranks", said)
         alone = json.loads(self.dry_run(1, plan).read_text())
         self.assertEqual((alone["memory"]["values"], alone["sent"]), (4 * alone["parameters"], {}))
 
@@ -222,16 +211,14 @@ class Train(unittest.TestCase):
         for words, stage in ((["--pipeline-layers", "1,1,1,1"], 0), (["--pipeline-layers", "1,1,1,1", "--vocab-size", 20000], 3)):
             with self.subTest(words):
                 plan = self.directory / "plan.json"
-                output = subprocess.run([*self.command("--num-layers", 4, "--pp", 4, *words), "--dry-run", "--ranks", "8", "--json", plan],
-                                        check=True, capture_output=True, text=True, timeout=60, env=clean_environment()).stdout
+                output = self.succeeds(*self.command("--num-layers", 4, "--pp", 4, *words), "--dry-run", "--ranks", "8", "--json", plan)
                 figures = json.loads(plan.read_text())
                 self.assertEqual(figures["stage"], stage)
                 self.assertIn(f"Memory of a rank of stage {stage}, which needs most, by formula: ", output)
                 self.assertIn(f"Sent by a rank of stage {figures['sending_stage']}, which sends most, in a step by formula: ", output)
 
     def dry_run(self, ranks, plan):
-        subprocess.run([*self.command(), "--dry-run", "--ranks", str(ranks), "--json", plan], check=True, capture_output=True, timeout=60,
-                       env=clean_environment())
+        self.succeeds(*self.command(), "--dry-run", "--ranks", str(ranks), "--json", plan)
         return plan
 
     def test_fp16(self):
@@ -323,9 +310,7 @@ class Train(unittest.TestCase):
         self.assertTrue(all(each.isprintable() or each in "\n\t" for each in sample), repr(sample))
 
     def test_a_file_that_cannot_be_written(self):
-        result = self.train("--trace", self.directory / "nowhere/trace.json")
-        self.assertEqual(result.returncode, 1)
-        self.assertRegex(result.stderr, r"\Aerror: [^\n]*nowhere/trace.json cannot be written[^\n]*\.\n\Z")
+        self.refused(["nowhere/trace.json cannot be written"], *self.command("--nproc", 2, "--trace", self.directory / "nowhere/trace.json"))
 
 
 if __name__ == "__main__":

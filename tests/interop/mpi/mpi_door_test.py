@@ -16,7 +16,7 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
-from clean_environment import clean_environment  # noqa: E402
+from support.programs import clean_environment  # noqa: E402
 
 DOOR = os.environ["DOOR"]
 LAUNCHER = os.environ["LAUNCHER"]

@@ -17,7 +17,7 @@ import torch.distributed as dist
 import stretto_torch
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
-from free_port import free_port  # noqa: E402
+from support.programs import free_port  # noqa: E402
 
 
 def _be_rank(body, rank, size, port, backend, seconds, out):
