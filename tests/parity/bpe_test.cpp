@@ -69,7 +69,7 @@ class SmallVocabulary {
   std::string json() const { return "{" + tokens + "}"; }
 
   std::string error() const {
-    const std::string sentence = sentence_of([&] { tokenizer(); });
+    const std::string sentence = stretto::sentence_of([&] { tokenizer(); });
     EXPECT_TRUE(sentence.empty() || sentence.ends_with('.')) << sentence;
     return sentence;
   }

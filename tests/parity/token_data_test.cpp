@@ -104,7 +104,7 @@ TEST(TokenData, TakesValidationFromAFileOfItsOwn) {
 
 std::string error_of(const std::vector<std::string>& train, const std::vector<std::string>& validation = {},
                      std::int64_t vocabulary = 256) {
-  return sentence_of([&] { const gpt::TokenData data({train, validation}, vocabulary, sequence, 1); });
+  return stretto::sentence_of([&] { const gpt::TokenData data({train, validation}, vocabulary, sequence, 1); });
 }
 
 TEST(TokenData, NamesFilesThatWillNotDo) {
@@ -160,11 +160,11 @@ TEST(TokenData, ChecksTokensFirstAndInEachWindow) {
   const std::string path = directory.write("tokens.bin", counting_tokens(1000));
   const std::string early = directory.write("early.bin", counting_tokens(100));
   const gpt::TokenData data({{early}, {path}}, 1999, sequence, 1);
-  EXPECT_THAT(sentence_of([&] { data.check_first_tokens(); }),
+  EXPECT_THAT(stretto::sentence_of([&] { data.check_first_tokens(); }),
               testing::HasSubstr(path + " has the token 1999 at position 999"));
-  EXPECT_THAT(sentence_of([&] { validation_window(data, data.validation_windows() - 1); }),
+  EXPECT_THAT(stretto::sentence_of([&] { validation_window(data, data.validation_windows() - 1); }),
               testing::HasSubstr("position 999"));
-  EXPECT_EQ(sentence_of([&] { validation_window(data, 0); }), "");
+  EXPECT_EQ(stretto::sentence_of([&] { validation_window(data, 0); }), "");
   EXPECT_THAT(error_of({path}, {directory.write("text", text_of(1000))}, 2000), testing::HasSubstr("one kind"));
 }
 
