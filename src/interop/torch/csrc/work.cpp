@@ -1,6 +1,6 @@
 #include "work.hpp"
 
-#include "signals.hpp"
+#include "python/signals.hpp"
 
 namespace stretto_torch {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "signals.hpp"
+#include "python/signals.hpp"
 
 namespace stretto_torch {
 

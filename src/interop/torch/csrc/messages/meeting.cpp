@@ -11,7 +11,7 @@
 #include <sstream>
 #include <thread>
 
-#include "signals.hpp"
+#include "python/signals.hpp"
 #include "stretto/error.hpp"
 
 namespace stretto_torch {

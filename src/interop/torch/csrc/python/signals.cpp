@@ -1,4 +1,4 @@
-#include "signals.hpp"
+#include "python/signals.hpp"
 
 #include <pybind11/pybind11.h>
 #include <unistd.h>
