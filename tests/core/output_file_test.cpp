@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "stretto/error.hpp"
-#include "temporary_directory.hpp"
+#include "support/temporary_directory.hpp"
 
 namespace stretto {
 namespace {

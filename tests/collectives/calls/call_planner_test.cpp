@@ -11,7 +11,7 @@
 
 #include "collectives/communicator/group.hpp"
 #include "stretto/stretto.hpp"
-#include "variables.hpp"
+#include "support/variables.hpp"
 
 namespace stretto {
 namespace {
