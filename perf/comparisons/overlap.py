@@ -81,11 +81,15 @@ def share(row):
     return f"{row['t_comm_ms'] / row['t_compute_ms']:.2f}"
 
 
+def efficiency(kind, row):
+    return "-" if kind == "free" else f"{row['efficiency']:.2f}"
+
+
 def cells(kind, ratio, row):
     wanted, holds = asked(kind, ratio, row)
     times = [row[key] for key in ("t_compute_ms", "t_comm_ms", "t_serial_ms", "t_full_ms", "exposed_ms")]
     return [row["case"], KINDS[kind], share(row), *(f"{time:.0f}" for time in times),
-            "-" if kind == "free" else f"{row['efficiency']:.2f}", f"{over_bound(row):.2f}",
+            efficiency(kind, row), f"{over_bound(row):.2f}",
             f"{row['t_predicted_ms']:.0f}" if "t_predicted_ms" in row else "-", "equal" if row["same_bits"] else "DIFFERENT",
             f"{wanted}: {MARKS[holds]}"]
 
@@ -108,7 +112,7 @@ def notes(figures):
 def verdicts(figures):
     for kind, ratio, row in figures["rows"]:
         wanted, holds = asked(kind, ratio, row)
-        yield Verdict(holds, f"{row['case']}, {KINDS[kind]}, at {share(row)}: {wanted}; efficiency {row['efficiency']:.2f}, "
+        yield Verdict(holds, f"{row['case']}, {KINDS[kind]}, at {share(row)}: {wanted}; efficiency {efficiency(kind, row)}, "
                              f"{over_bound(row):.2f} times the bound")
 
 
