@@ -67,7 +67,8 @@ def main():
         commands.add_parser(name, help=text, add_help=False)
     name, words = parser.parse_args(sys.argv[1:2]).name, sys.argv[2:]
     module, targets, needs, _ = COMMANDS[name]
-    ready = functools.partial(prepare, targets, "" if "--predict" in words else needs)
+    measures = not {"-h", "--help", "--from"} & {word.split("=")[0] for word in words}
+    ready = functools.partial(prepare, targets, "" if "--predict" in words else needs) if measures else lambda: None
     if name == "torch":  # it imports PyTorch, which Debian has for its own Python
         ready()
         if os.path.realpath(sys.executable) != os.path.realpath(PYTHON):

@@ -3,7 +3,6 @@ import json
 import os
 import pathlib
 import subprocess
-import sys
 import tempfile
 import unittest
 
@@ -178,16 +177,6 @@ class Trainer(unittest.TestCase):
             self.assertEqual(result.returncode, 1, words)
             self.assertRegex(result.stderr, r"\Aerror: [^\n]*\.\n\Z", words)
             self.assertIn(sentence, result.stderr)
-
-
-class Published(unittest.TestCase):
-    def setUp(self):
-        os.chdir(ROOT)
-
-    def test_predictions_are_near_published_runs(self):
-        result = run("-B", "-m", "perf.comparisons.published", "--program", PLAN, program=sys.executable)
-        self.assertEqual((result.returncode, result.stderr), (0, ""), result.stdout)
-        self.assertEqual(result.stdout.count("\nholds: "), 8)
 
 
 if __name__ == "__main__":
