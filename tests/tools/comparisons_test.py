@@ -17,7 +17,7 @@ BIN = pathlib.Path(os.environ["PERF_PROGRAM"]).parent
 sys.path.insert(0, str(ROOT))
 from perf.__main__ import COMMANDS  # noqa: E402
 from perf.comparisons import harness, host, hosts, namespaces, startup_and_idle  # noqa: E402
-from perf.pages.text import DocsSection, Verdict  # noqa: E402
+from perf.pages.text import Verdict  # noqa: E402
 
 MIB = 1 << 20
 SPEED = {"torch": "2", "parameters": 10**7, "gemm_share": 0.95, "gemm_gflops_per_rank": 100, "comm_ms": 100, "exposed_ms": 10, "bubble": 0.13,
