@@ -37,6 +37,7 @@ class CallShapes {
   std::size_t place_of(const Call& call, const Method& method) const;  // of the shape, or the free one where it belongs
 
   std::vector<CallShape> entries_ = std::vector<CallShape>(64);  // a power of two, at most half of them in use
+  std::size_t mask_ = entries_.size() - 1;
   std::size_t used_ = 0;
 };
 
@@ -46,7 +47,7 @@ inline std::size_t CallShapes::place_of(const Call& call, const Method& method) 
   hash = (hash * 8 + static_cast<std::uint64_t>(call.op)) * 64 + static_cast<std::uint64_t>(call.root);
   hash = (hash * 32 + static_cast<std::uint64_t>(method.algorithm)) * 0x9e3779b97f4a7c15U;
   for (std::size_t place = hash >> 32;; ++place) {
-    place &= entries_.size() - 1;
+    place &= mask_;
     const CallShape& entry = entries_[place];
     if (!entry.planned || entry.is_of(call, method)) return place;
   }
@@ -68,6 +69,7 @@ inline void CallShapes::add(CallShape shape) {
     used_ = 0;
   } else if (2 * (used_ + 1) > entries_.size()) {
     std::vector<CallShape> before = std::exchange(entries_, std::vector<CallShape>(2 * entries_.size()));
+    mask_ = entries_.size() - 1;
     for (CallShape& each : before) {
       if (each.planned) entries_[place_of(each.call, each.method)] = std::move(each);
     }
