@@ -78,6 +78,7 @@ int start(CommandLine line) {
   if (line.deterministic) setenv("STRETTO_DETERMINISTIC", "1", 1);  // before there are ranks, which read the setting
   StopRequest stop;
   const CommandLine given = line;  // restarts change it
+  const bool had_checkpoint = can_go_on(line);
   int rank = 0;
   const auto body = [&](const Communicator& world) {
     write_flights_on(SIGUSR1);
@@ -85,7 +86,7 @@ int start(CommandLine line) {
     train(world, line, stop);
   };
   const auto status_of = [&](int status) {
-    if (rank == 0 && stop.asked() == 0) say_how_to_go_on(given, status);
+    if (rank == 0 && stop.asked() == 0) say_how_to_go_on(given, status, had_checkpoint);
     return status == 0 && stop.agreed() == SIGINT ? 128 + SIGINT : status;
   };
   if (line.nproc > 0) {

@@ -73,10 +73,10 @@ void choose_as_saved(const CommandLine& line, const Communicator& world) {
 bool can_go_on(const CommandLine& line) { return !line.save.empty() && has_checkpoint(line.save); }
 std::int64_t newest_step(const CommandLine& line) { return step_of(find_checkpoint(line.save)); }
 
-void say_how_to_go_on(const CommandLine& line, int status) {
+void say_how_to_go_on(const CommandLine& line, int status, bool had_checkpoint) {
   const bool was_killed = status > 128;
-  const bool resumes = line.resume != Resume::no;  // else a checkpoint there is of this run
-  if (status == 0 || (resumes && !was_killed) || !can_go_on(line)) return;
+  const bool resumes = line.resume != Resume::no;
+  if (status == 0 || (had_checkpoint && !was_killed) || !can_go_on(line)) return;
   std::fprintf(stderr, "To go on after step %ld, give the same command%s.\n", static_cast<long>(newest_step(line)),
                resumes ? " again" : " with --resume");
 }

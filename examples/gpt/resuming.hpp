@@ -26,8 +26,9 @@ void require_no_checkpoints(const CommandLine& line);
 bool can_go_on(const CommandLine& line);
 std::int64_t newest_step(const CommandLine& line);
 
-// Behind the errors of a job that ended with this status: prints how it goes on, if it has a checkpoint of its own.
-void say_how_to_go_on(const CommandLine& line, int status);
+// Behind the errors of a job that ended with this status: prints how it goes on, if there is a checkpoint. If there was one
+// when it began, only a job that was killed is told: the others may have been refused.
+void say_how_to_go_on(const CommandLine& line, int status, bool had_checkpoint);
 
 // --max-restarts: after a loss, all ranks start again from the job's newest checkpoint, or as they started first.
 class Restarts {

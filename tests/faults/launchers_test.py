@@ -113,12 +113,12 @@ class Launchers(FaultTest):
     def test_descriptors_that_ucx_would_not_get(self):
         """UCX aborts without: where the limit cannot be raised, the job says so before."""
         self.need("UCX")
-        with_limit = lambda kind: ["sh", "-c", f'ulimit -{kind}n 20 && exec "$@"', "sh"]
+        with_limit = lambda kind: ["sh", "-c", f'ulimit {kind}n 20 && exec "$@"', "sh"]
         over_ucx = {"STRETTO_TRANSPORT": "ucx"}
-        run = self.start({"--nproc": 2}, over_ucx, with_limit("HS"))
+        run = self.start({"--nproc": 2}, over_ucx, with_limit("-"))
         self.assertEqual(self.status(run), 1, run.errors)
         self.assertTrue(any("20" in line and "ulimit" in line for line in run.errors), run.errors)
-        self.expect_success(self.start({"--nproc": 2}, over_ucx, with_limit("S")))
+        self.expect_success(self.start({"--nproc": 2}, over_ucx, with_limit("-S")))
 
     def test_ranks_that_count_differently(self):
         port = free_port()

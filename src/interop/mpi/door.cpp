@@ -190,7 +190,7 @@ std::shared_ptr<Served> Door::counterpart(const Communicator& parent, const Serv
   const auto id = agreed.find(mine.color);
   const bool found = id != agreed.end() && id->second != Wish::none;
   for (auto& offer : offers) {
-    if (found && offer->blocking.id() == id->second) served = std::exchange(offer, nullptr);
+    if (found && offer->blocking.id() == static_cast<std::uint64_t>(id->second)) served = std::exchange(offer, nullptr);
   }
   std::erase(offers, nullptr);
   if (!offers.empty()) freed_.put(members, std::move(offers));

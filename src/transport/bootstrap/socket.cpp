@@ -231,6 +231,7 @@ Listener listen_on(const std::string& host, int port) {
         if (is_loopback(text_of(bound))) require_loopback(host, port);
         const auto got = bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port
                                                      : reinterpret_cast<sockaddr_in*>(&bound)->sin_port;
+        if (is_loopback(text_of(bound))) require_loopback(host, ntohs(got));
         return {socket.release(), ntohs(got)};
       }
     }

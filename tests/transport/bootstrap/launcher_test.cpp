@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "stretto/launch.hpp"
 #include "support/error.hpp"
 #include "support/variables.hpp"
 
