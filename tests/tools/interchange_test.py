@@ -6,7 +6,6 @@ import math
 import os
 import pathlib
 import random
-import re
 import struct
 import sys
 import unicodedata
