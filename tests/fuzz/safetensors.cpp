@@ -1,5 +1,5 @@
 // Weight files. Every tensor that the header promises can be read to its end.
-#include "layers/checkpoint/safetensors.hpp"
+#include "layers/checkpoint/files/safetensors.hpp"
 
 #include "fuzz.hpp"
 

@@ -8,7 +8,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "layers/checkpoint/safetensors.hpp"
+#include "layers/checkpoint/files/safetensors.hpp"
 #include "saved_checkpoint.hpp"
 #include "support/error.hpp"
 

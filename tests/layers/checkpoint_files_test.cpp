@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "layers/checkpoint/checkpoint_directory.hpp"
-#include "layers/checkpoint/safetensors.hpp"
+#include "layers/checkpoint/files/safetensors.hpp"
 #include "saved_checkpoint.hpp"
 #include "support/error.hpp"
 

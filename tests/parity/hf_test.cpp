@@ -10,7 +10,7 @@
 #include "../device/test_device.hpp"
 #include "hf/hf_config.hpp"
 #include "hf/hf_weights.hpp"
-#include "layers/checkpoint/safetensors.hpp"
+#include "layers/checkpoint/files/safetensors.hpp"
 #include "parity.hpp"
 #include "support/error.hpp"
 #include "support/temporary_directory.hpp"

@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "../device/test_device.hpp"
-#include "layers/checkpoint/safetensors.hpp"
+#include "layers/checkpoint/files/safetensors.hpp"
 #include "parity.hpp"
 #include "stretto/device.hpp"
 

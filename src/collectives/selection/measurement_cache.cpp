@@ -14,9 +14,9 @@
 #include <nlohmann/json.hpp>
 
 #include "core/fail.hpp"
+#include "core/files/text_file.hpp"
 #include "core/log.hpp"
 #include "core/setting_values.hpp"
-#include "core/text_file.hpp"
 #include "stretto/build.hpp"
 #include "stretto/device.hpp"
 #include "stretto/planning/tuning.hpp"

@@ -8,8 +8,8 @@
 
 #include "collectives/selection/default_tuning.hpp"
 #include "core/fail.hpp"
+#include "core/files/text_file.hpp"
 #include "core/setting_values.hpp"
-#include "core/text_file.hpp"
 
 namespace stretto {
 namespace {

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/fail.hpp"
-#include "core/json_error.hpp"
+#include "core/files/json_error.hpp"
 #include "core/whole_number.hpp"
 #include "stretto/planning/tuning.hpp"
 

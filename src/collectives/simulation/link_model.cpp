@@ -4,8 +4,8 @@
 #include <set>
 
 #include "core/fail.hpp"
-#include "core/json_error.hpp"
-#include "core/text_file.hpp"
+#include "core/files/json_error.hpp"
+#include "core/files/text_file.hpp"
 #include "core/whole_number.hpp"
 #include "stretto/planning/simulate.hpp"
 

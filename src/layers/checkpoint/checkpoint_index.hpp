@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "layers/checkpoint/safetensors.hpp"
+#include "layers/checkpoint/files/safetensors.hpp"
 #include "stretto/layers/parameter.hpp"
 
 namespace stretto {

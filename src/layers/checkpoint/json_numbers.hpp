@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 
-#include "layers/checkpoint/safetensors.hpp"
+#include "layers/checkpoint/files/safetensors.hpp"
 
 // Whole numbers of JSON that others wrote. nlohmann's get() rounds 1.5, and is undefined for 1e300 and for
 // 5000000000000000000000. Both throw nlohmann::json::exception.

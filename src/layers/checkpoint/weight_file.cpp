@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/fail.hpp"
-#include "layers/checkpoint/safetensors.hpp"
+#include "layers/checkpoint/files/safetensors.hpp"
 #include "layers/checkpoint/whole_state.hpp"
 #include "stretto/kernels.hpp"
 

@@ -9,8 +9,8 @@
 #include <set>
 
 #include "core/fail.hpp"
-#include "core/json_error.hpp"
-#include "core/text_file.hpp"
+#include "core/files/json_error.hpp"
+#include "core/files/text_file.hpp"
 
 namespace stretto {
 namespace {

@@ -1,7 +1,7 @@
 #include <tuple>
 
 #include "core/fail.hpp"
-#include "core/text_file.hpp"
+#include "core/files/text_file.hpp"
 #include "stretto/overlap/schedule.hpp"
 
 namespace stretto {

@@ -4,7 +4,6 @@
 
 #include "stretto/planning/tuning.hpp"
 #include "stretto/stretto.hpp"
-#include "stretto/planning/tuning.hpp"
 #include "support/error.hpp"
 
 namespace stretto {

@@ -1,4 +1,4 @@
-#include "layers/checkpoint/safetensors.hpp"
+#include "layers/checkpoint/files/safetensors.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>

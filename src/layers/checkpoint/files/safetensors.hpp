@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "layers/checkpoint/file_digest.hpp"
+#include "layers/checkpoint/files/file_digest.hpp"
 #include "stretto/layers/weight_file.hpp"
 #include "stretto/tensor.hpp"
 

@@ -1,4 +1,4 @@
-#include "core/text_file.hpp"
+#include "core/files/text_file.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>

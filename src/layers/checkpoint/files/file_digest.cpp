@@ -1,4 +1,4 @@
-#include "layers/checkpoint/file_digest.hpp"
+#include "layers/checkpoint/files/file_digest.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/fail.hpp"
-#include "layers/checkpoint/safetensors.hpp"
+#include "layers/checkpoint/files/safetensors.hpp"
 
 namespace stretto {
 
