@@ -29,7 +29,7 @@ class FullDisk(FaultTest):
         disk = self.mount(one * 3 // 2)
         run = self.start({**flags, "--save": disk})
         self.assertNotEqual(self.status(run), 0)
-        self.assertEqual(len(run.errors), 1, run.errors)
+        self.assertEqual(len([line for line in run.errors if line.startswith("error: ")]), 1, run.errors)
         self.assertIn(str(disk), run.errors[0])
         self.assertIn("No space left on device", run.errors[0])
         self.expect_nothing_left()

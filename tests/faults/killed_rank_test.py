@@ -1,4 +1,5 @@
 """When a rank is killed, its job ends, and the other ranks name it."""
+import contextlib
 import os
 import signal
 import unittest
@@ -81,7 +82,8 @@ class KilledRank(FaultTest):
         for pid in ranks:
             os.kill(pid, signal.SIGSEGV)
         for pid in ranks:
-            os.kill(pid, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
         self.assertEqual(self.status(run, SECONDS_TO_END), 128 + signal.SIGSEGV)
         self.assertTrue(any("SIGSEGV" in line for line in run.errors), run.errors)
         self.assertTrue(any("--resume" in line for line in run.errors), run.errors)
