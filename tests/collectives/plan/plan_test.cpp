@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "stretto/error.hpp"
+#include "stretto/planning/cost.hpp"
 #include "support/error.hpp"
 
 namespace stretto {
