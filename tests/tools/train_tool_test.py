@@ -8,7 +8,7 @@ import subprocess
 import unittest
 import xml.etree.ElementTree as ElementTree
 
-from support.programs import EVERYTHING, ProgramTest, free_port, launched, run_program
+from support.programs import EVERYTHING, ProgramTest, clean_environment, free_port, launched, run_program
 
 TRAIN = os.environ["TRAIN_PROGRAM"]
 
