@@ -202,9 +202,9 @@ TEST(OwnRowsOptions, SayWhatDoesNotGoTogether) {
     return sentence_of([&] { options.check({.tensor = tensor}); });
   };
   EXPECT_EQ(sentence(2, [](gpt::TrainerOptions&) {}), "");
-  EXPECT_THAT(sentence(1, [](gpt::TrainerOptions&) {}), testing::HasSubstr("--tp 1"));
+  EXPECT_THAT(sentence(1, [](gpt::TrainerOptions&) {}), testing::HasSubstr("this group has 1"));
   EXPECT_THAT(sentence(2, [](gpt::TrainerOptions& options) { options.sequence = {.keeps_gathered = true}; }),
-              testing::HasSubstr("add --sp"));
+              testing::HasSubstr("divides rows; divide them"));
   EXPECT_THAT(
       sentence(2, [](gpt::TrainerOptions& options) { options.recompute = {.level = Recompute::full, .partition = true}; }),
       testing::HasSubstr("already"));
