@@ -258,7 +258,7 @@ TEST(LayoutSearch, MostFrequentRefusalsComeFirst) {
   ASSERT_GT(search.refused.size(), 1U);
   EXPECT_TRUE(std::ranges::is_sorted(search.refused, std::greater(), &LayoutSearch::Refusal::count));
   const std::string text = refusal_text(space, search);
-  EXPECT_THAT(text, testing::StartsWith(std::to_string(search.refused[0].count) + " refused, such as: --sp divides rows"));
+  EXPECT_THAT(text, testing::StartsWith(std::to_string(search.refused[0].count) + " refused, such as: Sequence parallelism divides rows"));
   EXPECT_EQ(std::ranges::count(text, '\n'), std::min<std::ptrdiff_t>(std::ssize(search.refused), 3) - 1);
 }
 
