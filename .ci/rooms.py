@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""The rules of the rooms (CONTRIBUTING.md): no folder of src/ grows too large, no room includes one above it, and only the rooms that
-are there for it name UCX, NCCL, CUDA or MPI. Comments and texts do not count. Prints what breaks a rule and exits 1."""
+"""The rules of the rooms (CONTRIBUTING.md): no folder of src/ grows too large, no room includes one above it, only the rooms that are
+there for it name UCX, NCCL, CUDA or MPI (comments and texts do not count), and each file of src/ has a test (docs/contributors.md).
+Prints what breaks a rule and exits 1."""
 import pathlib
 import re
 import sys
@@ -57,8 +58,36 @@ def sources():
                 yield path
 
 
+def without_own_test():
+    """Files of src/ that have no test of their name, and whose header no test includes."""
+    tests = [path for path in (ROOT / "tests").rglob("*") if path.suffix in (".cpp", ".hpp", ".py", ".c")]
+    stems = {path.stem for path in tests}
+    included = {name for path in tests for name in re.findall(r'#include "(?:stretto/)?([^"]+)\.hpp"', path.read_text())}
+    for path in sorted((ROOT / "src").rglob("*.cpp")):
+        name = path.relative_to(ROOT / "src").with_suffix("").as_posix()
+        if f"{path.stem}_test" not in stems and not {name, path.stem} & included:
+            yield f"src/{name}.cpp"
+
+
+def untested():
+    """What docs/contributors.md says of finding a file's test, where it does not hold."""
+    listed = {}
+    for line in (ROOT / "tests/tested_by.txt").read_text().splitlines():
+        if not line.startswith("#"):
+            folder, tests, files = line.split(":")
+            listed.update({f"{folder}/{file}.cpp": tests.split() for file in files.split()})
+    own = set(without_own_test())
+    for file in sorted(own - set(listed)):
+        yield f"{file} has no test: write one of its name, or name the one that covers it in tests/tested_by.txt."
+    for file in sorted(set(listed) - own):
+        yield f"tests/tested_by.txt names {file}, which is gone or has a test of its own."
+    for test in sorted({test for tests in listed.values() for test in tests}):
+        if not (ROOT / "tests" / test).exists():
+            yield f"tests/tested_by.txt names tests/{test}, which does not exist."
+
+
 def main():
-    broken = []
+    broken = list(untested())
     for folder in sorted({path.parent for path in (ROOT / "src").rglob("*") if path.is_file()}):
         files = [path for path in folder.iterdir() if path.is_file() and path.name != "__pycache__"]
         if len(files) > MOST_FILES:
