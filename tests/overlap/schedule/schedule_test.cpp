@@ -116,7 +116,7 @@ TEST(Schedules, PartsOfDifferentTimes) {
   const ScheduleSimulation result = simulate(two, std::vector<ScheduleTimes>{{1, 1, 1, 0}, {3, 3, 3, 0}});
   EXPECT_DOUBLE_EQ(result.ideal, 4 * 9);
   EXPECT_DOUBLE_EQ(result.step, 1 + 4 * 9 + 2);
-  expect_refusal([&] { simulate(two, std::vector<ScheduleTimes>(3)); }, "times of 3 parts of a model that has 2");
+  expect_refusal([&] { simulate(two, std::vector<ScheduleTimes>(3)); }, "3 parts");
 }
 
 TEST(Schedules, NamesAndFiles) {
@@ -130,21 +130,21 @@ TEST(Schedules, NamesAndFiles) {
   const std::string path = directory.write("schedule", to_text(make_schedule(ScheduleKind::zb_h1, 2, 3)));
   EXPECT_EQ(named_schedule(path, 2, 3).name, "zb-h1");
   EXPECT_EQ(named_schedule(path, 0, 0, 0).microbatches, 3);
-  expect_refusal([&] { named_schedule(path, 2, 4); }, "is for 3 microbatches, not for 4");
-  expect_refusal([&] { named_schedule("2f2b", 2, 4); }, "'2f2b' is neither a schedule (gpipe, 1f1b, 1f1b-eager,");
+  expect_refusal([&] { named_schedule(path, 2, 4); }, "3 microbatches");
+  expect_refusal([&] { named_schedule("2f2b", 2, 4); }, "'2f2b'");
   directory.write("schedule", "garbage");
-  expect_refusal([&] { named_schedule(path, 2, 3); }, path + ": Line 1 of the schedule");
+  expect_refusal([&] { named_schedule(path, 2, 3); }, path + ": Line 1");
 }
 
 TEST(Schedules, NumbersThatCannotBe) {
-  expect_refusal([] { make_schedule(ScheduleKind::interleaved, 4, 6, 2); }, "a multiple of its 4 stages");
-  expect_refusal([] { make_schedule(ScheduleKind::gpipe, 4, 8, 2); }, "1 chunk a stage, not 2");
-  expect_refusal([] { make_schedule(ScheduleKind::zb_v, 4, 8); }, "2 chunks a stage, not 1");
-  expect_refusal([] { make_schedule(ScheduleKind::gpipe, 0, 8); }, "pipeline of 0 stages");
+  expect_refusal([] { make_schedule(ScheduleKind::interleaved, 4, 6, 2); }, "4 stages");
+  expect_refusal([] { make_schedule(ScheduleKind::gpipe, 4, 8, 2); }, "not 2");
+  expect_refusal([] { make_schedule(ScheduleKind::zb_v, 4, 8); }, "not 1");
+  expect_refusal([] { make_schedule(ScheduleKind::gpipe, 0, 8); }, "0 stages");
   expect_refusal([] { make_schedule(ScheduleKind::gpipe, 2, 0); }, "0 microbatches");
-  expect_refusal([] { make_schedule(ScheduleKind::gpipe, 4096, 1 << 20); }, "more than 2^22");
-  expect_refusal([] { schedule_kind_from_name("2f2b"); }, "'2f2b' is no schedule; choose one of gpipe, 1f1b");
-  expect_refusal([] { simulate(make_schedule(ScheduleKind::gpipe, 2, 2), {1, -1, 1}); }, "-1 seconds");
+  expect_refusal([] { make_schedule(ScheduleKind::gpipe, 4096, 1 << 20); }, "2^22");
+  expect_refusal([] { schedule_kind_from_name("2f2b"); }, "'2f2b'");
+  expect_refusal([] { simulate(make_schedule(ScheduleKind::gpipe, 2, 2), {1, -1, 1}); }, "-1");
 }
 
 // ---- schedules that are wrong
