@@ -9,10 +9,10 @@ namespace stretto {
 
 using RankBody = std::function<void(const Communicator& world)>;
 
-// The rank by which a job failed, as the process that started it sees it.
+// The rank whose failure ended the job, as the launching process sees it.
 struct LostRank {
   int rank = 0;
-  std::string fate;  // behind its name: "was killed by SIGKILL", "failed with status 1"
+  std::string fate;  // a predicate: "was killed by SIGKILL", "failed with status 1"
 };
 struct LaunchOptions {
   // Called in the process that called launch() when the job has failed and none of its processes is left. If it returns

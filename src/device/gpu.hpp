@@ -81,8 +81,8 @@ class Gpu {
   virtual void close_shared(std::byte* memory) = 0;                  // once for each open_shared()
 };
 
-// The GPU that CUDA gives this process, from cuda/; null where there is none, and then obstacle is the sentence that says
-// why. chosen: its number by choose_gpu(), or negative. In builds with CUDA.
+// The GPU that CUDA gives this process, from cuda/. Returns null and sets `obstacle` to a sentence if there is no GPU.
+// `chosen`: the index from choose_gpu(), or -1. CUDA builds only.
 std::unique_ptr<Gpu> open_cuda_gpu(int chosen, std::string& obstacle);
 
 // The GPU that this process uses; throws Error(unavailable) with cuda_obstacle() if there is none.

@@ -49,8 +49,8 @@ struct STRETTO_API TrainingCluster {
 
   // How many times as long a computation takes if all ranks that share its cores compute, of so many ranks; at least 1.
   double turns(std::int64_t ranks) const;
-  // Between two sizes of the curve, the rate is linear in the logarithm of the size; above the last it stays; below the
-  // first it falls with the operations, since a small product takes the time of its start. Throws Error(invalid_argument) if
+  // Between two sizes of the curve, the rate is linear in the logarithm of the size. Above the largest size the rate is
+  // constant. Below the smallest it is proportional to the operations: start-up dominates. Throws Error(invalid_argument) if
   // the type has no curve.
   double product_rate(DType dtype, double size) const;
   // A batch of products: the operations at the rate of their size, or the operands and other_bytes at the rate of the

@@ -18,9 +18,9 @@ class CallOrder {
   CallOrder(const std::vector<PendingCall>& calls, std::uint64_t first_record, const Work& work);
 
   void begin();
-  // Called again and again while the calls wait. Once a second it asks the ranks for which they wait, ranks() of the job,
-  // and those for which these wait. Throws Error(invalid_argument), and tells all ranks, if they wait in a circle: each in
-  // an operation that the next one cannot begin before its own has ended.
+  // Called repeatedly while the calls wait. ranks() returns the awaited ranks, numbered in the job. Once a second, check()
+  // asks these for whom they wait, and so on. It throws Error(invalid_argument), and tells all ranks, if the ranks wait in a
+  // circle: each is in an operation that the next rank cannot begin before its own has ended.
   void check(const std::function<std::vector<int>()>& ranks);
 
  private:

@@ -14,7 +14,7 @@ class ExecutionListener {
   // The calls in a few words, and what this rank did before: for the sentence of a timeout.
   virtual std::string describe() const = 0;
   virtual std::string history() const = 0;
-  // Called again and again while the calls wait for others; ranks(): for whom, as ranks of the job. May throw.
+  // Called repeatedly while the calls wait. ranks() returns the awaited ranks, numbered in the job. May throw.
   virtual void still_wait(const std::function<std::vector<int>()>& /*ranks*/) {}
   // Reports the chosen variant of a call. Called only for calls that depend on memory, before their plan begins.
   virtual void decided(std::size_t /*call*/, const PlanVariant& /*variant*/) {}

@@ -8,7 +8,7 @@
 #include "stretto/plan.hpp"
 #include "transport/links.hpp"
 
-// Ranks of one host reach each other's buffers: the places of buffers, and the state for this.
+// Where each rank's buffers are, and the state of a communicator for reading and writing them.
 namespace stretto {
 
 struct Execution;

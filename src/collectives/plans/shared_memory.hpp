@@ -94,7 +94,7 @@ inline Cost of_reduction(const PlanRequest& request, double elements) {  // of a
 }
 inline Cost of_copies(double elements) { return {0, 0, 0, elements}; }
 inline Cost of_offer(const PlanRequest& request, double elements) { return of_copies(copies(request) ? elements : 0); }
-// A signal and the waits for it are a store and some looks. Beside alpha they cost nothing, whatever a message costs.
+// A signal costs one alpha; it has no overhead of a message.
 constexpr Cost one_phase{1, 0, 0, 0};
 inline Cost of_closing(const PlanRequest& request) { return closes(request) ? one_phase : Cost{}; }
 

@@ -8,8 +8,8 @@
 namespace stretto {
 namespace {
 
-// Of each updated parameter: the norm reads the gradient; AdamW reads the gradient, the moments and the master weight, and
-// writes moments, master weight and value. Nearly all gradients are overwritten by the next step, not zeroed.
+// Bytes moved per updated parameter: the norm reads the gradient; AdamW reads the gradient, the moments and the master
+// weight, and writes moments, master weight and value. Nearly all gradients are overwritten by the next step, not zeroed.
 double own_update_bytes(const ShardedParameters::Options& options) {
   const DType accumulator = kernels::accumulator(options.dtype);
   const auto wide = static_cast<double>(size_of(accumulator));

@@ -113,7 +113,7 @@ class Job {
   // failed. Throws LostRank0, or Error(peer_gave_up) on a rank that another one has named.
   virtual Survivors shrink(const std::vector<int>& lost, double patience) = 0;
 
-  // The observer must live until it is replaced, by null at the end.
+  // `observer` must outlive its registration; the caller passes null to end it.
   void observe(JobObserver* observer) { observed_->set(observer); }
   // Tells this rank's observer about an operation that gives up.
   void report(const std::string& sentence) { observed_->trouble(sentence); }
