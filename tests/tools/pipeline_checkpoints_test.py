@@ -4,7 +4,8 @@ import shutil
 import tempfile
 import unittest
 
-from pipeline_harness import EVERYTHING, INTERLEAVED, STEPS, TOLERANCE, PipelineTest
+from pipeline_harness import INTERLEAVED, STEPS, TOLERANCE, PipelineTest
+from support.programs import EVERYTHING
 
 
 class Checkpoints(PipelineTest):

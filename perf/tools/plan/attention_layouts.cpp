@@ -139,12 +139,13 @@ AttentionLayouts attention_layouts(const AttentionLine& line) {
 
 std::string train_flags(const AttentionLine& line, const AttentionLayout& layout) {
   const DividedAttention& attention = layout.attention;
+  const int ring = attention.division.ring;
   return fmt::format(
-      "--cp {} --ulysses {} --tp {}{} --cp-layout {} --attention {} --seq-length {} --num-attention-heads {} "
+      "--cp {} --ulysses {} --tp {}{}{} --attention {} --seq-length {} --num-attention-heads {} "
       "--hidden-size {} --micro-batch-size {} --global-batch-size {} --dtype {}",
-      attention.division.ring, attention.division.ulysses, attention.tensor, layout.own_rows ? " --sp" : "",
-      name(attention.division.layout), line.mask, attention.sequence, attention.heads, attention.hidden, attention.batch,
-      attention.batch, line.dtype);
+      ring, attention.division.ulysses, attention.tensor, layout.own_rows ? " --sp" : "",
+      ring > 1 ? fmt::format(" --cp-layout {}", name(attention.division.layout)) : "", line.mask, attention.sequence,
+      attention.heads, attention.hidden, attention.batch, attention.batch, line.dtype);
 }
 
 }  // namespace plan_tool
