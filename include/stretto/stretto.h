@@ -22,7 +22,7 @@ extern "C" {
 // NOLINTBEGIN(modernize-use-using): C has no other way
 
 #define STRETTO_MAJOR 0
-#define STRETTO_MINOR 2
+#define STRETTO_MINOR 3
 #define STRETTO_PATCH 0
 #define STRETTO_VERSION(X, Y, Z) ((X)*10000 + (Y)*100 + (Z))
 #define STRETTO_VERSION_CODE STRETTO_VERSION(STRETTO_MAJOR, STRETTO_MINOR, STRETTO_PATCH)
