@@ -1,5 +1,7 @@
 #include "comm_report.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 

@@ -107,6 +107,8 @@ class Attacks(FaultTest):
         for run in (rank0, rank1):
             self.assertEqual(run.errors, [])
             self.assertNotIn(address, listeners_of(run.process.pid))
+        for run in (rank0, rank1):  # else the second one may be killed while it writes how the first one was lost
+            run.process.send_signal(signal.SIGSTOP)
         for run in (rank0, rank1):
             run.kill_all()
 
