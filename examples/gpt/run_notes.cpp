@@ -65,7 +65,8 @@ bool take_saved_model(const CLI::App& app, const std::string& checkpoint, ModelS
 Notes run_notes(const std::vector<NamedValue>& values, const std::vector<NamedValue>& data) {
   Notes notes;
   for (const auto& [flag, value] : values) {
-    const bool is_size = std::ranges::any_of(size_flags, [&, &name = flag](const SizeFlag& each) { return name == each.flag; });
+    const bool is_size =
+        std::ranges::any_of(size_flags, [&, &name = flag](const SizeFlag& each) { return name == each.flag; });
     if (is_size || is_in(model_and_data, flag) || is_in(course, flag)) notes[flag] = value;
   }
   for (const char* const flag : {"--train-data", "--val-data"}) notes.erase(flag);  // a path; its content counts
