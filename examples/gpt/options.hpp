@@ -55,7 +55,7 @@ struct CommandLine {
   stretto::MeshShape mesh_on(int ranks) const;
   // Whether some ranks do the same work, so that one of them can be slow.
   bool has_ranks_to_compare(int ranks) const { return ranks > (layout.automatic ? 1 : pipeline_parallel); }
-  // What is trained on; nothing without --train-data, which a run without steps does not need.
+  // The training data; nothing without --train-data, which a run without steps does not need.
   std::optional<TokenData> token_data() const;
   // Returns the tokenizer of samples and the prompt; without data and --vocab-file, a model of 256 tokens writes bytes.
   // Throws if the prompt has no tokens in it.

@@ -14,7 +14,7 @@ using namespace stretto;
 
 namespace {
 
-// What a run goes on with only if that is said on purpose.
+// Flags whose change a resumed run accepts only with --allow-changes.
 constexpr const char* model_and_data[] = {"--attention", "--seed", "--train-data"};
 constexpr const char* course[] = {"--train-iters",       "--lr",           "--min-lr",    "--lr-warmup-iters",
                                   "--global-batch-size", "--weight-decay", "--clip-grad", "--dtype",

@@ -9,7 +9,7 @@
 #include "stretto/layers/checkpoint.hpp"
 #include "stretto/require_same.hpp"
 
-// What checkpoints keep of the run that saves them, in their notes by flag: the model's sizes, the data, the course of
+// The facts of a run that its checkpoints keep, in their notes by flag: the model's sizes, the data, the course of
 // training. A later run takes the sizes from there, and says in which of the others it differs.
 namespace gpt {
 

@@ -1,4 +1,4 @@
-// What the programs share that time kernels in one thread: flags, the clock, medians, and the file of figures.
+// The programs that time kernels in one thread share this: flags, the clock, medians, and the file of figures.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <algorithm>

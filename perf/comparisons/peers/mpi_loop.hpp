@@ -1,4 +1,4 @@
-// What the loops over MPI's collectives share: the ranks, the timed loop, and the lines that rank 0 prints.
+// The loops over MPI's collectives share this: the ranks, the timed loop, and the lines that rank 0 prints.
 #pragma once
 #define OMPI_SKIP_MPICXX  // the C++ interface, which MPI has removed
 #include <mpi.h>

@@ -52,7 +52,7 @@ constexpr std::pair<const char*, const char*> subcommands[] = {
     {"attention", "plans how long sequences are divided"},
     {"layout", "finds the layout of a whole training job"}};
 
-// What stands first on the command line of a collective may be the name of a subcommand that is misspelt.
+// The first word on the command line of a collective may be the name of a subcommand that is misspelt.
 void check_first_word(const std::string& word) {
   bool is_known = word.empty() || word == "all" || word.starts_with('-');
   std::string collectives, others;
