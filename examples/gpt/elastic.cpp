@@ -72,8 +72,9 @@ class ElasticTraining {
                                    ? fmt::format("after step {}", newest_step(line_))
                                    : std::string("from the beginning, since the job has no checkpoint yet");
       const std::string without = compared_copies && line_.check_replicas == 0 ? ", without --check-replicas" : "";
-      const std::string sentence = fmt::format("{} Training goes on with {} of {} ranks, dp {}{}, {}.\n", loss.what(),
-                                               ranks_.size(), before, line_.mesh_on(ranks_.size()).data, without, from);
+      const std::string sentence =
+          fmt::format("{} Training goes on with {} of {} ranks, dp {}{}, {}.\n", loss.what(), ranks_.size(), before,
+                      line_.mesh_on(ranks_.size())[Axis::data], without, from);
       std::fputs(sentence.c_str(), stderr);
     }
     return true;
@@ -90,7 +91,7 @@ class ElasticTraining {
 
   CommandLine line_on(int ranks) const {
     CommandLine fewer = line_;
-    fewer.data_parallel = 0;  // follows from the ranks
+    fewer.mesh[Axis::data] = 0;  // follows from the ranks
     const bool has_one_copy = fewer.mesh_on(ranks).divided(token_axes).empty();
     if (has_one_copy) fewer.check_replicas = 0;
     if (!fewer.has_ranks_to_compare(ranks)) fewer.straggler_threshold.reset();
@@ -156,7 +157,7 @@ void train_and_go_on(const Communicator& world, const CommandLine& line, StopReq
 std::vector<int> ranks_to_go_on(const std::vector<int>& left, const MeshShape& mesh,
                                 const std::function<bool(int ranks)>& trains_on) {
   const auto replica_of = [&](int rank) { return mesh.place(rank, Axis::data); };
-  const std::int64_t ranks_of_one = mesh.ranks() / mesh.data;
+  const std::int64_t ranks_of_one = mesh.ranks() / mesh[Axis::data];
   std::map<int, std::int64_t> left_of;  // by replica
   for (const int rank : left) ++left_of[replica_of(rank)];
   std::vector<int> result = left;

@@ -61,11 +61,11 @@ LayoutSpace layout_space(const CommandLine& line, int ranks, std::int64_t memory
                     .sequence_layout = trainer.sequence.layout,
                     .keeps_gathered = trainer.sequence.keeps_gathered,
                     .partitions_activations = trainer.recompute.partition};
-  if (is_given("--tp")) space.tensor = line.tensor_parallel;
-  if (is_given("--ulysses")) space.ulysses = line.ulysses;
-  if (is_given("--cp")) space.ring = line.ring;
-  if (is_given("--pp")) space.pipeline = line.pipeline_parallel;
-  if (is_given("--dp")) space.data = line.data_parallel;
+  if (is_given("--tp")) space.tensor = line.mesh[Axis::tensor];
+  if (is_given("--ulysses")) space.ulysses = line.mesh[Axis::ulysses];
+  if (is_given("--cp")) space.ring = line.mesh[Axis::ring];
+  if (is_given("--pp")) space.pipeline = line.mesh[Axis::pipeline];
+  if (is_given("--dp")) space.data = line.mesh[Axis::data];
   if (is_given("--sp")) space.divides_rows = true;
   if (is_given("--micro-batch-size")) space.micro_batch = trainer.micro_batch;
   if (is_given("--schedule")) space.schedule = trainer.pipeline.schedule_name;
@@ -84,11 +84,7 @@ CommandLine with_layout(const CommandLine& line, const LayoutSpace& space, const
   }
   const TrainingLayout& layout = search.best.front().layout;
   CommandLine chosen = line;
-  chosen.tensor_parallel = layout.mesh.tensor;
-  chosen.ulysses = layout.mesh.ulysses;
-  chosen.ring = layout.mesh.ring;
-  chosen.pipeline_parallel = layout.mesh.pipeline;
-  chosen.data_parallel = layout.mesh.data;
+  chosen.mesh = layout.mesh;
   chosen.trainer.micro_batch = layout.micro_batch;
   chosen.trainer.sequence.divides_rows = layout.divides_rows;
   chosen.trainer.pipeline = layout.stages;

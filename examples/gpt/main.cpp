@@ -59,7 +59,7 @@ int dry_run(const CommandLine& given) {
   }
   const MeshShape mesh = line.mesh_on(ranks);
   TrainerOptions options = line.trainer;
-  if (line.default_batch) options.global_batch = options.micro_batch * mesh.data * mesh.pipeline;
+  if (line.default_batch) options.global_batch = options.micro_batch * mesh[Axis::data] * mesh[Axis::pipeline];
   const TrainingPlan plan = plan_training(options, mesh);
   fmt::print("{} parameters on {} ranks\n{}\n{}\n", plan.parameters, plan.ranks, memory_table(plan), traffic_table(plan));
   if (!line.json.empty()) write_plan(plan, line.json);

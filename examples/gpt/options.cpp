@@ -39,12 +39,12 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   const auto group = [&](const char* name) { app.option_defaults()->group(name); };
   group("Ranks and layout");
   app.add_option("--nproc", line.nproc, "Ranks to start on this host (leave it out under mpirun or torchrun)");
-  app.add_option("--tensor-model-parallel-size,--tp", line.tensor_parallel, "Ranks that share each layer")
+  app.add_option("--tensor-model-parallel-size,--tp", line.mesh[Axis::tensor], "Ranks that share each layer")
       ->capture_default_str();
-  add_sequence_options(app, line.ring, line.ulysses, trainer.sequence);
-  add_pipeline_options(app, line.pipeline_parallel, trainer.pipeline);
+  add_sequence_options(app, line.mesh, trainer.sequence);
+  add_pipeline_options(app, line.mesh[Axis::pipeline], trainer.pipeline);
   add_layout_options(app, line.layout);
-  app.add_option("--dp", line.data_parallel, "Data-parallel ranks; derived when left out, checked when given");
+  app.add_option("--dp", line.mesh[Axis::data], "Data-parallel ranks; derived when left out, checked when given");
 
   app.add_option("--device", device, "cpu, or cuda: each rank on a GPU")->capture_default_str();
   group("Model");
@@ -166,10 +166,10 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   check_layout_options(app, line);
   if (min_lr->count() == 0) line.min_lr = line.lr / 10;
   require(
-      line.ring > 1 || app.count("--cp-layout") == 0 || (line.layout.automatic && app.count("--cp") == 0),
+      line.mesh[Axis::ring] > 1 || app.count("--cp-layout") == 0 || (line.layout.automatic && app.count("--cp") == 0),
       "--cp-layout {} divides sequences over the ranks of --cp, and --cp {} is a single one; give a larger --cp, or leave "
       "it out.",
-      name(trainer.sequence.layout), line.ring);
+      name(trainer.sequence.layout), line.mesh[Axis::ring]);
   line.values = flag_values(app);
   // These may come from another flag, or from a file that it names.
   for (auto& [name, value] : line.values) {
@@ -183,18 +183,23 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
 }
 
 stretto::MeshShape CommandLine::mesh_on(int ranks) const {
-  require(tensor_parallel >= 1 && pipeline_parallel >= 1, "--tp {} and --pp {} must be at least 1.", tensor_parallel,
-          pipeline_parallel);
-  require(data_parallel >= 0, "--dp {} must be at least 1.", data_parallel);
-  const std::int64_t others = std::int64_t{tensor_parallel} * pipeline_parallel * ring * ulysses;
-  const std::string flags = fmt::format("--tp {} times --pp {}{}{}", tensor_parallel, pipeline_parallel,
-                                        ring > 1 ? fmt::format(" times --cp {}", ring) : "",
-                                        ulysses > 1 ? fmt::format(" times --ulysses {}", ulysses) : "");
+  require(mesh[Axis::tensor] >= 1 && mesh[Axis::pipeline] >= 1, "--tp {} and --pp {} must be at least 1.",
+          mesh[Axis::tensor], mesh[Axis::pipeline]);
+  require(mesh[Axis::data] >= 0, "--dp {} must be at least 1.", mesh[Axis::data]);
+  MeshShape whole = mesh;
+  whole[Axis::data] = 1;
+  const std::int64_t others = whole.ranks();
+  std::string flags;
+  for (const Axis axis : {Axis::tensor, Axis::pipeline, Axis::ring, Axis::ulysses}) {
+    const bool always = axis == Axis::tensor || axis == Axis::pipeline;
+    if (always || mesh[axis] > 1)
+      flags += fmt::format("{}--{} {}", flags.empty() ? "" : " times ", short_name(axis), mesh[axis]);
+  }
   require(ranks % others == 0, "{} ranks do not divide into groups of {}.", ranks, flags);
-  const auto derived = static_cast<int>(ranks / others);
-  require(data_parallel == 0 || data_parallel == derived, "--dp {} times {} is not the number of ranks, {}.", data_parallel,
-          flags, ranks);
-  return {.tensor = tensor_parallel, .ulysses = ulysses, .ring = ring, .data = derived, .pipeline = pipeline_parallel};
+  whole[Axis::data] = static_cast<int>(ranks / others);
+  require(mesh[Axis::data] == 0 || mesh[Axis::data] == whole[Axis::data], "--dp {} times {} is not the number of ranks, {}.",
+          mesh[Axis::data], flags, ranks);
+  return whole;
 }
 
 std::optional<TokenData> CommandLine::token_data() const {
@@ -239,7 +244,7 @@ void CommandLine::check(int ranks, int rank) const {
   require(
       !straggler_threshold || has_ranks_to_compare(ranks),
       "--straggler-threshold {} compares ranks that do the same work, and of {} ranks with --pp {} none do; leave it out.",
-      straggler_threshold.value_or(0), ranks, pipeline_parallel);
+      straggler_threshold.value_or(0), ranks, mesh[Axis::pipeline]);
   require(first_step_timeout == 0 || ranks > 1,
           "--first-step-timeout {} is of waits for other ranks, and {} rank has none; "
           "leave it out.",

@@ -17,11 +17,8 @@ enum class Resume { no, yes, if_any };
 
 // The command line of stretto-train, with Megatron-LM's long names.
 struct CommandLine {
-  int nproc = 0;  // ranks to start; 0: a launcher has started this one
-  int tensor_parallel = 1;
-  int pipeline_parallel = 1;
-  int ring = 1, ulysses = 1;
-  int data_parallel = 0;  // 0: the ranks over the others
+  int nproc = 0;                                      // ranks to start; 0: a launcher has started this one
+  stretto::MeshShape mesh{{stretto::Axis::data, 0}};  // 0 data-parallel ranks: the ranks over the others
   TrainerOptions trainer;
   LayoutOptions layout;
   stretto::Device device = stretto::Device::cpu;
@@ -54,7 +51,7 @@ struct CommandLine {
   // The layout of so many ranks. Throws if they do not divide into it.
   stretto::MeshShape mesh_on(int ranks) const;
   // Whether some ranks do the same work, so that one of them can be slow.
-  bool has_ranks_to_compare(int ranks) const { return ranks > (layout.automatic ? 1 : pipeline_parallel); }
+  bool has_ranks_to_compare(int ranks) const { return ranks > (layout.automatic ? 1 : mesh[stretto::Axis::pipeline]); }
   // The training data; nothing without --train-data, which a run without steps does not need.
   std::optional<TokenData> token_data() const;
   // Returns the tokenizer of samples and the prompt; without data and --vocab-file, a model of 256 tokens writes bytes.

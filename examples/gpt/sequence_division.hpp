@@ -13,7 +13,9 @@ struct SequenceOptions {
   stretto::SequenceLayout layout = stretto::SequenceLayout::zigzag;  // over the ranks of a ring
   stretto::kernels::AttentionMask mask;
 
-  stretto::SequenceDivision division(const stretto::MeshShape& mesh) const { return {mesh.ring, mesh.ulysses, layout}; }
+  stretto::SequenceDivision division(const stretto::MeshShape& mesh) const {
+    return {mesh[stretto::Axis::ring], mesh[stretto::Axis::ulysses], layout};
+  }
   // Collective over the ring and the ulysses axis.
   std::shared_ptr<const stretto::AttentionCore> attention(const stretto::Mesh& mesh, bool overlap) const;
 };

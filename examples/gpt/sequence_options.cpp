@@ -4,15 +4,17 @@
 
 namespace gpt {
 
-void add_sequence_options(CLI::App& app, int& ring, int& ulysses, SequenceOptions& options) {
+void add_sequence_options(CLI::App& app, stretto::MeshShape& mesh, SequenceOptions& options) {
   app.add_flag("--sequence-parallel,--sp", options.divides_rows,
                "Divide the rows between layers over the tensor-parallel ranks (Megatron-LM's sequence parallelism)");
   app.add_flag("--sp-keep-gathered", options.keeps_gathered,
                "With --sp, keep what layers have gathered in forward, instead of gathering it again in backward");
-  app.add_option("--context-parallel-size,--cp", ring, "Ranks of a ring, each of which has a part of every sequence")
+  app.add_option("--context-parallel-size,--cp", mesh[stretto::Axis::ring],
+                 "Ranks of a ring, each of which has a part of every sequence")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  app.add_option("--ulysses", ulysses, "Ranks that have a part of every sequence, and exchange it for heads in attention")
+  app.add_option("--ulysses", mesh[stretto::Axis::ulysses],
+                 "Ranks that have a part of every sequence, and exchange it for heads in attention")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   app.add_option_function<std::string>(

@@ -7,6 +7,6 @@ namespace gpt {
 
 // Adds the flags that divide sequences. The options must outlive the app's parsing; TrainerOptions::check() judges whether
 // they go together.
-void add_sequence_options(CLI::App& app, int& ring, int& ulysses, SequenceOptions& options);
+void add_sequence_options(CLI::App& app, stretto::MeshShape& mesh, SequenceOptions& options);
 
 }  // namespace gpt

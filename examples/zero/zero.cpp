@@ -26,7 +26,7 @@ struct Samples {  // of one rank and step
 };
 
 void train(const Communicator& world) {
-  const Mesh mesh(world, {.data = world.size()});
+  const Mesh mesh(world, {{Axis::data, world.size()}});
   const TensorParallel undivided{mesh.over(Axis::tensor)};
   Parameters parameters;
   const ColumnParallelLinear up(parameters, "up", width, hidden, 1, {0, 0.2}, undivided);

@@ -103,11 +103,10 @@ int measure(int argc, char** argv) {
   std::int64_t microbatches = 1;
   app.add_option("--microbatches", microbatches, "Microbatches of a step, of a data-parallel rank")
       ->check(CLI::PositiveNumber);
-  int stages = 1;
-  gpt::add_pipeline_options(app, stages, options.pipeline);
-  int tensor = 1, ring = 1, ulysses = 1;
-  app.add_option("--tp", tensor, "Ranks that share each layer");
-  gpt::add_sequence_options(app, ring, ulysses, options.sequence);
+  MeshShape shape;
+  gpt::add_pipeline_options(app, shape[Axis::pipeline], options.pipeline);
+  app.add_option("--tp", shape[Axis::tensor], "Ranks that share each layer");
+  gpt::add_sequence_options(app, shape, options.sequence);
   app.add_flag("!--no-overlap", options.sharding.overlap, "Communicate after computing");
   app.add_option("--unit-bytes", options.sharding.unit_bytes, "Bytes of gradients that are summed together");
   gpt::add_zero_options(app, options.sharding);
@@ -144,9 +143,9 @@ int measure(int argc, char** argv) {
       if (world.rank() == 0) write_calibration(machine, calibration);
       return;
     }
-    MeshShape shape{.tensor = tensor, .ulysses = ulysses, .ring = ring, .pipeline = stages};
-    shape.data = world.size() / static_cast<int>(shape.ranks());
-    const Mesh mesh(world, shape);
+    MeshShape on_all_ranks = shape;
+    on_all_ranks[Axis::data] = world.size() / static_cast<int>(shape.ranks());
+    const Mesh mesh(world, on_all_ranks);
     options.global_batch = options.micro_batch * microbatches * mesh.size(Axis::data);
     gpt::Trainer trainer(mesh, options);
     const std::int64_t sequence = options.model.sequence;

@@ -6,84 +6,75 @@
 
 namespace stretto {
 
-const char* name(Axis axis) {
-  switch (axis) {
-    case Axis::tensor: return "tensor";
-    case Axis::ulysses: return "ulysses";
-    case Axis::ring: return "ring";
-    case Axis::data: return "data";
-    case Axis::pipeline: return "pipeline";
-  }
-  fail(ErrorCode::invalid_argument, "There is no axis {}.", static_cast<int>(axis));
+namespace {
+
+struct AxisNames {
+  const char *name, *short_name;
+};
+constexpr std::array<AxisNames, all_axes.size()> names = {
+    {{"tensor", "tp"}, {"ulysses", "ulysses"}, {"ring", "cp"}, {"data", "dp"}, {"pipeline", "pp"}}};
+
+const AxisNames& names_of(Axis axis) {
+  const auto place = static_cast<std::size_t>(axis);
+  require(place < names.size(), "There is no axis {}.", place);
+  return names[place];
 }
 
-std::string to_string(Axes axes) {
+std::string joined(Axes axes, const char* (*name_of)(Axis), const char* between, const char* none) {
   std::string text;
   for (const Axis axis : all_axes) {
-    if (axes.contains(axis)) text.insert(0, std::string(name(axis)) + (text.empty() ? "" : " x "));
+    if (axes.contains(axis)) text.insert(0, std::string(name_of(axis)) + (text.empty() ? "" : between));
   }
-  return text.empty() ? "no axis" : text;
+  return text.empty() ? none : text;
 }
 
-std::string group_name(Axes axes) {
-  std::string text;
-  for (const auto& [axis, letters] : {std::pair{Axis::tensor, "tp"},
-                                      {Axis::ulysses, "ulysses"},
-                                      {Axis::ring, "cp"},
-                                      {Axis::data, "dp"},
-                                      {Axis::pipeline, "pp"}}) {
-    if (axes.contains(axis)) text.insert(0, std::string(letters) + (text.empty() ? "" : "-"));
-  }
-  return text.empty() ? "alone" : text;
-}
+}  // namespace
 
-int MeshShape::size(Axis axis) const {
-  switch (axis) {
-    case Axis::tensor: return tensor;
-    case Axis::ulysses: return ulysses;
-    case Axis::ring: return ring;
-    case Axis::data: return data;
-    case Axis::pipeline: return pipeline;
-  }
-  fail(ErrorCode::invalid_argument, "There is no axis {}.", static_cast<int>(axis));
-}
+const char* name(Axis axis) { return names_of(axis).name; }
+const char* short_name(Axis axis) { return names_of(axis).short_name; }
+std::string to_string(Axes axes) { return joined(axes, name, " x ", "no axis"); }
+std::string group_name(Axes axes) { return joined(axes, short_name, "-", "alone"); }
 
 std::int64_t MeshShape::ranks() const {
   std::int64_t product = 1;
-  for (const Axis axis : all_axes) product *= size(axis);
+  for (const int size : sizes_) product *= size;
+  return product;
+}
+
+int MeshShape::ranks_over(Axes axes) const {
+  int product = 1;
+  for (const Axis axis : all_axes) product *= axes.contains(axis) ? (*this)[axis] : 1;
   return product;
 }
 
 int MeshShape::place(int rank, Axis axis) const {
   for (const Axis each : all_axes) {
     if (each == axis) break;
-    rank /= size(each);
+    rank /= (*this)[each];
   }
-  return rank % size(axis);
+  return rank % (*this)[axis];
 }
 
 Axes MeshShape::divided(Axes axes) const {
   for (const Axis axis : all_axes) {
-    if (size(axis) == 1) axes = axes - axis;
+    if ((*this)[axis] == 1) axes = axes - axis;
   }
   return axes;
 }
 
 int MeshShape::gradient_ranks(Axes axes) const {
-  int ranks = 1;
-  for (const Axis axis : all_axes) {
-    if (axes.contains(axis)) ranks *= axis == Axis::pipeline ? std::min(2, size(axis)) : size(axis);
-  }
-  return ranks;
+  const int ends = axes.contains(Axis::pipeline) ? std::min(2, (*this)[Axis::pipeline]) : 1;
+  return ranks_over(axes - Axis::pipeline) * ends;
 }
 
 void MeshShape::check(int ranks) const {
+  std::string sizes;
   for (const Axis axis : all_axes) {
-    require(size(axis) >= 1, "A mesh cannot have {} ranks along the {} axis; give at least 1.", size(axis), name(axis));
+    const int size = (*this)[axis];
+    require(size >= 1, "A mesh cannot have {} ranks along the {} axis; give at least 1.", size, name(axis));
+    sizes.insert(0, fmt::format("{} ({}){}", size, name(axis), sizes.empty() ? "" : " x "));
   }
-  require(this->ranks() == ranks,
-          "A mesh of {} (pipeline) x {} (data) x {} (ring) x {} (ulysses) x {} (tensor) ranks needs {} ranks, not {}.",
-          pipeline, data, ring, ulysses, tensor, this->ranks(), ranks);
+  require(this->ranks() == ranks, "A mesh of {} ranks needs {} ranks, not {}.", sizes, this->ranks(), ranks);
 }
 
 Mesh::Mesh(const Communicator& world, const MeshShape& shape) : world_(world), shape_(shape) {

@@ -59,7 +59,7 @@ void check_replicas(ShardedParameters& parameters) {
       parameters.options().zero != ZeroStage::values && !mesh.divided(token_axes).empty(),
       "Replicas cannot be compared: with {} ranks along the data, ring and ulysses axes and ZeRO stage {}, each value is on "
       "one of them only.",
-      mesh.data * mesh.ring * mesh.ulysses, static_cast<int>(parameters.options().zero));
+      mesh.ranks_over(token_axes), static_cast<int>(parameters.options().zero));
   parameters.wait_for_values();
   const auto& all = parameters.parameters().all();
   std::vector<std::uint64_t> mine;

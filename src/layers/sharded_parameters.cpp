@@ -31,11 +31,11 @@ void ShardedParameters::Options::check(const MeshShape& mesh) const {
   require(!plus || zero == ZeroStage::values,
           "ZeRO++ (hpZ size {}, qwZ {}, qgZ {}) needs ZeRO stage 3, not {}; give stage 3, or leave these out.", hpz_size,
           name(qwz), name(qgz), static_cast<int>(zero));
-  require(!plus || mesh.ranks() > mesh.tensor * mesh.pipeline,
+  require(!plus || mesh.ranks() > mesh[Axis::tensor] * mesh[Axis::pipeline],
           "ZeRO++ (hpZ size {}, qwZ {}, qgZ {}) has nothing to divide on 1 data-parallel rank; leave these out.", hpz_size,
           name(qwz), name(qgz));
-  require(hpz_size >= 1 && mesh.data % hpz_size == 0,
-          "An hpZ size of {} does not divide {} data-parallel ranks; choose a divisor.", hpz_size, mesh.data);
+  require(hpz_size >= 1 && mesh[Axis::data] % hpz_size == 0,
+          "An hpZ size of {} does not divide {} data-parallel ranks; choose a divisor.", hpz_size, mesh[Axis::data]);
   const bool options_of_qgz = qgz_error_feedback || qgz_rounding != Rounding::nearest_even;
   require(!options_of_qgz || qgz != QuantizedFormat::none,
           "Error feedback and stochastic rounding need quantized gradients; choose a format for qgZ.");

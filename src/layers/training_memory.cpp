@@ -46,7 +46,7 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
   }
   const std::int64_t ahead = options.overlap ? options.prefetch : 0;
   // In a pipeline, all values stay from their first use in a step on.
-  memory.buffers = mesh.pipeline > 1 ? all_values : (ahead + 2) * largest_values;
+  memory.buffers = mesh[Axis::pipeline] > 1 ? all_values : (ahead + 2) * largest_values;
   memory.buffers += (ahead + 2) * largest_gradients;
   memory.buffers += (ahead + 1) * largest_sum;  // sums of later microbatches, before they are added
   return memory;
@@ -76,7 +76,7 @@ std::map<std::string, std::int64_t> state_traffic(const Parameters& parameters, 
     const std::int64_t gather = (ranks - 1) * bytes(unit.format(options.qwz), share, options.dtype);
     const ZeroStage stage = unit.stage(options.zero);
     const bool in_node = stage == ZeroStage::values && options.hpz_size > 1;
-    const std::int64_t gathers = mesh.pipeline > 1 ? 1 : passes * microbatches;  // of a step, at ZeroStage::values
+    const std::int64_t gathers = mesh[Axis::pipeline] > 1 ? 1 : passes * microbatches;  // of a step, at ZeroStage::values
     std::int64_t& group = sent[group_name(unit.axes)];
     switch (stage) {
       case ZeroStage::none: group += sum + (ranks - 1) * bytes_of(options.gradients()) * share; break;

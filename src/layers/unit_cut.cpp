@@ -12,7 +12,8 @@ namespace {
 std::int64_t elements_to_cut(const Parameter& parameter, const MeshShape& mesh) {
   std::int64_t elements = 1;
   for (const std::int64_t extent : parameter.global_shape) elements *= extent;
-  return parameter.replicated_over.contains(Axis::tensor) ? elements : (elements + mesh.tensor - 1) / mesh.tensor;
+  return parameter.replicated_over.contains(Axis::tensor) ? elements
+                                                          : (elements + mesh[Axis::tensor] - 1) / mesh[Axis::tensor];
 }
 
 }  // namespace

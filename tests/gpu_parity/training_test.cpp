@@ -18,7 +18,7 @@ std::vector<Trace> train_on(Device device, const Layout& layout, const gpt::Trai
   std::vector<Trace> traces(static_cast<std::size_t>(layout.ranks()));
   run_threads(layout.ranks(), [&](const Communicator& world) {
     const OnDevice on(device);
-    gpt::Trainer trainer(Mesh(world, {.tensor = layout.tensor, .data = layout.data}), options);
+    gpt::Trainer trainer(Mesh(world, {{Axis::tensor, layout.tensor}, {Axis::data, layout.data}}), options);
     EXPECT_EQ(trainer.parameters().all().front()->value.device(), device);
     traces[static_cast<std::size_t>(world.rank())] = advance(trainer, 0, trained_steps);
   });
@@ -79,7 +79,7 @@ Gradients of_a_wide_model(Device device, DType dtype) {
   Gradients result;
   run_threads(1, [&](const Communicator& world) {
     const OnDevice on(device);
-    gpt::Trainer trainer(Mesh(world, {.tensor = 1, .data = 1}), options);
+    gpt::Trainer trainer(Mesh(world, {{Axis::tensor, 1}, {Axis::data, 1}}), options);
     result.step = trainer.compute_gradients(text_of_step(options, 0));
     for (const auto& parameter : trainer.parameters().all()) {
       result.pieces[parameter->name] = piece_of(*parameter, parameter->gradient);

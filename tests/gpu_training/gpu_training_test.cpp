@@ -32,7 +32,7 @@ Training train_on(Device device, DType dtype) {
   Training result;
   run_threads(1, [&](const Communicator& world) {
     const OnDevice on(device);
-    gpt::Trainer trainer(Mesh(world, {.tensor = 1, .data = 1}), tiny_of(dtype));
+    gpt::Trainer trainer(Mesh(world, {{Axis::tensor, 1}, {Axis::data, 1}}), tiny_of(dtype));
     EXPECT_EQ(trainer.parameters().all().front()->value.device(), device);
     result.trace = advance(trainer, 0, trained_steps);
     result.text = gpt::sample(trainer, "\1\2\3", {.length = 4, .temperature = 0.5});
@@ -64,14 +64,14 @@ TEST_P(TrainingOnAGpu, GoesOnFromTheHostsCheckpointAndBack) {
   Pieces there;
   Pieces back;
   run_threads(1, [&](const Communicator& world) {
-    gpt::Trainer trainer(Mesh(world, {.tensor = 1, .data = 1}), tiny_of(GetParam()));
+    gpt::Trainer trainer(Mesh(world, {{Axis::tensor, 1}, {Axis::data, 1}}), tiny_of(GetParam()));
     advance(trainer, 0, 1);
     save_checkpoint(trainer.sharded(), trainer.optimizer(), directory.path(), 1);
     there = advance(trainer, 1, 2).parameters;
   });
   run_threads(1, [&](const Communicator& world) {
     const OnDevice on(Device::cuda);
-    gpt::Trainer trainer(Mesh(world, {.tensor = 1, .data = 1}), tiny_of(GetParam()));
+    gpt::Trainer trainer(Mesh(world, {{Axis::tensor, 1}, {Axis::data, 1}}), tiny_of(GetParam()));
     const auto loaded = load_checkpoint(trainer.sharded(), trainer.optimizer(), find_checkpoint(directory.path()), true);
     EXPECT_EQ(loaded.step, 1);
     trainer.optimizer().restore(loaded.optimizer_steps);
@@ -79,7 +79,7 @@ TEST_P(TrainingOnAGpu, GoesOnFromTheHostsCheckpointAndBack) {
     save_checkpoint(trainer.sharded(), trainer.optimizer(), directory.path(), 2);
   });
   run_threads(1, [&](const Communicator& world) {
-    gpt::Trainer trainer(Mesh(world, {.tensor = 1, .data = 1}), tiny_of(GetParam()));
+    gpt::Trainer trainer(Mesh(world, {{Axis::tensor, 1}, {Axis::data, 1}}), tiny_of(GetParam()));
     const auto loaded = load_checkpoint(trainer.sharded(), trainer.optimizer(), find_checkpoint(directory.path()), true);
     EXPECT_EQ(loaded.step, 2);
     trainer.optimizer().restore(loaded.optimizer_steps);
@@ -97,7 +97,7 @@ std::vector<double> losses_in_two_streams(Device device) {
   run_threads(1, [&](const Communicator& world) {
     const OnDevice on(device);
     const gpt::TrainerOptions options = tiny_of(DType::f32);
-    gpt::Trainer trainer(Mesh(world, {.tensor = 1, .data = 1}), options);
+    gpt::Trainer trainer(Mesh(world, {{Axis::tensor, 1}, {Axis::data, 1}}), options);
     for (int step = 0; step < 6; ++step) {
       std::optional<OnDevice> other;
       if (step % 2 == 1) other.emplace(device);

@@ -120,7 +120,7 @@ TEST(ZeroOnGpus, GivesTheHostsBitsAtEveryStage) {
     const auto losses = [&](const Job& job) {
       std::vector<double> result;
       job(2, [&](const Communicator& world) {
-        gpt::Trainer trainer(Mesh(world, {.data = 2}), options);
+        gpt::Trainer trainer(Mesh(world, {{Axis::data, 2}}), options);
         for (std::int64_t step = 0; step < 4; ++step) {
           const double loss = trainer.step(text_of_step(options, step), 3e-3).loss;
           if (world.rank() == 0) result.push_back(loss);

@@ -64,7 +64,7 @@ TEST_F(CheckpointErrors, AShardThatIsCutOffWhileItIsRead) {
 }
 
 TEST_F(CheckpointErrors, ShardsThatAreSwappedOrForeign) {
-  const Layout layout{{.tensor = 2}};
+  const Layout layout{{{Axis::tensor, 2}}};
   const auto load = [&] {
     return sentence_of([&] {
       on_ranks_of(layout, [&](const Communicator& world) {

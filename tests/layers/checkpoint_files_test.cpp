@@ -17,7 +17,7 @@ namespace {
 // Other programs read the files. Rank 0 is the first of the tensor-parallel ranks, and has half of its slice.
 TEST(CheckpointFiles, AreShardsInSafetensors) {
   const TemporaryDirectory directory;
-  const Layout layout{{.tensor = 2, .data = 2}};
+  const Layout layout{{{Axis::tensor, 2}, {Axis::data, 2}}};
   on_ranks_of(layout, [&](const Communicator& world) { Training(world, layout).save(directory.path(), 7); });
   EXPECT_EQ(content_of(directory / "latest"), "step_00000007\n");
   std::int64_t elements = 0;
@@ -49,7 +49,7 @@ TEST(CheckpointFiles, OfOneRankHaveWholeTensors) {
 
 TEST(CheckpointNotes, ComeBack) {
   const TemporaryDirectory directory;
-  const Layout layout{{.data = 2}};
+  const Layout layout{{{Axis::data, 2}}};
   const std::map<std::string, std::string> notes = {{"loss_scale", "65536"}, {"\"who\"", "J\u00f6rg\n"}, {"", ""}};
   on_ranks_of(layout, [&](const Communicator& world) {
     Training training(world, layout);
@@ -126,7 +126,7 @@ TEST_F(CheckpointErrors, OldOnesAreRemovedAndNothingElse) {
 
 TEST_F(CheckpointErrors, ASaverKeepsTheNewest) {
   run_threads(2, [&](const Communicator& world) {
-    Training training(world, {{.data = 2}});
+    Training training(world, {{{Axis::data, 2}}});
     CheckpointSaver saver(training.sharded(), training.optimizer(), directory.path(), {.in_background = true, .keep = 2});
     for (std::int64_t step = 4; step < 8; ++step) saver.save(step);
     saver.wait();
@@ -142,7 +142,7 @@ TEST_F(CheckpointErrors, ASaverKeepsTheNewest) {
 // A checkpoint that cannot be written leaves no files, and the previous one stays valid. Training can go on.
 TEST_F(CheckpointErrors, ADirectoryIsTriedAndLeftAsItWas) {
   run_threads(2, [&](const Communicator& world) {
-    Training training(world, {{.data = 2}});
+    Training training(world, {{{Axis::data, 2}}});
     const auto error_of = [&](const std::string& path) {
       CheckpointSaver saver(training.sharded(), training.optimizer(), path, {});
       return sentence_of([&] { saver.check_directory(); });
@@ -160,7 +160,7 @@ TEST_F(CheckpointErrors, ADirectoryIsTriedAndLeftAsItWas) {
 TEST_F(CheckpointErrors, WhatCannotBeWrittenLeavesThePreviousOne) {
   directory.write("file", "in the way");
   run_threads(2, [&](const Communicator& world) {
-    Training training(world, {{.tensor = 2}});
+    Training training(world, {{{Axis::tensor, 2}}});
     const auto expect_failure = [&](int rank, const std::function<void()>& save) {
       const ErrorCode code = world.rank() == rank ? ErrorCode::io : ErrorCode::peer_gave_up;
       EXPECT_THAT(sentence_of(code, save), testing::HasSubstr(directory.path()));

@@ -28,11 +28,11 @@ class Checkpoint : public testing::TestWithParam<DType> {};
 TEST_P(Checkpoint, ContinuesBitForBitOnAnyLayout) {
   const std::map<std::string, double> expected = uninterrupted(GetParam());
   const Layout layouts[] = {{{}, ZeroStage::none},
-                            {{.data = 4}, ZeroStage::values},
-                            {{.tensor = 2, .data = 2}, ZeroStage::optimizer},
-                            {{.tensor = 4}, ZeroStage::none},
-                            {{.data = 3}, ZeroStage::none},
-                            {{.tensor = 2, .data = 3}, ZeroStage::gradients}};
+                            {{{Axis::data, 4}}, ZeroStage::values},
+                            {{{Axis::tensor, 2}, {Axis::data, 2}}, ZeroStage::optimizer},
+                            {{{Axis::tensor, 4}}, ZeroStage::none},
+                            {{{Axis::data, 3}}, ZeroStage::none},
+                            {{{Axis::tensor, 2}, {Axis::data, 3}}, ZeroStage::gradients}};
   for (Layout from : layouts) {
     from.dtype = GetParam();
     const TemporaryDirectory directory;
@@ -62,7 +62,7 @@ INSTANTIATE_TEST_SUITE_P(Types, Checkpoint, testing::Values(DType::f64, DType::f
 // Quantized sums carry errors and random numbers from step to step, besides the optimizer's state.
 class CheckpointOfQuantizedSums : public testing::Test {
  protected:
-  static constexpr Layout four = {{.data = 4}, ZeroStage::values, DType::f32, true};
+  static constexpr Layout four = {{{Axis::data, 4}}, ZeroStage::values, DType::f32, true};
 
   // Errors that have yet to be fed back, over all ranks, by element.
   static std::map<std::string, double> errors_of(Training& training, const Communicator& world) {
@@ -107,7 +107,7 @@ TEST_F(CheckpointOfQuantizedSums, KeepsTheErrorsOfAllRanksInAnotherLayout) {
   EXPECT_NE(std::ranges::count_if(saved_errors, [](const auto& error) { return error.second != 0; }), 0);
   for (const int ranks : {2, 3}) {
     Layout other = four;
-    other.mesh.data = ranks;
+    other.mesh[Axis::data] = ranks;
     on_ranks_of(other, [&](const Communicator& world) {
       Training training(world, other);
       training.load(find_checkpoint(directory.path()));
@@ -120,7 +120,7 @@ TEST_F(CheckpointOfQuantizedSums, KeepsTheErrorsOfAllRanksInAnotherLayout) {
 
 // What is saved is the state at save(), whatever training does while it is written.
 TEST(CheckpointInBackground, HasTheStateOfItsStep) {
-  const Layout layout{{.tensor = 2, .data = 2}, ZeroStage::values};
+  const Layout layout{{{Axis::tensor, 2}, {Axis::data, 2}}, ZeroStage::values};
   const TemporaryDirectory directory;
   on_ranks_of(layout, [&](const Communicator& world) {
     Training training(world, layout);

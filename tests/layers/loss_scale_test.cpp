@@ -74,7 +74,7 @@ TEST(LossScale, OneRanksOverflowIsEverybodys) {
   for (const bool communicated : {true, false}) {
     std::vector<int> updated(3);
     run_threads(3, [&](const Communicator& world) {
-      const Mesh mesh(world, {.data = 3});
+      const Mesh mesh(world, {{Axis::data, 3}});
       Parameters parameters;
       parameters.add({.name = "w",
                       .global_shape = {30},

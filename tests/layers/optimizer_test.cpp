@@ -11,8 +11,11 @@ namespace {
 // All gradients are 1, so the squared norm is the number of elements of the whole model, each counted once.
 TEST(GradientNorm, CountsEveryElementOnce) {
   for (const ZeroStage stage : zero_stages) {
-    for (const MeshShape shape :
-         {MeshShape{}, {.tensor = 2}, {.data = 3}, {.tensor = 3, .data = 2}, {.tensor = 4, .data = 2}}) {
+    for (const MeshShape shape : {MeshShape{},
+                                  {{Axis::tensor, 2}},
+                                  {{Axis::data, 3}},
+                                  {{Axis::tensor, 3}, {Axis::data, 2}},
+                                  {{Axis::tensor, 4}, {Axis::data, 2}}}) {
       run_threads(static_cast<int>(shape.ranks()), [&](const Communicator& world) {
         const Mesh mesh(world, shape);
         Parameters parameters;
@@ -28,7 +31,7 @@ TEST(GradientNorm, CountsEveryElementOnce) {
 // The control: a record that says that each tensor-parallel rank has computed a part of the gradient.
 TEST(GradientNorm, GoesByTheRecord) {
   run_threads(2, [&](const Communicator& world) {
-    const Mesh mesh(world, {.tensor = 2});
+    const Mesh mesh(world, {{Axis::tensor, 2}});
     Parameters parameters;
     add_parameters(parameters, mesh);
     parameters.all()[1]->sum_gradient_over = token_axes | Axis::tensor;
@@ -92,7 +95,7 @@ TEST(AdamWOptimizer, GivesTheSameBitsAtEveryStageOnAnyNumberOfRanks) {
     const auto trained = [&](int ranks, ZeroStage stage, double lr = 1e-2) {
       std::vector<std::vector<double>> numbers(static_cast<std::size_t>(ranks));
       run_threads(ranks, [&](const Communicator& world) {
-        const Mesh mesh(world, {.data = ranks});
+        const Mesh mesh(world, {{Axis::data, ranks}});
         Parameters parameters;
         add_parameters(parameters, mesh);
         ShardedParameters sharded(parameters, mesh, {.zero = stage, .dtype = dtype});

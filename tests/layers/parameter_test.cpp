@@ -170,7 +170,7 @@ Parameter halved(int rank, const std::function<void(Parameter&)>& change = {}) {
 TEST(ShardedParameters, RefuseRecordsThatDoNotFitTheMesh) {
   const auto accept = [](const std::function<void(Parameter&)>& change) {
     run_threads(4, [&](const Communicator& world) {
-      const Mesh mesh(world, {.tensor = 2, .data = 2});
+      const Mesh mesh(world, {{Axis::tensor, 2}, {Axis::data, 2}});
       Parameters parameters;
       parameters.add(halved(mesh.rank(Axis::tensor), change));
       const ShardedParameters sharded(parameters, mesh);
@@ -209,7 +209,7 @@ TEST(ShardedParameters, SayWhatALayerThatForgotItsUseDid) {
   using testing::ThrowsMessage;
   for (const ZeroStage stage : zero_stages) {
     run_threads(2, [&](const Communicator& world) {
-      const Mesh mesh(world, {.data = 2});
+      const Mesh mesh(world, {{Axis::data, 2}});
       Parameters parameters;
       Parameter& w = parameters.add(halved(0, [](Parameter& record) { record.extents = {4, 3}; }));
       ShardedParameters sharded(parameters, mesh, {.zero = stage});

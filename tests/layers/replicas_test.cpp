@@ -44,15 +44,15 @@ std::vector<std::string> sentences_after(const MeshShape& shape, ZeroStage zero,
 
 TEST(Replicas, AreTheSameAfterAStep) {
   for (const ZeroStage zero : {ZeroStage::none, ZeroStage::optimizer, ZeroStage::gradients}) {
-    for (const MeshShape& shape :
-         {MeshShape{.data = 3}, MeshShape{.tensor = 2, .data = 2}, MeshShape{.ring = 2, .data = 2}}) {
+    for (const MeshShape& shape : {MeshShape{{Axis::data, 3}}, MeshShape{{Axis::tensor, 2}, {Axis::data, 2}},
+                                   MeshShape{{Axis::ring, 2}, {Axis::data, 2}}}) {
       for (const std::string& sentence : sentences_after(shape, zero, "", {})) EXPECT_EQ(sentence, "");
     }
   }
 }
 
 TEST(Replicas, NameTheRankThatDiffersFromMost) {
-  const auto sentences = sentences_after({.data = 4}, ZeroStage::none, "replicated", {2});
+  const auto sentences = sentences_after({{Axis::data, 4}}, ZeroStage::none, "replicated", {2});
   for (const std::string& sentence : sentences) {
     EXPECT_THAT(sentence, HasSubstr("replicated on rank 2 differs from that on ranks 0, 1 and 3"));
   }
@@ -61,20 +61,20 @@ TEST(Replicas, NameTheRankThatDiffersFromMost) {
 }
 
 TEST(Replicas, OfATensorParallelModelAreThoseOfASlice) {
-  const MeshShape shape{.tensor = 2, .data = 3};
+  const MeshShape shape{{Axis::tensor, 2}, {Axis::data, 3}};
   EXPECT_THAT(sentences_after(shape, ZeroStage::optimizer, "divided", {5})[0],
               HasSubstr("divided on rank 5 differs from that on ranks 1 and 3"));
   EXPECT_THAT(sentences_after(shape, ZeroStage::optimizer, "divided", {4, 5})[0], HasSubstr("(and 1 more)"));
 }
 
 TEST(Replicas, OfTwoThatDifferNeitherIsNamedGuilty) {
-  EXPECT_THAT(sentences_after({.data = 2}, ZeroStage::gradients, "divided", {1})[0],
+  EXPECT_THAT(sentences_after({{Axis::data, 2}}, ZeroStage::gradients, "divided", {1})[0],
               HasSubstr("divided differs between ranks 0 and 1"));
 }
 
 TEST(Replicas, AreRefusedWhereThereAreNone) {
-  EXPECT_THAT(sentences_after({.tensor = 2}, ZeroStage::none, "", {})[1], HasSubstr("cannot be compared"));
-  EXPECT_THAT(sentences_after({.data = 2}, ZeroStage::values, "", {})[0], HasSubstr("ZeRO stage 3"));
+  EXPECT_THAT(sentences_after({{Axis::tensor, 2}}, ZeroStage::none, "", {})[1], HasSubstr("cannot be compared"));
+  EXPECT_THAT(sentences_after({{Axis::data, 2}}, ZeroStage::values, "", {})[0], HasSubstr("ZeRO stage 3"));
 }
 
 }  // namespace

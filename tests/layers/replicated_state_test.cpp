@@ -60,11 +60,11 @@ std::optional<std::int64_t> keep_and_save(const Layout& layout, std::int64_t ste
   return found[0];
 }
 
-const Layout layouts[] = {{{.data = 2}},
-                          {{.data = 4}, ZeroStage::values},
-                          {{.tensor = 2, .data = 2}},
-                          {{.data = 5}, ZeroStage::none},
-                          {{.tensor = 2, .data = 3}, ZeroStage::gradients}};
+const Layout layouts[] = {{{{Axis::data, 2}}},
+                          {{{Axis::data, 4}}, ZeroStage::values},
+                          {{{Axis::tensor, 2}, {Axis::data, 2}}},
+                          {{{Axis::data, 5}}, ZeroStage::none},
+                          {{{Axis::tensor, 2}, {Axis::data, 3}}, ZeroStage::gradients}};
 
 TEST(ReplicatedState, RestoresTheLastStepBitForBitWithoutAnyOneRank) {
   const std::map<std::string, double> expected = undisturbed(3);
@@ -82,13 +82,13 @@ TEST(ReplicatedState, RestoresTheLastStepBitForBitWithoutAnyOneRank) {
 
 TEST(ReplicatedState, FindsNothingWithoutARankAndItsPartner) {
   const TemporaryDirectory directory;
-  EXPECT_EQ(keep_and_save({{.data = 4}}, 3, {1, 3}, directory.path()), std::nullopt);
+  EXPECT_EQ(keep_and_save({{{Axis::data, 4}}}, 3, {1, 3}, directory.path()), std::nullopt);
   EXPECT_FALSE(has_checkpoint(directory.path()));
-  EXPECT_EQ(keep_and_save({{.data = 4}}, 3, {2, 3}, directory.path()), 3);  // not partners
+  EXPECT_EQ(keep_and_save({{{Axis::data, 4}}}, 3, {2, 3}, directory.path()), 3);  // not partners
 }
 
 TEST(ReplicatedState, KeepsTheErrorsOfQuantizedSums) {
-  const Layout layout{{.data = 4}, ZeroStage::values, DType::f32, true};
+  const Layout layout{{{Axis::data, 4}}, ZeroStage::values, DType::f32, true};
   std::map<std::string, double> expected, found;
   on_ranks_of(layout, [&](const Communicator& world) {
     Training training(world, layout);
@@ -110,7 +110,7 @@ TEST(ReplicatedState, KeepsTheErrorsOfQuantizedSums) {
 
 TEST(ReplicatedState, AllocatesNothingAfterTheSecondStep) {
   run_threads(2, [&](const Communicator& world) {
-    Training training(world, {{.data = 2}});
+    Training training(world, {{{Axis::data, 2}}});
     ReplicatedState state;
     state.begin(world);
     std::size_t after_two = 0;

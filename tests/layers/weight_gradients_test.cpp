@@ -329,7 +329,7 @@ TEST(WeightGradients, OfATableMayBeginWithTheEmbedding) {
 TEST(WeightGradients, OfShardedParametersHaveTheBitsOfBackwardAtOnce) {
   for (const ZeroStage stage : zero_stages) {
     run_threads(2, [&](const Communicator& world) {
-      const Mesh mesh(world, {.data = 2});
+      const Mesh mesh(world, {{Axis::data, 2}});
       const auto gradients = [&](Backward how) {
         Parameters parameters;
         const Blocks blocks(parameters, {mesh.over(Axis::tensor), Stream::inline_()}, {});

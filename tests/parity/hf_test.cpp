@@ -127,9 +127,11 @@ TEST(HfModels, GiveTheLogitsOfPyTorch) {
   const std::string path = good.write(), wrong = control.write();
   const auto tokens = numbers_of<std::int32_t>(good.reference, "inputs");
   const auto expected = numbers_of<double>(good.reference, "logits");
-  for (const MeshShape mesh : {MeshShape{}, {.tensor = 2}, {.tensor = 2, .data = 2}, {.pipeline = 2}}) {
+  for (const MeshShape mesh :
+       {MeshShape{}, {{Axis::tensor, 2}}, {{Axis::tensor, 2}, {Axis::data, 2}}, {{Axis::pipeline, 2}}}) {
     run_threads(static_cast<int>(mesh.ranks()), [&](const Communicator& world) {
-      const gpt::TrainerOptions options = hf_options(hf_shape, mesh.data > 1 ? ZeroStage::values : ZeroStage::optimizer);
+      const gpt::TrainerOptions options =
+          hf_options(hf_shape, mesh[Axis::data] > 1 ? ZeroStage::values : ZeroStage::optimizer);
       EXPECT_LT(logits_error(world, mesh, options, path, tokens, expected), 1e-5);
     });
   }
@@ -147,8 +149,8 @@ TEST(HfModels, GiveTheLogitsOfTransformers) {
   const gpt::ModelShape shape = gpt::read_hf_config(directory);
   gpt::check_hf_weights(directory, shape);
   run_threads(2, [&](const Communicator& world) {
-    EXPECT_LT(logits_error(world, {.tensor = 2}, hf_options(shape), directory, numbers_of<std::int32_t>(file, "inputs"),
-                           numbers_of<double>(file, "logits")),
+    EXPECT_LT(logits_error(world, {{Axis::tensor, 2}}, hf_options(shape), directory,
+                           numbers_of<std::int32_t>(file, "inputs"), numbers_of<double>(file, "logits")),
               1e-4);
   });
 }
@@ -270,13 +272,14 @@ TEST(HfModels, ComeBackFromAnyLayout) {
     ZeroStage zero;
     DType dtype = DType::f32;
   };
-  for (const Exporter& layout : {Exporter{{.tensor = 2, .data = 2}, ZeroStage::values},
-                                 {{.pipeline = 2}, ZeroStage::optimizer},
-                                 {{.data = 2}, ZeroStage::optimizer, DType::bf16},
-                                 {{.ring = 2}, ZeroStage::none}}) {
+  for (const Exporter& layout : {Exporter{{{Axis::tensor, 2}, {Axis::data, 2}}, ZeroStage::values},
+                                 {{{Axis::pipeline, 2}}, ZeroStage::optimizer},
+                                 {{{Axis::data, 2}}, ZeroStage::optimizer, DType::bf16},
+                                 {{{Axis::ring, 2}}, ZeroStage::none}}) {
     EXPECT_EQ(exported(layout.mesh, layout.zero, layout.dtype, 0, from), file);
   }
-  EXPECT_NE(exported({.tensor = 2, .data = 2}, ZeroStage::values, DType::f32, 2, from), file) << "the control: trained";
+  EXPECT_NE(exported({{Axis::tensor, 2}, {Axis::data, 2}}, ZeroStage::values, DType::f32, 2, from), file)
+      << "the control: trained";
 }
 
 TEST(HfExports, AreCompleteOrAbsent) {

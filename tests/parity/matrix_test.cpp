@@ -153,7 +153,7 @@ TEST_P(MatrixBreakage, FailsTheCellsOfItsAxisAlone) {
           compare(expected, trace, parity_tolerance, Has::those_of_its_stage).gradient;
     });
     const bool same = std::ranges::all_of(texts, [](const std::string& text) { return text.empty(); });
-    EXPECT_EQ(same, cell.layout.mesh().size(GetParam()) == 1) << text_of(cell);
+    EXPECT_EQ(same, cell.layout.mesh()[GetParam()] == 1) << text_of(cell);
   }
 }
 

@@ -20,7 +20,7 @@ gpt::TrainerOptions in_f16(ZeroStage stage, double scale) {
 // The first steps overflow and halve the scale. Afterwards training is what it would be if it had begun there.
 TEST_P(MixedPrecision, StepsThatOverflowLeaveNothingBehind) {
   run_threads(two_by_two.ranks(), [](const Communicator& world) {
-    const Mesh mesh(world, {.tensor = two_by_two.tensor, .data = two_by_two.data});
+    const Mesh mesh(world, {{Axis::tensor, two_by_two.tensor}, {Axis::data, two_by_two.data}});
     const double too_large = std::ldexp(1, 26);
     gpt::Trainer trainer(mesh, in_f16(GetParam(), too_large));
     const Pieces before = pieces_of(trainer, trainer.sharded().whole_values());
@@ -74,7 +74,7 @@ TEST(LossScaleOfQuantizedGradients, ErrorsFollowIt) {
     options.sharding.qgz = QuantizedFormat::int4;
     options.sharding.qgz_error_feedback = true;
     options.loss_scale = {.initial = std::ldexp(1, 26), .window = 1};
-    gpt::Trainer trainer(Mesh(world, {.data = 2}), options);
+    gpt::Trainer trainer(Mesh(world, {{Axis::data, 2}}), options);
     const auto largest = [&] {
       double most = 0;
       for (const ErrorFeedback::Entry& entry : trainer.sharded().errors().entries()) {

@@ -51,7 +51,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, Overlap, testing::ValuesIn(cells()), [](const 
 std::vector<Trace> train_without_a_look(Layout layout, const gpt::TrainerOptions& options) {
   std::vector<Trace> traces(static_cast<std::size_t>(layout.ranks()));
   run_threads(layout.ranks(), [&](const Communicator& world) {
-    gpt::Trainer trainer(Mesh(world, {.tensor = layout.tensor, .data = layout.data}), options);
+    gpt::Trainer trainer(Mesh(world, {{Axis::tensor, layout.tensor}, {Axis::data, layout.data}}), options);
     Trace& trace = traces[static_cast<std::size_t>(world.rank())];
     const std::uint64_t since = world.ledger().next_sequence();
     for (std::int64_t step = 0; step < 5; ++step) {
@@ -165,7 +165,7 @@ class Uses : public testing::Test {
   static void on_ranks(const std::function<void(gpt::Trainer&, const gpt::Batch&)>& body) {
     run_threads(2, [&](const Communicator& world) {
       const gpt::TrainerOptions options = tiny({1, 2});
-      gpt::Trainer trainer(Mesh(world, {.tensor = 2}), options);
+      gpt::Trainer trainer(Mesh(world, {{Axis::tensor, 2}}), options);
       std::vector<std::int32_t> tokens(static_cast<std::size_t>(options.model.sequence));
       std::vector<std::int32_t> targets(tokens.size());
       text_of_step(options, 0)(0, tokens.data(), targets.data());
@@ -267,7 +267,7 @@ TEST(Processes, GiveTheSameBitsAsThreads) {
   const std::string path = directory / "losses";
   const gpt::TrainerOptions options = tiny({2, 1}, DType::f32);
   const int status = launch(2, [&](const Communicator& world) {
-    gpt::Trainer trainer(Mesh(world, {.tensor = 1, .data = 2}), options);
+    gpt::Trainer trainer(Mesh(world, {{Axis::tensor, 1}, {Axis::data, 2}}), options);
     const Trace trace = advance(trainer, 0, trained_steps);
     std::ofstream file(path + std::to_string(world.rank()));
     for (std::size_t i = 0; i < trace.losses.size(); ++i)
@@ -292,7 +292,7 @@ TEST(Bf16, LossesStayNearThoseOfF32) {
     options.global_batch = 4;
     std::vector<double> losses;
     run_threads(layout.ranks(), [&](const Communicator& world) {
-      gpt::Trainer trainer(Mesh(world, {.tensor = layout.tensor, .data = layout.data}), options);
+      gpt::Trainer trainer(Mesh(world, {{Axis::tensor, layout.tensor}, {Axis::data, layout.data}}), options);
       std::vector<double> own;
       for (int step = 0; step < 3; ++step) {
         own.push_back(trainer.step(text_of_step(options, step), learns ? 3e-2 : 0).loss);

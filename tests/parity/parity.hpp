@@ -23,7 +23,13 @@ using namespace stretto;
 struct Layout {
   int data = 1, tensor = 1, pipeline = 1, ring = 1, ulysses = 1;
   int ranks() const { return data * tensor * pipeline * ring * ulysses; }
-  MeshShape mesh() const { return {.tensor = tensor, .ulysses = ulysses, .ring = ring, .data = data, .pipeline = pipeline}; }
+  MeshShape mesh() const {
+    return {{Axis::tensor, tensor},
+            {Axis::ulysses, ulysses},
+            {Axis::ring, ring},
+            {Axis::data, data},
+            {Axis::pipeline, pipeline}};
+  }
 };
 
 // Fixed algorithms, so that a tuning file of the machine does not change these tests.

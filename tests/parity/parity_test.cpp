@@ -83,10 +83,10 @@ TEST(Clipping, BoundsTheNormOfWhatTheOptimizerGets) {
   run_threads(1, [](const Communicator& world) {
     for (const double factor : {0.0, 0.5, 2.0}) {  // 0: no clipping
       gpt::TrainerOptions options = tiny({1, 1});
-      gpt::Trainer probe(Mesh(world, {.tensor = 1, .data = 1}), options);
+      gpt::Trainer probe(Mesh(world, {{Axis::tensor, 1}, {Axis::data, 1}}), options);
       const double norm = probe.compute_gradients(text_of_step(options, 0)).gradient_norm;
       options.clip_norm = factor * norm;
-      gpt::Trainer trainer(Mesh(world, {.tensor = 1, .data = 1}), options);
+      gpt::Trainer trainer(Mesh(world, {{Axis::tensor, 1}, {Axis::data, 1}}), options);
       EXPECT_DOUBLE_EQ(trainer.step(text_of_step(options, 0), 1e-3).gradient_norm, norm);
       double squares = 0;
       for (const auto& state : trainer.optimizer().states()) {
@@ -126,7 +126,7 @@ TEST(ParityControl, FailsWithoutTheSumOverDataParallelRanks) {
   share.global_batch = options.global_batch / 2;
   run_threads(2, [&](const Communicator& world) {
     const Communicator alone = world.split(world.rank(), 0, "alone");
-    gpt::Trainer trainer(Mesh(alone, {.tensor = 1, .data = 1}), share);
+    gpt::Trainer trainer(Mesh(alone, {{Axis::tensor, 1}, {Axis::data, 1}}), share);
     const Comparison comparison = compare(expected, advance(trainer, 0, trained_steps), parity_tolerance);
     EXPECT_THAT(comparison.loss, testing::HasSubstr("loss[0]"));
     EXPECT_THAT(comparison.norm, testing::HasSubstr("gradient norm[0]"));

@@ -90,7 +90,7 @@ class Reference : public testing::TestWithParam<std::tuple<int, DType>> {
 TEST_P(Reference, AgreesOnLogitsLossGradientsAndTenSteps) {
   run_threads(tensor_size(), [&](const Communicator& world) {
     const OnDevice device(test_device());
-    gpt::Trainer trainer(Mesh(world, {.tensor = tensor_size()}), options());
+    gpt::Trainer trainer(Mesh(world, {{Axis::tensor, tensor_size()}}), options());
     take_weights(trainer);
     Comparer comparer(tolerance());
     EXPECT_EQ(logits_divergence(comparer, trainer), "");
@@ -113,7 +113,7 @@ TEST_P(Reference, AgreesOnLogitsLossGradientsAndTenSteps) {
 TEST_P(Reference, DisagreesWhenTwoWeightsAreSwapped) {
   run_threads(tensor_size(), [&](const Communicator& world) {
     const OnDevice device(test_device());
-    gpt::Trainer trainer(Mesh(world, {.tensor = tensor_size()}), options());
+    gpt::Trainer trainer(Mesh(world, {{Axis::tensor, tensor_size()}}), options());
     take_weights(trainer);
     const Tensor& embedding = trainer.parameters().all().front()->value;
     const double before = embedding.at(0);

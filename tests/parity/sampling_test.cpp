@@ -12,7 +12,7 @@ std::string text_of(int tensor_size, const gpt::SamplingOptions& how, const std:
   options.model.vocabulary = 256;
   std::vector<std::string> texts(static_cast<std::size_t>(tensor_size));
   run_threads(tensor_size, [&](const Communicator& world) {
-    gpt::Trainer trainer(Mesh(world, {.tensor = tensor_size, .data = 1}), options);
+    gpt::Trainer trainer(Mesh(world, {{Axis::tensor, tensor_size}, {Axis::data, 1}}), options);
     texts[static_cast<std::size_t>(world.rank())] = gpt::sample(trainer, prompt, how);
   });
   for (const std::string& text : texts) EXPECT_EQ(text, texts.front());

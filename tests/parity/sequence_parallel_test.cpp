@@ -80,7 +80,7 @@ TEST(OwnRows, MayBeNone) {
     options.sequence.divides_rows = tensor > 1;
     std::vector<std::string> texts(static_cast<std::size_t>(tensor * pipeline));
     run_threads(tensor * pipeline, [&](const Communicator& world) {
-      gpt::Trainer trainer(Mesh(world, {.tensor = tensor, .pipeline = pipeline}), options);
+      gpt::Trainer trainer(Mesh(world, {{Axis::tensor, tensor}, {Axis::pipeline, pipeline}}), options);
       texts[static_cast<std::size_t>(world.rank())] = gpt::sample(trainer, "", {.length = 12, .temperature = 1, .seed = 5});
     });
     EXPECT_EQ(std::ranges::count(texts, texts.front()), tensor * pipeline);
@@ -199,7 +199,7 @@ TEST(OwnRowsOptions, SayWhatDoesNotGoTogether) {
     gpt::TrainerOptions options = tiny({1, tensor});
     options.sequence.divides_rows = true;
     change(options);
-    return sentence_of([&] { options.check({.tensor = tensor}); });
+    return sentence_of([&] { options.check({{Axis::tensor, tensor}}); });
   };
   EXPECT_EQ(sentence(2, [](gpt::TrainerOptions&) {}), "");
   EXPECT_THAT(sentence(1, [](gpt::TrainerOptions&) {}), testing::HasSubstr("this group has 1"));

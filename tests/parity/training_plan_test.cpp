@@ -19,7 +19,7 @@ TEST(TrainingPlan, SaysWhatThePaperOfZeroSays) {
   std::vector<double> gigabytes;
   for (const ZeroStage stage : zero_stages) {
     options.sharding.zero = stage;
-    const gpt::TrainingPlan plan = gpt::plan_training(options, {.data = 64});
+    const gpt::TrainingPlan plan = gpt::plan_training(options, {{Axis::data, 64}});
     const TrainingMemory& memory = plan.stages.front().memory;
     EXPECT_NEAR(static_cast<double>(plan.parameters), 7.5e9, 1e6);
     gigabytes.push_back(1e-9 * static_cast<double>(memory.values + memory.gradients + memory.optimizer));

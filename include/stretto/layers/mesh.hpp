@@ -1,8 +1,10 @@
 #pragma once
 #include <array>
+#include <compare>
 #include <initializer_list>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "stretto/communicator.hpp"
 
@@ -18,7 +20,8 @@ enum class Axis : std::uint8_t {
   pipeline,  // ranks hold different layers
 };
 inline constexpr std::array<Axis, 5> all_axes = {Axis::tensor, Axis::ulysses, Axis::ring, Axis::data, Axis::pipeline};
-STRETTO_API const char* name(Axis axis);
+STRETTO_API const char* name(Axis axis);        // "tensor"
+STRETTO_API const char* short_name(Axis axis);  // "tp", "ulysses", "cp", "dp", "pp", as in Megatron-LM
 
 // A set of axes.
 class Axes {
@@ -46,12 +49,19 @@ STRETTO_API std::string group_name(Axes axes);  // of Mesh::over in the ledger: 
 // The axes whose ranks see different tokens. A gradient that a layer computes from its tokens is summed over them.
 inline constexpr Axes token_axes = {Axis::ulysses, Axis::ring, Axis::data};
 
-// The number of ranks along each axis.
-struct STRETTO_API MeshShape {
-  int tensor = 1, ulysses = 1, ring = 1, data = 1, pipeline = 1;
+// The number of ranks along each axis; 1 along those that are not named: MeshShape{{Axis::tensor, 2}, {Axis::data, 4}}.
+class STRETTO_API MeshShape {
+ public:
+  constexpr MeshShape() { sizes_.fill(1); }
+  constexpr MeshShape(std::initializer_list<std::pair<Axis, int>> sizes) : MeshShape() {
+    for (const auto& [axis, size] : sizes) (*this)[axis] = size;
+  }
+  constexpr int& operator[](Axis axis) { return sizes_[static_cast<std::size_t>(axis)]; }
+  constexpr int operator[](Axis axis) const { return sizes_[static_cast<std::size_t>(axis)]; }
+  constexpr auto operator<=>(const MeshShape&) const = default;
 
-  int size(Axis axis) const;
-  std::int64_t ranks() const;  // the product of the sizes
+  std::int64_t ranks() const;       // the product of the sizes
+  int ranks_over(Axes axes) const;  // of the sizes of these axes
   // The place of a rank of the job along an axis: rank = (((pipeline * data_size + data) * ring_size + ring) * ulysses_size
   // + ulysses) * tensor_size + tensor.
   int place(int rank, Axis axis) const;
@@ -59,6 +69,9 @@ struct STRETTO_API MeshShape {
   int gradient_ranks(Axes axes) const;  // the size of Mesh::gradient_group(axes)
   // Throws Error(invalid_argument) unless all sizes are at least 1 and their product is the number of ranks.
   void check(int ranks) const;
+
+ private:
+  std::array<int, all_axes.size()> sizes_;
 };
 
 // The ranks of a job as a grid of five axes, with a group for each set of axes that somebody communicates over. The tensor
@@ -72,7 +85,7 @@ class STRETTO_API Mesh {
 
   const Communicator& world() const { return world_; }
   const MeshShape& shape() const { return shape_; }
-  int size(Axis axis) const { return shape_.size(axis); }
+  int size(Axis axis) const { return shape_[axis]; }
   int rank(Axis axis) const { return shape_.place(world_.rank(), axis); }  // this rank's place along the axis
   // The ranks that differ from this rank in their places along these axes only, in the order of the job's ranks. Axes of
   // size 1 may be added to or left out of the set. Throws Error(invalid_argument) for a set that the constructor made no

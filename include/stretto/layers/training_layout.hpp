@@ -29,8 +29,8 @@ struct STRETTO_API TrainingLayout {
   // Returns the schedule, which takes long to make, or to read from its file, again.
   Schedule check() const;
   void check_sizes() const;  // all of check() but the schedule
-  std::int64_t microbatches() const { return global_batch / micro_batch / mesh.data; }
-  SequenceDivision division() const { return {mesh.ring, mesh.ulysses, sequence_layout}; }
+  std::int64_t microbatches() const { return global_batch / micro_batch / mesh[Axis::data]; }
+  SequenceDivision division() const { return {mesh[Axis::ring], mesh[Axis::ulysses], sequence_layout}; }
   TensorParallel tensor_parallel() const;  // for plans: it has no group
   ModelCut cut(const Schedule& schedule, int stage) const { return stages.cut(model, schedule, stage); }
 };

@@ -34,11 +34,11 @@ nlohmann::ordered_json layout_json(const FoundLayout& found) {
   const LayoutCost& cost = found.cost;
   nlohmann::ordered_json exposed = nlohmann::ordered_json::object();
   for (const auto& [group, seconds] : cost.exposed) exposed[group] = milliseconds(seconds);
-  return {{"tp", layout.mesh.tensor},
-          {"pp", layout.mesh.pipeline},
-          {"cp", layout.mesh.ring},
-          {"ulysses", layout.mesh.ulysses},
-          {"dp", layout.mesh.data},
+  return {{"tp", layout.mesh[Axis::tensor]},
+          {"pp", layout.mesh[Axis::pipeline]},
+          {"cp", layout.mesh[Axis::ring]},
+          {"ulysses", layout.mesh[Axis::ulysses]},
+          {"dp", layout.mesh[Axis::data]},
           {"sp", layout.divides_rows},
           {"micro_batch", layout.micro_batch},
           {"schedule", layout.stages.schedule_name},

@@ -155,10 +155,12 @@ class QuantizationRestorer {
 std::string layout_text(const ShardedParameters& parameters) {
   const MeshShape& mesh = parameters.mesh().shape();
   const ShardedParameters::Options& options = parameters.options();
-  return fmt::format("tp {} ulysses {} cp {} dp {} pp {} zero {} {} gradients {} units {} hpz {} qwz {} qgz {} nodes {}",
-                     mesh.tensor, mesh.ulysses, mesh.ring, mesh.data, mesh.pipeline, static_cast<int>(options.zero),
-                     name(options.dtype), name(options.gradients()), options.bytes_of_unit(), options.hpz_size,
-                     name(options.qwz), name(options.qgz), fmt::join(parameters.mesh().world().nodes(), " "));
+  std::string sizes;
+  for (const Axis axis : all_axes) sizes += fmt::format("{} {} ", short_name(axis), mesh[axis]);
+  return fmt::format("{}zero {} {} gradients {} units {} hpz {} qwz {} qgz {} nodes {}", sizes,
+                     static_cast<int>(options.zero), name(options.dtype), name(options.gradients()), options.bytes_of_unit(),
+                     options.hpz_size, name(options.qwz), name(options.qgz),
+                     fmt::join(parameters.mesh().world().nodes(), " "));
 }
 
 std::string error_name(const std::string& unit, Hop hop) { return fmt::format("error.{}.{}", name(hop), unit); }

@@ -45,12 +45,12 @@ BlockTimes::BlockTimes(const TrainingLayout& layout, bool splits, const Training
   tokens_ = static_cast<double>(tokens);
   own_tokens_ = static_cast<double>(tensor_.own_rows(tokens).count);
   hidden_ = static_cast<double>(layout.model.hidden);
-  ranks_tensor_ = layout.mesh.tensor;
+  ranks_tensor_ = layout.mesh[Axis::tensor];
   qkv_ = linear(hidden_, 3 * hidden_ / ranks_tensor_);
   projection_ = linear(hidden_ / ranks_tensor_, hidden_);
   up_ = linear(hidden_, 4 * hidden_ / ranks_tensor_);
   down_ = linear(4 * hidden_ / ranks_tensor_, hidden_);
-  const StepGroup group{layout.mesh.tensor, 1};
+  const StepGroup group{layout.mesh[Axis::tensor], 1};
   const std::int64_t elements = tokens * layout.model.hidden;
   // Links are described as they are when all ranks communicate. On shared cores the schedule's time counts ranks that wait
   // for a turn.
@@ -112,9 +112,9 @@ PartTime BlockTimes::attention() const {
   PartTime time;
   const MeshShape& mesh = layout_.mesh;
   if (system_.writes_scores) {
-    require(mesh.ring == 1 && mesh.ulysses == 1,
+    require(mesh[Axis::ring] == 1 && mesh[Axis::ulysses] == 1,
             "Attention that writes its scores cannot be divided over {} ring and {} ulysses ranks; leave both at 1.",
-            mesh.ring, mesh.ulysses);
+            mesh[Axis::ring], mesh[Axis::ulysses]);
     const auto sequence = static_cast<double>(layout_.model.sequence);
     const double head = hidden_ / static_cast<double>(layout_.model.heads);
     const double batch = static_cast<double>(layout_.micro_batch * layout_.model.heads) / ranks_tensor_;
@@ -132,11 +132,11 @@ PartTime BlockTimes::attention() const {
                                              .dtype = dtype_,
                                              .mask = layout_.mask,
                                              .division = layout_.division(),
-                                             .tensor = mesh.tensor},
+                                             .tensor = mesh[Axis::tensor]},
                                             &machine);
   for (const auto& [pass, result] : {std::pair{cost.forward, &time.forward}, {cost.backward, &time.input}}) {
     result->computing = pass.computing + cluster_.launch_seconds;
-    (mesh.ring > 1 ? result->ring : result->ulysses) = pass.exposed();
+    (mesh[Axis::ring] > 1 ? result->ring : result->ulysses) = pass.exposed();
   }
   return time;
 }

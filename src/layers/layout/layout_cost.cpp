@@ -18,11 +18,8 @@ PipelineShape pipeline_shape(const TrainingLayout& layout) {
   const std::int64_t microbatches = layout.microbatches();
   require(microbatches >= 1 && microbatches <= 1 << 22, "A step of {} microbatches cannot be planned; give 1 to {}.",
           microbatches, 1 << 22);
-  return {kind, layout.mesh.pipeline, static_cast<int>(microbatches), chunks};
+  return {kind, layout.mesh[Axis::pipeline], static_cast<int>(microbatches), chunks};
 }
-
-using MeshKey = std::tuple<int, int, int, int, int>;
-MeshKey mesh_key(const MeshShape& mesh) { return {mesh.tensor, mesh.ulysses, mesh.ring, mesh.data, mesh.pipeline}; }
 
 // The innermost level of links whose unit holds both ranks.
 const LinkLevel& level_between(const LinkModel& links, std::int64_t a, std::int64_t b) {
@@ -141,17 +138,23 @@ class LayoutCosts::Parts {
   }
 
   // What layouts that differ in their ZeRO stage only have in common.
-  using LayoutKey = std::tuple<MeshKey, std::int64_t, bool, bool, Recompute, bool, SequenceLayout, PipelineShape,
+  using LayoutKey = std::tuple<MeshShape, std::int64_t, bool, bool, Recompute, bool, SequenceLayout, PipelineShape,
                                std::vector<std::int64_t>>;
   static LayoutKey key_of(const TrainingLayout& layout, const PipelineShape& shape) {
-    return {mesh_key(layout.mesh),  layout.micro_batch,         layout.divides_rows,    layout.keeps_gathered,
-            layout.recompute.level, layout.recompute.partition, layout.sequence_layout, shape,
+    return {layout.mesh,
+            layout.micro_batch,
+            layout.divides_rows,
+            layout.keeps_gathered,
+            layout.recompute.level,
+            layout.recompute.partition,
+            layout.sequence_layout,
+            shape,
             layout.stages.blocks};
   }
 
   TrainingMemory state_memory_of(const TrainingLayout& layout, const PipelineShape& shape, int stage) {
-    const auto key = std::tuple(mesh_key(layout.mesh), layout.divides_rows, shape.kind, shape.chunks, stage,
-                                layout.sharding.zero, layout.stages.blocks);
+    const auto key = std::tuple(layout.mesh, layout.divides_rows, shape.kind, shape.chunks, stage, layout.sharding.zero,
+                                layout.stages.blocks);
     const auto found = state_memory_.find(key);
     if (found != state_memory_.end()) return found->second;
     Parameters parameters;
@@ -173,8 +176,8 @@ class LayoutCosts::Parts {
     PartTime block, embeddings, head;
   };
   const Times& times_of(const TrainingLayout& layout, const PipelineShape& shape) {
-    const auto key = std::tuple(layout.mesh.tensor, layout.mesh.ulysses, layout.mesh.ring, layout.micro_batch,
-                                layout.divides_rows, layout.keeps_gathered, layout.recompute.level,
+    const auto key = std::tuple(layout.mesh[Axis::tensor], layout.mesh[Axis::ulysses], layout.mesh[Axis::ring],
+                                layout.micro_batch, layout.divides_rows, layout.keeps_gathered, layout.recompute.level,
                                 layout.recompute.partition, shape.splits(), layout.sequence_layout);
     const auto found = times_.find(key);
     if (found != times_.end()) return found->second;
@@ -218,7 +221,7 @@ class LayoutCosts::Parts {
   double exchange_seconds(const TrainingLayout& layout, int from, int to, double bytes, bool same) {
     const MeshShape& mesh = layout.mesh;
     const LinkModel& links = cluster_.links;
-    const std::int64_t stride = ranks_ / mesh.pipeline;
+    const std::int64_t stride = ranks_ / mesh[Axis::pipeline];
     const LinkLevel& level = level_between(links, from * stride, to * stride);
     const LinkLevel& inner = links.levels.front();
     const auto seconds = [](const LinkLevel& link, double of) {
@@ -226,22 +229,22 @@ class LayoutCosts::Parts {
     };
     if (&level == &inner) return seconds(inner, bytes);
     const double sharing = std::max(1.0, static_cast<double>(inner.ranks) / inner.ports);
-    const bool scatters = same && mesh.tensor > 1 && inner.ranks % mesh.tensor == 0;
+    const bool scatters = same && mesh[Axis::tensor] > 1 && inner.ranks % mesh[Axis::tensor] == 0;
     if (!scatters) return seconds(level, bytes * sharing);
-    const double part = bytes / mesh.tensor;
+    const double part = bytes / mesh[Axis::tensor];
     return seconds(level, part * sharing) +
            collective_seconds(costs_, Collective::all_gather,
                               static_cast<std::int64_t>(bytes) / static_cast<std::int64_t>(size_of(layout.sharding.dtype)),
-                              layout.sharding.dtype, {mesh.tensor, 1}, false);
+                              layout.sharding.dtype, {mesh[Axis::tensor], 1}, false);
   }
 
   // The two ends exchange the gradients of their shares of the table.
   double table_seconds(const TrainingLayout& layout) {
-    if (layout.mesh.pipeline == 1) return 0;
-    const int tokens_ranks = layout.mesh.data * layout.mesh.ring * layout.mesh.ulysses;
-    const double elements = static_cast<double>(model_.vocabulary * model_.hidden) / layout.mesh.tensor;
+    if (layout.mesh[Axis::pipeline] == 1) return 0;
+    const int tokens_ranks = layout.mesh.ranks_over(token_axes);
+    const double elements = static_cast<double>(model_.vocabulary * model_.hidden) / layout.mesh[Axis::tensor];
     const double share = elements / tokens_ranks * static_cast<double>(size_of(layout.sharding.gradients()));
-    return exchange_seconds(layout, 0, layout.mesh.pipeline - 1, share, false);
+    return exchange_seconds(layout, 0, layout.mesh[Axis::pipeline] - 1, share, false);
   }
 
   std::optional<std::pair<DType, DType>> types_;  // of values and gradients
@@ -252,7 +255,7 @@ class LayoutCosts::Parts {
   CollectiveCosts costs_;
   Schedules schedules_;
   std::map<std::tuple<ScheduleKind, int, int, std::vector<std::int64_t>>, ModelCut> cuts_;
-  std::map<std::tuple<MeshKey, bool, ScheduleKind, int, int, ZeroStage, std::vector<std::int64_t>>, TrainingMemory>
+  std::map<std::tuple<MeshShape, bool, ScheduleKind, int, int, ZeroStage, std::vector<std::int64_t>>, TrainingMemory>
       state_memory_;
   std::map<std::tuple<LayoutKey, std::int64_t, int>, std::pair<std::int64_t, std::int64_t>> activations_;
   std::map<LayoutKey, double> least_seconds_;
@@ -271,15 +274,15 @@ void LayoutCosts::check(const MeshShape& mesh) const {
   mesh.check(static_cast<int>(parts_->ranks()));
   int stride = 1;
   for (const Axis axis : {Axis::tensor, Axis::ulysses, Axis::ring}) {
-    parts_->costs().place({mesh.size(axis), stride});
-    stride *= mesh.size(axis);
+    parts_->costs().place({mesh[axis], stride});
+    stride *= mesh[axis];
   }
-  parts_->costs().place({mesh.data * mesh.ring * mesh.ulysses, mesh.tensor});
+  parts_->costs().place({mesh.ranks_over(token_axes), mesh[Axis::tensor]});
 }
 
 TrainingMemory LayoutCosts::memory(const TrainingLayout& layout, int* stage) {
   TrainingMemory most;
-  for (int each = 0; each < layout.mesh.pipeline; ++each) {
+  for (int each = 0; each < layout.mesh[Axis::pipeline]; ++each) {
     const TrainingMemory memory = parts_->memory_of_stage(layout, each);
     if (each > 0 && memory.total() <= most.total()) continue;
     most = memory;
@@ -290,8 +293,8 @@ TrainingMemory LayoutCosts::memory(const TrainingLayout& layout, int* stage) {
 
 std::int64_t LayoutCosts::least_memory(const TrainingLayout& layout) {
   const std::int64_t first = parts_->memory_of_stage(layout, 0).total();
-  if (layout.mesh.pipeline == 1) return first;
-  return std::max(first, parts_->memory_of_stage(layout, layout.mesh.pipeline - 1).total());
+  if (layout.mesh[Axis::pipeline] == 1) return first;
+  return std::max(first, parts_->memory_of_stage(layout, layout.mesh[Axis::pipeline] - 1).total());
 }
 
 double LayoutCosts::least_seconds(const TrainingLayout& layout) { return parts_->least_seconds(layout); }

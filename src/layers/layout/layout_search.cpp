@@ -90,7 +90,11 @@ class Enumeration {
         const auto data = static_cast<int>(ranks / tensor / pipeline);
         if (std::int64_t{data} * tensor * pipeline != ranks) continue;
         if (space_.data && *space_.data != data) continue;
-        with_mesh({.tensor = tensor, .ulysses = ulysses, .ring = ring, .data = data, .pipeline = pipeline});
+        with_mesh({{Axis::tensor, tensor},
+                   {Axis::ulysses, ulysses},
+                   {Axis::ring, ring},
+                   {Axis::data, data},
+                   {Axis::pipeline, pipeline}});
       }
     }
   }
@@ -122,7 +126,7 @@ class Enumeration {
       with_batch(layout);
       return;
     }
-    const std::int64_t sequences = space_.global_batch / mesh.data;  // of a data-parallel rank
+    const std::int64_t sequences = space_.global_batch / mesh[Axis::data];  // of a data-parallel rank
     for (layout.micro_batch = 1; layout.micro_batch == 1 || layout.micro_batch <= std::min(sequences, most_sequences);
          layout.micro_batch *= 2) {
       if (layout.micro_batch > 1 && sequences % layout.micro_batch != 0) break;
@@ -148,8 +152,8 @@ class Enumeration {
         result.emplace_back(kind, space_.virtual_stages.value_or(usual_chunks(kind)));
         return;
       }
-      for (int chunks = 2; chunks <= most_chunks && std::int64_t{chunks} * layout.mesh.pipeline <= space_.model.layers;
-           ++chunks) {
+      for (int chunks = 2;
+           chunks <= most_chunks && std::int64_t{chunks} * layout.mesh[Axis::pipeline] <= space_.model.layers; ++chunks) {
         result.emplace_back(kind, chunks);
       }
     };
@@ -158,7 +162,7 @@ class Enumeration {
       return result;
     }
     // Without a pipeline, all schedules are gradient accumulation.
-    if (layout.mesh.pipeline == 1 && !space_.virtual_stages) return {{one_forward_one_backward, 1}};
+    if (layout.mesh[Axis::pipeline] == 1 && !space_.virtual_stages) return {{one_forward_one_backward, 1}};
     if (!space_.virtual_stages || *space_.virtual_stages == 1) add(one_forward_one_backward);
     if (!space_.virtual_stages || *space_.virtual_stages > 1) add(interleaved);
     if (!space_.may_split_backward) return result;
@@ -170,22 +174,22 @@ class Enumeration {
 
   void with_schedule(TrainingLayout& layout, ScheduleKind kind, int chunks) {
     const std::int64_t microbatches = layout.microbatches();
-    const std::int64_t parts = std::int64_t{layout.mesh.pipeline} * chunks;
+    const std::int64_t parts = std::int64_t{layout.mesh[Axis::pipeline]} * chunks;
     if (!allowed([&] {
           require(parts <= layout.model.layers,
                   "{} layers cannot be divided into {} parts; give fewer stages or virtual stages, or more layers.",
                   layout.model.layers, parts);
           require(parts * microbatches <= 1 << 22,
                   "{} microbatches through {} stages x {} chunks are more than 2^22 computations; give fewer.", microbatches,
-                  layout.mesh.pipeline, chunks);
-          require(kind != ScheduleKind::interleaved || microbatches % layout.mesh.pipeline == 0,
+                  layout.mesh[Axis::pipeline], chunks);
+          require(kind != ScheduleKind::interleaved || microbatches % layout.mesh[Axis::pipeline] == 0,
                   "interleaved needs a multiple of its {} stages as microbatches, not {}; choose another number, or 1f1b.",
-                  layout.mesh.pipeline, microbatches);
+                  layout.mesh[Axis::pipeline], microbatches);
         })) {
       return;
     }
     for (const bool rows : {false, true}) {
-      if (rows != divides_rows_.value_or(rows) || (rows && !divides_rows_ && layout.mesh.tensor == 1)) continue;
+      if (rows != divides_rows_.value_or(rows) || (rows && !divides_rows_ && layout.mesh[Axis::tensor] == 1)) continue;
       for (const Recompute level : recompute_levels) {
         if (level == recompute_.value_or(level)) with_recompute(layout, rows, level);
       }
@@ -197,7 +201,7 @@ class Enumeration {
     layout.keeps_gathered = space_.keeps_gathered;
     layout.recompute = {level, space_.partitions_activations};
     if (!allowed([&] { layout.check_sizes(); })) return;
-    const int ranks = layout.mesh.data * layout.mesh.ring * layout.mesh.ulysses;
+    const int ranks = layout.mesh.ranks_over(token_axes);
     for (const ZeroStage zero : zero_stages) {
       if (space_.zero ? zero != *space_.zero : ranks == 1 && zero != ZeroStage::none) continue;
       layouts_.emplace_back(layout).sharding.zero = zero;
@@ -217,11 +221,12 @@ class Enumeration {
 // recomputation, and ZeRO's stage.
 auto complexity(const TrainingLayout& layout) {
   const MeshShape& mesh = layout.mesh;
-  const int axes = (mesh.tensor > 1) + (mesh.pipeline > 1) + (mesh.ring > 1) + (mesh.ulysses > 1) + layout.divides_rows;
+  const int axes = (mesh[Axis::tensor] > 1) + (mesh[Axis::pipeline] > 1) + (mesh[Axis::ring] > 1) +
+                   (mesh[Axis::ulysses] > 1) + layout.divides_rows;
   const std::string& schedule = layout.stages.schedule_name;
-  const int order = mesh.pipeline == 1 || schedule == name(ScheduleKind::one_forward_one_backward) ? 0
-                    : schedule == name(ScheduleKind::interleaved)                                  ? 1
-                                                                                                   : 2;
+  const int order = mesh[Axis::pipeline] == 1 || schedule == name(ScheduleKind::one_forward_one_backward) ? 0
+                    : schedule == name(ScheduleKind::interleaved)                                         ? 1
+                                                                                                          : 2;
   return std::tuple(axes, order, layout.recompute.level, layout.sharding.zero);
 }
 

@@ -38,11 +38,12 @@ std::string refusal_text(const LayoutSpace& space, const LayoutSearch& search) {
 
 std::string to_string(const TrainingLayout& layout) {
   const MeshShape& mesh = layout.mesh;
-  std::string text = fmt::format("tp {}{} x pp {}", mesh.tensor, layout.divides_rows ? " (sp)" : "", mesh.pipeline);
-  if (mesh.ring > 1) text += fmt::format(" x cp {}", mesh.ring);
-  if (mesh.ulysses > 1) text += fmt::format(" x ulysses {}", mesh.ulysses);
-  text += fmt::format(" x dp {}, micro-batch {}", mesh.data, layout.micro_batch);
-  if (mesh.pipeline > 1) {
+  std::string text =
+      fmt::format("tp {}{} x pp {}", mesh[Axis::tensor], layout.divides_rows ? " (sp)" : "", mesh[Axis::pipeline]);
+  if (mesh[Axis::ring] > 1) text += fmt::format(" x cp {}", mesh[Axis::ring]);
+  if (mesh[Axis::ulysses] > 1) text += fmt::format(" x ulysses {}", mesh[Axis::ulysses]);
+  text += fmt::format(" x dp {}, micro-batch {}", mesh[Axis::data], layout.micro_batch);
+  if (mesh[Axis::pipeline] > 1) {
     text += fmt::format(", {}", layout.stages.schedule_name);
     if (layout.stages.virtual_stages > 1) text += fmt::format(" of {}", layout.stages.virtual_stages);
   }
@@ -53,12 +54,12 @@ std::string to_string(const TrainingLayout& layout) {
 std::string train_flags(const TrainingLayout& layout) {
   const MeshShape& mesh = layout.mesh;
   const ModelShape& model = layout.model;
-  std::string flags = fmt::format("--tp {} --pp {} --dp {}", mesh.tensor, mesh.pipeline, mesh.data);
+  std::string flags = fmt::format("--tp {} --pp {} --dp {}", mesh[Axis::tensor], mesh[Axis::pipeline], mesh[Axis::data]);
   if (layout.divides_rows) flags += " --sp";
   if (layout.keeps_gathered) flags += " --sp-keep-gathered";
-  if (mesh.ring > 1) flags += fmt::format(" --cp {} --cp-layout {}", mesh.ring, name(layout.sequence_layout));
-  if (mesh.ulysses > 1) flags += fmt::format(" --ulysses {}", mesh.ulysses);
-  if (mesh.pipeline > 1) {
+  if (mesh[Axis::ring] > 1) flags += fmt::format(" --cp {} --cp-layout {}", mesh[Axis::ring], name(layout.sequence_layout));
+  if (mesh[Axis::ulysses] > 1) flags += fmt::format(" --ulysses {}", mesh[Axis::ulysses]);
+  if (mesh[Axis::pipeline] > 1) {
     flags += fmt::format(" --schedule {}", layout.stages.schedule_name);
     if (layout.stages.virtual_stages > 1) flags += fmt::format(" --virtual-stages {}", layout.stages.virtual_stages);
   }

@@ -29,7 +29,7 @@ PlannedStage::PlannedStage(const TrainingLayout& layout, const Schedule& schedul
   own_hidden_ = own_tokens * token;
   own_number_ = own_tokens * statistic;
   head_input_ = tensor_.keeps_gathered ? hidden_ : own_hidden_;
-  const std::int64_t columns = (layout.model.vocabulary + layout.mesh.tensor - 1) / layout.mesh.tensor;
+  const std::int64_t columns = (layout.model.vocabulary + layout.mesh[Axis::tensor] - 1) / layout.mesh[Axis::tensor];
   logits_ = tokens_ * columns * bytes_of(layout.sharding.dtype);
   head_kept_ = own_hidden_ + head_input_ + 2 * own_number_ + logits_;
   const AttentionCost cost = attention_cost(attention());
@@ -85,7 +85,7 @@ std::int64_t PlannedStage::activation_bytes() const {
   }
   const std::int64_t messages = most_messages(schedule_, cut_.stage) * own_hidden_;
   // Tokens, targets and positions of a step, and of each microbatch three numbers per token that the loss is computed from.
-  const std::int64_t slots = layout_.global_batch / layout_.mesh.data;
+  const std::int64_t slots = layout_.global_batch / layout_.mesh[Axis::data];
   const bool has_head = cut_.stages.back() == cut_.stage;
   return slots * sequence_ * 3 * bytes_of(DType::i32) + (has_head ? microbatches() * 3 * number_ : 0) + messages + most;
 }
@@ -135,7 +135,7 @@ DividedAttention PlannedStage::attention() const {
           .dtype = layout_.sharding.dtype,
           .mask = layout_.mask,
           .division = layout_.division(),
-          .tensor = layout_.mesh.tensor};
+          .tensor = layout_.mesh[Axis::tensor]};
 }
 
 std::int64_t PlannedStage::ring_bytes() const { return of_attentions(stretto::ring_bytes(attention(), 0)); }

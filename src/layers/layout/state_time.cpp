@@ -22,7 +22,7 @@ double own_update_bytes(const ShardedParameters::Options& options) {
 
 double StageParameters::elements(const TrainingLayout& layout) const {
   const auto hidden = static_cast<double>(layout.model.hidden);
-  const double ranks = layout.mesh.tensor;
+  const double ranks = layout.mesh[Axis::tensor];
   double count = blocks * (12 * hidden * hidden / ranks + 7 * hidden / ranks + 6 * hidden);
   if (has_embeddings || has_head) count += std::ceil(static_cast<double>(layout.model.vocabulary) / ranks) * hidden;
   if (has_embeddings) count += static_cast<double>(layout.model.sequence) * hidden;
@@ -35,7 +35,7 @@ StateTime state_time(const TrainingLayout& layout, const StageParameters& parame
   const ShardedParameters::Options& options = layout.sharding;
   const MeshShape& mesh = layout.mesh;
   const double elements = parameters.elements(layout);
-  const int ranks = mesh.data * mesh.ring * mesh.ulysses;
+  const int ranks = mesh.ranks_over(token_axes);
   const ZeroStage zero = ranks > 1 ? options.zero : ZeroStage::none;
   StateTime time;
   const double bytes = system.update_bytes > 0 ? system.update_bytes : own_update_bytes(options);
@@ -45,9 +45,10 @@ StateTime state_time(const TrainingLayout& layout, const StageParameters& parame
   // Units of a weight matrix, or of as many bytes as units have at least.
   const auto gradient = static_cast<double>(size_of(options.gradients()));
   const auto hidden = static_cast<double>(layout.model.hidden);
-  const double unit = std::max(static_cast<double>(options.bytes_of_unit()) / gradient, 3 * hidden * hidden / mesh.tensor);
+  const double unit =
+      std::max(static_cast<double>(options.bytes_of_unit()) / gradient, 3 * hidden * hidden / mesh[Axis::tensor]);
   const double units = std::max(1.0, std::floor(elements / unit));
-  const StepGroup group{ranks, mesh.tensor};
+  const StepGroup group{ranks, mesh[Axis::tensor]};
   const auto seconds = [&](Collective kind, DType dtype) {
     return units *
            collective_seconds(costs, kind, static_cast<std::int64_t>(elements / units), dtype, group, cluster.narrow_sums);
@@ -71,7 +72,7 @@ StateTime state_time(const TrainingLayout& layout, const StageParameters& parame
   const double gather = seconds(Collective::all_gather, options.dtype);
   if (zero == ZeroStage::optimizer) {
     time.exposed = left(sum, backward) + left(gather, forward);
-  } else if (zero == ZeroStage::gradients || mesh.pipeline > 1) {
+  } else if (zero == ZeroStage::gradients || mesh[Axis::pipeline] > 1) {
     time.exposed = microbatches * left(sum, backward) + left(gather, forward);
   } else {
     const double again = layout.recompute.level == Recompute::full ? 2 : 1;  // gathers in backward

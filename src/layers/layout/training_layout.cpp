@@ -16,7 +16,7 @@ constexpr double most_parameters = 1e15, most_tokens = 1e15;
 
 Schedule TrainingLayout::check() const {
   check_sizes();
-  Schedule schedule = stages.schedule(mesh.pipeline, microbatches());
+  Schedule schedule = stages.schedule(mesh[Axis::pipeline], microbatches());
   cut(schedule, 0);  // throws if layers and stages do not fit
   return schedule;
 }
@@ -40,13 +40,13 @@ void TrainingLayout::check_sizes() const {
           "A global batch of {} sequences of {} tokens has more than {:.0g} tokens; give less.", global_batch,
           model.sequence, most_tokens);
   require(micro_batch >= 1 && global_batch >= 1 && global_batch % micro_batch == 0 &&
-              global_batch / micro_batch % mesh.data == 0,
+              global_batch / micro_batch % mesh[Axis::data] == 0,
           "A global batch of {} does not divide into microbatches of {} on {} data-parallel ranks.", global_batch,
-          micro_batch, mesh.data);
-  model.block().check_heads(mesh.tensor, mesh.ulysses);
+          micro_batch, mesh[Axis::data]);
+  model.block().check_heads(mesh[Axis::tensor], mesh[Axis::ulysses]);
   division().check(model.sequence);
   sharding.check(mesh);
-  require(!divides_rows || mesh.tensor > 1,
+  require(!divides_rows || mesh[Axis::tensor] > 1,
           "Sequence parallelism divides rows over the ranks of a tensor-parallel group, and this group has 1; give it more "
           "ranks, or leave rows whole.");
   require(!keeps_gathered || divides_rows,
@@ -55,7 +55,7 @@ void TrainingLayout::check_sizes() const {
 }
 
 TensorParallel TrainingLayout::tensor_parallel() const {
-  return {.planned_ranks = mesh.tensor, .divides_rows = divides_rows, .keeps_gathered = keeps_gathered};
+  return {.planned_ranks = mesh[Axis::tensor], .divides_rows = divides_rows, .keeps_gathered = keeps_gathered};
 }
 
 std::int64_t StagePlan::all_sent() const {
@@ -75,10 +75,10 @@ StagePlan plan_stage(const TrainingLayout& layout, const Schedule& schedule, int
   if (layout.saves_in_background) plan.memory.buffers += snapshot_memory(parameters, mesh, layout.sharding);
   const int passes = layout.recompute.level == Recompute::full ? 3 : 2;
   plan.sent = state_traffic(parameters, mesh, layout.sharding, layout.microbatches(), passes);
-  if (mesh.tensor > 1) plan.sent[group_name(Axis::tensor)] += planned.tensor_parallel_bytes();
-  if (mesh.ring > 1) plan.sent[group_name(Axis::ring)] += planned.ring_bytes();
-  if (mesh.ulysses > 1) plan.sent[group_name(Axis::ulysses)] += planned.ulysses_bytes();
-  if (mesh.pipeline > 1) plan.sent[group_name(Axis::pipeline)] += planned.message_bytes();
+  if (mesh[Axis::tensor] > 1) plan.sent[group_name(Axis::tensor)] += planned.tensor_parallel_bytes();
+  if (mesh[Axis::ring] > 1) plan.sent[group_name(Axis::ring)] += planned.ring_bytes();
+  if (mesh[Axis::ulysses] > 1) plan.sent[group_name(Axis::ulysses)] += planned.ulysses_bytes();
+  if (mesh[Axis::pipeline] > 1) plan.sent[group_name(Axis::pipeline)] += planned.message_bytes();
   return plan;
 }
 

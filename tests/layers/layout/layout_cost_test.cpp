@@ -48,7 +48,7 @@ TEST(LayoutCost, CountsTheModelsOperations) {
 // Of 4 x 8 f32, 128 bytes: two in each pass of a block, one for the embeddings and one for the logits' input. Two ranks send
 // them in 128 ns.
 TEST(LayoutCost, ExchangesOfTensorParallelismByHand) {
-  const TrainingLayout layout = tiny_layout({.tensor = 2});
+  const TrainingLayout layout = tiny_layout({{Axis::tensor, 2}});
   const TrainingSystem blocking{.overlaps_products = false, .overlaps_weights = false};
   LayoutCosts costs(layout.model, machine_without_memory_time(), 2, blocking);
   EXPECT_NEAR(costs.cost(layout).exposed.at("tp"), (2 * 4 + 2) * 128e-9, 1e-12);
@@ -58,7 +58,7 @@ TEST(LayoutCost, ExchangesOfTensorParallelismByHand) {
 
 // Gradients of 1,936 f32 (parameters()) on two ranks, behind backward.
 TEST(LayoutCost, SumsOfGradientsByHand) {
-  const TrainingLayout layout = tiny_layout({.data = 2}, 2);
+  const TrainingLayout layout = tiny_layout({{Axis::data, 2}}, 2);
   LayoutCosts costs(layout.model, machine_without_memory_time(), 2, {.hidden_sums = 0});
   const double bytes = 4.0 * static_cast<double>(layout.model.parameters());
   EXPECT_NEAR(costs.cost(layout).exposed.at("dp"), bytes / 1e9, 0.01 * bytes / 1e9);  // reduce-scatter and all-gather
@@ -77,14 +77,15 @@ TEST(LayoutCost, GroupsOfOneRankANodeHideAnotherPartOfTheirSums) {
   cluster.links.levels.back().ranks = 0;
   const TrainingSystem on_nodes{.hidden_sums = 1, .hidden_sums_between = 0},
       between{.hidden_sums = 0, .hidden_sums_between = 1};
-  for (const MeshShape& mesh : {MeshShape{.data = 4}, {.tensor = 2, .data = 2}, {.data = 2, .pipeline = 2}}) {
+  for (const MeshShape& mesh :
+       {MeshShape{{Axis::data, 4}}, {{Axis::tensor, 2}, {Axis::data, 2}}, {{Axis::data, 2}, {Axis::pipeline, 2}}}) {
     const auto exposed = [&](const TrainingSystem& system) {
       TrainingLayout layout = tiny_layout(mesh, 4);
       layout.sharding.unit_bytes = 1;
       return LayoutCosts(layout.model, cluster, 4, system).cost(layout).exposed.at("dp");
     };
-    const bool one_a_node = mesh.tensor == 2;
-    EXPECT_LT(exposed(one_a_node ? between : on_nodes), exposed(one_a_node ? on_nodes : between) / 2) << mesh.tensor;
+    const bool one_a_node = mesh[Axis::tensor] == 2;
+    EXPECT_LT(exposed(one_a_node ? between : on_nodes), exposed(one_a_node ? on_nodes : between) / 2) << mesh[Axis::tensor];
     EXPECT_EQ(exposed({.hidden_sums = 0.5}), exposed({.hidden_sums = 0.5, .hidden_sums_between = 0.5}));
   }
 }
@@ -116,7 +117,7 @@ TEST(LayoutCost, ContinuesSchedulesAtTheirPace) {
 
 // Without messages, stages that are alike, and 1f1b: the bubble is (p - 1) / m (Narayanan et al. 2021).
 TEST(LayoutCost, BubbleOfAPipelineOfEqualStages) {
-  TrainingLayout layout = tiny_layout({.pipeline = 2}, 16);
+  TrainingLayout layout = tiny_layout({{Axis::pipeline, 2}}, 16);
   layout.model.vocabulary = 1;
   layout.model.hidden = 256;
   LayoutCosts costs(layout.model, machine_without_memory_time(1e18), 2);
@@ -150,9 +151,9 @@ TEST(LayoutCost, MemoryIsThatOfTheTrainersPlan) {
 // Two ranks on one core: together they take the time of both, and a stage that waits leaves its time to the other.
 TEST(LayoutCost, RanksThatTakeTurns) {
   TrainingCluster cluster = machine_without_memory_time(1e18);
-  const TrainingLayout data = tiny_layout({.data = 2}, 2);
+  const TrainingLayout data = tiny_layout({{Axis::data, 2}}, 2);
   const double alone = seconds_of(data, cluster);
-  TrainingLayout stages = tiny_layout({.pipeline = 2}, 1);  // the second stage begins when the first one is done
+  TrainingLayout stages = tiny_layout({{Axis::pipeline, 2}}, 1);  // the second stage begins when the first one is done
   const double in_order = seconds_of(stages, cluster);
   stages.global_batch = 8;
   const double of_two = seconds_of(stages, cluster);
@@ -168,8 +169,11 @@ TEST(LayoutCost, RefusesGroupsThatNodesCut) {
   TrainingCluster cluster = machine_without_memory_time();
   cluster.links = {{{"node", 4, 0, 0, 1, 4}, {"network", 0, 0, 0, 1}}, 1e21};
   const LayoutCosts costs(tiny_layout().model, cluster, 12);
-  EXPECT_THAT(sentence_of([&] { costs.check({.tensor = 3, .data = 4}); }), testing::HasSubstr("Nodes of 4 ranks would cut"));
-  costs.check({.tensor = 4, .data = 3});
+  EXPECT_THAT(sentence_of([&] {
+                costs.check({{Axis::tensor, 3}, {Axis::data, 4}});
+              }),
+              testing::HasSubstr("Nodes of 4 ranks would cut"));
+  costs.check({{Axis::tensor, 4}, {Axis::data, 3}});
 }
 
 }  // namespace

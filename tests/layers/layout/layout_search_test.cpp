@@ -34,7 +34,8 @@ std::vector<double> times_of(const std::vector<FoundLayout>& layouts) {
 
 int axes_of(const TrainingLayout& layout) {
   const MeshShape& mesh = layout.mesh;
-  return (mesh.tensor > 1) + (mesh.pipeline > 1) + (mesh.ring > 1) + (mesh.ulysses > 1) + layout.divides_rows;
+  return (mesh[Axis::tensor] > 1) + (mesh[Axis::pipeline] > 1) + (mesh[Axis::ring] > 1) + (mesh[Axis::ulysses] > 1) +
+         layout.divides_rows;
 }
 
 // The fastest first.
@@ -122,10 +123,10 @@ TEST(LayoutSearch, DividesSequencesThatFitNoOtherWay) {
   space.ring = space.ulysses = std::nullopt;
   const LayoutSearch divided = search_layouts(space, cluster, 1);
   ASSERT_FALSE(divided.best.empty());
-  EXPECT_EQ(divided.best.front().layout.mesh.data, 1);
+  EXPECT_EQ(divided.best.front().layout.mesh[Axis::data], 1);
   space.model.sequence = 2047;  // of which no rank would keep 1024 tokens
   for (const TrainingLayout& layout : all_layouts(space, LayoutCosts(space.model, cluster, space.ranks))) {
-    EXPECT_EQ(layout.mesh.ring * layout.mesh.ulysses, 1);
+    EXPECT_EQ(layout.mesh[Axis::ring] * layout.mesh[Axis::ulysses], 1);
   }
 }
 

@@ -28,7 +28,7 @@ class DataParallel : public OverlapCase {
  public:
   DataParallel(const Communicator& world, const OverlapSizes& sizes)
       : sizes_(sizes),
-        mesh_(world, {.data = world.size()}),
+        mesh_(world, {{stretto::Axis::data, world.size()}}),
         clock_(sizes.layers),
         dy_({sizes.rows, sizes.hidden}, sizes.dtype),
         dx_({sizes.rows, sizes.hidden}, sizes.dtype) {
