@@ -22,8 +22,8 @@ void ensure(bool condition, fmt::format_string<Args...> sentence, Args&&... args
   if (!condition) fail(ErrorCode::internal, sentence, std::forward<Args>(args)...);
 }
 
-// The system's text for an errno; where descriptors have run out, with the limit and how to raise it. The argument is a
-// copy, so that formatting cannot change it.
+// The system's text for an errno. If descriptors have run out, it also names the limit and how to raise it. `error` is a
+// copy, since formatting may change errno.
 std::string errno_text(int error);
 bool lacks_descriptors(int error);
 

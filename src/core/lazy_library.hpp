@@ -7,7 +7,7 @@ namespace stretto {
 // of Stretto only: a program that does not use the part neither needs the library nor spends time and memory on it.
 class LazyLibrary {
  public:
-  // soname: as the linker would record it. purpose: who needs it, as the subject of a sentence in the plural.
+  // soname: as the linker would record it. purpose: the subject, in the plural, of the sentence "... need(s) the library".
   constexpr LazyLibrary(const char* soname, const char* purpose) : soname_(soname), purpose_(purpose) {}
   // Throws Error(unavailable) with the loader's reason if the library is missing, or has no such function. Any thread.
   void* function(const char* name);
@@ -18,7 +18,7 @@ class LazyLibrary {
   std::atomic<void*> handle_ = nullptr;  // never closed: functions are called until the process ends
 };
 
-// A function of it, called like the function itself: once found, through one pointer.
+// A function of a LazyLibrary, called like the function itself. The first call looks it up.
 template <class Signature>
 class LazyFunction;
 template <class Result, class... Arguments>
@@ -51,8 +51,8 @@ class LazyFunction<Result(Arguments...)> {
 #define STRETTO_TEXT_OF(number) #number
 #define STRETTO_SONAME(name, major) "lib" name ".so." STRETTO_TEXT_OF(major)
 
-// The body of a function that is declared by the library's header: calls the library's. For what the headers of others call,
-// which the linker looks for by name.
+// The body of a function that the library's header declares: it calls the library's own. Needed if headers of others call
+// the function, since the linker then looks for its name.
 #define STRETTO_FORWARD(library, name, ...)                                                \
   static constinit stretto::LazyFunction<decltype(name)> forward{stretto::library, #name}; \
   return forward(__VA_ARGS__)

@@ -248,7 +248,7 @@ std::string choice_setting(const std::string& name) {
 void check_settings() {
   for (char** entry = environ; *entry != nullptr; ++entry) {
     if (std::strncmp(*entry, "STRETTO_", 8) != 0) continue;
-    if (std::strncmp(*entry, "STRETTO_TEST_", 13) == 0) continue;  // what tests read, programs that they start inherit
+    if (std::strncmp(*entry, "STRETTO_TEST_", 13) == 0) continue;  // tests' own; programs that they start inherit them
     const std::string text = *entry;
     const std::string name = text.substr(0, text.find('='));
     const Rule* rule = find(name);

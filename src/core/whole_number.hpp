@@ -4,8 +4,8 @@
 
 namespace stretto {
 
-// The whole number from least to most that value, of a class of nlohmann, is; nullopt if it is anything else. Json's own
-// conversion cuts off what does not fit, and that of a fraction beyond an int's range is undefined.
+// Returns `value`, of a class of nlohmann, if it is a whole number from least to most, else nullopt. Json's own conversion
+// truncates a number that does not fit, and is undefined for a fraction beyond an int's range.
 template <class Json>
 std::optional<int> whole_number(const Json& value, int least, int most) {
   if (!value.is_number_integer()) return std::nullopt;

@@ -61,7 +61,7 @@ bool OpenCalls::is_behind(const OperationId& later, const OpenCall& first) const
   return call != calls_.end() && !call->begun && std::ranges::find_first_of(call->order, first.order) != call->order.end();
 }
 
-// In a wait for a call that has its place behind this one, too.
+// Also true if the caller waits for a call that cannot begin before this one has ended.
 bool OpenCalls::only_caller_waits_for(const OpenCall& call) const {
   if (several_callers_ || !caller_) return false;
   const Work::State* const awaited = *caller_;

@@ -15,22 +15,21 @@
 
 namespace stretto {
 
-// The same on all ranks that take part. group_id: Partners::group_id.
+// Equal on all ranks that take part in the operation. group_id: Partners::group_id.
 OperationId id_of(const Record& record, std::uint64_t group_id, int rank_in_group);
 
 // An operation that this rank has called, and that has not ended.
 struct OpenCall {
   OperationId id;
-  std::string text;                // for sentences
-  std::vector<int> ranks;          // of the job, that take part
-  std::vector<const void*> order;  // the streams and communicators in which it has its place
+  std::string text;                // for error messages
+  std::vector<int> ranks;          // the ranks of the job that take part
+  std::vector<const void*> order;  // the streams and communicators that run it in order
   std::shared_ptr<Work::State> work;
   bool begun = false;
 };
 
-// The open calls of a rank, for STRETTO_CHECK=1: whether one operation can only begin when another one has ended, on this
-// rank. If ranks wait in a circle, each in an operation that the next one cannot begin before its own has ended, then none
-// will ever end. Any thread may call any function.
+// The open calls of a rank, for STRETTO_CHECK=1: they tell whether an operation can begin on this rank only after another
+// one has ended. If such waits form a cycle of ranks, none of them will ever end. Any thread may call any function.
 class OpenCalls {
  public:
   // A call, from now until this object is destroyed. `calls` must outlive it.
@@ -48,8 +47,8 @@ class OpenCalls {
     std::list<OpenCall>::iterator at_;
   };
 
-  // An operation that is under way and must end before `wanted` begins: the first one that has this rank of the job among
-  // its own, or else the first.
+  // The operation that has begun and must end before `wanted` begins: the first one that `rank` (of the job) takes part in,
+  // or else the first.
   std::optional<OpenCall> in_the_way_of(const OperationId& wanted, int rank) const;
   // Whether `later` can only begin when the open call `first` has ended.
   bool comes_after(const OperationId& later, const OpenCall& first) const;
@@ -61,7 +60,7 @@ class OpenCalls {
   mutable std::mutex mutex_;
   std::list<OpenCall> calls_;                                // in the order of the calls
   std::map<std::uint64_t, std::uint64_t> called_;            // the last number called, by OperationId::series
-  std::shared_ptr<std::atomic<const Work::State*>> caller_;  // the work for which the thread waits that has made all calls
+  std::shared_ptr<std::atomic<const Work::State*>> caller_;  // the work that the only calling thread waits for
   bool several_callers_ = false;
 };
 

@@ -60,7 +60,7 @@ RankContext::~RankContext() {
   if (std::uncaught_exceptions() > exceptions_at_start_) job_->abort("an exception ended it.");
   leaves_ = true;
   job_->leave(leave_timeout_);
-  // The thread that has heard of a failure may not have come to write the file yet.
+  // The thread that was told of a failure may not have written the flight file yet.
   try {
     job_->check();
   } catch (const std::exception& error) {

@@ -35,7 +35,7 @@ class RankContext final : private JobObserver {
   void set_leave_timeout(double seconds) { leave_timeout_ = seconds; }
   // Writes this rank's last operations (collectives/ledger/flight.hpp), and returns the path.
   std::string write_flight(const std::string& directory, const std::string& reason);
-  std::mutex issue_mutex;  // held while operations get their turns and their places in streams
+  std::mutex issue_mutex;  // held while a call gets its turns in its communicators and its places in streams
   // The number of the next communicator whose first member is this rank. Several threads may make communicators.
   std::atomic<std::uint64_t> next_group = 1;
 
@@ -55,7 +55,7 @@ class RankContext final : private JobObserver {
   int exceptions_at_start_;
   std::uint64_t job_name_ = 0;  // in flight files
   std::atomic<bool> leaves_ = false;
-  std::atomic<bool> wrote_flight_ = false;  // because of a failure: what comes after the first one is a consequence
+  std::atomic<bool> wrote_flight_ = false;  // after the first failure; later ones are its consequences
   UnwindingNotice notice_;
 };
 

@@ -30,7 +30,7 @@
 namespace stretto {
 namespace {
 
-// Else a socket of the job could become the standard output, and get what is printed there.
+// Opens closed ones of descriptors 0 to 2: else a socket of the job could become stdout and receive what is printed.
 void open_standard_descriptors() {
   for (int descriptor = 0; descriptor <= STDERR_FILENO; ++descriptor) {
     if (fcntl(descriptor, F_GETFD) >= 0 || errno != EBADF) continue;
@@ -53,8 +53,8 @@ void report(int rank, int size, const std::string& sentence) {
   std::fputs(line.c_str(), stderr);
 }
 
-// The thread of a body that has called fork(): in the child, which owns neither the job nor the process's other threads,
-// this ends the process as a body's return or error does.
+// Detects that a body has called fork(). The child owns neither the job nor the process's other threads: when its copy of
+// the body returns or throws, end_child() ends the child.
 class BodyProcess {
  public:
   bool is_child() const { return forks_ != forks; }
@@ -68,7 +68,7 @@ class BodyProcess {
   int forks_ = forks;
 };
 
-// The bodies of ranks that are threads. A thread cannot be ended: an error that waited for all of them might never be seen.
+// The bodies of ranks that are threads. A thread cannot be ended: an error that waited for all bodies might never be seen.
 class RunningBodies {
  public:
   explicit RunningBodies(int ranks) {
@@ -79,7 +79,7 @@ class RunningBodies {
     ranks_.erase(rank);
     ended_.notify_all();
   }
-  // Waits so long for all of them; returns a sentence about those that still run.
+  // Waits at most `patience` for all bodies. Returns a sentence about those that still run, or "".
   std::string after(std::chrono::seconds patience) {
     std::unique_lock lock(mutex_);
     if (ended_.wait_for(lock, patience, [&] { return ranks_.empty(); })) return "";
@@ -94,7 +94,7 @@ class RunningBodies {
 };
 constexpr std::chrono::seconds seconds_to_return{2};
 
-// forked: whether fork_ranks() reads the status.
+// forked: fork_ranks() reads the returned status.
 int run_guarded(int rank, int size, const std::function<Communicator()>& join, const RankBody& body, bool forked = false) {
   Communicator world;
   std::string sentence;
@@ -178,7 +178,7 @@ int launch(int nproc, const RankBody& body, const LaunchOptions& options) {
           close(point.listener);
           own.listener = -1;
         }
-        setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);  // by this, ranks choose GPUs of their own
+        setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);  // each rank chooses its GPU by it
         return run_guarded(
             rank, nproc, [&] { return join(rank, nproc, own, true); }, body, true);
       };

@@ -3,10 +3,9 @@
 
 namespace stretto {
 
-// The guarantees of a collective: the sizes of every rank's buffers, their places in place, and the elements that each
-// rank's input and output must hold. Elements are numbered. If ranks contribute to the same result, equal numbers are
-// reduced with each other; otherwise a number also identifies the rank that owns the element. The plans' requests must
-// agree.
+// The guarantees of a collective: the sizes of every rank's buffers, how input and output overlap in place, and the elements
+// that each rank's input and output must hold. Elements are numbered. Ranks that contribute to one result use the same
+// number for it; otherwise a number also identifies the rank that owns the element. The requests of `plans` must agree.
 class CollectiveContract {
  public:
   explicit CollectiveContract(const std::vector<Plan>& plans)

@@ -3,8 +3,8 @@
 
 namespace stretto {
 
-// Throws Error(invalid_argument) if the algorithm does not support the method's lanes, pieces or parts. quantized: for a
-// quantized collective, which may have others.
+// Throws Error(invalid_argument) if the algorithm does not support the method's lanes, pieces or parts. quantized: the
+// method is for a quantized collective; more algorithms then take pieces.
 void check_method(const Method& method, bool quantized);
 
 }  // namespace stretto

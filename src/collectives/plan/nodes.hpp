@@ -72,7 +72,7 @@ class Nodes {
     return ranks;
   }
 
-  std::vector<int> firsts_;  // by node, and the number of ranks
+  std::vector<int> firsts_;  // the first rank of each node, then the number of ranks
 };
 
 }  // namespace stretto

@@ -53,7 +53,7 @@ class Shares {
   int ranks_;
   std::int64_t total_;
   std::int64_t each_;                 // -1: balanced or listed
-  std::vector<std::int64_t> begins_;  // of listed shares, and the total
+  std::vector<std::int64_t> begins_;  // of listed shares; the last is the total
 };
 
 // The most elements that any rank puts into a packet.
@@ -64,8 +64,7 @@ inline std::int64_t packet_elements(const PlanRequest& request) {
 }
 
 // In place, the number of elements from the start of the output to the start of the input. A gather's input is its share of
-// the output, and a scatter's output is its share of the input (the number is then negative); in other collectives the two
-// are the same.
+// the output. A scatter's output is its share of the input, so the number is negative. Others have one buffer: 0.
 inline std::int64_t input_behind_output(const PlanRequest& request) {
   if (!counts_shares(request.collective)) return 0;
   const std::int64_t share = Shares::of(request).begin(request.rank);
@@ -73,8 +72,7 @@ inline std::int64_t input_behind_output(const PlanRequest& request) {
   return gathers ? share : -share;
 }
 
-// Ranks and buffers of a plan that is a part of a larger one. Its input, output and scratch begin at the given
-// offsets of the buffers named.
+// The buffers of a plan that is a part of a larger one: its input, output and scratch begin at these offsets.
 struct Placement {
   Slice input, output;  // counts do not matter
   std::int64_t scratch = 0;
@@ -85,7 +83,7 @@ struct Placement {
 // the round, next_lane() the lane.
 class PlanBuilder {
  public:
-  // expected_steps: of the first lane, for which memory is reserved. Most plans of trees have no more than 8.
+  // expected_steps: the steps of the first lane to reserve memory for. Most plans of trees have no more than 8.
   explicit PlanBuilder(const PlanRequest& request, std::size_t expected_steps = 8) {
     plan_.request = request;
     add_lane(expected_steps);

@@ -4,9 +4,9 @@
 
 namespace stretto {
 
-// What is wrong with a JSON text, for a sentence of the caller's. nlohmann's texts are "[json.exception.parse_error.101]
-// parse error at line 1, column 2: syntax error while parsing value - ..." and "[json.exception.out_of_range.403] key 'a'
-// not found".
+// The reason in an exception of nlohmann, as a part of the caller's sentence. nlohmann's own texts are
+// "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error while parsing value - ..." and
+// "[json.exception.out_of_range.403] key 'a' not found".
 inline std::string json_error_text(const std::exception& error) {
   const std::string text = error.what();
   const std::size_t place = text.find("line ");

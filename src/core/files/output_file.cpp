@@ -25,7 +25,7 @@ bool is_link(const fs::path& path) {
   return fs::is_symlink(fs::symlink_status(path, ignored));
 }
 
-// A file behind such a path belongs to a process that has it open.
+// Such a path names a file that a process has open: it must not be replaced.
 bool is_in_proc(const fs::path& path) {
   return path.string().starts_with("/proc/") || path.string().starts_with("/dev/fd/");
 }
@@ -38,7 +38,7 @@ fs::path target_of(fs::path path) {
   return path;
 }
 
-// The kind and the permissions of what is behind a path; nothing if there is none, or if that cannot be told.
+// The kind and permissions of the file at `path`; st_mode is 0 if there is no file or stat() fails.
 struct stat status_of(const fs::path& path) {
   struct stat status {};
   if (stat(path.c_str(), &status) != 0) status.st_mode = 0;
@@ -120,7 +120,7 @@ void write_output_file(const std::string& path, std::string_view content, const 
   file.finish();
 }
 
-// A pipe that is opened and closed would end for its reader.
+// Does not open a pipe: closing it again would be the end of file for its reader.
 void check_output_file(const std::string& path, const std::string& called) {
   const fs::path target = target_of(path);
   if (is_replaced(target, status_of(target)) || is_link(target)) {

@@ -26,7 +26,7 @@ struct OpenFile {
 }  // namespace
 
 std::string text_of_file(const std::string& path, const std::string& what) {
-  const OpenFile file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};  // else a FIFO would wait for its writer
+  const OpenFile file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};  // else a FIFO blocks until it has a writer
   require(file.number >= 0, "{} cannot be read: {}.", what, errno_text(errno));
   struct stat status {};
   fstat(file.number, &status);
