@@ -52,7 +52,7 @@ class Gpu {
   virtual bool is_device_memory(const void* pointer) = 0;
   // Copies between any two memories. A copy from or to ordinary (not pinned) host memory blocks the caller, as in CUDA.
   virtual void copy(void* to, const void* from, std::size_t bytes, GpuStream stream) = 0;
-  // Copies `bytes` of each of so many rows, which begin every to_step and from_step bytes.
+  // Copies `rows` rows of `bytes` each, which begin to_step and from_step bytes after each other.
   virtual void copy_rows(void* to, std::size_t to_step, const void* from, std::size_t from_step, std::size_t bytes,
                          std::int64_t rows, GpuStream stream) = 0;
   virtual void zero(void* memory, std::size_t bytes, GpuStream stream) = 0;

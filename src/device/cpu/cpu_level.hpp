@@ -26,7 +26,7 @@ inline hwy::ChosenTarget& cap_cpu_level() {
 // used before and cannot be capped any more.
 void cap_onednn();
 
-// HWY_DYNAMIC_DISPATCH within the level, without its call of a function of another library.
+// HWY_DYNAMIC_DISPATCH limited to the level, without its function call into Highway's library.
 #if (HWY_TARGETS & (HWY_TARGETS - 1)) == 0
 #define STRETTO_DISPATCH(kernel) (::stretto::kernels::cpu::cap_cpu_level(), HWY_DYNAMIC_DISPATCH(kernel))
 #else

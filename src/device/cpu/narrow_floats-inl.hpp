@@ -104,8 +104,8 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> narrow_normal_pairs(D d, hn::Vec<D> 
 }
 
 #if HWY_TARGET == HWY_AVX3 && !defined(__clang__)
-// In one instruction, which makes subnormal numbers zero. As assembly, since no target of Highway 1.0 has it, and GCC does
-// not ask whether the function's target does.
+// One instruction, which makes subnormal numbers zero. In assembly, since no target of Highway 1.0 has it, and GCC does not
+// check assembly against the function's target.
 HWY_INLINE hn::Vec<hn::ScalableTag<std::uint16_t, -1>> narrow_normal(hn::ScalableTag<float> d, Type<bf16> type,
                                                                      hn::Vec<hn::ScalableTag<float>> v) {
   const hn::ScalableTag<std::uint16_t, -1> narrow_tag;

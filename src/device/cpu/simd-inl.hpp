@@ -189,7 +189,7 @@ HWY_INLINE Two<hn::Vec<D>> store_result(D d, Two<hn::Vec<D>> v, T* to, TwoVector
   return {store_result(d, v.first, to), store_result(d, v.second, to + hn::Lanes(d))};
 }
 
-// For long chains of dependent instructions: more of them are under way.
+// For long chains of dependent instructions: four chains are in flight.
 struct FourVectors {
   static constexpr std::int64_t vectors = 4;
 };
@@ -223,7 +223,7 @@ HWY_INLINE void for_each_vector(D d, std::int64_t count, Body body) {
   if (i < count) body(i, FirstLanes{static_cast<std::size_t>(count - i)});
 }
 
-// The same, for several vectors at once as long as there are as many.
+// The same for several vectors at a time, then for one at a time at the end.
 template <class Several, class D, class Body>
 HWY_INLINE void for_each_of(D d, std::int64_t count, Body body) {
   const auto step = Several::vectors * static_cast<std::int64_t>(hn::Lanes(d));

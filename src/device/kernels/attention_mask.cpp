@@ -46,7 +46,7 @@ std::int64_t pairs_at(const TokenRun& queries, const TokenRun& keys, std::int64_
   const std::int64_t step = multiple / common;
   if (step > 1) first += modulo(-zeroth / common * inverse_of(stride / common, step) - first, step);
   if (first > last) return 0;
-  // As many pairs have the difference e as the overlap of [0, i) and [e, e + j) is long: a trapezoid over e.
+  // The number of pairs with difference e is the length of the overlap of [0, i) and [e, e + j): a trapezoid over e.
   const std::int64_t count = (last - first) / step + 1;
   return sum_of_ramp(first + j, step, count) - sum_of_ramp(first, step, count) - sum_of_ramp(first + j - i, step, count) +
          sum_of_ramp(first - i, step, count);
@@ -64,7 +64,7 @@ std::int64_t pairs_of(const AttentionMask& mask, const TokenRun& queries, const 
   const TokenRun aligned{queries.first, keys.stride, queries.count};
   std::int64_t sum = pairs_at(aligned, keys, 0, mask.near(), 1);
   if (!mask.sparse()) return sum;
-  // Beyond the near keys: the first ones of the sequence, multiples of the stride, and not twice what is both.
+  // Keys farther away: the sequence's first ones, plus those at multiples of the stride, minus those that are both.
   const std::int64_t global = std::clamp<std::int64_t>(ceiling_of(mask.global - keys.first, keys.stride), 0, keys.count);
   const TokenRun first_keys{keys.first, keys.stride, global};
   sum += pairs_at(aligned, first_keys, mask.near(), INT64_MAX, 1);

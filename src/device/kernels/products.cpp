@@ -14,7 +14,7 @@ struct Extents {
   std::int64_t rows, columns;
 };
 Extents extents(const Tensor& x, Transpose transpose) {
-  std::int64_t rows = 1;  // Tensor::rows() cannot tell how many rows of no columns there are
+  std::int64_t rows = 1;  // Tensor::rows() cannot count rows without columns
   for (std::size_t i = 0; i + 1 < x.shape().size(); ++i) rows *= x.shape()[i];
   return transpose == Transpose::yes ? Extents{x.columns(), rows} : Extents{rows, x.columns()};
 }

@@ -1,4 +1,4 @@
-// The passes of collectives over elements in host memory. Collectives give those of a GPU to the GPU's table themselves.
+// The kernels of collectives for host memory. For GPU memory, collectives call GpuKernels themselves.
 #include <cstring>
 
 #include "core/fail.hpp"

@@ -40,7 +40,7 @@ class Pool {
   std::unordered_map<std::size_t, std::vector<std::byte*>> free_;
 };
 
-// Bytes in memory_use(), of the kind that the calling thread allocates now, from add() to remove().
+// Bytes that memory_use() counts from add() to remove(), under the MemoryKind that the constructing thread has set.
 class CountedBytes {
  public:
   CountedBytes(std::size_t bytes, Device device);

@@ -205,7 +205,7 @@ class GpuQueue final : public Stream::Queue {
       if (!awaited_.empty() && awaited_.front() == first) awaited_.pop_front();
     }
   }
-  // For a work that has ended: if it failed, everything after it in this stream fails too.
+  // `work` must have ended. If it failed, everything after it in this stream fails too.
   void note_failure_of(const std::shared_ptr<Work::State>& work) {
     if (!failed_ && work->failure()) failed_ = work;
   }
@@ -236,7 +236,7 @@ class GpuQueue final : public Stream::Queue {
   std::shared_ptr<GpuTimeline> timeline_;
   std::recursive_mutex mutex_;  // a task may put more into its own stream
   std::deque<std::shared_ptr<Work::State>> under_way_;
-  // Works of other streams for which this one has been made to wait since its last task; the next task comes after them.
+  // Works of other streams that the next task of this stream comes after.
   std::deque<std::shared_ptr<Work::State>> awaited_;
   std::shared_ptr<Work::State> failed_;
 };
@@ -269,7 +269,7 @@ std::shared_ptr<GpuStreamHandle> kept_handle_of(const Stream& stream) {
 // ---- graphs
 
 struct Graph::Captured {
-  std::function<void()> function;  // kept for what it holds
+  std::function<void()> function;  // keeps what it captured alive
   std::shared_ptr<GraphMemory> memory;
   std::vector<std::shared_ptr<Work::State>> works;  // likewise kept
   std::map<const void*, std::function<void(const Work& launch)>> before_launch;

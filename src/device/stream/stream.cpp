@@ -51,7 +51,7 @@ struct Tasks {
 };
 
 void Stream::Queue::report(const std::shared_ptr<Work::State>& failed) const {
-  if (!failed || failed->error_seen || unwinding()) return;  // an exception that is on its way says more
+  if (!failed || failed->error_seen || unwinding()) return;  // the exception in flight says more
   try {
     std::rethrow_exception(failed->error);
   } catch (const std::exception& reason) {

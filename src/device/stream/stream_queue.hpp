@@ -63,8 +63,8 @@ struct Work::State {
   bool in_computation = false;
   std::shared_ptr<GpuMarks>
       marks;  // under the mutex: set when the task has been put into a GPU's stream, null again when it is done
-  // Likewise: the works before it in that stream and in the streams for which that waits. Until the GPU has passed them, it
-  // is unknown whether they succeed; if one fails, so does this work.
+  // Also under the mutex: the earlier works of that stream, and of the streams that it waits for. Until the GPU has passed
+  // them, it is unknown whether they succeed; if one fails, so does this work.
   std::vector<std::shared_ptr<State>> behind;
 
   void begin();
@@ -88,7 +88,7 @@ struct Work::State {
   void wait_until_ended();
   std::exception_ptr wait_for_end();  // marks the error as seen
   bool has_started();                 // never blocks
-  bool is_being_put_in();             // or not yet enqueued: neither in a stream nor ended
+  bool is_being_put_in();             // not in a GPU's stream yet, and not ended
   // Records that `computation`, which is computation(), is about to wait for this work. Does nothing for tasks of the host.
   void note_wait(const Stream& computation);
   std::exception_ptr failure() const;

@@ -3,11 +3,11 @@
 #include <functional>
 #include <memory>
 
-// An exception on its way out of a rank's body destroys streams and works, which wait for their tasks. Those may wait for
-// ranks that count on this one: these must hear of the exception, or all wait until a timeout.
+// An exception that leaves a rank's body destroys streams and works, which wait for their tasks. Those tasks may wait for
+// ranks that wait for this one: the other ranks must be told of the exception, or all wait until a timeout.
 namespace stretto {
 
-// A function that tells others of the exception, for the thread that makes this object and as long as it exists.
+// Registers a function that tells other ranks of the exception, for the thread that constructs it and for its lifetime.
 class UnwindingNotice {
  public:
   explicit UnwindingNotice(std::function<void()> tell);
@@ -23,7 +23,8 @@ class UnwindingNotice {
 
 // Whether this thread waits because an exception destroys something.
 inline bool unwinding() { return std::uncaught_exceptions() > 0; }
-// What is about to end by itself has this time, since the program may catch the exception and go on.
+// Destructors wait this long before they call tell_of_unwinding(): tasks that end by then need no notice, and the program
+// may catch the exception and go on.
 constexpr double seconds_before_notice = 1;
 void tell_of_unwinding();  // calls this thread's notices
 

@@ -5,7 +5,7 @@
 #undef HWY_DISABLED_TARGETS
 #define HWY_DISABLED_TARGETS                                                              \
   (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | \
-   HWY_RVV)  // those of x86 as everywhere; the vectors of the others have no arrays
+   HWY_RVV)  // of x86, those that are disabled everywhere; the others' vectors cannot be elements of arrays
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
 #include "device/cpu/attention/attention_backward-inl.hpp"

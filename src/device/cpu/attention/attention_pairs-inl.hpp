@@ -125,7 +125,8 @@ struct PairedTile {
     }
   }
 
-  // The operands of a product for a row group of queries or of keys, which adds up over keys or queries from an even one on.
+  // The left operand of a product for the row group of queries (keys) that begins at `query` (`key`). The product sums over
+  // keys (queries) from an even number on.
   PairOperand by_query(Index query, Index first_key) const { return {of_keys + first_key / 2 * tile + query, 1, tile}; }
   PairOperand by_key(Index key, Index first_query) const {
     return {of_queries + (key * tile + first_query) / 2, tile / 2, 1};

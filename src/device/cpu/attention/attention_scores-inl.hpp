@@ -40,7 +40,7 @@ class Scores {
     if (paired_) paired_->load_keys(rows, count, d_);
     key_pairs_.load(rows, count, d_);
   }
-  // The products are those with the queries' rows times the factor.
+  // Products are computed with the queries' rows times the factor.
   void load_queries(const Rows& rows, Index count, T factor) {
     factor_ = factor;
     if (queries_ != nullptr) load_rows(rows, count, d_, factor, queries_, tile);
@@ -56,8 +56,8 @@ class Scores {
   const RowPairs& key_pairs() const { return key_pairs_; }      // if paired
   const RowPairs& query_pairs() const { return query_pairs_; }  // if paired; without the factor
 
-  // products[key][query] for those row groups of the keys from first_key on, and vectors of queries, of which some query
-  // sees some key.
+  // Computes products[key][query] for the keys from first_key on, but only for row groups of keys and vectors of queries in
+  // which some query sees some key.
   void multiply(const TileMask& mask, Index first_key, Index count, T* products) const {
     for (Index key = 0; key < count; key += row_group) {
       const Range seen = mask.queries_of(key / row_group);

@@ -53,7 +53,7 @@ HWY_INLINE Range keys_of_vector(const TileMask& mask, Index column) {
   return result;
 }
 
-// Zeros what products of whole row groups read although no query of the vector sees the key.
+// Zeros the keys that products of whole row groups read although no query of the vector sees them.
 template <class T, class Tile>
 HWY_INLINE void clear_unseen(const Range& seen, Index keys, const Tile& to, Index column) {
   const auto zero = hn::Zero(Vectors<T>());

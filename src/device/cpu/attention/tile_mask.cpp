@@ -56,7 +56,7 @@ std::uint64_t TileMask::seen_in(const TokenRun& queries, Index key) const {
   Index row = row_from(queries, key + mask.near());
   std::uint64_t result = bits(first, row);
   if (mask.stride == 0 || row == queries.count) return result;
-  // From the first distance that is a multiple of the stride on, every `period`-th row has one.
+  // After the first row at a distance that is a multiple of the stride, every `period`-th row is at such a distance.
   const Index period = mask.stride / std::gcd(mask.stride, queries.stride);
   const auto rest = [&] { return (queries.first + row * queries.stride - key) % mask.stride; };
   if (queries.stride == 1) {

@@ -24,8 +24,8 @@ class TileMask {
   TileMask(const TileMask&) = delete;
   TileMask& operator=(const TileMask&) = delete;
 
-  // Prepares the tile of up to `tile` queries and keys; after `none`, nothing else may be asked. After `some`, keys that
-  // fill up the last row group are seen by nobody.
+  // Prepares the tile of up to `tile` queries and keys. After `none`, no other function may be called. After `some`, no
+  // query sees the keys that pad the last row group.
   Sees look(Index first_query, Index queries, Index first_key, Index keys);
 
   // The queries that see some key of a row group of keys, and the keys that some query of a row group of queries sees: whole

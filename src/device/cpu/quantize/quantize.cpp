@@ -80,7 +80,7 @@ template <QuantizedFormat F, class T, class Round>
 HWY_INLINE bool encode(const void* x, std::uint8_t* codes, Round round) {
   for (std::int64_t chunk = 0; chunk < Chunks<F>::count; ++chunk) {
     const auto word = [&](int vector) HWY_ATTR {
-      // Of the next batch.
+      // The next batch.
       hwy::Prefetch(static_cast<const std::byte*>(element<T>(x, Chunks<F>::at(chunk, vector) + batch)));
       return round(chunk, vector, load_as<T>(GroupTag(), element<T>(x, Chunks<F>::at(chunk, vector))));
     };

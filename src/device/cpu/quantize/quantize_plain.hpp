@@ -2,8 +2,8 @@
 #include "device/kernels/quantized_records.hpp"
 #include "stretto/kernels.hpp"
 
-// Quantization without vectors: bit for bit what the vector code gives, which uses it for rare groups, and on processors
-// whose vectors are one lane. Arguments are not checked.
+// Quantization without vectors, with the same bits as the vector code. The vector code uses it for rare groups; where
+// vectors have one lane, it is used for all. Arguments are not checked.
 namespace stretto::kernels {
 
 // The mean of |x| in onebit from the sums that quantized_records.hpp describes.

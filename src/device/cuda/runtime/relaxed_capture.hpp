@@ -4,7 +4,7 @@
 namespace stretto {
 
 // During its life, this thread may make calls that the capture of a graph forbids by default, such as allocations: libraries
-// make them at their first use, and they do not belong into the graph.
+// make them at their first use, and they must not become part of the graph.
 class RelaxedCapture {
  public:
   // If CUDA has failed, the exchange fails, too, and the next call reports why.
