@@ -6,7 +6,7 @@
 
 namespace stretto {
 
-// The ranks for which this rank's threads wait, once a wait is long: what a rank says of itself when another one asks.
+// The ranks that this rank's threads wait for, once a wait is long. A rank that is asked what it is doing answers with them.
 class AwaitedRanks {
  public:
   // One wait, from its begin to its end. Costs nothing until it is noted.

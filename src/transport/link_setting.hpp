@@ -11,7 +11,7 @@ struct LinkSpeed {
   double latency = 0;  // seconds
 };
 struct LinkSetting {
-  std::optional<LinkSpeed> intra;  // between ranks of a node; nothing: as fast as the links are
+  std::optional<LinkSpeed> intra;  // between ranks of a node; nullopt: not slowed down
   std::optional<LinkSpeed> inter;  // between nodes
   bool empty() const { return !intra && !inter; }
 };

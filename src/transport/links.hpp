@@ -30,7 +30,7 @@ class Links {
   static constexpr int check_lane = 5;
   static constexpr int gpu_lane = 6;
   static constexpr int most_lanes = 7;
-  // Communicators of a job: as many numbers fit into a tag of UCX.
+  // The most communicators of a job: their ids are a part of UCX's tags.
   static constexpr std::uint64_t most_ids = std::uint64_t{1} << 40;
   // Bytes of address space to reserve in this rank's segment for a communicator of that many members.
   static std::size_t area_bytes(int members);
@@ -42,8 +42,8 @@ class Links {
   Links& operator=(const Links&) = delete;
 
   Link& to(int member, int lane);
-  // Whether all members are on one host and reach each other through shared memory. Only then there are a board, on which
-  // they signal, and the memory of each member (this rank's, too).
+  // Whether all members are on one host and reach each other through shared memory. If not, board() and memory() must not be
+  // called.
   bool shares_memory() const { return shares_memory_; }
   bool one_process() const { return one_process_; }  // if so, all members reach all memory of each other
   Board& board() { return board_ ? *board_ : open_board(); }

@@ -101,7 +101,7 @@ Network::Network(Job& job, bool may_pin)
       peers_(job.size()),
       link_setting_(link_setting_from_text(setting("STRETTO_LINKS"))),
       timeout_(number_setting("STRETTO_TIMEOUT")) {
-  if (may_pin_) leave_place();  // that a larger job gave this rank
+  if (may_pin_) leave_place();  // the cores that a larger job gave this rank
   const std::string wanted = setting("STRETTO_TRANSPORT");
   // A heap takes address space, of which a job may have little (ulimit -v). So none is made if no rank will open it.
   const HeapAddress heap = wanted == "ucx" ? HeapAddress{} : Heap::mine().address();
@@ -197,7 +197,7 @@ void Network::open_ucx(bool needed) {
   }
 }
 
-// Collective. Keeps the ports of UCX, which no rank knows yet, to the hosts of the ranks that this one reaches by UCX.
+// Collective. UCX's ports, which no other rank knows yet, get connections only from the hosts that this rank reaches by UCX.
 void Network::hear_only_peers() {
   const std::vector<std::uint32_t> mine = ucx_ ? addresses_of_this_host() : std::vector<std::uint32_t>();
   const std::vector<Bytes> all = job_.exchange(bytes_of(mine));

@@ -38,7 +38,7 @@ class Network {
   bool over_shared_memory(int peer) const { return peers_[peer].shares_memory; }
   // Equal for ranks of one node: of one host, or as STRETTO_RANKS_PER_NODE divides the ranks.
   std::uint64_t node_of(int rank) const { return peers_[rank].node; }
-  // Whether the rank is bound to the core of this rank, which it shares with it (on_shared_core()).
+  // Whether the peer is bound to the same core as this rank (on_shared_core()).
   bool shares_core(int peer) const { return peers_[peer].shares_core; }
   bool one_host() const { return one_host_; }                // all ranks of the job are on this host
   double ranks_per_core() const { return ranks_per_core_; }  // of this host
@@ -65,7 +65,7 @@ class Network {
   void check_link_setting() const;
   bool models_any_link(const std::vector<int>& ranks) const;
   std::unique_ptr<Link> modelled(std::unique_ptr<Link> link, int peer);
-  // A communicator's area in this rank's segment, to be given back when so many members have left it; 0: at once.
+  // A communicator's area in this rank's segment, to be given back when `members` members have left it; 0: at once.
   struct Retired {
     Area area;
     std::size_t bytes, members;

@@ -22,18 +22,18 @@ namespace stretto {
 namespace {
 
 constexpr std::int64_t longest_sleep = 50'000'000;  // nanoseconds
-constexpr std::int64_t time_to_wake = 50'000;       // from a sleep that ends, mostly less
+constexpr std::int64_t time_to_wake = 50'000;       // nanoseconds from the end of a sleep; mostly less
 constexpr std::int64_t nobody_asked = std::numeric_limits<std::int64_t>::max();
-// Every operation forgets these, which must take no call.
-// look_again_at(): nothing comes before.
+// Every operation resets these two, so access must not need a function call.
+// Set by look_again_at(): the event does not come earlier.
 [[gnu::tls_model("initial-exec")]] thread_local std::int64_t next_look = nobody_asked;
-// look_again_by(): something may come before.
+// Set by look_again_by(): the event may come earlier.
 [[gnu::tls_model("initial-exec")]] thread_local std::int64_t latest_look = nobody_asked;
 constexpr std::int64_t longest_nap = 1'000'000;  // nanoseconds by which a missed ring may be late
 constexpr int looks_first = 1000;
 constexpr int looks_beside_mates = 100;  // one to five microseconds, by the processor
 thread_local Meanwhile meanwhile;
-constexpr int pauses_between = 8;  // two calls of meanwhile.function, while pauses are short
+constexpr int pauses_between = 8;  // between two calls of meanwhile.function, while pauses are short
 
 // Not the private form: the sleepers and the ringer may be different processes.
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::int64_t nanoseconds) {

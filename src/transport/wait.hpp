@@ -33,7 +33,7 @@ struct Bell {
   static const bool fences_rings;
 };
 
-// Between two looks that do not leave the core.
+// Called between two looks by a thread that keeps its core.
 inline void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();

@@ -64,7 +64,7 @@ class AdmissionDesk {
     RankIntroduction who;
   };
 
-  // A rank that ends as soon as it is here must not leave the others waiting for the rest.
+  // Throws if a rank that was here has ended: else the others would wait for the rest.
   void notice_losses(const std::vector<pollfd>& wanted) const {
     for (const pollfd& one : wanted) {
       const auto lost = std::find_if(here_.begin(), here_.end(), [&](const Here& h) { return h.descriptor == one.fd; });
@@ -85,14 +85,14 @@ class AdmissionDesk {
       return;
     }
     const int error = errno;
-    if (!lacks_descriptors(error) && error != ENOBUFS && error != ENOMEM) return;  // it has gone again
-    if (!arriving_.empty()) return arriving_.pop_front();                          // a stranger may hold what a rank needs
+    if (!lacks_descriptors(error) && error != ENOBUFS && error != ENOMEM) return;  // the connection has ended again
+    if (!arriving_.empty()) return arriving_.pop_front();  // a stranger may hold the descriptor that a rank needs
     fail(ErrorCode::unavailable,
          "Rank 0 cannot accept the connection of another rank, and needs a descriptor for each of {}, beside its own: {}.",
          size_, errno_text(error));
   }
 
-  // Returns whether the connection has been dealt with.
+  // Returns whether the connection needs no further look.
   bool look(Arriving& one, int& missing) {
     switch (one.look()) {
       case Arriving::State::waits: return false;

@@ -8,9 +8,9 @@
 
 namespace stretto {
 
-// Rank 0 waits for the other ranks. Everybody who connects is heard at the same time, for ten seconds at most; of more than
-// 128 at a time those that came first are dropped (a rank that is dropped comes again). Strangers, ranks of other jobs and a
-// second process for a rank that is there are turned away, and disturb nothing.
+// Rank 0 waits for the other ranks. It reads from all connections at the same time, from each for ten seconds at most. Of
+// more than 128 it drops the oldest (a rank that is dropped connects again). Strangers, ranks of other jobs and a second
+// process for a rank that is there are turned away, and disturb nothing.
 //
 // Calls admitted() for each rank that comes. Returns when all have come. Throws Error(timeout) naming those that have not,
 // Error(peer_lost) if one that had come has gone.

@@ -51,7 +51,7 @@ void FrameConnection::flush() {
   std::size_t sent = 0;
   while (open_ && sent < outgoing_.size()) {
     const ssize_t now = socket_.write_some(outgoing_.data() + sent, outgoing_.size() - sent);
-    if (now < 0) sent = outgoing_.size();  // shows as the end of the connection to the thread that reads
+    if (now < 0) sent = outgoing_.size();  // the reading thread sees the end of the connection
     if (now <= 0) break;
     sent += static_cast<std::size_t>(now);
   }

@@ -13,7 +13,7 @@
 namespace stretto {
 
 using Hash = std::array<unsigned char, 32>;
-Hash hash_of(const std::string& text);  // libsodium's crypto_generichash; of the secret it is the key
+Hash hash_of(const std::string& text);  // libsodium's crypto_generichash; the hash of the secret is the key
 
 // A rank's data about itself.
 struct RankIntroduction {
@@ -21,7 +21,7 @@ struct RankIntroduction {
   std::int32_t size = 0;
   std::int64_t pid = 0;
   std::array<char, 64> host{};
-  // A hash of the job's name, as its launcher and its program tell it, and the name itself for people, who see the two ends
+  // A hash of the job's name, as given by its launcher and its program, and the name itself for error messages: the two ends
   // of a long one.
   Hash job_hash{};
   std::array<char, 128> job{};
@@ -53,8 +53,8 @@ class Arriving {
   State look();
   int descriptor() const { return socket_.descriptor(); }
   double since() const { return since_; }
-  const RankIntroduction& who() const { return hello_.who; }       // if it came
-  std::string other_host() const { return socket_.other_host(); }  // likewise
+  const RankIntroduction& who() const { return hello_.who; }  // valid after State::came
+  std::string other_host() const { return socket_.other_host(); }
   // Lets the rank in, and tells it who rank 0 is and the job's identity.
   Socket admit(const RankIntroduction& self, std::uint64_t identity);
   void turn_away(const std::string& why);

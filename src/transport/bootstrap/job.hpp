@@ -9,8 +9,7 @@
 
 #include "stretto/error.hpp"
 
-// The ranks of one job before and beside the fast transports: here they exchange addresses, and learn that one of them has
-// died.
+// The ranks of one job before and beside the fast transports: here they exchange addresses, and learn that a rank has died.
 namespace stretto {
 
 using Bytes = std::vector<std::byte>;
@@ -31,14 +30,15 @@ struct OperationId {
 // A rank's answer to another rank that asks what it is doing.
 struct RankAccount {
   std::string text;            // the end of a sentence: "has been in ... for 3 s"; empty if the rank has not answered
-  std::vector<int> waits_for;  // ranks, for which it has waited long
-  // The operation that holds it up, if it was asked about one that it has not begun, and the ranks for which it waits there.
+  std::vector<int> waits_for;  // the ranks for which it has waited long
+  // `asked`: the operation of the question. If the rank has not begun it: the operation that holds it up, and the ranks for
+  // which it waits there.
   OperationId asked, held_up_in = {};
   std::string held_up_text = {};
   std::vector<int> held_up_by = {};
 };
 
-// What a job asks of the rank that takes part in it, and tells it, from any thread.
+// The functions by which a job asks its rank what it is doing, and tells it of failures. Called from any thread.
 class JobObserver {
  public:
   virtual ~JobObserver() = default;
@@ -48,7 +48,7 @@ class JobObserver {
   virtual void trouble(const std::string& sentence) = 0;
 };
 
-// The place of a rank's observer. A call of the observer ends before set() returns.
+// Holds a rank's observer. set() returns when no call of the earlier observer is in flight.
 class Observed {
  public:
   void set(JobObserver* observer) {
@@ -90,8 +90,8 @@ class Job {
   // Tells all others that this rank gives up, and the reason; their check() then throws.
   virtual void abort(const std::string& reason) = 0;
 
-  // Whether any rank has called leave(); costs one atomic load. And whether that one has: it takes part in nothing any more.
-  // Ranks of other processes learn of it within a few seconds.
+  // any_left(): whether any rank has called leave(); costs one atomic load. has_left(): whether `rank` has, and so takes
+  // part in nothing any more. Ranks of other processes learn of it within a few seconds.
   virtual bool any_left() const = 0;
   virtual bool has_left(int rank) const = 0;
   // What is known of a rank that others wait for, such as "Rank 2 (process 17 on node7) shows no sign of life for 12 s: ..."
@@ -107,18 +107,18 @@ class Job {
     std::unique_ptr<Job> job;
     std::vector<int> ranks;  // of its ranks: the rank in the larger job
   };
-  // Collective over the ranks that go on, whether the job has failed or not: a job of their own, in the order of their
-  // ranks, which shares nothing with this one. No other call may be under way. Those who have ended, who give no sign of
-  // life, who have not called it within `patience` seconds, or whom a caller names in `lost`, stay behind. This job has then
-  // failed. Throws LostRank0, or Error(peer_gave_up) on a rank that another one has named.
+  // Collective over the ranks that go on, whether the job has failed or not. Returns a job of their own, in the order of
+  // their ranks, which shares nothing with this one. No other call may be in flight. These ranks stay behind: those that
+  // have ended, that give no sign of life, that have not called it within `patience` seconds, or that a caller names in
+  // `lost`. This job has then failed. Throws LostRank0, or Error(peer_gave_up) on a rank that another one has named.
   virtual Survivors shrink(const std::vector<int>& lost, double patience) = 0;
 
   // `observer` must outlive its registration; the caller passes null to end it.
   void observe(JobObserver* observer) { observed_->set(observer); }
   // Tells this rank's observer about an operation that gives up.
   void report(const std::string& sentence) { observed_->trouble(sentence); }
-  // Asks these ranks what they are doing, and what holds them up if they have not begun `wanted`. Waits so many seconds for
-  // their answers.
+  // Asks these ranks what they are doing, and what holds them up if they have not begun `wanted`. Waits at most `seconds`
+  // for their answers.
   virtual std::vector<RankAccount> ask(const std::vector<int>& ranks, double seconds, const OperationId& wanted = {}) = 0;
 
  protected:
@@ -128,21 +128,21 @@ class Job {
   std::shared_ptr<Observed> observed_ = std::make_shared<Observed>();
 };
 
-// The failure of a job that its other ranks have left behind them, for a rank that stays, and for one that goes on.
+// The sentences of a job that has failed because it shrank: for a rank that stays behind, and for one that goes on.
 std::string left_behind(int rank);
 constexpr const char* went_on =
     "The job has gone on without some of its ranks; use the communicator that shrink() returned.";
 
 // The time for which leave() still waits for the others once the job has failed.
 constexpr std::chrono::milliseconds grace_after_failure{700};
-// The sentence for ranks that still use a job that another rank has left.
+// The sentence for ranks that use a job that another rank has left.
 std::string left_early(double timeout);
 
 // Ranks as threads of this process: `size` handles on one job, which share their state under one mutex.
 std::vector<std::unique_ptr<Job>> make_local_jobs(int size);
 
-// Where and how the ranks of a job meet that are processes: in a star around rank 0 over TCP. The connections stay open, so
-// that deaths are noticed.
+// Where and how ranks that are processes meet: in a star around rank 0 over TCP. The connections stay open, so that deaths
+// are noticed.
 struct Meeting {
   std::string host;  // where rank 0 listens
   int port = 0;
@@ -154,7 +154,7 @@ struct Meeting {
   bool insecure = false;  // ranks may be on several hosts although there is no secret
 };
 std::unique_ptr<Job> join_tcp_job(int rank, int size, const Meeting& meeting);
-// Throws Error(invalid_argument) if the job has no secret, and may not do without; who: the other side, on another host.
+// Throws Error(invalid_argument) if the job has no secret but needs one; who: the other side, on another host.
 void require_trust(const Meeting& meeting, const std::string& who);
 
 // A listening socket (closed on exec) and its port. listen_on() with port 0 lets the kernel choose; it throws

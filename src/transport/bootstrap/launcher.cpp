@@ -15,7 +15,7 @@ struct Variables {
   const char* launcher;
   const char* rank;
   const char* size;
-  std::array<const char*, 2> job;  // its number
+  std::array<const char*, 2> job;  // variables with the job's number
   bool is_mpi;
 };
 constexpr std::array<Variables, 5> known{
@@ -25,7 +25,7 @@ constexpr std::array<Variables, 5> known{
      {"MVAPICH2", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", {nullptr, nullptr}, true},
      {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", {"SLURM_JOB_ID", "SLURM_STEP_ID"}, false}}};
 
-// Empty if the launcher has given it no number. torchrun's is "none" unless the user has given one.
+// Empty if the launcher has given the job no number. torchrun's is "none" unless the user has given one.
 std::string name_of_job(const Variables& variables) {
   std::string name;
   for (const char* const part : variables.job) {
@@ -51,7 +51,7 @@ const Variables* launcher_of_mpi() {
   return found != known.end() ? &*found : nullptr;
 }
 
-// As a sentence has it: "Open MPI v4.1.4, package: ..." and "MPICH Version:      4.0.2" are too long.
+// Shortened for a sentence: "Open MPI v4.1.4, package: ..." and "MPICH Version:      4.0.2" are too long.
 std::string short_name_of_mpi(const std::string& full) {
   std::string name;
   for (const char letter : full.substr(0, full.find_first_of(",\n"))) {

@@ -131,7 +131,7 @@ class LocalJob : public Job {
   }
 
  private:
-  // The mutex is held, as for the rest.
+  // Called with the mutex held, like the functions below.
   void note_left() {
     state_->left[rank_] = state_->any_left = true;
     state_->changed.notify_all();

@@ -3,12 +3,12 @@
 
 #include "transport/bootstrap/packing.hpp"
 
-// What a rank asks another about itself, and the answer: the bodies of two kinds of frames.
+// A rank's question to another rank about what that is doing, and the answer: the bodies of two kinds of frames.
 namespace stretto {
 
 struct Question {
   int from = 0, about = 0;  // ranks
-  RankAccount answer;       // of a question only the operation that it asks for
+  RankAccount answer;       // in a question, only `asked` is set
 };
 
 inline Bytes bytes_of(const Question& question) {
@@ -39,8 +39,7 @@ inline Question question_of(const Bytes& bytes) {
   return question;
 }
 
-// Whether all its ranks are there in a job of `size`. A rank of a job that has shrunk may still answer by its larger
-// numbers.
+// Whether all ranks in it are below `size`. A rank of a job that has shrunk may still answer with numbers of the larger job.
 inline bool fits(const Question& question, int size) {
   const auto fit = [&](const std::vector<int>& ranks) {
     return std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return rank >= 0 && rank < size; });

@@ -71,8 +71,8 @@ bool is_of_this_host(const addrinfo& address) {
   return socket && (bind(socket.descriptor(), address.ai_addr, address.ai_addrlen) == 0 || errno == EADDRINUSE);
 }
 
-// What a host sends to itself goes through its loopback interface, whatever the address. While that is down, connections to
-// a loopback address fail, and those to another one take no end.
+// Traffic of a host to itself takes its loopback interface, whatever the address. While that is down, connections to a
+// loopback address fail, and connections to another address hang.
 void require_loopback(const std::string& host, int port) {
   ifaddrs* interfaces = nullptr;
   if (getifaddrs(&interfaces) != 0) return;
@@ -142,7 +142,7 @@ bool Socket::read_all(void* data, std::size_t bytes, double within) const {
   char* at = static_cast<char*>(data);
   while (bytes > 0) {
     const ssize_t received = read_some(at, bytes);
-    // Also if bytes trickle in one by one.
+    // The deadline also holds if bytes trickle in one by one.
     if (received < 0 || !(received > 0 ? now_seconds() < deadline : await(descriptor_, POLLIN, deadline))) return false;
     at += received;
     bytes -= static_cast<std::size_t>(received);

@@ -55,7 +55,7 @@ class TcpJob final : public Job {
   };
   struct SmallerJob {
     std::uint64_t identity = 0;
-    std::vector<int> survivors;  // by their ranks in the larger job
+    std::vector<int> survivors;  // their ranks in the larger job
     std::vector<std::unique_ptr<FrameConnection>> connections;
     std::vector<Frame> came_early;
   };
@@ -64,7 +64,7 @@ class TcpJob final : public Job {
   SmallerJob follow_rank_0(const std::vector<std::int32_t>& names, double patience);
   void note_survivor(int rank, const std::vector<std::int32_t>& names);  // with the mutex held
   void begin_serving();
-  // For ever, without closing the connections. The job counts as failed, if it has not.
+  // Ends the thread for ever, without closing the connections. The job counts as failed from then on.
   void end_serving();
 
   // ---- the thread that reads, and sends what sockets did not take at once; it sleeps in poll() otherwise
@@ -73,11 +73,12 @@ class TcpJob final : public Job {
   void receive(FrameConnection& connection, bool only_to_its_end);
   void read_from(FrameConnection& connection, const std::function<void()>& reads);
   void take(const FrameConnection& connection, FrameKind kind, const Bytes& body);
-  // What rank 0 sends behind its notice of the smaller job belongs to that one.
+  // Keeps a frame that rank 0 has sent after its notice of the smaller job: it belongs to that job. Returns whether it is
+  // one.
   bool keep_for_smaller_job(FrameKind kind, const Bytes& body);
-  // Once a second every rank tells rank 0 that its process runs, and rank 0 tells every rank whom it does not hear.
+  // Once a second every rank tells rank 0 that its process runs, and rank 0 tells every rank which ones it does not hear.
   void give_signs();
-  // The job fails if a rank has given no sign of life for too long. Returns when the next one has.
+  // Fails the job if a rank has given no sign of life for too long. Returns when the next one will have.
   double give_up_silent(double now);
   void wake() const;
   void tell(FrameConnection& connection, FrameKind kind, const Bytes& body);
@@ -103,7 +104,7 @@ class TcpJob final : public Job {
   static bool is_silent(const FrameConnection& connection);
   void contribute(int rank, const Bytes& part);
   void note_left(int rank);
-  // Rank 0. Once the job has failed, nobody waits for a rank of which nothing is heard.
+  // Called on rank 0. Once the job has failed, silent ranks are not waited for.
   void announce_if_all_left();
 
   int rank_;
@@ -122,7 +123,7 @@ class TcpJob final : public Job {
   std::vector<bool> left_;  // by rank: said bye, or is lost
   std::vector<std::int32_t> newly_left_;
   std::vector<SilentRank> silent_;  // as rank 0 said last
-  std::vector<Bytes> parts_;        // of the exchange that goes on, by rank
+  std::vector<Bytes> parts_;        // of the exchange in flight, by rank
   std::vector<bool> came_;          // likewise
   std::vector<Bytes> result_;
   std::vector<bool> goes_on_, named_;   // rank 0, by rank: has said that it remains; is named as lost

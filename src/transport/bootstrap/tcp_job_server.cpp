@@ -17,10 +17,10 @@ namespace stretto {
 namespace {
 
 constexpr double seconds_between_signs = 1;  // of life, in both directions
-// An operation that waits for a rank of which nothing is heard says more: its timeout, of as many seconds, comes first. The
-// last sign of life was up to a second before the rank stopped.
+// Added to the limit of silence, so that an operation whose timeout is as long fails first: its error says more. The last
+// sign of life came up to a second before the rank stopped.
 constexpr double seconds_for_an_operation = 1.25;
-constexpr double seconds_to_part = 1;  // for what is still under way when a job ends
+constexpr double seconds_to_part = 1;  // for frames in flight when a job ends
 
 }  // namespace
 

@@ -9,8 +9,8 @@
 
 namespace stretto {
 
-// Collective: the members tell each other a structure without pointers; returns each member's. Texts inside have a fixed
-// size.
+// Collective: sends this member's structure to all, and returns each member's, by member. T has no pointers, and texts of a
+// fixed size.
 template <class T>
 std::vector<T> exchange_struct(const ExchangeBytes& exchange_bytes, const T& mine) {
   const auto* bytes = reinterpret_cast<const std::byte*>(&mine);

@@ -31,9 +31,9 @@ class GpuCollectives {
   virtual void perform(const GpuCollective& call, GpuStream stream) = 0;
 };
 
-// Both are for a communicator that has no links between GPUs yet. may_be_done_whole(): whether links that have
-// GpuCollectives may perform `call`. expects_gpu_collectives(): whether these members' links are expected to have them,
-// which is so between processes if this build has NCCL.
+// For a communicator whose links between GPUs do not exist yet. may_be_done_whole(): whether links that have GpuCollectives
+// may perform `call`. expects_gpu_collectives(): whether these members' links will probably have GpuCollectives; true
+// between processes if this build has NCCL.
 bool may_be_done_whole(const GpuCollective& call);
 bool expects_gpu_collectives(const Links& links);
 

@@ -19,7 +19,7 @@ class GpuExports {
 
   // Lends at least this many bytes to one borrower. The GPU must outlive this object.
   GpuSharedMemory take(Gpu& gpu, std::size_t bytes);
-  // For memory from which no peer copies any more; memory from which a peer may still copy is not given back.
+  // Only for memory from which no peer copies any more.
   void give_back(const std::byte* memory);
   void release(const std::byte* memory);  // for memory that no peer has open
 

@@ -55,7 +55,7 @@ GpuIdentity own_identity(const Gpu& gpu) {
   GpuIdentity identity;
   put(identity.gpu, gpu.info().uuid);
   put(identity.gpu_name, gpu.info().name);
-  identity.process[0] = random;  // a forked child has the same, but another number
+  identity.process[0] = random;  // a fork()ed child has the same one, but another process number
   identity.process[1] = static_cast<std::uint64_t>(getpid());
   identity.major = gpu.info().major;
   identity.wanted = wanted_route();
@@ -100,7 +100,7 @@ std::string obstacle_to_copies(const std::vector<GpuIdentity>& identities, const
   return "";
 }
 
-// Blocks in the GPUs' memory if these are wanted, or possible; else in the host's.
+// Blocks in the GPUs' memory unless the user wants others; in the host's if that is impossible.
 std::unique_ptr<Staging> make_staging(Links& links, Gpu& gpu, const ExchangeBytes& exchange_bytes,
                                       const std::vector<GpuIdentity>& identities, GpuRoute wanted) {
   const Membership& members = links.membership();

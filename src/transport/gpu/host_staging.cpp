@@ -36,8 +36,8 @@ class HostMessage final : public StagedMessage {
   HostStaging& staging_;
   SideCopies& copies_;
   Link& link_;
-  // In order. In a send, the first may be with the link, and others are being copied or wait. In a receive, the last may be
-  // with the link, and others are being copied.
+  // In order. In a send, the link may hold the first, and the others are being copied or wait. In a receive, the link may
+  // hold the last, and the others are being copied.
   std::deque<PinnedBlock> blocks_;
   std::size_t begun_ = 0, done_ = 0;  // bytes
 };

@@ -15,8 +15,8 @@ struct IpcBlocks {
 };
 
 // The blocks that one rank and a peer have for each other, and the notes that they send each other about them. Each rank
-// fills its own blocks one after the other, in a circle, and copies from the peer's blocks in the same order. So a note
-// needs no name of a block: it says that one more block is full, or that one more is free again. All notes have one size and
+// fills its own blocks one after the other, in a circle, and copies from the peer's blocks in the same order. A note thus
+// need not name a block: it says that one more block is full, or that one more is free again. All notes have one size and
 // say which of the two they mean, so notes about both ranks' blocks share a link.
 //
 // Used by one thread at a time. Nothing here waits.
@@ -34,7 +34,7 @@ class IpcPeer {
 
   // This rank's next block, to be filled; null while the peer still has to copy from it.
   std::byte* take_own();
-  // Tells the peer that the oldest block taken, of which it has not been told yet, is full.
+  // Tells the peer that the oldest block from take_own() of which it has not been told is full.
   void say_full(std::size_t bytes);
   bool has_been_emptied() const { return taken_ == emptied_; }  // the peer has emptied all blocks ever taken
 
@@ -44,7 +44,7 @@ class IpcPeer {
     std::size_t bytes = 0;
   };
   Full take_full();
-  // Tells the peer that the oldest block taken, of which it has not been told yet, may be filled again.
+  // Tells the peer that the oldest block from take_full() of which it has not been told may be filled again.
   void say_empty() { tell({Note::empty, 0}); }
 
  private:

@@ -22,12 +22,12 @@ class IpcStaging final : public Staging {
     std::string obstacle;                 // the reason, the same on all members
   };
   // Collective over members that all share the host's memory. is_here: by member, whether it is a thread of this process:
-  // CUDA does not open a handle in the process that made it, and that process needs none to reach the memory. links: of this
+  // CUDA does not open a handle in the process that made it, and the process reaches the memory without one. links: of this
   // communicator; they must outlive the staging, which uses their gpu_lane.
   static SetUp set_up(Gpu& gpu, Links& links, const ExchangeBytes& exchange_bytes, const std::vector<bool>& is_here,
                       const IpcBlocks& blocks);
-  // The blocks for this number of members: 4 of 4 MiB for each other member, or smaller ones, so that one member's take at
-  // most 64 MiB in all.
+  // The blocks for this number of members: 4 of 4 MiB for each other member; smaller ones if one member's blocks would take
+  // more than 64 MiB.
   static IpcBlocks blocks_for(int members);
 
   ~IpcStaging() override;
@@ -41,7 +41,7 @@ class IpcStaging final : public Staging {
 
  private:
   IpcStaging(Gpu& gpu, Links& links, const IpcBlocks& blocks) : gpu_(gpu), links_(links), blocks_(blocks) {}
-  std::string lend(GpuShareHandle& handle);  // these two return the obstacle, or nothing
+  std::string lend(GpuShareHandle& handle);  // lend() and reach() return the obstacle, or ""
   std::string reach(const std::vector<std::byte*>& memories, const std::vector<GpuShareHandle>& handles,
                     const std::vector<bool>& is_here);
   void release();

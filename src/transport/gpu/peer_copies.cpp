@@ -71,7 +71,7 @@ using SteadyClock = std::chrono::steady_clock;
 struct Offers {
   std::mutex mutex;
   std::uint64_t last = 0;
-  std::map<std::uint64_t, std::pair<std::shared_ptr<CopyBoard>, int>> boards;  // and how many will still take it
+  std::map<std::uint64_t, std::pair<std::shared_ptr<CopyBoard>, int>> boards;  // with the number of members still to take it
 };
 Offers& offers() {
   static auto& all = *new Offers;

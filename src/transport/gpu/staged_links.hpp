@@ -19,9 +19,9 @@ namespace stretto {
 // The thread that calls exchange() carries the messages: it waits until the stream has reached the exchange, copies to
 // blocks and from blocks in streams of its own, and returns when all messages have arrived. Messages of one direction and
 // peer go in order, all others in parallel. So all members must issue the operations of all communicators that they share in
-// one consistent order. No stream ever waits for the host: such a stream would block all work that CUDA puts behind it
-// (another stream in the same hardware queue, a kernel's first launch that loads its code, memory that is freed), even the
-// copies that it waits for.
+// one consistent order. No stream ever waits for the host: it would block all work that CUDA puts behind it (another stream
+// in the same hardware queue, a kernel's first launch that loads its code, memory that is freed), even the copies that it
+// waits for.
 //
 // The time until the stream reaches the exchange counts as waiting, also for STRETTO_TIMEOUT.
 //
@@ -41,7 +41,7 @@ class StagedLinks final : public GpuLinks {
   void abort() override;  // an exchange in flight throws
 
  private:
-  enum class Look { finished, moved, at_gpu, at_peers };  // the last two say for what it waits
+  enum class Look { finished, moved, at_gpu, at_peers };  // at_gpu, at_peers: it waits for the GPU, for the peers
   void wait(const std::function<Look()>& look);
   void carry(const std::vector<GpuMessage>& messages);
   void settle();

@@ -22,10 +22,10 @@ class Staging {
  public:
   virtual ~Staging() = default;  // all messages must be gone
   virtual const char* route() const = 0;
-  virtual const char* means() const = 0;  // for sentences: "by ..."
+  virtual const char* means() const = 0;  // for error messages: "by ..."
   // Begins the next message to, or from, its peer; the one before must be complete.
   virtual std::unique_ptr<StagedMessage> begin(const GpuMessage& message, SideCopies& copies) = 0;
-  // At the end: whether no peer needs anything of this any more. Never waits.
+  // At the end: whether no peer uses this object's memory any more. Never waits.
   virtual bool settled() = 0;
 };
 

@@ -13,9 +13,9 @@ namespace stretto {
 using NcclComm = struct NcclCommHandle*;
 using NcclId = std::array<std::byte, 128>;
 
-// The functions of NCCL that the library calls: together with Gpu (device/gpu.hpp) the narrow table through which everything
-// on a GPU goes. nccl_library.cpp fills it from libnccl; the tests fill it with threads (tests/stand_in/), and hold callers
-// to NCCL's rules. Each function throws Error(unavailable) with NCCL's own message.
+// The functions of NCCL that the library calls: all work on a GPU goes through this table and Gpu (device/gpu.hpp).
+// nccl_library.cpp fills it from libnccl; the tests fill it with threads (tests/stand_in/), and hold callers to NCCL's
+// rules. Each function throws Error(unavailable) with NCCL's own message.
 //
 // Only one thread at a time may call anything with one communicator, including abort() and failure(). No call blocks except
 // join(). An operation may have to wait for other ranks, for example when ranks connect in their first exchange; it then

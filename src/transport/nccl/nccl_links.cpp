@@ -26,7 +26,7 @@ bool is_integer(DType dtype) {
 
 constexpr const char* aborted = "This communicator was aborted; make a new one.";
 
-// Most operations that NCCL does beside its caller take tens of microseconds.
+// Work that NCCL does asynchronously mostly takes tens of microseconds.
 class Pause {
  public:
   void operator()() {

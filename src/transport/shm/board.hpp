@@ -48,18 +48,19 @@ class Board {
     const std::uint64_t last = line(member, number).number.load(std::memory_order_relaxed);
     return (last & number_mask) != number || last == marked(number);
   }
-  // If not: what this rank, or a member, is in. Once only; nullopt while the member has not told.
+  // For operations that do not agree. tell() publishes, once, the text of this rank's operation. told_by() returns a
+  // member's; nullopt until that has published it.
   void tell(const std::string& operation);
   std::optional<std::string> told_by(int member) const;
 
-  // Whether all members have read the slot of the next post. Only a member that did not read the others' last posts has to
-  // wait for that; it then waits until half the slots are free, since each look takes a cache line from its writer. Several
-  // posts are made at once.
+  // Whether all members have read the slots of the next `posts` posts. Only a member that did not read the others' last
+  // posts has to wait for that; it then waits until half the slots are free, since each look takes a cache line from its
+  // writer.
   bool may_post(std::size_t bytes, std::uint64_t posts = 1) {
     const std::uint64_t needed = needed_for(bytes, posts);
     return needed <= all_reached_ || all_posted(needed);
   }
-  // Whether all members have posted that often, and so have left every operation before it.
+  // Whether all members have made `number` posts, and so have left every operation before that post.
   bool all_posted(std::uint64_t number);
   std::uint64_t posted() const { return posted_; }
   // The place for the bytes of the next post, or of one behind it, at most room_bytes.
@@ -142,7 +143,7 @@ class Board {
   std::size_t offset_ = 0;             // in it
   std::size_t committed_ = line_room;  // bytes of the largest post for which this rank has memory
   std::uint64_t posted_ = 0;
-  std::uint64_t signature_ = 0;  // in its place above the number
+  std::uint64_t signature_ = 0;  // shifted above the bits of the number
   std::uint64_t first_ = 1;
   std::uint64_t all_reached_ = 0;  // all members are known to have posted this often
   std::vector<Slots*> members_;

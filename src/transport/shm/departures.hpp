@@ -12,7 +12,7 @@ namespace stretto {
 // The part of a rank's segment that serves one communicator.
 struct Area {
   std::size_t offset = 0;  // of the range in the file
-  // The place in the file of a count: how many members have left the communicator, and no longer touch the range.
+  // Offset in the file of a count: the members that have left the communicator, and no longer touch the range.
   std::size_t departures = 0;
 };
 

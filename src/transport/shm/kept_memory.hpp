@@ -7,23 +7,23 @@
 
 namespace stretto {
 
-// Memory of this rank in the symmetric heap that the members of a communicator read, even when the rank's own operation is
-// done. So an operation needs no signal that all have read. Two parts take turns. A part is given out again when all members
-// have posted on the board after the operation that used it: then they have read it. So to begin an operation, a rank waits
-// only for first posts of an earlier one, and nobody waits for a later operation to give those: the oldest operation that is
-// not done always proceeds.
+// Memory of this rank in the symmetric heap that the members of a communicator may still read when the rank's own operation
+// is done, so that they need not signal that they have read. Two parts take turns. A part is used again when all members
+// have posted on the board after the operation that used it: then they have read it. To begin an operation, a rank thus
+// waits only for the first posts of an earlier one, and no member makes those depend on a later operation: the oldest
+// operation in flight always proceeds.
 class KeptMemory {
  public:
   // How often every member must have posted before next() may be called.
   std::uint64_t posts_needed() const { return parts_[turn_].posts_needed; }
-  // The part whose turn it is, at least so many bytes. It is what it was last time if that is large enough.
+  // The part whose turn it is, of `bytes` bytes or more: the same block as last time if that is large enough.
   std::byte* next(std::size_t bytes);
-  // The operation that uses the part is done, after so many posts of this rank.
+  // Call it when the operation that uses the part is done. posts: this rank's posts by then.
   void keep(std::uint64_t posts) {
     parts_[turn_].posts_needed = posts + 1;
     turn_ = 1 - turn_;
   }
-  // Gives up all memory, which must live until the members have left the communicator.
+  // Returns all memory. The caller must keep it until the members have left the communicator.
   std::vector<std::shared_ptr<std::byte>> release();
 
  private:

@@ -13,8 +13,8 @@ void commit_memory(int file, std::size_t offset, std::size_t bytes);
 // A mapped part of a segment; the destructor unmaps it.
 class Mapping {
  public:
-  // Commits the bytes first, those before `first_committed` left out: some process has to commit them before it writes
-  // there. Who reads them earlier reads zeros.
+  // Commits the bytes first, except those before `first_committed`: a process must commit those before it writes there, and
+  // until then they read as zeros.
   Mapping(int file, std::size_t offset, std::size_t bytes, std::size_t first_committed = 0);
   ~Mapping();
   Mapping(const Mapping&) = delete;

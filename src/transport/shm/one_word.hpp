@@ -30,7 +30,7 @@ class OneWord {
  public:
 #ifdef STRETTO_SEES_THREADS
   OneWord(int file, std::size_t offset) {
-    // Words that get the same address by chance count as ordered although they may not be; none loses an order.
+    // Words that share an entry by chance count as ordered with each other: a race may be missed, none is invented.
     static std::array<std::uint64_t, 65536> addresses;
     struct stat status {};
     fstat(file, &status);

@@ -22,7 +22,7 @@ inline BufferPlace buffer_place_of(const void* pointer) {
 // The memory of one peer. Several threads may use it at the same time.
 class PeerMemory {
  public:
-  // heap: as the peer announced it. rank: the peer's in the job, for sentences.
+  // heap: as the peer announced it. rank: the peer's in the job, for error messages.
   PeerMemory(const HeapAddress& heap, int rank);
   ~PeerMemory();
   PeerMemory(const PeerMemory&) = delete;

@@ -18,7 +18,7 @@ struct ByteRing {
   };
 
   static std::size_t footprint();  // bytes of header and data together
-  // memory: of the file, beginning at that offset.
+  // memory: maps `file` from `offset` on.
   ByteRing(const Mapping& memory, int file, std::size_t offset);
 
   Header* header;

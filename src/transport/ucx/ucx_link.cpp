@@ -10,8 +10,8 @@ namespace {
 constexpr std::size_t segment_bytes = std::size_t{256} << 10;
 constexpr std::size_t most_under_way = 4;
 
-// Twice the bytes that the sockets of both directions may hold: the notice of a part travels behind the data of its own
-// direction.
+// Twice the bytes that the sockets of both directions may hold: the notice that a part was taken travels behind the data of
+// its own direction.
 constexpr std::size_t window_parts = 16;
 constexpr std::size_t part_bytes = std::size_t{512} << 10;
 // The window of background messages, for which nobody waits soon: sockets are queues in which nothing overtakes. This is the

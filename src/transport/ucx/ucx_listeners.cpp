@@ -27,8 +27,8 @@ bool is_ipv4(int descriptor) {
   return getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &length) == 0 && address.ss_family == AF_INET;
 }
 
-// Chooses the first socket of a port for connections from one of these addresses, and else the second. The kernel compares
-// one address after the other: very many are compared by their common beginnings, so that it takes every host of their
+// Chooses the first socket of a port for connections from one of these addresses, else the second. The kernel compares one
+// address after the other. More than 256 are compared by their leading bits: the first socket then gets every host of their
 // networks.
 std::vector<sock_filter> choice_by(std::set<std::uint32_t> addresses) {
   constexpr std::size_t most_compared = 256;
@@ -57,8 +57,8 @@ bool choose(int socket, const std::set<std::uint32_t>& addresses) {
   return setsockopt(socket, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &program, sizeof program) == 0;
 }
 
-// A second socket that listens on the port of `first` and answers nobody: its queue has room for one connection, and gets it
-// from here. Empty, and errno, if there is none.
+// Makes a second socket that listens on the port of `first` and answers no connection: its queue has room for one, which
+// this function connects. Returns an empty socket, and errno, if that fails.
 Socket deaf_socket_beside(int first) {
   constexpr int yes = 1;
   constexpr timeval patience{1, 0};
@@ -120,7 +120,7 @@ std::set<int> UcxListeners::listening_sockets() {
 void UcxListeners::wait_for_words() {
   const std::set<int> now = listening_sockets();
   std::set_difference(now.begin(), now.end(), others_.begin(), others_.end(), std::inserter(own_, own_.end()));
-  constexpr int seconds = 600;  // for which the kernel keeps a silent connection to itself at most
+  constexpr int seconds = 600;  // the kernel keeps a silent connection to itself for this time at most
   alone_.unlock();
   for (const int descriptor : own_) setsockopt(descriptor, IPPROTO_TCP, TCP_DEFER_ACCEPT, &seconds, sizeof seconds);
 }

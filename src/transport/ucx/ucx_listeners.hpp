@@ -11,17 +11,18 @@ namespace stretto {
 
 // The IPv4 addresses of this host's interfaces, 127.0.0.1 among them, as numbers in the host's byte order.
 std::vector<std::uint32_t> addresses_of_this_host();
-// Of this process, and one more, by which they are listed.
+// Those of this process, and one more: the descriptor by which they are listed.
 std::vector<int> open_descriptors();
 
-// The sockets on which UCX listens, which it keeps to itself: those of this process that listen at wait_for_words() and did
-// not when this was made. Until then, other ranks of the process wait with theirs. UCX asks nobody who he is, keeps each
-// connection that it accepts, and aborts the process when one breaks its protocol behind the greeting. So the kernel decides
-// who reaches it.
+// The sockets on which UCX listens. UCX does not tell them: they are those of this process that listen at wait_for_words()
+// and did not when this object was made (`alone_` makes other ranks of the process wait with theirs). UCX does not ask who
+// connects, keeps each connection that it accepts, and aborts the process if one breaks its protocol after the greeting. So
+// the kernel decides who reaches it.
 class UcxListeners {
  public:
   UcxListeners();
-  // UCX gets a connection when its first byte has come: ranks send theirs at once, and who says nothing costs no descriptor.
+  // UCX gets a connection when its first byte has come: ranks send theirs at once, and a silent stranger costs no
+  // descriptor.
   void wait_for_words();
   // From now on the sockets get connections from these hosts only. Of more than 256 addresses, the common beginnings count:
   // the sockets get connections from all hosts of these networks. Call it before another rank knows the ports.

@@ -121,7 +121,7 @@ std::string UcxWorker::obstacle_to(int peer) {
   }
 }
 
-// UCX lists them only in its own report.
+// UCX lists its network interfaces only in its own report.
 std::string UcxWorker::interfaces() const {
   char* text = nullptr;
   std::size_t length = 0;
@@ -209,7 +209,7 @@ bool UcxWorker::progress() {
   return take_news();
 }
 
-// The mutex is held. Rings the bell, since the request may be of another stream, whose thread sleeps.
+// Called with the mutex held. Rings the bell, since the request may be of another stream, whose thread sleeps.
 bool UcxWorker::take_news() {
   if (!news_) return false;
   news_ = false;

@@ -23,8 +23,8 @@ namespace stretto {
 // that it has "sent" already, nor its peers' handshakes.
 class UcxWorker {
  public:
-  // bell: this rank's; it is rung when a request has ended, not for the pieces in which it travels. job: its identity.
-  // Messages are received by tags that nobody can guess who does not know it.
+  // bell: this rank's; it is rung when a request has ended, not for the pieces in which it travels. job: its identity, which
+  // makes the tags of messages unguessable for strangers.
   UcxWorker(int rank, int size, Bell& bell, std::uint64_t job);
   ~UcxWorker();
   UcxWorker(const UcxWorker&) = delete;
@@ -32,7 +32,7 @@ class UcxWorker {
 
   Bytes address() const;
   void set_addresses(std::vector<Bytes> addresses) { addresses_ = std::move(addresses); }
-  // Keeps this rank's ports of UCX to hosts of these addresses.
+  // From now on UCX's ports of this rank get connections from hosts of these addresses only.
   void hear_only(const std::set<std::uint32_t>& addresses) { listeners_.hear_only(addresses); }
   // Why this rank cannot reach the peer, as a sentence; empty if UCX knows a way.
   std::string obstacle_to(int peer);
@@ -42,11 +42,12 @@ class UcxWorker {
   void* receive(int peer, std::uint64_t tag, void* data, std::size_t bytes);
   // Like finished(), for a receive of so many bytes; throws Error(invalid_argument) if the message has another length.
   bool received(int peer, void* request, std::size_t bytes);
-  void notify(int peer, std::uint64_t tag);  // sends an empty message, for whose end nobody waits
+  void notify(int peer, std::uint64_t tag);  // sends an empty message; the caller cannot wait for its end
   bool finished(int peer, void* request);    // frees a finished request; one that failed stays until give_up()
   bool progress();                           // returns true if a request or a connection has ended
 
-  // Closes the connection at once and waits until the requests have ended.
+  // Cancels the requests and waits until they have ended. Closes the connection if they have not within a second, and gives
+  // up those that do not end even then.
   void give_up(int peer, std::vector<void*> requests);
 
  private:
@@ -64,7 +65,7 @@ class UcxWorker {
     ucs_status_t failure = UCS_OK;
   };
 
-  // A tag as it travels: another one for every tag.
+  // The tag that is sent: a bijection of the library's tags, which nobody can guess who does not know the job's identity.
   std::uint64_t sealed(std::uint64_t tag) const { return split_mixed(tag ^ job_); }
   std::string interfaces() const;
 

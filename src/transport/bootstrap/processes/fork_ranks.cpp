@@ -21,16 +21,16 @@ namespace {
 
 constexpr double seconds_to_end_after_a_failure = 8;
 
-// Tells by which of the children, in the order in which they end, a job failed.
+// Finds the child whose failure ended a job. Children are added in the order in which they end.
 class Verdict {
  public:
-  // A child whose end ends the others.
+  // Adds a child whose failure would end the others.
   void add(int rank, int wait_status, bool by_this_process) {
     if (WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == failed_with_others) failed_with_others_at_ = now_seconds();
     const Fate fate = fate_of(rank, wait_status, by_this_process);
     if (fate.guilt > worst_.guilt) worst_ = fate;
   }
-  // A child without which the others may go on. They cannot if they fail with it.
+  // Adds a child without which the others may go on. If they fail at the same time, it is the reason.
   void add_left_behind(int rank, int wait_status, bool by_this_process) {
     const Fate fate = fate_of(rank, wait_status, by_this_process);
     if (fate.guilt < Guilt::failed) return;
@@ -74,19 +74,19 @@ int status_of(int wait_status) {
   return status == failed_with_others || status == lost_rank_0 ? 1 : status;
 }
 
-// A program that ignores SIGCHLD, which it may inherit, would not be told how its children end.
-class ToldOfChildren {
+// While it exists, wait() reports how children end: it does not if the program ignores SIGCHLD, a setting that is inherited.
+class DefaultSigchld {
  public:
-  ToldOfChildren() {
+  DefaultSigchld() {
     sigaction(SIGCHLD, nullptr, &before_);
     if (before_.sa_handler != SIG_IGN && (before_.sa_flags & SA_NOCLDWAIT) == 0) return;
-    struct sigaction told {};
-    told.sa_handler = SIG_DFL;
-    sigaction(SIGCHLD, &told, nullptr);
+    struct sigaction standard {};
+    standard.sa_handler = SIG_DFL;
+    sigaction(SIGCHLD, &standard, nullptr);
   }
-  ~ToldOfChildren() { restore(); }
-  ToldOfChildren(const ToldOfChildren&) = delete;
-  ToldOfChildren& operator=(const ToldOfChildren&) = delete;
+  ~DefaultSigchld() { restore(); }
+  DefaultSigchld(const DefaultSigchld&) = delete;
+  DefaultSigchld& operator=(const DefaultSigchld&) = delete;
   void restore() const { sigaction(SIGCHLD, &before_, nullptr); }
 
  private:
@@ -108,7 +108,7 @@ void kill_all(const Children& children) {
   for (const auto& [pid, child] : children) kill(pid, SIGKILL);
 }
 
-Children start(int count, const std::function<int(int rank)>& body, const ToldOfChildren& told) {
+Children start(int count, const std::function<int(int rank)>& body, const DefaultSigchld& sigchld) {
   std::fflush(nullptr);  // else every child would write the buffered output again
   const pid_t parent = getpid();
   Children children;
@@ -123,7 +123,7 @@ Children start(int count, const std::function<int(int rank)>& body, const ToldOf
     if (child == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() != parent) _exit(1);  // it died before prctl
-      told.restore();
+      sigchld.restore();
       const int status = body(rank);
       std::fflush(nullptr);
       _exit(status);  // must not run the parent's exit handlers
@@ -137,8 +137,8 @@ Children start(int count, const std::function<int(int rank)>& body, const ToldOf
 
 int fork_ranks(int count, const std::function<int(int rank)>& body, const std::function<void()>& all_started,
                bool survivors_go_on, LostChild* lost) {
-  const ToldOfChildren told;
-  Children children = start(count, body, told);
+  const DefaultSigchld sigchld;
+  Children children = start(count, body, sigchld);
   if (all_started) all_started();
 
   int result = 0;

@@ -4,12 +4,12 @@
 
 namespace stretto {
 
-// The child by which a job failed, and what became of it: "was killed by SIGKILL".
+// The child whose failure ended a job, and its fate: "was killed by SIGKILL".
 struct LostChild {
   int rank = -1;
   std::string fate;
-  bool by_signal = false;    // it could not tell why it ended,
-  bool killed_here = false;  // nor if this process has killed it
+  bool by_signal = false;    // killed by a signal, so it printed no reason
+  bool killed_here = false;  // killed by this process, since it did not end with the others
 };
 // A child's status if it failed only because another rank did, and if it found that the job cannot go on without rank 0.
 // Both count as 1.
@@ -22,7 +22,7 @@ constexpr int lost_rank_0 = 251;
 // - when one has failed; if survivors_go_on, only when rank 0 has ended, whose status is returned, or when a child ends with
 //   lost_rank_0, since rank 0 may hang;
 // - when one has ended and all others are stopped (SIGSTOP). This counts as failure, unless somebody wakes them in time.
-// all_started is called in this process when all of them run. lost: is filled in if the status is not 0.
+// all_started is called in this process when all children run. lost: is filled in if the status is not 0.
 int fork_ranks(int count, const std::function<int(int rank)>& body, const std::function<void()>& all_started = {},
                bool survivors_go_on = false, LostChild* lost = nullptr);
 

@@ -44,7 +44,7 @@ class CoreClaims {
 
 // Binds all threads of this process to these hardware threads.
 void run_on(const HardwareThreads& threads);
-// The same for a rank of a host, whose ranks got `places`.
+// Binds this process to places[rank], where `places` are those of all ranks of the host.
 void take_place(const std::vector<HardwareThreads>& places, std::size_t rank);
 // Lets all threads of this process run where its threads ran before the first take_place().
 void leave_place();
