@@ -58,9 +58,33 @@ double random_normal(std::uint64_t seed, const std::string& stream, std::uint64_
   return normal_at(key_of(seed, stream), index);
 }
 
+Share share_of(std::int64_t count, int parts, int i) { return {part_begin(count, parts, i), part_size(count, parts, i)}; }
+
 std::int64_t Parameter::elements() const { return product(extents); }
 
-Share share_of(std::int64_t count, int parts, int i) { return {part_begin(count, parts, i), part_size(count, parts, i)}; }
+Parameter Parameter::divided(std::string name, Shape global_shape, std::size_t dimension, int ranks, int rank,
+                             const Traits& traits) {
+  require(dimension < global_shape.size(), "Parameter {} of shape {} cannot be divided along its dimension {}.", name,
+          global_shape, dimension);
+  Parameter parameter = whole(std::move(name), std::move(global_shape), token_axes, traits);
+  const auto [first, count] = share_of(parameter.global_shape[dimension], ranks, rank);
+  parameter.first[dimension] = first;
+  parameter.extents[dimension] = count;
+  parameter.replicated_over = token_axes;
+  return parameter;
+}
+
+Parameter Parameter::whole(std::string name, Shape global_shape, Axes sum_gradient_over, const Traits& traits) {
+  return {.name = std::move(name),
+          .global_shape = global_shape,
+          .first = Shape(global_shape.size(), 0),
+          .extents = global_shape,
+          .replicated_over = token_axes | Axis::tensor,
+          .sum_gradient_over = sum_gradient_over,
+          .initial = traits.initial,
+          .decays = traits.decays,
+          .overwrites_gradient = traits.overwrites_gradient};
+}
 
 Parameter& Parameters::add(Parameter parameter) {
   check_slice(parameter);

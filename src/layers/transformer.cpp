@@ -51,14 +51,8 @@ LayerNorm::LayerNorm(Parameters& parameters, const std::string& name, std::int64
                      const TensorParallel& tensor_parallel)
     : tensor_parallel_(tensor_parallel), epsilon_(epsilon) {
   const auto add = [&](const char* suffix, double value) {
-    return &parameters.add({.name = name + suffix,
-                            .global_shape = {hidden},
-                            .first = {0},
-                            .extents = {hidden},
-                            .replicated_over = token_axes | Axis::tensor,
-                            .sum_gradient_over = tensor_parallel.row_axes(),
-                            .initial = {value, 0},
-                            .decays = false});
+    return &parameters.add(
+        Parameter::whole(name + suffix, {hidden}, tensor_parallel.row_axes(), {.initial = {value, 0}, .decays = false}));
   };
   gamma_ = add(".weight", 1);
   beta_ = add(".bias", 0);

@@ -155,6 +155,23 @@ TEST(Parameters, RefuseRecordsThatCannotBe) {
   EXPECT_EQ(parameters.all().size(), 1U);
 }
 
+// 7 rows over 3 ranks: 3, 2 and 2.
+TEST(Parameter, IsDividedAlongADimensionOrWhole) {
+  const Parameter rows = Parameter::divided("w", {4, 7, 5}, 1, 3, 1, {.initial = {1, 2}, .overwrites_gradient = true});
+  EXPECT_EQ(rows.first, (Shape{0, 3, 0}));
+  EXPECT_EQ(rows.extents, (Shape{4, 2, 5}));
+  EXPECT_EQ(rows.replicated_over, token_axes);
+  EXPECT_EQ(rows.sum_gradient_over, token_axes);
+  EXPECT_EQ(rows.initial.deviation, 2);
+  EXPECT_TRUE(rows.decays && rows.overwrites_gradient);
+  const Parameter whole = Parameter::whole("b", {7}, token_axes | Axis::tensor, {.decays = false});
+  EXPECT_EQ(whole.extents, (Shape{7}));
+  EXPECT_EQ(whole.replicated_over, token_axes | Axis::tensor);
+  EXPECT_EQ(whole.sum_gradient_over, token_axes | Axis::tensor);
+  EXPECT_FALSE(whole.decays || whole.overwrites_gradient);
+  EXPECT_THROW(Parameter::divided("w", {4}, 1, 2, 0, {}), Error);
+}
+
 // A record of which rank r of two tensor-parallel ranks holds half of the rows, with one change.
 Parameter halved(int rank, const std::function<void(Parameter&)>& change = {}) {
   Parameter record{.name = "w",
@@ -248,13 +265,7 @@ std::unique_ptr<Parameters> stage_with(const std::vector<int>& here) {
   auto parameters = std::make_unique<Parameters>();
   const auto is_here = [&](int part) { return std::find(here.begin(), here.end(), part) != here.end(); };
   const auto add = [&](const std::string& name, std::int64_t rows) {
-    parameters->add({.name = name,
-                     .global_shape = {rows, 3},
-                     .first = {0, 0},
-                     .extents = {rows, 3},
-                     .replicated_over = token_axes | Axis::tensor,
-                     .sum_gradient_over = token_axes,
-                     .initial = {0, 1}});
+    parameters->add(Parameter::whole(name, {rows, 3}, token_axes, {.initial = {0, 1}}));
   };
   parameters->place_next({.part = 0, .is_here = is_here(0) || is_here(2), .at_both_ends = true});
   add("table", 4);

@@ -11,22 +11,9 @@ namespace stretto {
 
 // A parameter that is divided over the tensor axis, and one of which every rank holds all.
 inline void add_parameters(Parameters& parameters, const Mesh& mesh, std::int64_t columns = 4) {
-  const Share share = share_of(10, mesh.size(Axis::tensor), mesh.rank(Axis::tensor));
-  parameters.add({.name = "divided",
-                  .global_shape = {10, columns},
-                  .first = {share.first, 0},
-                  .extents = {share.count, columns},
-                  .replicated_over = token_axes,
-                  .sum_gradient_over = token_axes,
-                  .initial = {2, 1}});
-  parameters.add({.name = "replicated",
-                  .global_shape = {9},
-                  .first = {0},
-                  .extents = {9},
-                  .replicated_over = token_axes | Axis::tensor,
-                  .sum_gradient_over = token_axes,
-                  .initial = {2, 1},
-                  .decays = false});
+  parameters.add(Parameter::divided("divided", {10, columns}, 0, mesh.size(Axis::tensor), mesh.rank(Axis::tensor),
+                                    {.initial = {2, 1}}));
+  parameters.add(Parameter::whole("replicated", {9}, token_axes, {.initial = {2, 1}, .decays = false}));
 }
 
 // A step without layers: adds value(name, global index) to the gradients of data rank 0, and nothing to the others'.

@@ -11,6 +11,13 @@
 
 namespace stretto {
 
+// Share i of `count` rows or columns that are cut into `parts` shares: [first, first + count). Sizes differ by at most
+// one.
+struct Share {
+  std::int64_t first, count;
+};
+STRETTO_API Share share_of(std::int64_t count, int parts, int i);
+
 // The initial values of a parameter. An element's value depends only on the seed, the parameter's name and the
 // element's global index, not on how the parameter is divided over ranks.
 struct Initial {
@@ -47,14 +54,21 @@ struct STRETTO_API Parameter {
   // while it was recorded, so it overwrites each time or never.)
   bool take_unset() { return std::exchange(unset, false); }
   std::int64_t elements() const;  // of this rank's slice
-};
 
-// Share i of `count` rows or columns that are cut into `parts` shares: [first, first + count). Sizes differ by at most
-// one.
-struct Share {
-  std::int64_t first, count;
+  // What a layer says of a parameter beside its shape.
+  struct Traits {
+    Initial initial = {};
+    bool decays = true;
+    bool overwrites_gradient = false;
+  };
+  // The record of a parameter of which each tensor-parallel rank holds a share along one dimension: rank i of n the share
+  // share_of(extent, n, i). Ranks along token_axes hold copies, and sum their gradients.
+  static Parameter divided(std::string name, Shape global_shape, std::size_t dimension, int ranks, int rank,
+                           const Traits& traits);
+  // The record of a parameter of which every rank holds the whole. Where each rank computes its gradient from rows of its
+  // own, sum_gradient_over is TensorParallel::row_axes().
+  static Parameter whole(std::string name, Shape global_shape, Axes sum_gradient_over, const Traits& traits);
 };
-STRETTO_API Share share_of(std::int64_t count, int parts, int i);
 
 // The parameters of a model on one rank. Layers add their parameters when they are built; then allocate() allocates all
 // of them.

@@ -32,13 +32,8 @@ std::string to_string(const ModelCut& cut) {
 }
 
 Parameter& add_positions(Parameters& parameters, const ModelShape& shape, const TensorParallel& tensor_parallel) {
-  return parameters.add({.name = "wpe.weight",
-                         .global_shape = {shape.sequence, shape.hidden},
-                         .first = {0, 0},
-                         .extents = {shape.sequence, shape.hidden},
-                         .replicated_over = token_axes | Axis::tensor,
-                         .sum_gradient_over = tensor_parallel.row_axes(),
-                         .initial = embedding_initial});
+  return parameters.add(Parameter::whole("wpe.weight", {shape.sequence, shape.hidden}, tensor_parallel.row_axes(),
+                                         {.initial = embedding_initial}));
 }
 
 void add_records(Parameters& parameters, const ModelShape& shape, const TensorParallel& tensor_parallel,

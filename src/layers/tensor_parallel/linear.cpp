@@ -20,33 +20,14 @@ ColumnParallelLinear::ColumnParallelLinear(Parameters& parameters, const std::st
                                            std::int64_t out, int parts, Initial weight,
                                            const TensorParallel& tensor_parallel)
     : tensor_parallel_(tensor_parallel) {
-  const std::int64_t part = out / parts;
-  const auto [first, count] = share_of(part, tensor_parallel.size(), tensor_parallel.rank());
   // A weight of one part has no dimension for parts.
-  const auto shape = [&](Shape each) {
-    if (parts > 1) each.insert(each.begin(), parts);
-    return each;
+  const auto add = [&](const char* suffix, Shape shape, const Parameter::Traits& traits) {
+    if (parts > 1) shape.insert(shape.begin(), parts);
+    return &parameters.add(Parameter::divided(name + suffix, std::move(shape), parts > 1 ? 1 : 0, tensor_parallel.size(),
+                                              tensor_parallel.rank(), traits));
   };
-  const auto begin = [&](Shape each) {
-    if (parts > 1) each.insert(each.begin(), 0);
-    return each;
-  };
-  weight_ = &parameters.add({.name = name + ".weight",
-                             .global_shape = shape({part, in}),
-                             .first = begin({first, 0}),
-                             .extents = shape({count, in}),
-                             .replicated_over = token_axes,
-                             .sum_gradient_over = token_axes,
-                             .initial = weight,
-                             .overwrites_gradient = true});
-  bias_ = &parameters.add({.name = name + ".bias",
-                           .global_shape = shape({part}),
-                           .first = begin({first}),
-                           .extents = shape({count}),
-                           .replicated_over = token_axes,
-                           .sum_gradient_over = token_axes,
-                           .initial = {},
-                           .decays = false});
+  weight_ = add(".weight", {out / parts, in}, {.initial = weight, .overwrites_gradient = true});
+  bias_ = add(".bias", {out / parts}, {.decays = false});
 }
 
 Tensor ColumnParallelLinear::forward(const Tensor& x, std::int64_t tokens, ParameterUse& use, Tensor* for_backward) const {
@@ -88,24 +69,10 @@ Tensor ColumnParallelLinear::backward(const Tensor& x, const Tensor& dy, Paramet
 RowParallelLinear::RowParallelLinear(Parameters& parameters, const std::string& name, std::int64_t in, std::int64_t out,
                                      Initial weight, const TensorParallel& tensor_parallel)
     : tensor_parallel_(tensor_parallel) {
-  const auto [first, count] = share_of(in, tensor_parallel.size(), tensor_parallel.rank());
-  weight_ = &parameters.add({.name = name + ".weight",
-                             .global_shape = {out, in},
-                             .first = {0, first},
-                             .extents = {out, count},
-                             .replicated_over = token_axes,
-                             .sum_gradient_over = token_axes,
-                             .initial = weight,
-                             .overwrites_gradient = true});
+  weight_ = &parameters.add(Parameter::divided(name + ".weight", {out, in}, 1, tensor_parallel.size(),
+                                               tensor_parallel.rank(), {.initial = weight, .overwrites_gradient = true}));
   // Where every tensor-parallel rank has the whole dy, the bias's gradient is complete on each.
-  bias_ = &parameters.add({.name = name + ".bias",
-                           .global_shape = {out},
-                           .first = {0},
-                           .extents = {out},
-                           .replicated_over = token_axes | Axis::tensor,
-                           .sum_gradient_over = tensor_parallel.row_axes(),
-                           .initial = {},
-                           .decays = false});
+  bias_ = &parameters.add(Parameter::whole(name + ".bias", {out}, tensor_parallel.row_axes(), {.decays = false}));
 }
 
 Tensor RowParallelLinear::forward(const Tensor& x, const Tensor& residual, ParameterUse& use) const {

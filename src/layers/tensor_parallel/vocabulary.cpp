@@ -15,15 +15,8 @@ using kernels::Transpose;
 VocabularyParallelTable::VocabularyParallelTable(Parameters& parameters, const std::string& name, std::int64_t vocabulary,
                                                  std::int64_t hidden, Initial initial, const TensorParallel& tensor_parallel)
     : tensor_parallel_(tensor_parallel) {
-  const auto [first, count] = share_of(vocabulary, tensor_parallel.size(), tensor_parallel.rank());
-  table_ = &parameters.add({.name = name + ".weight",
-                            .global_shape = {vocabulary, hidden},
-                            .first = {first, 0},
-                            .extents = {count, hidden},
-                            .replicated_over = token_axes,
-                            .sum_gradient_over = token_axes,
-                            .initial = initial,
-                            .overwrites_gradient = true});
+  table_ = &parameters.add(Parameter::divided(name + ".weight", {vocabulary, hidden}, 0, tensor_parallel.size(),
+                                              tensor_parallel.rank(), {.initial = initial, .overwrites_gradient = true}));
 }
 
 Tensor VocabularyParallelTable::embed(const Tensor& tokens, ParameterUse& use) const {

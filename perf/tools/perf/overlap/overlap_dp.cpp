@@ -33,13 +33,8 @@ class DataParallel : public OverlapCase {
         dy_({sizes.rows, sizes.hidden}, sizes.dtype),
         dx_({sizes.rows, sizes.hidden}, sizes.dtype) {
     for (std::int64_t i = 0; i < sizes.layers; ++i) {
-      parameters_.add({.name = fmt::format("{}.weight", i),
-                       .global_shape = {sizes.hidden, sizes.hidden},
-                       .first = {0, 0},
-                       .extents = {sizes.hidden, sizes.hidden},
-                       .replicated_over = stretto::token_axes,
-                       .sum_gradient_over = stretto::token_axes,
-                       .initial = {0, 0.02}});
+      parameters_.add(stretto::Parameter::whole(fmt::format("{}.weight", i), {sizes.hidden, sizes.hidden},
+                                                stretto::token_axes, {.initial = {0, 0.02}}));
       activations_.push_back(Tensor({sizes.rows, sizes.hidden}, sizes.dtype));
     }
     activations_.push_back(Tensor({sizes.rows, sizes.hidden}, sizes.dtype));
