@@ -59,7 +59,7 @@ class Exchange {
         sum_into_records();
         gather();
     }
-    tell_rounds();
+    add_rounds();
     return plan_.finish();
   }
 
@@ -68,7 +68,7 @@ class Exchange {
   struct Stage {
     int first_round;
     bool travels;
-    std::function<void(int piece)> tell;
+    std::function<void(int piece)> add_steps;
   };
 
   int me() const { return request_.rank; }
@@ -86,24 +86,24 @@ class Exchange {
   std::int64_t place(int block, int piece) const { return cut_.shares().begin(block) + cut_.first(block, piece); }
   std::int64_t own_place(int piece) const { return cut_.first(me(), piece); }
 
-  // Visits every other one, once to send to and once to receive from; rotated, so that not all begin with the same peer.
+  // Calls visit(member to send to, member to receive from) for the other members, rotated, so that not all begin with one.
   template <class Visit>
   static void with_others(int mine, int all, Visit visit) {
     for (int i = 1; i < all; ++i) visit((mine + i) % all, (mine - i + all) % all);
   }
 
   // Each stage takes a piece in the round after the previous stage took it.
-  void work(std::function<void(int)> tell) { stages_.push_back({next_round_++, false, std::move(tell)}); }
-  void travel(std::function<void(int)> tell) { stages_.push_back({next_round_++, true, std::move(tell)}); }
+  void work(std::function<void(int)> add_steps) { stages_.push_back({next_round_++, false, std::move(add_steps)}); }
+  void travel(std::function<void(int)> add_steps) { stages_.push_back({next_round_++, true, std::move(add_steps)}); }
 
   // Messages come first, so that they travel while the rest is done.
-  void tell_rounds() {
+  void add_rounds() {
     const int rounds = next_round_ + cut_.pieces() - 1;
     for (int round = 0; round < rounds; ++round) {
       for (const bool travels : {true, false}) {
         for (const Stage& stage : stages_) {
           const int piece = round - stage.first_round;
-          if (stage.travels == travels && piece >= 0 && piece < cut_.pieces()) stage.tell(piece);
+          if (stage.travels == travels && piece >= 0 && piece < cut_.pieces()) stage.add_steps(piece);
         }
       }
       plan_.next_round();

@@ -28,7 +28,7 @@ Plan shared_all_gather(const PlanRequest& request) {
   const Shares shares = Shares::of(request);
   const Slice own = input(0, shares.length(request.rank));
   plan.offer(own);
-  plan.tell();
+  plan.signal_all();
   plan.for_each_peer(
       [&](int peer) { plan.read_when_told(peer, plan.offered(0, shares.length(peer)), share_out(shares, peer)); });
   plan.copy(own, share_out(shares, request.rank));
@@ -52,7 +52,7 @@ Plan shared_all_to_all(const PlanRequest& request) {
   const Shares shares = Shares::of(request);
   const Slice own = share_in(shares, request.rank);
   plan.offer_all_but(own);
-  plan.tell();
+  plan.signal_all();
   plan.for_each_peer(
       [&](int peer) { plan.read_when_told(peer, plan.offered(own.offset, own.count), share_out(shares, peer)); });
   plan.copy(own, share_out(shares, request.rank));
@@ -72,7 +72,7 @@ Plan shared_broadcast(const PlanRequest& request) {
   const std::int64_t n = request.count;
   const bool is_root = request.rank == request.root;
   if (is_root) plan.offer(input(0, n));
-  plan.tell();
+  plan.signal_all();
   if (is_root) {
     plan.copy(input(0, n), output(0, n));
   } else {
@@ -92,7 +92,7 @@ Plan push_broadcast(const PlanRequest& request) {
   if (request.size == 1) return alone(request);
   SharedPlan plan(request);
   const Shares shares = Shares::of(request);
-  plan.tell();
+  plan.signal_all();
   plan.wait_for_all();
   plan.copy_to_all(request.root, share_in(shares, request.rank), share_out(shares, request.rank));
   plan.close();
@@ -113,7 +113,7 @@ Plan shared_gather(const PlanRequest& request) {
   const Slice own = input(0, shares.length(request.rank));
   const bool is_root = request.rank == request.root;
   if (!is_root) plan.offer(own);
-  plan.tell();
+  plan.signal_all();
   if (is_root) {
     plan.for_each_peer(
         [&](int peer) { plan.read_when_told(peer, plan.offered(0, shares.length(peer)), share_out(shares, peer)); });
@@ -137,7 +137,7 @@ Plan shared_scatter(const PlanRequest& request) {
   const Slice own = share_in(shares, request.rank);
   const bool is_root = request.rank == request.root;
   if (is_root) plan.offer_all_but(own);
-  plan.tell();
+  plan.signal_all();
   if (is_root) {
     plan.copy(own, output(0, own.count));
   } else {

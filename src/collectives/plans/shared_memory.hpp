@@ -29,7 +29,7 @@ class SharedPlan : public PlanBuilder {
     offer(input(end, input_count(request_) - end));
   }
 
-  void tell() {
+  void signal_all() {
     next_round();
     signal();
     next_round();
@@ -53,19 +53,19 @@ class SharedPlan : public PlanBuilder {
   // After this, no rank touches another rank's memory any more.
   void close() {
     if (!closes(request_)) return;
-    tell();
+    signal_all();
     wait_for_all();
   }
   // Like close(), if only the root has read from the others.
   void close_behind_root() {
     if (!closes(request_)) return;
-    tell();
+    signal_all();
     if (request_.rank != request_.root) wait(request_.root);
   }
   // Like close(), if all have read from the root only.
   void close_before_root() {
     if (!closes(request_)) return;
-    tell();
+    signal_all();
     if (request_.rank == request_.root) wait_for_all();
   }
 

@@ -1,5 +1,5 @@
 // Reductions over shared memory: one rank forms each sum, in rank order, from all vectors in their owners' memory. So the
-// bits are the same on every rank, whatever the size. What a rank alone reads of itself it does not offer.
+// bits are the same on every rank, whatever the size. A rank does not offer the data that only itself reads.
 #include "collectives/plans/shared_memory.hpp"
 
 namespace stretto::plans {
@@ -14,7 +14,7 @@ Plan packet_all_reduce(const PlanRequest& request) {
   if (request.size == 1) return alone(request);
   SharedPlan plan(request);
   plan.offer(input(0, request.count));
-  plan.tell();
+  plan.signal_all();
   plan.wait_for_all();
   plan.read_reduce(plan.offered(0, request.count), request.rank, output(0, request.count));
   return plan.finish();
@@ -37,10 +37,10 @@ Plan shared_all_reduce(const PlanRequest& request) {
     return copies(request) ? scratch(shares.begin(rank), shares.length(rank)) : share_out(shares, rank);
   };
   plan.offer_all_but(share_in(shares, request.rank));
-  plan.tell();
+  plan.signal_all();
   plan.wait_for_all();
   plan.read_reduce(plan.offered(shares.begin(request.rank), shares.length(request.rank)), request.rank, sum(request.rank));
-  plan.tell();
+  plan.signal_all();
   plan.for_each_peer([&](int peer) { plan.read_when_told(peer, sum(peer), share_out(shares, peer)); });
   plan.copy(sum(request.rank), share_out(shares, request.rank));
   plan.close();
@@ -57,7 +57,7 @@ Plan push_all_reduce(const PlanRequest& request) {
   if (request.size == 1) return alone(request);
   SharedPlan plan(request);
   const Shares shares = Shares::of(request);
-  plan.tell();
+  plan.signal_all();
   plan.wait_for_all();
   plan.read_reduce(share_in(shares, request.rank), everybody, share_out(shares, request.rank));
   plan.close();
@@ -70,7 +70,7 @@ Plan packet_reduce(const PlanRequest& request) {
   if (request.size == 1) return alone(request);
   SharedPlan plan(request);
   if (request.rank != request.root) plan.offer(input(0, request.count));
-  plan.tell();
+  plan.signal_all();
   if (request.rank != request.root) return plan.finish();
   plan.wait_for_all();
   plan.read_reduce(plan.offered(0, request.count), request.rank, output(0, request.count));
@@ -90,15 +90,15 @@ Plan shared_reduce(const PlanRequest& request) {
   SharedPlan plan(request);
   const Shares shares = Shares::of(request);
   const bool is_root = request.rank == request.root;
-  // The sums in the scratch of all ranks except the root, by staged where the rank's own contribution would be.
+  // A sum lies in its rank's scratch, except the root's; by staged it takes the place of the rank's own contribution.
   const auto sum = [&](int rank) { return scratch(copies(request) ? shares.begin(rank) : 0, shares.length(rank)); };
   if (!copies(request) && !is_root) plan.use_scratch(shares.length(request.rank));
   plan.offer_all_but(share_in(shares, request.rank));
-  plan.tell();
+  plan.signal_all();
   plan.wait_for_all();
   plan.read_reduce(plan.offered(shares.begin(request.rank), shares.length(request.rank)), request.rank,
                    is_root ? share_out(shares, request.rank) : sum(request.rank));
-  plan.tell();
+  plan.signal_all();
   if (is_root) {
     plan.for_each_peer([&](int peer) { plan.read_when_told(peer, sum(peer), share_out(shares, peer)); });
   }
@@ -116,7 +116,7 @@ Plan push_reduce(const PlanRequest& request) {
   if (request.size == 1) return alone(request);
   SharedPlan plan(request);
   const Shares shares = Shares::of(request);
-  plan.tell();
+  plan.signal_all();
   plan.wait_for_all();
   plan.read_reduce(share_in(shares, request.rank), request.root, share_out(shares, request.rank));
   plan.close();
@@ -135,7 +135,7 @@ Plan shared_reduce_scatter(const PlanRequest& request) {
   const Shares shares = Shares::of(request);
   const Slice own = share_in(shares, request.rank);
   plan.offer_all_but(own);
-  plan.tell();
+  plan.signal_all();
   plan.wait_for_all();
   plan.read_reduce(plan.offered(own.offset, own.count), request.rank, output(0, own.count));
   plan.close();

@@ -184,7 +184,7 @@ class Run {
 
   void post(LaneProgress& progress, const Step& step) {
     switch (step.kind) {
-      case StepKind::signal: return;  // given before all others
+      case StepKind::signal: return;  // given before the round's other steps
       case StepKind::wait:
         if (signals_->wait(progress.rank, step.peer)) close_one(progress);
         return;

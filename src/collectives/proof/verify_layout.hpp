@@ -47,7 +47,7 @@ class Layout {
     return range_of(rank, {plain, 0, room(rank, {plain})});
   }
 
-  // For sentences.
+  // For error messages.
   std::string text_of(std::int64_t cell) const {
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
       for (std::size_t buffer = 0; buffer < plain_buffers; ++buffer) {

@@ -104,7 +104,7 @@ class Steps {
     if (!of_all) add_source(rank, step.kind == StepKind::read ? step.peer : rank, step, add);
   }
 
-  // read_reduce: what the rank adds of the owner.
+  // In a read_reduce, the part of the owner's memory that the rank adds.
   static Slice part_of(int owner, int rank, const Step& step) { return owner == rank ? own_part(step) : step.source; }
   static bool adds_records(StepKind kind) { return kind == StepKind::dequantize_reduce || kind == StepKind::requantize; }
   // One of the packed vectors that a step adds.

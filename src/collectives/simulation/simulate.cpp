@@ -187,7 +187,7 @@ class Machine {
     return action.way < 0 ? everybody : ways_.receiver(lane.rank, action.way);
   }
 
-  // Takes the rank's next free time. Returns when it is over.
+  // Makes the rank busy for `seconds` as soon as it is free. Returns the end.
   Time occupy(const LaneState& lane, double seconds, Time now) {
     Time& busy = busy_[lane.rank];
     busy = std::max(now, busy) + time_of(seconds);

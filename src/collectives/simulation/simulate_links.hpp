@@ -72,7 +72,7 @@ class Levels {
   // All other ranks' vectors are read, level by level, and reduced. If all ranks get the result, all copies but one are
   // written as well.
   double seconds_of_read_reduce(int rank, int owner, std::int64_t bytes, bool by_link) {
-    const int ways = owner == everybody ? 2 : 1;  // how often the bytes travel: to and, perhaps, fro
+    const int ways = owner == everybody ? 2 : 1;  // the bytes travel to this rank and, for everybody, back
     double seconds = seconds_of_work(bytes) * (size_ - 1) * ways;
     for_each_level(rank, [&](Level& level, std::int64_t others) {
       level.bytes += others * bytes * ways;

@@ -6,8 +6,8 @@
 
 namespace stretto {
 
-// The way from a sender to a receiver. A like message of another rank goes the same way: either a distance around all ranks
-// or, in algorithms that pair ranks, the bits in which the two ranks differ.
+// A way is a receiver's place relative to its sender. Messages of different ranks that correspond have the same way: a
+// distance around all ranks or, in algorithms that pair ranks, the bits in which the two ranks differ.
 struct Ways {
   int size;
   bool bits;  // true only if size is a power of two
@@ -21,7 +21,7 @@ struct Ways {
 
 // A step without its memory.
 struct Action {
-  static constexpr std::int32_t to_all = -1;          // a way to everybody
+  static constexpr std::int32_t to_all = -1;          // instead of a way: to everybody
   static constexpr std::int32_t to_all_but_one = -2;  // to everybody but the owner of the source, which has the data already
 
   StepKind kind;
