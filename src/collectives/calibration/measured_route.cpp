@@ -52,12 +52,12 @@ MeasuredRoute measured_route(const std::string& route, int ranks, double ranks_p
                              int reach) {
   MeasuredRoute measured;
   measured.route = {.route = route, .ranks = ranks, .ranks_per_core = ranks_per_core, .cost = fitted(times)};
-  const double telling = telling_seconds(times);
+  const double exchange = exchange_seconds(times);
   std::vector<TableCall> ordinary, symmetric;
   for (auto& [collective, calls] : by_collective(unsettled(times))) {
     std::vector<TableCall> one, other;
     for (const TableCall& each : calls) (each.times.symmetric ? other : one).push_back(each);
-    make_alike(one, other, telling);
+    make_alike(one, other, exchange);
     ordinary.insert(ordinary.end(), one.begin(), one.end());
     symmetric.insert(symmetric.end(), other.begin(), other.end());
   }

@@ -18,8 +18,8 @@ CallTimes mean_of(const CallTimes& one, const CallTimes& other) {
   return mean;
 }
 
-// Adds interpolated calls between the measured sizes, each twice as large as the one before: two methods may be worth the
-// telling from a size on that lies between two measured ones.
+// Adds interpolated calls between the measured sizes, each twice as large as the one before: the size from which two methods
+// are worth an exchange of places may lie between two measured ones.
 std::vector<TableCall> with_sizes_between(const std::vector<TableCall>& measured) {
   std::vector<TableCall> calls;
   for (std::size_t i = 0; i < measured.size(); ++i) {
@@ -56,7 +56,7 @@ void add_small_calls(const std::vector<TableCall>& ordinary, std::vector<TableCa
 // shorter than this exchange, so both tables name one method for it. The exchange also keeps calls with a root from
 // overlapping, so both tables name one method for these, too, unless two methods save more time than the exchange takes.
 // (The estimate counts the exchange for every rank, although ranks with ordinary buffers seldom wait for it.)
-void name_one_method(std::vector<TableCall>& ordinary, std::vector<TableCall>& symmetric, double telling) {
+void name_one_method(std::vector<TableCall>& ordinary, std::vector<TableCall>& symmetric, double exchange) {
   std::vector<CallTimes> means;
   std::vector<std::pair<TableCall*, TableCall*>> alike;
   for (TableCall& one : ordinary) {
@@ -64,7 +64,7 @@ void name_one_method(std::vector<TableCall>& ordinary, std::vector<TableCall>& s
       if (one.times.request != other.times.request) continue;
       CallTimes mean = mean_of(one.times, other.times);
       if (mean.methods.empty()) continue;
-      const double apart = (one.times.fastest().seconds + other.times.fastest().seconds) / 2 + telling;
+      const double apart = (one.times.fastest().seconds + other.times.fastest().seconds) / 2 + exchange;
       const bool is_better_alike = has_root(mean.request.collective) && mean.fastest().seconds <= apart;
       if (mean.bytes > alike_up_to && !is_better_alike) continue;
       means.push_back(std::move(mean));
@@ -78,7 +78,7 @@ void name_one_method(std::vector<TableCall>& ordinary, std::vector<TableCall>& s
 
 }  // namespace
 
-double telling_seconds(const std::vector<CallTimes>& all) {
+double exchange_seconds(const std::vector<CallTimes>& all) {
   const CallTimes* least = nullptr;
   for (const CallTimes& times : all) {
     const bool is_smaller = least == nullptr || times.bytes < least->bytes;
@@ -87,14 +87,14 @@ double telling_seconds(const std::vector<CallTimes>& all) {
   return least == nullptr ? 0 : least->fastest().seconds;
 }
 
-void make_alike(std::vector<TableCall>& ordinary, std::vector<TableCall>& symmetric, double telling) {
+void make_alike(std::vector<TableCall>& ordinary, std::vector<TableCall>& symmetric, double exchange) {
   if (ordinary.empty() || symmetric.empty()) return;
   add_small_calls(ordinary, symmetric);
   if (has_root(symmetric.front().times.request.collective)) {
     ordinary = with_sizes_between(ordinary);
     symmetric = with_sizes_between(symmetric);
   }
-  name_one_method(ordinary, symmetric, telling);
+  name_one_method(ordinary, symmetric, exchange);
 }
 
 }  // namespace stretto

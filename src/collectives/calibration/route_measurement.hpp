@@ -9,7 +9,7 @@
 // results.
 namespace stretto {
 
-// A table covers calls of up to so many times the largest size that was measured; the cost model covers larger calls. The
+// A table covers calls of up to this many times the largest measured size; the cost model covers larger calls. The
 // factor within a node is large, because the model is least accurate for vectors that exceed the caches, and a measurement
 // may end at 2 MiB.
 constexpr int reach_within = 64, reach_between = 2;

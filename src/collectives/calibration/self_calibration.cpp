@@ -25,7 +25,7 @@ constexpr Budget budget_of_one_host{1.8}, budget_within_several{0.6, 3.6};
 constexpr double seconds_of_several = 2, least_seconds_between = 0.8;
 constexpr double patience = 10;  // seconds to wait for another job that measures; a measurement takes at most about six
 
-// Rank 0's text.
+// Collective: returns rank 0's text.
 std::string same_text(RankContext& context, const std::string& mine) {
   const auto* const bytes = reinterpret_cast<const std::byte*>(mine.data());
   const Bytes first = context.job().exchange(Bytes(bytes, bytes + mine.size()))[0];
@@ -56,7 +56,7 @@ class SelfCalibration {
     end_ = begin + seconds_of_several;
     info("Measuring this machine with {} ranks.", world_.size());
     {
-      const Selector::Unruled unruled(selector_);
+      const Selector::WithoutUserRules without_rules(selector_);
       if (lacks_node()) measure_node();
       if (lacks_network()) measure_network();
     }
@@ -147,14 +147,14 @@ class SelfCalibration {
   }
 
   void measure_network() {
-    const LinkCost told = selector_.tuning().nearest("network", world_.size(), per_core_).cost;
-    const LinkCost measured = between_nodes(ranks_that_measure(), told);
+    const LinkCost assumed = selector_.tuning().nearest("network", world_.size(), per_core_).cost;
+    const LinkCost measured = between_nodes(ranks_that_measure(), assumed);
     MeasuredRoute network;
     network.route = {.route = "network",
                      .ranks = world_.size(),
                      .ranks_per_node = on_node_,
                      .ranks_per_core = per_core_,
-                     .cost = std::getenv("STRETTO_NETWORK") != nullptr ? told : measured};
+                     .cost = std::getenv("STRETTO_NETWORK") != nullptr ? assumed : measured};
     learn(tuning_of(network));  // the methods to be timed follow from it
     const Budget budget{std::max(least_seconds_between, end_ - now_seconds())};
     const std::vector<CallTimes> times = times_between_nodes(ranks_that_measure(), selector_, measured.beta, budget);
@@ -175,8 +175,8 @@ class SelfCalibration {
   double end_ = 0;
 };
 
-// A stopped rank holds up others, and those others still, so that an operation's timeout may name a rank that only waits.
-// The job hears of every rank, and fails within two seconds after the timeout with a sentence about the silent one.
+// A stopped rank holds up others, and these hold up still others: an operation's timeout may name a rank that only waits.
+// The job hears every rank, and fails within two seconds after the timeout with a sentence about the silent one.
 void wait_for_the_jobs_own_sentence(const Job& job) {
   const double end = now_seconds() + 3;
   while (now_seconds() < end) {
@@ -191,7 +191,7 @@ void calibrate_if_unknown(const Communicator& world) {
   Communicator::Group& group = Communicator::Group::of(world);
   RankContext& context = group.context();
   if (world.size() == 1 || !context.selector().may_calibrate()) return;
-  // Links, nodes and routes that a setting invents hide the machine itself.
+  // Settings that invent links, nodes or routes hide the machine itself.
   const bool is_real = setting("STRETTO_LINKS").empty() && setting("STRETTO_RANKS_PER_NODE") == "0" &&
                        setting("STRETTO_NODES_PER_POD") == "0" && setting("STRETTO_TRANSPORT") == "auto" &&
                        !context.checks_calls();

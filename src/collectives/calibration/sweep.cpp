@@ -9,7 +9,7 @@ namespace stretto {
 namespace {
 
 constexpr std::int64_t large = 1 << 20;  // bytes
-constexpr double loyalty = 0.95;         // the library's present choice stays unless another method takes less than this
+constexpr double loyalty = 0.95;  // the library's present choice stays unless another takes less than this part of its time
 
 // The methods that take at most so many times as long as the fastest, best first. For large vectors a method that is far
 // behind at one size is behind at the next one, too.

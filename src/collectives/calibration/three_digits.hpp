@@ -5,7 +5,7 @@
 
 namespace stretto {
 
-// As a tuning file has its numbers: more digits of a measurement are noise.
+// Rounds to the digits that a tuning file keeps: further digits of a measurement are noise.
 inline double three_digits(double value) { return std::stod(fmt::format("{:.3g}", value)); }
 
 }  // namespace stretto

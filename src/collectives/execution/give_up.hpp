@@ -6,9 +6,9 @@
 
 namespace stretto {
 
-// Asks these ranks of the job what they are doing, then the ranks for which they wait, until it comes to the rank that holds
-// up the others, for a second each time. Returns what follows a sentence without its full stop: "; rank 3 is in no
-// operation: ...".
+// Asks these ranks of the job what they are doing, then the ranks that those wait for, and so on, up to the rank that holds
+// up the others. Waits a second at most for each round of answers. Returns text to append to a sentence without its full
+// stop: "; rank 3 is in no operation: ...".
 std::string accounts_of(std::vector<int> ranks, Job& job);
 
 // Throws Error(timeout): nothing has come from `ranks`, which are ranks of the job, for the network's timeout. Asks them

@@ -9,7 +9,7 @@
 namespace stretto {
 
 // One operation in flight on the host. If the plan depends on where the buffers are, the ranks tell each other, and wait
-// until they know. A rank whose own buffers settle it, because others cannot map them, does not wait, except for a pull;
+// until they know. A rank whose own buffers cannot be mapped knows the plan at once and does not wait, except for a pull;
 // over links it ends only when it has heard from all ranks. A plan that goes over mapped memory and needs no buffers of its
 // own runs without an allocation, a lock or an atomic read-modify-write.
 class OperationRun {

@@ -14,8 +14,8 @@ namespace stretto {
 
 enum class Progressed { nothing, something, to_the_end };
 
-// Throws Error(peer_lost) if one of these ranks has left the job, and all that it sent before must have come: when nothing
-// has moved for so many seconds. what(): the operation.
+// Throws Error(peer_lost) if one of these ranks has left the job and nothing has moved for so long that all it sent before
+// must have come. idle_seconds: since something moved. what(): the operation.
 void check_present(const std::vector<int>& ranks, Network& network, double idle_seconds,
                    const std::function<std::string()>& what);
 constexpr double seconds_to_hear_the_rest = 1;  // of a rank of this host that has left
@@ -26,7 +26,7 @@ constexpr double seconds_to_hear_the_rest = 1;  // of a rank of this host that h
 template <class Advance, class Awaited, class Describe, class History, class NoteWait>
 void run_until_done(Network& network, const WaitPolicy& policy, double timeout, Advance advance, Awaited awaited,
                     Describe describe, History history, NoteWait note_wait) {
-  forget_looks();  // an earlier operation that ended without a pause may have left some
+  forget_looks();  // an earlier operation that ended without a pause may have asked for some
   Waiter waiter(policy, network.segment().bell());
   AwaitedRanks::Wait wait(network.awaited_ranks());
   while (true) {

@@ -27,9 +27,9 @@ std::size_t packet_bytes_of(const PlanRequest& request, DType wire) {
 }
 
 SharedMemory::SharedMemory(Links& links)
-    : told(links.membership().job_ranks.size()),
-      sources(told.size()),
-      targets(told.size()),
+    : places(links.membership().job_ranks.size()),
+      sources(places.size()),
+      targets(places.size()),
       links_(links),
       looks_(links.wait_policy().looks > 1 ? 32 : 1),
       looks_with_idle_mates_(links.wait_policy().looks_with_idle_mates) {
@@ -39,8 +39,8 @@ SharedMemory::SharedMemory(Links& links)
   }
 }
 
-// The ranks that share this one's core have posted, too, so they can do nothing with the core until the post of a rank on
-// another core is there, which takes less time than giving up the core and getting it back.
+// Looks on without giving up the core if the ranks that share it have posted, too: they have no use for the core until a
+// rank on another core posts, and that takes less time than giving up the core and getting it back.
 const std::byte* SharedMemory::look_with_idle_mates(int member, std::size_t bytes) {
   if (!on_shared_core()) return nullptr;
   for (const int mate : core_mates_) {
@@ -58,7 +58,7 @@ void SharedMemory::begin(const Execution& execution) {
   board().begin(execution.planned->signature);
 }
 
-// The member finds out, too, and tells its call, unless it has nothing to wait for here.
+// The member detects the mismatch, too, and tells its call, unless it waits for nothing here.
 void SharedMemory::refuse(int member) {
   const PlanVariant& variant = call_->planned->ordinary;
   const std::string mine = call_text(variant.plan->request, call_->buffers.dtype, call_->buffers.op);
@@ -104,8 +104,8 @@ bool BufferExchange::advance(bool alone) {
     const std::byte* const word =
         alone ? shared_.look(member_, sizeof(BufferPlaces)) : shared_.glance(member_, sizeof(BufferPlaces));
     if (word == nullptr) return moved;
-    std::memcpy(&shared_.told[member_], word, sizeof(BufferPlaces));
-    symmetric_ &= shared_.told[member_].symmetric != 0;
+    std::memcpy(&shared_.places[member_], word, sizeof(BufferPlaces));
+    symmetric_ &= shared_.places[member_].symmetric != 0;
     moved = true;
   }
   board.saw_all();

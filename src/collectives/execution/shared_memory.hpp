@@ -13,7 +13,7 @@ namespace stretto {
 
 struct Execution;
 
-// The places of a rank's buffers, which it tells the others with a signal.
+// Where a rank's buffers are; the rank sends it to the others with a signal.
 struct BufferPlaces {
   BufferPlace input, output, scratch;
   std::uint64_t symmetric = 0;  // 1 if input and output are in memory that others can map, else 0
@@ -23,7 +23,7 @@ struct BufferPlaces {
 BufferPlaces buffer_places_of(const std::byte* input, const std::byte* output, const std::byte* scratch,
                               const PlanRequest& request);
 
-// The most bytes that any rank puts into a packet of that call, at least 1; 0 for other algorithms. Every rank can compute
+// The most bytes that any rank puts into a packet of the call, at least 1; 0 for other algorithms. Every rank can compute
 // the size of every packet.
 std::size_t packet_bytes_of(const PlanRequest& request, DType wire);
 
@@ -36,9 +36,9 @@ class SharedMemory {
   Board& board() { return links_.board(); }
   PeerMemory& memory(int member) { return links_.memory(member); }
   int rank() const { return links_.membership().rank; }
-  int size() const { return static_cast<int>(told.size()); }
+  int size() const { return static_cast<int>(places.size()); }
   bool one_process() const { return links_.one_process(); }  // if so, every address of a member is valid here
-  // Writes them for the next post, or for one behind it.
+  // Writes `mine` for the next post (ahead = 1), or for a later one.
   void draft(const BufferPlaces& mine, int ahead = 1);
   // Posts and looks belong to this call from here on. The execution must outlive them.
   void begin(const Execution& execution);
@@ -60,7 +60,7 @@ class SharedMemory {
   }
   KeptMemory& scratch() { return links_.kept_memory(); }
 
-  std::vector<BufferPlaces> told;  // by member
+  std::vector<BufferPlaces> places;  // by member, as each has sent them
   std::vector<const void*> sources;
   std::vector<void*> targets;
 

@@ -47,7 +47,7 @@ SharedMemoryRun::SharedMemoryRun(const Execution& execution, const PlanVariant& 
       post_bytes_(sizeof(BufferPlaces)),
       announcement_(announcement),
       posts_(announcement == Announcement::with_first_signal ? 2 : 1) {
-  if (announcement != Announcement::exchanged) shared_.begin(execution);  // else the exchange has
+  if (announcement != Announcement::exchanged) shared_.begin(execution);  // else the exchange has begun it
   const Plan& plan = *variant.plan;
   ensure(plan.lanes.size() <= 1, "A plan over shared memory has {} lanes.", plan.lanes.size());
   if (!plan.lanes.empty()) {
@@ -137,9 +137,10 @@ bool SharedMemoryRun::signal() {
     board_.post(posts_);
   } else {
     if (!board_.may_post(post_bytes_, posts_)) return false;
-    BufferPlaces& mine = shared_.told[shared_.rank()];
+    BufferPlaces& mine = shared_.places[shared_.rank()];
     mine = buffer_places_of(buffers_.input(), buffers_.output(), scratch_, request_);
-    if (announcement_ == Announcement::with_first_signal) mine.symmetric = 0;  // the caller's are not, whatever travels
+    // The caller's buffers are not symmetric, even if copies of them travel.
+    if (announcement_ == Announcement::with_first_signal) mine.symmetric = 0;
     for (int i = 1; i <= posts_; ++i) shared_.draft(mine, i);
     board_.post(posts_);
   }
@@ -152,7 +153,7 @@ bool SharedMemoryRun::wait(int peer) {
   const std::byte* const word = shared_.look(peer, post_bytes_);
   if (word == nullptr) return false;
   if (only_hears_) board_.fetch_ahead(peer, post_bytes_);
-  if (packet_bytes_ == 0) std::memcpy(&shared_.told[peer], word, sizeof(BufferPlaces));
+  if (packet_bytes_ == 0) std::memcpy(&shared_.places[peer], word, sizeof(BufferPlaces));
   if (++heard_ < shared_.size() - 1) return true;
   board_.saw_all();
   if (request_.method.algorithm == Algorithm::push) check_symmetric();
@@ -204,7 +205,7 @@ void SharedMemoryRun::copy_to_all(const Step& step) {
 // All ranks detect this at the same step, before any of them has touched a buffer, so the communicator stays usable.
 void SharedMemoryRun::check_symmetric() {
   for (int member = 0; member < shared_.size() && !shared_.one_process(); ++member) {
-    if (shared_.told[member].symmetric != 0) continue;
+    if (shared_.places[member].symmetric != 0) continue;
     finished_ = true;
     fail(ErrorCode::invalid_argument,
          "{} by push needs all ranks' buffers in symmetric memory, and rank {}'s are not; take them from "
@@ -260,8 +261,8 @@ const std::byte* SharedMemoryRun::reach(int member, const Slice& slice) const {
 }
 
 BufferPlace SharedMemoryRun::place_in_member(int member, Buffer buffer) const {
-  const BufferPlaces& told = shared_.told[member];
-  return buffer == Buffer::input ? told.input : buffer == Buffer::output ? told.output : told.scratch;
+  const BufferPlaces& theirs = shared_.places[member];
+  return buffer == Buffer::input ? theirs.input : buffer == Buffer::output ? theirs.output : theirs.scratch;
 }
 
 std::byte* SharedMemoryRun::own(const Slice& slice) const {

@@ -17,8 +17,8 @@ enum class Announcement : std::uint8_t {
 class SharedMemoryRun {
  public:
   // Whether this rank runs the call's ordinary plan without a BufferExchange, because it knows that not all buffers can be
-  // mapped: its own cannot. Its first signal is two posts at once: its part in the exchange of those ranks that do not know,
-  // and the first signal for which they wait behind it.
+  // mapped: its own cannot. Its first signal is two posts at once: one for the exchange of the ranks that do not know, and
+  // the first signal, for which those wait after the exchange.
   static bool announces(const Execution& execution);
 
   // execution and variant must outlive this object.

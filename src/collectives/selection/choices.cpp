@@ -1,4 +1,4 @@
-// How a job chooses, as a text that another job may choose by.
+// A job's choices of methods as a text by which another job can choose alike.
 #include <nlohmann/json.hpp>
 
 #include <string>

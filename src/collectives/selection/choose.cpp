@@ -80,7 +80,7 @@ std::vector<Method> methods_for(const PlanRequest& request) {
         if (request.collective != Collective::all_to_all || request.counts.empty()) with(algorithm, 1, 1);
         break;
       case Algorithm::two_level:
-      case Algorithm::three_level: break;  // pairs_for(), refinements_of()
+      case Algorithm::three_level: break;  // see pairs_for() and refinements_of()
       default: with(algorithm, 1, 1);
     }
   }
@@ -196,14 +196,14 @@ Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning
     const auto found = std::find_if(rules.begin(), rules.end(), fits);
     return found != rules.end() && found->method.algorithm != Algorithm::automatic ? &*found : nullptr;
   };
-  const Rule* const told = rule_in(tuning.rules);
+  const Rule* const rule = rule_in(tuning.rules);
   // Rules do not know where buffers lie, so methods for the other device are skipped.
   const auto is_of_this_device = [&](Algorithm algorithm) {
     return circumstances.on_gpus ? !shares_memory(algorithm) : has_steps(algorithm);
   };
-  if (told != nullptr && is_of_this_device(told->method.algorithm)) {
-    trial.method = told->method;
-    return decided(trial, dtype, op, tuning.deterministic, told->source, obstacle_of(trial));
+  if (rule != nullptr && is_of_this_device(rule->method.algorithm)) {
+    trial.method = rule->method;
+    return decided(trial, dtype, op, tuning.deterministic, rule->source, obstacle_of(trial));
   }
   const KnownCosts costs = KnownCosts::of(request, tuning, circumstances);
   // Measurements with another number of ranks, or of ranks per node or core, or with wider elements do not apply.

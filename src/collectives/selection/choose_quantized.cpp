@@ -48,12 +48,12 @@ std::optional<Choice> plain_choice(const PlanRequest& request, DType dtype, Redu
 
 Choice choose_quantized(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning& tuning,
                         const Circumstances& circumstances, bool may_be_plain) {
-  const bool told = request.method.algorithm != Algorithm::automatic;
+  const bool by_caller = request.method.algorithm != Algorithm::automatic;
   PlanRequest trial = request;
   if (!can_be_quantized(request.collective)) trial.method = Algorithm::direct;
   // Throws if the request cannot be done.
-  if (!can_be_quantized(request.collective) || (told && !may_be_plain)) cost_by_level(trial);
-  if (told && !may_be_plain) return {request.method, dtype, text_of(request) + ", by the caller", {}, true};
+  if (!can_be_quantized(request.collective) || (by_caller && !may_be_plain)) cost_by_level(trial);
+  if (by_caller && !may_be_plain) return {request.method, dtype, text_of(request) + ", by the caller", {}, true};
 
   const KnownCosts costs = KnownCosts::of(request, tuning, circumstances);
   Choice choice;

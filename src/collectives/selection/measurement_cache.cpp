@@ -60,7 +60,7 @@ std::string machine(bool several_hosts) {
 }
 
 fs::path directory() {
-  if (const std::string told = setting("STRETTO_CACHE_DIR"); !told.empty()) return told;
+  if (const std::string directory = setting("STRETTO_CACHE_DIR"); !directory.empty()) return directory;
   if (const char* const cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache == '/')
     return fs::path(cache) / "stretto";
   if (const char* const home = std::getenv("HOME"); home != nullptr && *home == '/')
@@ -68,7 +68,7 @@ fs::path directory() {
   return {};
 }
 
-// A route's place in the file: it takes the place of an older one with the same.
+// A route's key in the file: a new route replaces an older one with the same key.
 std::string place_of(const Json& route) {
   return route.at("route").dump() + route.at("ranks").dump() + route.value("ranks_per_node", Json(0)).dump() +
          route.at("ranks_per_core").dump();

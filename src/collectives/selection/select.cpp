@@ -66,8 +66,8 @@ RankSettings unpacked(const Bytes& bytes) {
   return settings;
 }
 
-// Seconds. A message passes through a system call at either end, which the fit to calls over loopback can take for nothing:
-// then pieces would seem to be free, however small.
+// In seconds. A message costs a system call at either end, but the fit to calls over loopback may find no cost at all:
+// pieces would then seem to be free, however small.
 constexpr double least_overhead_between_hosts = 1e-6;
 
 // Adds a route with the speed of a setting; its other costs are those measured on the route `below`. The rules of that route
@@ -109,7 +109,7 @@ Selector::Selector(Job& job, const Network& network) : explains_(setting("STRETT
   mine.ranks_per_core = fmt::format("{}", network.ranks_per_core());  // with enough digits to identify the number
   mine.one_host = network.one_host();
   const std::string calibrates = setting("STRETTO_CALIBRATE");
-  // Then nothing measured decides: neither the methods, nor the number of chunks into which a product is cut.
+  // With STRETTO_DETERMINISTIC=1 no measurement decides, neither on methods nor on the number of chunks of a product.
   const bool deterministic = setting("STRETTO_DETERMINISTIC") == "1";
   require(!deterministic || calibrates != "now",
           "STRETTO_CALIBRATE=now measures what STRETTO_DETERMINISTIC=1 would not use; leave one of them out.");
@@ -179,12 +179,12 @@ void Selector::learn(const std::string& tuning, const std::string& source) {
   learnt_.push_back(tuning);
 }
 
-Selector::Unruled::Unruled(Selector& selector)
+Selector::WithoutUserRules::WithoutUserRules(Selector& selector)
     : selector_(selector),
       rules_(std::exchange(selector.tuning_.rules, {})),
       explains_(std::exchange(selector.explains_, false)) {}
 
-Selector::Unruled::~Unruled() {
+Selector::WithoutUserRules::~WithoutUserRules() {
   selector_.tuning_.rules = std::move(rules_);
   selector_.explains_ = explains_;
 }

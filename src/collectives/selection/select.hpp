@@ -27,12 +27,12 @@ class Selector {
   // STRETTO_DETERMINISTIC.
   bool may_calibrate() const { return may_calibrate_; }
   // While it lives, choices ignore the user's rules, and explain nothing: a measurement is of the machine alone.
-  class Unruled {
+  class WithoutUserRules {
    public:
-    explicit Unruled(Selector& selector);
-    ~Unruled();
-    Unruled(const Unruled&) = delete;
-    Unruled& operator=(const Unruled&) = delete;
+    explicit WithoutUserRules(Selector& selector);
+    ~WithoutUserRules();
+    WithoutUserRules(const WithoutUserRules&) = delete;
+    WithoutUserRules& operator=(const WithoutUserRules&) = delete;
 
    private:
     Selector& selector_;
@@ -54,9 +54,9 @@ class Selector {
 
  private:
   Circumstances circumstances_on_gpus(const std::vector<int>& nodes) const;
-  // Takes the place of all that is known. file: the text of a tuning file.
+  // Replaces all that is known. file: the text of a tuning file.
   void use(const std::string& file, const std::string& source);
-  // What choices depend on besides tuning files.
+  // The conditions, besides tuning files, on which choices depend.
   std::map<std::string, std::string> conditions(int ranks, int nodes) const;
   Tuning tuning_;
   std::string file_;                 // what use() got

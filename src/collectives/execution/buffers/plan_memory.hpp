@@ -16,7 +16,7 @@ class PlanMemory {
   std::byte* target(const Slice& slice) const { return const_cast<std::byte*>(at(slice)); }
   std::size_t bytes(const Slice& slice) const;
 
-  ReduceOp op() const { return op_; }  // in which two contributions are combined
+  ReduceOp op() const { return op_; }  // combines two contributions
   std::int64_t divisor_of(const Step& step) const;
   LocalWork local_work_of(const Step& step) const;
   // Call it when the plan is done: completes the caller's output.
