@@ -40,7 +40,6 @@ class Cells {
 
   // These are about one cell.
   bool written(std::int64_t cell) const { return elements_[cell] != unwritten; }
-  bool fills(std::int64_t cell) const { return elements_[cell] == filling; }  // the end of a packed vector's last group
   std::int64_t element(std::int64_t cell) const { return elements_[cell]; }
   bool finished(std::int64_t cell) const { return finished_[cell] != 0; }
   bool complete(std::int64_t cell) const { return complete(cell, 1); }
