@@ -36,22 +36,22 @@ std::shared_ptr<strettoWindow> registration_of(const void* buffer, std::size_t b
 
 // Collective. Every member tells the others whether its buffer is symmetric, and the window opens only if all are.
 void open_window(strettoComm& comm, const void* buffer, std::size_t bytes, strettoWindow_t* window) {
-  struct Told {  // travels as i64
+  struct Facts {  // travels as i64
     std::int64_t is_symmetric, bytes;
   };
   const std::shared_ptr<strettoWindow> mine = registration_of(buffer, bytes);
-  const Told told{mine != nullptr, static_cast<std::int64_t>(bytes)};
-  std::vector<Told> all(static_cast<std::size_t>(comm.ranks.size()));
-  comm.ranks.all_gather(&told, all.data(), 2, DType::i64, Stream::inline_(), {.tag = "window"}).wait();
+  const Facts own{mine != nullptr, static_cast<std::int64_t>(bytes)};
+  std::vector<Facts> all(static_cast<std::size_t>(comm.ranks.size()));
+  comm.ranks.all_gather(&own, all.data(), 2, DType::i64, Stream::inline_(), {.tag = "window"}).wait();
   for (int rank = 0; rank < comm.ranks.size(); ++rank) {
-    const Told& theirs = all[static_cast<std::size_t>(rank)];
-    require(theirs.bytes == told.bytes, "A window of {} bytes on rank {} has {} bytes on rank {}; give all ranks the same.",
-            told.bytes, comm.ranks.rank(), theirs.bytes, rank);
+    const Facts& theirs = all[static_cast<std::size_t>(rank)];
+    require(theirs.bytes == own.bytes, "A window of {} bytes on rank {} has {} bytes on rank {}; give all ranks the same.",
+            own.bytes, comm.ranks.rank(), theirs.bytes, rank);
     require(
         theirs.is_symmetric != 0,
         "A window of {} bytes is not memory from strettoMemAlloc on rank {} of '{}'; use such memory on all ranks, or the "
         "buffer without a window.",
-        told.bytes, rank, comm.ranks.name());
+        own.bytes, rank, comm.ranks.name());
   }
   const std::lock_guard lock(comm.mutex);
   comm.windows.emplace(mine.get(), mine);

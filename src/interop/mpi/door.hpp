@@ -65,14 +65,14 @@ class Door {
   MPI_Comm own_rank = MPI_COMM_NULL;  // this rank alone, for the door's own use
 
  private:
-  // What `made`, whose ranks are these, shall use; null if it is not served.
+  // Returns the counterpart of a communicator of these ranks that was made now; null if this rank is in none.
   std::shared_ptr<Served> counterpart(const Communicator& parent, const ServedPool::Members& members, int rank);
   void attach(MPI_Comm comm, std::shared_ptr<Served> served);
   static int detach(MPI_Comm comm, int keyval, void* served, void* extra);
 
   std::atomic<bool> open_ = false;
   bool serves_ = false;  // written before open_
-  pid_t process_ = 0;    // likewise: that opened it
+  pid_t process_ = 0;    // the process that opened the door; written before open_
   int keyval_ = MPI_KEYVAL_INVALID;
   MPI_Comm silent_ = MPI_COMM_NULL;  // has all ranks; no message is ever sent on it
   std::mutex mutex_;

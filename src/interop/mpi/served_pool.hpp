@@ -36,13 +36,13 @@ class ServedPool {
   std::vector<std::pair<Members, std::shared_ptr<Served>>> kept_;  // oldest first
 };
 
-// What a rank says of the communicator that it makes.
+// A rank's proposal for the communicator that it makes.
 struct Wish {
   static constexpr std::int64_t none = -1;
   std::int64_t color = none;  // the same on its members alone; none: this rank is in no communicator that is served
   std::int64_t ids[ServedPool::most_offers] = {none, none, none, none};  // offers
 };
-// By color: the lowest id that all ranks of the color offer, or Wish::none.
+// Returns, by color, the lowest id that all ranks of the color offer, or Wish::none.
 std::map<std::int64_t, std::int64_t> agree(const std::vector<Wish>& wishes);
 
 }  // namespace stretto::mpi_door

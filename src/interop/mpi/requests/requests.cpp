@@ -10,7 +10,8 @@
 namespace stretto::mpi_door {
 
 constexpr int looks_before_sleep = 10;
-// A thread that waits lets the MPI progress after such times: another rank may first need a message or a forwarded call.
+// Bounds of the time for which a waiting thread sleeps before it lets the MPI progress again: another rank may first need a
+// message or a forwarded call.
 constexpr std::chrono::microseconds shortest_sleep{30};
 constexpr std::chrono::microseconds longest_sleep{500};
 

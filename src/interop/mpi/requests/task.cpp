@@ -49,9 +49,9 @@ bool any_overlap(std::vector<Place> places) {
 
 }  // namespace
 
-// Both of two ranks know all messages, and may therefore choose a size by them: powers of two, so that few plans are made.
-// Messages that are too large have the slots of more ranks, whose call brings both ranks into step: without it, on busy
-// cores, they wait longer for each other's messages.
+// Two ranks both know all messages, so the slots' size may depend on them: powers of two, so that few plans are made. If a
+// message is too large, the slots have the usual size: the call brings both ranks into step, and without it they wait longer
+// for each other's messages on busy cores.
 std::int64_t Task::slot_of_two() const {
   std::int64_t largest = 0;
   for (const Message& message : messages) largest = std::max(largest, message.carried.bytes());
@@ -81,7 +81,7 @@ void Task::use_slots(Collective collective, const Served& on, int root) {
   call.root = root;
 }
 
-// A rank that has one slot only has it for the root.
+// In a gather (scatter), a rank has only one slot to send (receive): for the root.
 std::byte* Task::slot_of(const Message& message) const {
   const bool one = call.collective == (message.sends ? Collective::gather : Collective::scatter);
   return (message.sends ? given : got).get() + (one ? 0 : slot_bytes * message.peer);

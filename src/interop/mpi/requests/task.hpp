@@ -23,9 +23,9 @@ struct Task {
     Carried carried;
   };
   std::vector<Message> messages;
-  // Where ranks are on one host, `call` moves all messages that are not larger than these bytes: it takes a fraction of the
-  // time of messages. Every rank gives and gets a slot of so many bytes for each other rank, whatever the messages' sizes,
-  // which the other ranks do not know. Two ranks know all messages, and choose the slots' size by the largest. 0: none.
+  // If the ranks are on one host, `call` moves all messages of at most slot_bytes bytes, in a fraction of the time of single
+  // messages. Every rank sends and receives a slot of this size for each other rank, whatever the messages' sizes: other
+  // ranks do not know those. Two ranks know all messages, and choose the size by the largest. 0: no slots.
   std::int64_t slot_bytes = 0;
   std::unique_ptr<std::byte[]> given, got;
   // The data that this rank sends to itself, if is_messages.
@@ -39,8 +39,7 @@ struct Task {
   // Sets `call` and slot_bytes for the messages, from and to all ranks (all_to_all), to the root (gather) or from it
   // (scatter).
   void use_slots(Collective collective, const Served& on, int root = 0);
-  // MPI forbids buffers that overlap, but an MPI goes on where they do, and so does this call: what is written becomes a
-  // copy.
+  // MPI forbids buffers that overlap, but MPIs accept them, and so does this call: buffers that are written become copies.
   void keep_outputs_apart();
 
   // Called in this order. pack() and unpack() must run in one of the program's threads.

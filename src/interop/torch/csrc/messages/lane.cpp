@@ -129,7 +129,8 @@ bool Lane::drain(std::chrono::steady_clock::time_point until) {
   return changed_.wait_until(lock, until, [&] { return waiting_.empty() && !running_ && ending_ == 0; });
 }
 
-// Settles the work before the next one may begin. By then it has callbacks, which come first, or it never will.
+// Settles the work before the next one may begin. Its future has been taken by then, and its callbacks come first, or the
+// work will never have callbacks.
 LaneWorkPtr Lane::run_first(Lock& lock, const stretto::Stream& stream) {
   LaneWorkPtr work = std::move(waiting_.front());
   waiting_.pop_front();

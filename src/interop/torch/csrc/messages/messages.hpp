@@ -12,7 +12,7 @@ namespace stretto_torch {
 
 class Channel;
 
-// How many seconds a rank that leaves a group waits for the others to leave it too.
+// Seconds for which a rank that leaves a group waits for the others to leave it too.
 constexpr double leave_seconds = 5;
 
 // Messages between two ranks, with tags. A message waits only for its sender and its receiver: neither for the group's
