@@ -6,7 +6,8 @@
 
 namespace perf {
 
-// False if the command line asks for help, which has then been printed. Throws Error(invalid_argument) in one sentence.
+// Returns false if the command line asks for help, which has then been printed. Throws Error(invalid_argument) in one
+// sentence.
 inline bool parse_flags(CLI::App& app, int argc, char** argv) {
   try {
     app.parse(argc, argv);

@@ -24,7 +24,8 @@ struct Reach {
   bool maps = false;   // all buffers are in symmetric memory, or the ranks are threads of one process
   bool reads = false;  // the kernel lets ranks read them; see ranks_read_each_other()
 };
-// Why the method cannot do the case with such buffers: memory out of reach, or a packet that is too small. Empty if it can.
+// The reason why the method cannot do the case with such buffers: memory out of reach, or a packet that is too small. Empty
+// if it can.
 std::string obstacle_to(const stretto::Communicator& world, const Case& test_case, const stretto::Method& method,
                         const Buffers& buffers, const Reach& reach, const stretto::Quantization& quantization = {});
 

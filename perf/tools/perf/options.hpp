@@ -51,7 +51,8 @@ struct Options {
   void check_for(int ranks) const;
 };
 
-// Empty if the command line asked for help, which has then been printed. Throws Error(invalid_argument) in one sentence.
+// Returns nullopt if the command line asks for help, which has then been printed. Throws Error(invalid_argument) in one
+// sentence.
 std::optional<Options> parse_command_line(int argc, char** argv);
 
 const char* name_of(Memory memory);

@@ -17,7 +17,7 @@ std::vector<SequenceLayout> layouts_of(const AttentionLine& line) {
   return {SequenceLayout::zigzag, SequenceLayout::contiguous, SequenceLayout::striped};
 }
 
-// Those to try. Without a ring, all layouts of its tokens are the same.
+// The divisions to try. Without a ring, all layouts of the tokens are the same.
 std::vector<SequenceDivision> divisions_of(const AttentionLine& line) {
   const std::vector<SequenceLayout> layouts = layouts_of(line);
   std::vector<SequenceDivision> divisions;
@@ -64,7 +64,7 @@ std::string difference(double seconds, const char* what) {
                               : fmt::format("{} {} {}", time, seconds > 0 ? "more" : "less", what);
 }
 
-// Why the first of several is chosen.
+// The reason for choosing the first one.
 std::string reason_of(const std::vector<AttentionLayout>& sorted) {
   const AttentionLayout& best = sorted.front();
   std::string reason = fmt::format("{} takes {} a layer, forward and backward", best.text(), time_text(best.seconds()));

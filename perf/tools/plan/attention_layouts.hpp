@@ -41,13 +41,13 @@ struct AttentionLayouts {
   };
   std::vector<Refused> refused;
   bool chosen = false;  // whether the first one is chosen: the fastest, or the only one
-  std::string reason;   // why it is, or how there would be a choice
+  std::string reason;   // why it is chosen, or the options that would give times to choose by
 };
 
 // Throws Error if no layout fits, with the reason of the first one.
 AttentionLayouts attention_layouts(const AttentionLine& line);
 
-// What stretto-train needs to train in this layout; with --train-data and so many ranks it runs.
+// The flags of stretto-train for this layout; with --train-data and so many ranks the command is complete.
 std::string train_flags(const AttentionLine& line, const AttentionLayout& layout);
 
 void print(const AttentionLine& line, const AttentionLayouts& layouts);

@@ -1,4 +1,4 @@
-// What stretto-plan attention prints and writes of the layouts.
+// The report of stretto-plan attention: the printed text, and the JSON file.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>

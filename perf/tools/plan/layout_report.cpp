@@ -1,4 +1,4 @@
-// What stretto-plan layout prints and writes of the layouts that it has found.
+// The report of stretto-plan layout: the printed text, and the JSON file.
 #include "plan/layout_report.hpp"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// stretto-plan attention: how long sequences may be divided over ranks, what each division costs, and which is the fastest.
+// stretto-plan attention: finds the divisions of long sequences over ranks, the cost of each, and the fastest.
 #include "plan/plan_attention.hpp"
 
 #include <CLI/CLI.hpp>
@@ -14,7 +14,7 @@
 namespace plan_tool {
 namespace {
 
-// The trainer's names.
+// Types by the trainer's names.
 const std::map<std::string, DType> types = {
     {"fp64", DType::f64}, {"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}};
 

@@ -3,10 +3,10 @@
 
 namespace plan_tool {
 
-// The arguments after that word. False if help was asked for, and printed.
+// Parses the arguments after the subcommand's name. Returns false if they ask for help, which has then been printed.
 bool parse(int argc, char** argv, AttentionLine& line);
 
-// stretto-plan attention: plans how long sequences are divided. Takes the arguments after that word.
+// stretto-plan attention: plans the division of long sequences. Takes the arguments after the subcommand's name.
 void plan_attention_of(int argc, char** argv);
 
 }  // namespace plan_tool

@@ -1,5 +1,5 @@
-// stretto-plan layout: how a whole training step may be divided over the ranks of a cluster, what each division costs, and
-// which is the fastest.
+// stretto-plan layout: finds the divisions of a whole training step over the ranks of a cluster, the cost of each, and the
+// fastest.
 #include "plan/plan_layout.hpp"
 
 #include <CLI/CLI.hpp>
@@ -15,7 +15,7 @@
 namespace plan_tool {
 namespace {
 
-// The trainer's names.
+// Types by the trainer's names.
 const std::map<std::string, DType> layout_types = {
     {"fp64", DType::f64}, {"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}};
 const std::map<std::string, Recompute> recompute_names = {
@@ -52,7 +52,7 @@ ModelShape model_from_text(const std::string& text) {
 
 namespace {
 
-struct Fixed {  // what the command line fixes, as it gives it
+struct Fixed {  // the values that the command line gives; 0: not given
   int tensor = 0, ulysses = 0, ring = 0, pipeline = 0, data = 0, virtual_stages = 0;
   std::int64_t micro_batch = 0;
   std::string schedule, zero, rows, recompute, sequence_layout = "zigzag", grad_dtype, memory, mask = "dense";
@@ -144,7 +144,7 @@ bool parse(int argc, char** argv, LayoutLine& line) {
 
 namespace {
 
-// Nothing fits: says why.
+// Throws the reason why nothing fits.
 [[noreturn]] void refuse(const LayoutLine& line, const LayoutSearch& search) {
   require(search.tried > 0, "{}", refusal_text(line.space, search));
   fail("None of {} layouts fits {} of memory; the smallest needs {}: give more ranks, or more --memory.", search.tried,
@@ -152,7 +152,7 @@ namespace {
        perf::in_units(static_cast<double>(search.least_memory)));
 }
 
-// A long search says every few seconds on stderr how far it is.
+// Reports the progress of a long search on stderr every few seconds.
 struct Progress {
   std::chrono::steady_clock::time_point next = std::chrono::steady_clock::now() + std::chrono::seconds(2);
   void operator()(std::int64_t looks, std::int64_t most) {

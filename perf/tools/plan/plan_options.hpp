@@ -46,7 +46,7 @@ struct CommandLine {
   int last_size = 0;
 };
 
-// False if help was asked for, and printed. Throws Error if options do not fit together.
+// Returns false if the command line asks for help, which has then been printed. Throws Error if options do not fit together.
 bool parse(int argc, char** argv, CommandLine& line);
 std::vector<Collective> collectives_of(const CommandLine& line);
 Method named_method(const CommandLine& line);

@@ -1,4 +1,4 @@
-// stretto-plan pipeline: proves, simulates and draws what the stages of a pipeline do in a step.
+// stretto-plan pipeline: proves, simulates and draws the schedule of a pipeline's stages.
 #include "plan/plan_pipeline.hpp"
 
 #include <fmt/ranges.h>
@@ -100,7 +100,7 @@ Picture picture_of(const Schedule& schedule, const ScheduleSimulation& result) {
     picture.bars.push_back({each.stage, 0, look, std::to_string(each.action.microbatch), each.begin, each.end});
     if (each.end > each.begin) shortest = std::min(shortest, each.end - each.begin);
   }
-  // Two digits need 18 pixels. A picture of very unlike times has a bound.
+  // Two digits need 18 pixels. If times differ much, the bound on the whole width decides.
   picture.pixels_a_unit = std::min(19 / std::max(shortest, 1e-12), 8000 / std::max(result.last_end, 1e-9));
   return picture;
 }

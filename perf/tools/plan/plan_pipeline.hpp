@@ -11,10 +11,10 @@ struct PipelineLine {
   bool verify = false;
 };
 
-// The arguments after that word. False if help was asked for, and printed.
+// Parses the arguments after the subcommand's name. Returns false if they ask for help, which has then been printed.
 bool parse(int argc, char** argv, PipelineLine& line);
 
-// stretto-plan pipeline: proves, simulates and draws a pipeline schedule. Takes the arguments after that word.
+// stretto-plan pipeline: proves, simulates and draws a pipeline schedule. Takes the arguments after the subcommand's name.
 void plan_pipeline_of(int argc, char** argv);
 
 }  // namespace plan_tool

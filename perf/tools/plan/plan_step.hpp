@@ -11,10 +11,10 @@ struct StepLine {
   std::string links, json;
 };
 
-// The arguments after that word. False if help was asked for, and printed.
+// Parses the arguments after the subcommand's name. Returns false if they ask for help, which has then been printed.
 bool parse(int argc, char** argv, StepLine& line);
 
-// stretto-plan step: plans the communication of a GPT-like training step. Takes the arguments after that word.
+// stretto-plan step: plans the communication of a GPT-like training step. Takes the arguments after the subcommand's name.
 void plan_step_of(int argc, char** argv);
 
 }  // namespace plan_tool

@@ -118,7 +118,7 @@ class Drawing {
       const double x = x_of(i * step);
       svg_ += fmt::format("<line x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" stroke=\"#dddddd\"/>", x, top_ - 6,
                           base);
-      // A round is named in the middle of what it takes, a time where it is.
+      // The number of a round is in the middle of its column, a time at its place.
       const bool rounds = picture_.unit == "round";
       if (rounds && i * step >= end_) break;
       svg_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{:.4g}</text>\n",
@@ -137,7 +137,7 @@ class Drawing {
         "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\" fill=\"{}\" fill-opacity=\"0.85\" stroke=\"white\" "
         "stroke-width=\"0.5\"/>",
         x, y + 1, width, bar_height - 2, look.color);
-    // At its beginning: the end of a message, in which no port is busy, may lie under the next one.
+    // The label is at the bar's beginning: a message's end, in which no port is busy, may lie under the next message.
     if (!bar.label.empty() && width >= 6.5 * static_cast<double>(bar.label.size()) + 4) {
       svg_ +=
           fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"10\">{}</text>", x + 3, y + bar_height - 3.5, bar.label);

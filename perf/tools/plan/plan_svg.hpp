@@ -22,8 +22,8 @@ struct Picture {
   std::string title;
   std::string unit;           // of time: "round", "us" or "s"
   double pixels_a_unit = 60;  // across
-  std::string row = "rank";   // what a row is
-  std::string remark;         // what the labels are
+  std::string row = "rank";   // the name of a row
+  std::string remark;         // explains the labels
   int ranks = 1;
   std::vector<Look> looks;
   std::vector<Bar> bars;

@@ -81,7 +81,8 @@ double formula_seconds(const PlanRequest& request, std::int64_t width, const Lin
                  ports);
 }
 
-// Why a method cannot run over these links, or empty: memory is shared within a node only, and a packet must fit.
+// The reason why a method cannot run over these links; empty if it can: memory is shared within a node only, and a packet
+// must fit.
 std::string obstacle(const PlanRequest& request, std::int64_t width, const LinkModel& links) {
   const LinkLevel& node = links.levels.front();
   const Algorithm algorithm = request.method.algorithm;

@@ -54,7 +54,7 @@ class LayerClock {
   int steps_ = 0;
 };
 
-// A case as the planner sees it: its step, layer by layer; the step that runs; and the knobs by which it runs.
+// A case in the planner's terms: the step layer by layer, the step as it runs now, and the knobs by which it runs.
 struct Planned {
   stretto::StepGraph graph;
   stretto::StepGraph running;

@@ -21,9 +21,9 @@ using stretto::Tensor;
 
 namespace {
 
-// Linear layers with AdamW on data-parallel ranks. Each unit's gradients are summed during backward. Of a postponed unit, a
-// rank updates its share, and the parameters are gathered behind the next forward pass, as with ZeRO-1; of the others, the
-// gradients are gathered behind their sum. All are postponed unless the planner says otherwise.
+// Linear layers with AdamW on data-parallel ranks. Each unit's gradients are summed during backward. If a unit is postponed,
+// a rank updates its share, and the parameters are gathered during the next forward pass, as with ZeRO-1; otherwise the
+// summed gradients are gathered. All units are postponed unless the planner says otherwise.
 class DataParallel : public OverlapCase {
  public:
   DataParallel(const Communicator& world, const OverlapSizes& sizes)

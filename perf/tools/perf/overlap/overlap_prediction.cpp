@@ -15,8 +15,8 @@ namespace {
 constexpr double usual_latency =
     100e-6;  // of a collective apart from its bytes: the hand-over to a stream's thread, and a message
 
-// Derived from steps that only communicate: the time that is not latency belongs to the bytes, and is at least half of it,
-// since operations of a few bytes may take less than the usual latency.
+// Derived from steps that only communicate: their time is the collectives' latencies and that of the bytes. The latencies
+// count as half of it at most, since operations of a few bytes may take less than the usual latency.
 struct LinkSpeed {
   double latency = 0, bytes_per_second = 0;
 };

@@ -111,10 +111,10 @@ Function function_of(ReduceOp op) {
   }
 }
 
-// Between hosts Gloo must be told its interface, by the variable that other users of Gloo read as well.
+// Between hosts Gloo must be named its interface, by the variable that other users of Gloo read as well.
 std::string network_interface() {
-  const char* told = std::getenv("GLOO_SOCKET_IFNAME");
-  return told != nullptr ? told : "lo";
+  const char* named = std::getenv("GLOO_SOCKET_IFNAME");
+  return named != nullptr ? named : "lo";
 }
 
 class GlooPeer : public Peer {

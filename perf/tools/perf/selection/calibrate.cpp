@@ -36,7 +36,7 @@ std::string text_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// --this-machine: jobs that measure as the first one does.
+// --this-machine: starts jobs that measure as the first job on a machine does.
 int measure_for_all_jobs(const SweepOptions& options) {
   setenv("STRETTO_CALIBRATE", "now", 1);
   const std::string path = stretto::Tuning::measurements_path(false);

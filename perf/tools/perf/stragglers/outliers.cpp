@@ -7,7 +7,7 @@ namespace perf {
 
 namespace {
 
-// Of an even number of times, the shorter one of the two in the middle: of two ranks, one can be slow.
+// The median; of an even number of times, the shorter one of the two in the middle: of two ranks, one can be slow.
 double median(std::vector<double> times) {
   if (times.empty()) return 0;
   std::ranges::sort(times);

@@ -4,7 +4,7 @@
 
 namespace perf {
 
-// What one rank can do.
+// The measured rates of one rank.
 struct RankRates {
   std::string host;
   int node = 0;

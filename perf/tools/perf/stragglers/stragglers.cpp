@@ -84,7 +84,7 @@ void measure_links(const Communicator& world, RankRates& mine) {
   }
 }
 
-// Every rank's numbers on all ranks.
+// Collective: returns every rank's rates, on all ranks.
 std::vector<RankRates> on_all_ranks(const Communicator& world, const RankRates& mine) {
   std::vector<double> numbers{mine.products, mine.memory};
   numbers.insert(numbers.end(), mine.bandwidth.begin(), mine.bandwidth.end());
@@ -106,7 +106,7 @@ std::vector<RankRates> on_all_ranks(const Communicator& world, const RankRates& 
   return result;
 }
 
-// Of the links to the others, the slowest.
+// The slowest of the links to the other ranks.
 double worst(const std::vector<double>& values, std::size_t rank, bool largest) {
   double result = 0;
   bool any = false;
