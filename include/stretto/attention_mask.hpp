@@ -3,9 +3,9 @@
 
 #include "stretto/export.hpp"
 
-// Which keys a query of attention sees, as data: for kernels, which skip tiles that nobody sees, and for whoever decides
-// which keys a rank needs at all, or how much work it has. All functions are pure and take no time that depends on the
-// length of a sequence, but for pairs() of unequal strides.
+// The keys that a query of attention sees, as data. Kernels skip tiles that no query sees; rings of ranks and planners use
+// it for the keys that a rank needs, and for its work. All functions are pure. Their time does not depend on the length of a
+// sequence, except for pairs() of unequal strides.
 namespace stretto::kernels {
 
 // The positions of a tensor's rows in their whole sequence: row i is token first + i * stride. With split > 0, the rows from
@@ -27,13 +27,13 @@ struct TokenRange {
   std::int64_t begin, end;
 };
 
-// A query sees the keys at positions up to its own (causal) or all keys. window, stride and global thin out what a causal
-// query sees (Child et al. 2019): it then sees a key if any of those that are not 0 allows it. The three require `causal`.
+// A query sees the keys at positions up to its own (causal) or all keys. window, stride and global limit a causal query to
+// fewer keys (Child et al. 2019): it sees a key if any of those that are not 0 allows it. The three require `causal`.
 struct STRETTO_API AttentionMask {
   bool causal = true;
   std::int64_t window = 0;  // the last `window` positions, the query's own included
   std::int64_t stride = 0;  // the last `stride` positions, and those at distances that are multiples of `stride`
-  std::int64_t global = 0;  // the first `global` positions; with neither window nor stride, nothing is thinned out
+  std::int64_t global = 0;  // the first `global` positions; has no effect without window and stride
 
   bool operator==(const AttentionMask&) const = default;
   constexpr bool sparse() const { return window > 0 || stride > 0; }
@@ -46,8 +46,8 @@ struct STRETTO_API AttentionMask {
   }
   // False only if no query of the range sees a key of the range. Exact if queries and keys have equal strides.
   constexpr bool sees_any(const TokenRange& queries, const TokenRange& keys) const;
-  // True only if every query of the range sees every key of the range. Exact but for tiles that several of window, stride
-  // and global cover together.
+  // True only if every query of the range sees every key of the range. It may be false for a tile that window, stride and
+  // global cover only together; otherwise it is exact.
   constexpr bool sees_all(const TokenRange& queries, const TokenRange& keys) const;
   // The number of pairs of a query and a key that it sees, exactly, for positions below 2^30. If queries and keys have
   // unequal strides, takes a time that grows with the number of queries.

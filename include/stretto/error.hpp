@@ -25,7 +25,7 @@ class STRETTO_API Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& sentence) : std::runtime_error(sentence), code_(code) {}
   ErrorCode code() const { return code_; }
-  // Whether another rank is the reason, after whose loss Communicator::shrink() may help.
+  // Whether another rank is the reason: Communicator::shrink() may then help.
   bool is_of_another_rank() const {
     return code_ == ErrorCode::timeout || code_ == ErrorCode::peer_lost || code_ == ErrorCode::peer_gave_up;
   }
@@ -34,8 +34,8 @@ class STRETTO_API Error : public std::runtime_error {
   ErrorCode code_;
 };
 
-// One sentence for any exception that ends a program: what() of an Error, and for the standard library's, which say no more
-// than std::bad_alloc, what that means. launch() and run() print it.
+// Returns one sentence for any exception that ends a program: an Error's what(), or the meaning of an exception of the
+// standard library, whose what() says no more than "std::bad_alloc". launch() and run() print it.
 STRETTO_API std::string error_sentence(const std::exception& error);
 
 }  // namespace stretto

@@ -65,17 +65,16 @@ STRETTO_API MeetingPoint open_meeting(const std::string& host);
 STRETTO_API Communicator connect(int rank, int size, const MeetingPoint& point, const std::string& name = "world");
 
 // From now on, when this process gets `signal`, all ranks in it write their last operations as Communicator::write_flight()
-// does, to the directory that STRETTO_FLIGHT_DIR names. Takes the place of the signal's handler, so a program calls this
-// function for a signal that it does not use itself; the first call of a process counts. A rank that is a process of its
-// own calls it in its body. Stretto installs no other signal handler.
+// does, to the directory that STRETTO_FLIGHT_DIR names. Replaces the signal's handler: use a signal that the program does
+// not use itself. Only the first call in a process has an effect. If a rank is a process of its own, call it in the rank's
+// body. Stretto installs no other signal handler.
 STRETTO_API void write_flights_on(int signal);
 
 // The number of ranks that mpirun, or another launcher of MPI, has started, as its variables say; 0 if none has started this
 // process.
 STRETTO_API int mpirun_ranks();
 // For stretto/mpi.hpp, where MPI_COMM_WORLD has one rank; mpi_version: MPI_Get_library_version(). Throws
-// Error(invalid_argument) if a launcher's variables say that it started several ranks: it is one that this MPI does not
-// know.
+// Error(invalid_argument) if a launcher's variables say that it started several ranks: this MPI does not know that launcher.
 STRETTO_API void require_alone(const std::string& mpi_version);
 
 // Runs body on an existing communicator, with launch()'s error handling and exit status. It is for programs that call

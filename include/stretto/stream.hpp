@@ -25,10 +25,10 @@ struct WorkTimes {
 };
 STRETTO_API double now_seconds();
 
-// One task of a stream. The stream keeps the task and everything that the task captured, such as tensors, until the task is
-// done. To drop a Work neither waits for its task nor ends it. The stream still has to be waited for before anybody reads
-// the results, and before memory is freed that the program gave to a call as a pointer: who forgets that reads old values,
-// or lets the stream's thread and other ranks access freed memory, which ends in a crash inside the library. Calls of
+// One task of a stream. The stream keeps the task and everything that the task captured, such as tensors, until the task
+// is done. Dropping a Work neither waits for its task nor ends it. The caller must still wait for the stream before it
+// reads the results, and before it frees memory that it gave to a call as a pointer: otherwise it reads old values, or
+// the stream's thread and other ranks access freed memory, which ends in a crash inside the library. Calls of
 // communicators are therefore [[nodiscard]]: assign the Work to std::ignore where the stream or the group is waited for.
 class STRETTO_API Work {
  public:
@@ -146,7 +146,7 @@ struct Meanwhile {
   void (*function)() = nullptr;  // null, the initial value: none
   double seconds = 1e-3;
 };
-// Sets this thread's, and returns the one before.
+// Sets this thread's function, and returns the one before.
 STRETTO_API Meanwhile while_waiting(const Meanwhile& meanwhile);
 
 class STRETTO_API Event {

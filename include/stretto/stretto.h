@@ -142,7 +142,8 @@ STRETTO_API strettoResult_t strettoMemFree(void* ptr);  // NULL has no effect; r
 // strettoInvalidArgument: it is not; it can still be used, only slower.
 STRETTO_API strettoResult_t strettoCommRegister(const strettoComm_t comm, void* buff, size_t size, void** handle);
 STRETTO_API strettoResult_t strettoCommDeregister(const strettoComm_t comm, void* handle);
-// Collective: strettoSuccess if this holds for the buffers of all ranks. All ranks must give the same size.
+// Collective: returns strettoSuccess if the buffers of all ranks are memory from strettoMemAlloc. All ranks must give the
+// same size.
 #define STRETTO_WIN_DEFAULT 0x00
 #define STRETTO_WIN_COLL_SYMMETRIC 0x01
 STRETTO_API strettoResult_t strettoCommWindowRegister(strettoComm_t comm, void* buff, size_t size, strettoWindow_t* win,

@@ -47,10 +47,10 @@ struct STRETTO_API AttentionWork {
   std::vector<std::int64_t> most_in_hop;  // by hop, of the ring rank that has most: hop i is that with the block of rank - i
   std::int64_t most() const;              // of a rank
   std::int64_t all() const;
-  // The part of the ranks' time that is work if all ranks begin each hop together, as they nearly do: the block of the next
-  // hop comes from the rank before. It is the sum over hops of the mean work, over the sum over hops of the most. For causal
-  // attention it is c/(2c-1) with contiguous parts (contiguous_causal_efficiency(), but for the diagonal), and nearly 1 with
-  // zigzag (Zhu 2024) and striped ones (Brandon et al. 2023).
+  // The share of the ranks' time that is work, if all ranks begin each hop together. (They nearly do: the block of the next
+  // hop comes from the rank before.) It is the sum over hops of the mean work, divided by the sum over hops of the most. For
+  // causal attention it is c/(2c-1) with contiguous parts (contiguous_causal_efficiency(), but for the diagonal), and nearly
+  // 1 with zigzag (Zhu 2024) and striped ones (Brandon et al. 2023).
   double balance() const;
 };
 // Counted exactly (AttentionMask::pairs). Cost: c^2 pairs of ranks, whatever the number of tokens.
@@ -71,8 +71,8 @@ struct AttentionMachine {
 struct AttentionPass {
   std::int64_t ring_bytes = 0, ulysses_bytes = 0;  // sent by the rank that sends most
   double flops = 0;                                // of the rank that has most
-  // With a machine, in seconds. `computing` is what the slowest ranks of the hops compute; the rest is communication that
-  // nothing hides.
+  // In seconds; only with a machine. `computing` is the sum over hops of the slowest rank's computing time; the rest is
+  // communication that nothing hides.
   double seconds = 0, computing = 0;
   double exposed() const { return seconds - computing; }
 };
@@ -82,7 +82,7 @@ struct AttentionCost {
   // Bytes that a rank's core keeps between forward and backward: q, k, v and the result, 4 b (s/(c u)) (h/t) e, and f for
   // each token and head. With Ulysses the layer keeps the result once more, as the projection needs it.
   std::int64_t kept = 0, result_again = 0;
-  // Bytes of messages at hand or on their way, at most at a time, which is in backward. Ring: keys and values twice
+  // The most bytes that a rank's message buffers take at a time, which is in backward. Ring: keys and values twice
   // (RingPass), and their gradients ring_sum_buffers() times, of the rank that has most. Ulysses with k pieces: eight times
   // a piece's result; seven times with k = 2, six with k = 1. With both: the ring's for a piece, and seven, six or no
   // results.
@@ -90,20 +90,20 @@ struct AttentionCost {
 };
 
 // The time is simulated hop by hop, in lock-step. A hop takes as long as the rank that computes longest, or as the messages
-// that travel meanwhile: in forward the block of the next hop, in backward also the sum of the previous one. The first
-// and the last half of the own block's work are backward's first and last step: while the last one computes, the last sum
-// comes home. Where some block makes fewer hops, or a piece has one head, the own block is computed at once, and nothing
-// hides the last sum. A
+// that travel meanwhile: in forward the block of the next hop, in backward also the sum of the previous one. Backward begins
+// and ends with one half each of the own block's work: while the last half is computed, the last sum comes home. If some
+// block makes fewer hops, or a piece has one head, the own block is computed at once, and nothing hides the last sum. A
 // message costs alpha + overhead + bytes/bandwidth of its link (Hockney 1994; the innermost level that holds both ranks),
 // and shares the ports of its node with those of the node's other rings. A hop that some block makes counts as if all blocks
 // made it.
 //
-// Ulysses exchanges heads in `pieces`, as even as possible, but not in more than a rank's h/(t u) has heads. The first one's
-// way in and the last one's way out are exposed. While a piece is attended to, the next one comes in and the previous one
-// goes out. An all-to-all takes the time of the cluster's fastest method (cost.hpp). If it and the ring use links of the
-// same level, they share them.
+// Ulysses exchanges heads in `pieces`, as even as possible, but in no more pieces than a rank's h/(t u) has heads. The
+// arrival of the first piece and the departure of the last are exposed. While a rank attends to a piece, the next one
+// arrives and the previous one departs. An all-to-all takes the time of the cluster's fastest method (cost.hpp). If it and
+// the ring use links of the same level, they share them.
 //
-// The time holds neither copies within a rank nor the products beside attention, with which tensor parallelism communicates.
+// The time does not include copies within a rank, the products before and after attention, or tensor-parallel communication,
+// which goes with those products.
 STRETTO_API AttentionCost attention_cost(const DividedAttention& attention, const AttentionMachine* machine = nullptr,
                                          int pieces = UlyssesAttention::usual_pieces);
 

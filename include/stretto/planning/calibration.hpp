@@ -7,10 +7,10 @@
 #include "stretto/communicator.hpp"
 #include "stretto/planning/tuning.hpp"
 
-// Measurements for the choice of methods: which method is the fastest for a call, and what a message costs. The first job on
-// a machine makes them at its start (STRETTO_CALIBRATE); `stretto-perf calibrate` takes more time for them. STAR-MPI (Faraj,
-// Yuan and Lowenthal 2006) tries algorithms in the program's own calls. Here all are tried before the program's first call
-// and the result stays, so that equal calls give equal sums, in one job and in the next.
+// Measurements for the choice of methods: the fastest method of a call, and the cost of a message. The first job on a
+// machine makes them at its start (STRETTO_CALIBRATE); `stretto-perf calibrate` takes more time for them. STAR-MPI
+// (Faraj, Yuan and Lowenthal 2006) tries algorithms in the program's own calls. Here all are tried before the program's
+// first call and the result stays, so that equal calls give equal sums, in one job and in the next.
 namespace stretto {
 
 struct MethodTime {
@@ -60,11 +60,11 @@ struct STRETTO_API TimedBuffers {
 // A collective with buffers on the host, to be timed: sums of f32, and moves of f32, with root 0.
 class STRETTO_API TimedCall {
  public:
-  // Elements of a rank's share, or of the vector, if the vector has that many bytes. 0: too few for a share of each rank.
+  // Elements of a rank's share, or of the vector, for a vector of `bytes` bytes. 0: too few for a share of each rank.
   static std::int64_t count_of(Collective collective, std::int64_t bytes, int ranks);
   // Collective. Allocates twice the vector on each rank.
   TimedCall(const Communicator& communicator, Collective collective, std::int64_t count, bool symmetric);
-  // The buffers, on all ranks of the same kind of memory, have at least the bytes of the vector.
+  // The buffers must be of one kind of memory on all ranks, and have at least the bytes of the vector.
   TimedCall(const Communicator& communicator, Collective collective, std::int64_t count, TimedBuffers buffers);
 
   const PlanRequest& request() const { return request_; }
@@ -88,8 +88,8 @@ STRETTO_API const std::vector<Collective>& timed_collectives();
 // pieces, none of which would be empty.
 STRETTO_API std::vector<Method> methods_within_node(Collective collective, std::int64_t elements);
 
-// A call of at most so many bytes takes one method for both kinds of memory, because it is shorter than telling each other
-// where the buffers are. measured_route() needs its times in ordinary memory only.
+// A call of at most so many bytes takes one method for both kinds of memory, because it takes less time than the exchange in
+// which ranks tell each other where the buffers are. measured_route() needs its times in ordinary memory only.
 inline constexpr std::int64_t alike_up_to = 1024;
 
 // The measurements of a route, as a tuning file has them: costs for the cost model, and for each kind of memory the table of

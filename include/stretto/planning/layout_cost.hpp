@@ -14,8 +14,8 @@
 // (TrainingCluster::product_seconds), of attention (attention_cost.hpp), and of the tensors that their other kernels read
 // and write. Exchanges between tensor-parallel ranks take the time of the cluster's fastest method (cost.hpp) on the links
 // of their group, less what runs beside a product. The schedule's simulation (overlap/schedule.hpp) puts these times of all
-// parts of the model together, with messages between stages. Behind it come what the last microbatch's backward does not
-// hide of the sums of gradients, the update, and what the first forward does not hide of gathered values.
+// parts of the model together, with messages between stages. After it come the sums of gradients that the last microbatch's
+// backward does not hide, the update, and the gathers of values that the first forward does not hide.
 namespace stretto {
 
 struct LayoutCost {
@@ -25,8 +25,8 @@ struct LayoutCost {
   double mfu = 0;               // of the device's peak
   double computing = 0;         // seconds, of the stage that computes longest, without the update
   double update = 0;            // seconds of the optimizer
-  double waiting = 0;           // seconds in which the stage that is busiest waits for other stages
-  // The time by which the pipeline takes longer than the stage that is busiest, as a part of that stage's time: 0.1 is 10%.
+  double waiting = 0;           // seconds in which the busiest stage waits for other stages
+  // By how much the pipeline takes longer than its busiest stage, relative to that stage's time: 0.1 is 10%.
   double bubble = 0;
   // Seconds of communication that nothing hides, by group (group_name): "tp", "cp" and "ulysses" of the stage that is
   // busiest; "dp" of sums and gathers, with the token axes; "pp" of the table that the ends of a pipeline share.
@@ -50,12 +50,12 @@ class STRETTO_API LayoutCosts {
   // are not those of earlier layouts. The layout must pass its check_sizes(); its schedule must be a generator's, not a
   // file's.
   void check(const MeshShape& mesh) const;
-  // The memory of the stage that needs most. Exact (plan_stage()); of pipelines without gpipe from a schedule with as many
-  // microbatches as are ever under way.
+  // The memory of the stage that needs most. Exact (plan_stage()); for pipelines, except gpipe, computed from a schedule
+  // with only as many microbatches as are ever in flight.
   TrainingMemory memory(const TrainingLayout& layout, int* stage = nullptr);
-  // No more than memory(), and sooner: the largest of the first and the last stage.
+  // A lower bound of memory(), which takes less time: the larger one of the first and the last stage.
   std::int64_t least_memory(const TrainingLayout& layout);
-  // No more than cost().seconds, and sooner: without a simulation of the schedule.
+  // A lower bound of cost().seconds, which takes less time: no schedule is simulated.
   double least_seconds(const TrainingLayout& layout);
   // Steps of more than three microbatches a stage are simulated with fewer, and continued at the same pace.
   LayoutCost cost(const TrainingLayout& layout);

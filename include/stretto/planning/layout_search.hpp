@@ -8,7 +8,7 @@
 
 namespace stretto {
 
-// The layouts to choose from. What is set is fixed; of everything else all values are tried that divide:
+// The layouts to choose from. Members that are set are fixed; of all others, every value is tried that divides:
 // - tensor: divisors of the ranks, up to the number of heads; with and without sequence parallelism above 1;
 // - pipeline: divisors, up to the number of layers; data: the ranks that are left;
 // - ring and ulysses: powers of two that divide a sequence into at most 16 pieces of at least 1024 tokens, ulysses up to the
@@ -42,7 +42,7 @@ struct FoundLayout {
 };
 
 struct LayoutSearch {
-  std::vector<FoundLayout> best;    // to be taken first, then the fastest first
+  std::vector<FoundLayout> best;    // the recommended one, then the others, the fastest first
   std::int64_t tried = 0;           // layouts that divide
   std::int64_t without_memory = 0;  // of those, found not to fit the memory
   std::int64_t least_memory = 0;    // bytes that the smallest of them needs, if none fits
@@ -59,8 +59,8 @@ struct LayoutSearch {
 // rows, pipeline, ring, ulysses), then with 1f1b rather than interleaved rather than a schedule that splits backward, then
 // with the least recomputation and the lowest ZeRO stage. Layouts are tried from the least possible time
 // (LayoutCosts::least_seconds) on, until none of the rest can be among the fastest, so that few schedules are simulated.
-// Layouts of the same predicted time are in the order of the memory that they need. looked_at: called again and again with
-// the looks at a layout so far, and the most that there will be; a large space can take minutes.
+// Layouts of the same predicted time are in the order of the memory that they need. looked_at: called repeatedly with the
+// number of looks at layouts so far, and with the most that there will be; a large space can take minutes.
 using LookedAt = std::function<void(std::int64_t looks, std::int64_t most)>;
 STRETTO_API LayoutSearch search_layouts(const LayoutSpace& space, const TrainingCluster& cluster, std::size_t most = 10,
                                         const TrainingSystem& system = {}, const LookedAt& looked_at = {});
@@ -69,7 +69,7 @@ STRETTO_API LayoutSearch search_layouts(const LayoutSpace& space, const Training
 STRETTO_API std::vector<TrainingLayout> all_layouts(const LayoutSpace& space, const LayoutCosts& costs,
                                                     std::vector<LayoutSearch::Refusal>* refused = nullptr);
 
-// Why no layout of the space divides, for an error, if none was tried: the three most frequent reasons at most, a line each.
+// The reasons why no layout was tried, for an error message: the three most frequent ones at most, a line each.
 STRETTO_API std::string refusal_text(const LayoutSpace& space, const LayoutSearch& search);
 // "tp 8 (sp) x pp 4 x dp 2, micro-batch 1, interleaved of 2, ZeRO 1, recomputes selective"
 STRETTO_API std::string to_string(const TrainingLayout& layout);

@@ -19,7 +19,7 @@ struct ProductRate {
   double flops_per_second = 0;
 };
 
-// Ranks that share cores: of each `ranks` consecutive ones, as many as `cores` compute at full speed at a time. More of them
+// Each group of `ranks` consecutive ranks shares cores for `cores` of them: so many compute at full speed at a time; more
 // get equal parts of the time.
 struct SharedCores {
   int ranks = 1, cores = 1;
@@ -35,7 +35,7 @@ struct SharedCores {
 //    "shared_cores": {"ranks": 4, "cores": 2},   default: no rank shares its cores
 //    "narrow_sums": true,                        sums of 16-bit floats travel in 16 bits (NCCL), not in 32; default false
 //    "links": {"levels": [...], "local_gbs": 2000},   as in simulate.hpp
-//    "sources": ["where the figures are from"]}  optional; nobody reads it
+//     "sources": ["where the figures are from"]}  optional; not used
 struct STRETTO_API TrainingCluster {
   double peak_flops = 0;
   std::map<DType, std::vector<ProductRate>> products;  // by rising size, at least one of a type
@@ -47,15 +47,15 @@ struct STRETTO_API TrainingCluster {
   bool narrow_sums = false;
   LinkModel links;
 
-  // How many times as long a computation takes if all ranks that share its cores compute, of so many ranks; at least 1.
+  // The factor by which a computation takes longer if all ranks that share its cores compute, in a job of `ranks` ranks.
   double turns(std::int64_t ranks) const;
   // Between two sizes of the curve, the rate is linear in the logarithm of the size. Above the largest size the rate is
   // constant. Below the smallest it is proportional to the operations: start-up dominates. Throws Error(invalid_argument) if
   // the type has no curve.
   double product_rate(DType dtype, double size) const;
-  // A batch of products: the operations at the rate of their size, or the operands and other_bytes at the rate of the
-  // memory, whichever takes longer; then the results beyond those of a square product of that size, which a short inner
-  // dimension leaves no time to write meanwhile; and a launch.
+  // The time of a batch of products: that of the operations at the rate of their size, or of the operands and other_bytes at
+  // the rate of the memory, whichever is longer; plus a launch; plus the time to write the results beyond those of a square
+  // product of that size, which a short inner dimension does not hide.
   double product_seconds(DType dtype, double m, double n, double k, double batch = 1, double other_bytes = 0) const;
   double pass_seconds(double bytes, double kernels = 1) const {
     return bytes / memory_bytes_per_second + kernels * launch_seconds;
@@ -66,37 +66,37 @@ STRETTO_API TrainingCluster training_cluster_from_text(const std::string& json);
 STRETTO_API TrainingCluster training_cluster_from_file(const std::string& path);
 STRETTO_API std::string to_text(const TrainingCluster& cluster);  // what training_cluster_from_text() reads
 
-// Tensors that a block's kernels beside products read or write, in whole tensors of each kind.
+// The tensors that the kernels of a block other than products read or write: how many of each shape.
 struct BlockTraffic {
   double rows = 0;     // [own rows, hidden]
   double wide = 0;     // [tokens, hidden / t]
   double scores = 0;   // [batch, heads / t, sequence, sequence]
-  double kernels = 0;  // that do so
+  double kernels = 0;  // the number of these kernels
 };
 
-// How a program trains, where that decides a step's time. The defaults are this library's trainer.
+// The properties of a training program that decide the time of its step. The defaults are this library's trainer.
 //
 // In JSON, all keys optional: {"kernels": {"forward": {"rows": 11, "wide": 16, "scores": 4.5, "kernels": 9}, "backward":
 // {...}, "attention": {...}}, "recomputes_whole_blocks": true, "overlaps_products": false, "overlaps_weights": false,
 // "hidden_sums": 0, "hidden_sums_between": 0, "blocking_messages": true, "accumulate_bytes": 6, "update_bytes": 62,
 // "loss_bytes": 52}.
 struct TrainingSystem {
-  // The traffic of a program whose attention writes its scores to memory, by products and kernels of their own, instead of
-  // one kernel: of a block's forward, its backward, and of `attention`, the part of forward that Recompute::selective
+  // True for a program whose attention is not one kernel but products and kernels that write the scores to memory. forward
+  // and backward are then the traffic of a block, and `attention` that of the part of forward that Recompute::selective
   // computes again (with its products; Korthikanti et al. 2022) instead of norms and GELU.
   bool writes_scores = false;
   BlockTraffic forward, backward, attention;
   bool recomputes_whole_blocks = false;  // with Recompute::full: the last projection, too, which this library leaves out
-  // A tensor-parallel exchange runs beside the product before or behind it, in chunks.
+  // A tensor-parallel exchange runs, in chunks, beside the product before or after it.
   bool overlaps_products = true;
   // The exchange of an input's gradient runs beside the product for the weights' gradient.
   bool overlaps_weights = true;
-  // The part of what could be hidden that is, 0 to 1, when gradients are summed during backward and values gathered during
-  // forward; and the same for groups that have one rank on each of several nodes, whose sums wait for the network only,
-  // where that differs.
+  // The fraction, 0 to 1, that is hidden of the time that could be: of gradient sums during backward, and of gathers of
+  // values during forward. hidden_sums_between: for groups with one rank on each of several nodes, whose sums wait for the
+  // network only; nullopt: hidden_sums.
   double hidden_sums = 1;
   std::optional<double> hidden_sums_between;
-  bool blocking_messages = false;  // between stages: the stage waits for each
+  bool blocking_messages = false;  // a stage waits for each message to or from another stage
   double accumulate_bytes = 0;     // of each weight and microbatch, where a pass of its own adds gradients up
   double update_bytes = 0;         // of each updated parameter, norm and update; 0: this library's (update_bytes())
   double loss_bytes = 0;           // of each logit, forward and backward; 0: three times its type's

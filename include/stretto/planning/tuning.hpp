@@ -42,11 +42,11 @@ struct STRETTO_API Tuning {
 
   // Reads STRETTO_ALGO, STRETTO_DETERMINISTIC, and the tuning file in use.
   static Tuning from_environment();
-  // The same with this text of a tuning file. source: the file's name in sentences; empty for the tuning that the library
-  // ships.
+  // The same with this text of a tuning file. source: the file's name in error messages; empty for the tuning that the
+  // library ships.
   static Tuning with_settings(const std::string& file_text, const std::string& source);
-  // The path in STRETTO_TUNING. Empty, for the tuning that the library ships, if it is not set, or with
-  // STRETTO_DETERMINISTIC=1, which lets nothing measured decide.
+  // The path in STRETTO_TUNING. Empty for the tuning that the library ships: if STRETTO_TUNING is not set, or with
+  // STRETTO_DETERMINISTIC=1, under which no measurement decides.
   static std::string file_from_environment();
   static std::string text_from_environment();  // of that file
   // The tuning file in which the first job on this machine keeps what it measures at its start (STRETTO_CALIBRATE), on one
