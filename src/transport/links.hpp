@@ -32,7 +32,7 @@ class Links {
   static constexpr int most_lanes = 7;
   // The most communicators of a job: their ids are a part of UCX's tags.
   static constexpr std::uint64_t most_ids = std::uint64_t{1} << 40;
-  // Bytes of address space to reserve in this rank's segment for a communicator of that many members.
+  // Bytes of address space to reserve in this rank's segment for a communicator of `members` members.
   static std::size_t area_bytes(int members);
 
   // area_members: the number of members for which this rank's area was reserved; the area is given back with this object.

@@ -21,8 +21,8 @@ namespace stretto {
 class Precedence {
  public:
   struct Bounds {  // in nanoseconds
-    // How long an operation goes first while it finds nothing to move: three times what a piece of 256 KiB takes at 300
-    // Mb/s, so that it does not lose its place between two pieces. While its thread waits for a core, it finds nothing.
+    // An operation goes first for this time after it last moved bytes: three times what a piece of 256 KiB takes at 300
+    // Mb/s, so that it does not lose its place between two pieces, nor while its thread waits for a core.
     std::int64_t patience = 20'000'000;
     // After this time an operation that is held hands over a piece: far below every timeout, and a small share of such a
     // link, a seventh. Longer than the patience, so that an operation that goes first and is stuck lets go before.
@@ -38,7 +38,7 @@ class Precedence {
   static constexpr int priorities = static_cast<int>(Priority::urgent) + 1;
   struct PriorityLevel {
     std::atomic<int> under_way = 0;
-    std::atomic<int> go_first = 0;  // operations under way that go first
+    std::atomic<int> go_first = 0;  // operations in flight that go first
   };
   bool anybody_below(Priority priority) const;
   bool anybody_goes_before(Priority priority) const;

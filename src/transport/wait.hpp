@@ -15,8 +15,8 @@ struct Bell {
   // Not 0 if the owner's threads cannot make the ringers' stores visible before they sleep; each ring() then has to.
   std::atomic<std::uint32_t> needs_fence;
 
-  void prepare();  // the owner calls it before anybody rings
-  // Costs a load if nobody sleeps. The caller must first have published the change that the sleepers look for.
+  void prepare();  // the owner calls it before the first ring()
+  // Costs a load if no thread sleeps. The caller must first have published the change that the sleepers look for.
   void ring() {
     if (fences_rings || needs_fence.load(std::memory_order_relaxed) != 0) {
       std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -46,7 +46,7 @@ inline void relax() {
 int usable_cores();
 
 // For an event at a known time, as on a modelled link: this thread's next pause ends by then (and at most about 50 us
-// later), although nobody rings. The earliest time asked for since the last pause counts. Since nothing comes before, the
+// later), although no rank rings. The earliest time asked for since the last pause counts. Since nothing comes before, the
 // pause is a sleep at once, without the policy's yields.
 void look_again_at(std::int64_t steady_nanoseconds);
 // For an event that has to be noticed by a time, while the awaited one may come at any time: if the next pause is a sleep,
@@ -110,7 +110,7 @@ class Waiter {
   bool armed_ = false;      // counted among the sleepers: one more look, then sleep
   bool hears_all_ = false;  // no ring that comes after that look is missed
   std::uint32_t heard_ = 0;
-  double idle_since_ = 0;  // 0: nobody has asked
+  double idle_since_ = 0;  // 0: the clock has not been read
 };
 
 }  // namespace stretto

@@ -36,7 +36,7 @@ struct STRETTO_API CallTimes {
 struct Effort {
   int looks = 2;
   bool counts_median = false;  // the median of the looks counts, instead of their lower quartile
-  // A method is given up if it took more than so many times as long as the fastest one, both in its first look and in the
+  // A method is given up if it took more than this many times as long as the fastest one, both in its first look and in the
   // calls before it.
   double hopeless = 1e9;
   int most_calls = 200;  // of a look; fewer if their vectors have more than most_bytes in all
@@ -84,11 +84,11 @@ class STRETTO_API TimedCall {
 
 // The collectives that have a choice of methods, but for the barrier.
 STRETTO_API const std::vector<Collective>& timed_collectives();
-// The methods within a node that can do a collective of so many elements, in every number of lanes and some numbers of
+// The methods within a node that can do a collective of `elements` elements, in every number of lanes and some numbers of
 // pieces, none of which would be empty.
 STRETTO_API std::vector<Method> methods_within_node(Collective collective, std::int64_t elements);
 
-// A call of at most so many bytes takes one method for both kinds of memory, because it takes less time than the exchange in
+// A call of at most this many bytes takes one method for both kinds of memory, because it is shorter than the exchange in
 // which ranks tell each other where the buffers are. measured_route() needs its times in ordinary memory only.
 inline constexpr std::int64_t alike_up_to = 1024;
 

@@ -36,7 +36,7 @@ struct LayoutCost {
 };
 
 // Predicts layouts of one model on one cluster; remembers what layouts have in common. All layouts must have the same types,
-// mask and sharding options but for the ZeRO stage. Not for several threads at once.
+// mask and sharding options but for the ZeRO stage. Used by one thread at a time.
 class STRETTO_API LayoutCosts {
  public:
   // The ranks of all layouts together must be `ranks`.

@@ -54,8 +54,8 @@ struct LayoutSearch {
   std::vector<Refusal> refused;
 };
 
-// Returns the `most` fastest layouts that fit the memory, by LayoutCosts. Of those that take at most 2% longer than the
-// fastest, which is less than predictions err, the simplest comes first: that with the fewest axes (tensor, with divided
+// Returns the `most` fastest layouts that fit the memory, by LayoutCosts. Among those that take at most 2% longer than the
+// fastest, which is less than predictions err, the simplest comes first: the one with the fewest axes (tensor, with divided
 // rows, pipeline, ring, ulysses), then with 1f1b rather than interleaved rather than a schedule that splits backward, then
 // with the least recomputation and the lowest ZeRO stage. Layouts are tried from the least possible time
 // (LayoutCosts::least_seconds) on, until none of the rest can be among the fastest, so that few schedules are simulated.

@@ -19,8 +19,8 @@ struct ProductRate {
   double flops_per_second = 0;
 };
 
-// Each group of `ranks` consecutive ranks shares cores for `cores` of them: so many compute at full speed at a time; more
-// get equal parts of the time.
+// Groups of `ranks` consecutive ranks share cores: at most `cores` of a group's ranks compute at full speed at a time; if
+// more compute, they get equal parts of the time.
 struct SharedCores {
   int ranks = 1, cores = 1;
 };

@@ -38,7 +38,7 @@ struct Case {
   std::int64_t count = 0;            // as in stretto::Call; 0 if shares are uneven
   std::vector<std::int64_t> counts;  // uneven: each rank's share; all_to_all: row s holds what rank s sends to each rank
 
-  // The case that fits into that many bytes; shares are rounded down to whole elements.
+  // The case that fits into `bytes` bytes; shares are rounded down to whole elements.
   static Case of_bytes(const Test& test, int ranks, int root, stretto::DType dtype, stretto::ReduceOp op,
                        std::int64_t bytes);
 

@@ -4,8 +4,8 @@
 
 namespace perf {
 
-// The number of iterations that last about that many seconds, the same on every rank. trial(n) performs n iterations and
-// returns their duration in seconds, which must be the same on every rank.
+// The number of iterations that last about `seconds`, the same on every rank. trial(n) performs n iterations and returns
+// their duration in seconds, which must be the same on every rank.
 template <class Trial>
 int iterations_lasting(double seconds, const Trial& trial) {
   const double enough = 0.1 * seconds;  // duration from which the time of an iteration is known well enough

@@ -45,7 +45,7 @@ Timing measure(const stretto::Communicator& world, const Loop& loop, const Actio
 // The median of several measurements, field by field.
 Timing typical(const std::vector<Timing>& timings);
 
-// How the ranks' times are combined: the -a of nccl-tests.
+// The way in which the ranks' times are combined: the -a of nccl-tests.
 enum class Over { rank0, mean, least, most };
 // The combined timing at rank 0; the other ranks get their own.
 Timing over_ranks(const stretto::Communicator& world, const Timing& mine, Over over);

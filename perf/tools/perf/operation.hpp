@@ -19,7 +19,7 @@ constexpr bool can_be_prepared(const Test& test) { return !is_ring_exchange(test
 std::string method_of(const stretto::Communicator& world, const Case& test_case, const stretto::Method& method,
                       const void* input, void* output, const stretto::Quantization& quantization = {});
 
-// How the ranks of a host can reach each other's buffers.
+// The ways in which the ranks of a host can reach each other's buffers.
 struct Reach {
   bool maps = false;   // all buffers are in symmetric memory, or the ranks are threads of one process
   bool reads = false;  // the kernel lets ranks read them; see ranks_read_each_other()

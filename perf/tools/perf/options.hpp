@@ -47,7 +47,7 @@ struct Options {
   std::vector<std::int64_t> sizes() const;
   bool is_quantized() const { return quantization.format != stretto::QuantizedFormat::none; }
   bool has_peer(const std::string& name) const;
-  // Throws in one sentence if the options do not fit that many ranks.
+  // Throws in one sentence if the options do not fit this number of ranks.
   void check_for(int ranks) const;
 };
 

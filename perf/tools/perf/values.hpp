@@ -32,7 +32,7 @@ class Values {
   static double factor(int rank) { return 1 + rank % 2; }
 
  private:
-  // Inputs repeat after that many elements: a prime, so that no part of a buffer that an algorithm cuts looks like another.
+  // Inputs repeat after this many elements: a prime, so that no two parts into which an algorithm cuts a buffer are equal.
   static constexpr std::int64_t period = 4099;
 
   template <class Byte, class Visit>

@@ -29,8 +29,8 @@ struct Picture {
   std::vector<Bar> bars;
 };
 
-// The looks of a collective's steps, by StepKind. What a rank sends (track 0), what it receives (1) and what it does by
-// itself (2) lie below each other.
+// The looks of a collective's steps, by StepKind. A rank's sends (track 0), its receives (1) and its local work (2) lie
+// below each other.
 const std::vector<Look>& step_looks();
 std::string svg_of(Picture picture);
 

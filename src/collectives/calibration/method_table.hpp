@@ -12,14 +12,14 @@ namespace stretto {
 // A measured call for which a table names a method.
 struct TableCall {
   CallTimes times;
-  std::optional<Method> settled;  // the only method that the table may name for so many bytes
+  std::optional<Method> settled;  // the only method that the table may name for this size
 };
 
 std::vector<TableCall> unsettled(const std::vector<CallTimes>& times);
 std::map<Collective, std::vector<TableCall>> by_collective(const std::vector<TableCall>& all);
 
-// Returns a method for each size. Of all sequences of methods it is the one with the least product of slowdowns against the
-// fastest method, in which each change of method counts as a further slowdown of 5%.
+// Returns a method for each size: the sequence of methods with the least product of slowdowns against each size's fastest
+// method, in which each change of method counts as a further slowdown of 5%.
 std::vector<Method> steady_methods(const std::vector<CallTimes>& sizes);
 // A method's seconds at a size between two measured ones, interpolated as a power of the bytes; infinite if the method was
 // not timed at both.

@@ -11,8 +11,8 @@ namespace {
 constexpr std::int64_t large = 1 << 20;  // bytes
 constexpr double loyalty = 0.95;  // the library's present choice stays unless another takes less than this part of its time
 
-// The methods that take at most so many times as long as the fastest, best first. For large vectors a method that is far
-// behind at one size is behind at the next one, too.
+// The methods that take at most times_slower times as long as the fastest, best first. For large vectors a method that is
+// far behind at one size is behind at the next one, too.
 std::vector<Method> promising(const CallTimes& times, double times_slower, std::size_t most) {
   std::vector<MethodTime> known = times.methods;
   std::erase_if(known, [&](const MethodTime& time) { return time.seconds > times_slower * times.fastest().seconds; });

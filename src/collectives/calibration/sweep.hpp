@@ -30,7 +30,7 @@ class Sweep {
   struct Size {
     std::int64_t bytes;
     bool also_symmetric;  // times calls in both kinds of memory
-    // Leaves out methods that took more than so many times as long as the fastest one at the next smaller size.
+    // Leaves out methods that took more than this many times as long as the fastest one at the next smaller size.
     double times_slower = 0;
     // The number of methods to time of those that remain; within a node the number of algorithms, each in up to two methods.
     // 0: all methods are timed, whatever they took for fewer bytes.

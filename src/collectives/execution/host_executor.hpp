@@ -11,7 +11,7 @@ namespace stretto {
 class ExecutionListener {
  public:
   virtual ~ExecutionListener() = default;
-  // The calls in a few words, and what this rank did before: for the sentence of a timeout.
+  // The calls in a few words, and this rank's earlier operations: for the error message of a timeout.
   virtual std::string describe() const = 0;
   virtual std::string history() const = 0;
   // Called repeatedly while the calls wait. ranks() returns the awaited ranks, numbered in the job. May throw.

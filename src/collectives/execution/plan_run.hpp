@@ -21,7 +21,7 @@ class PlanRun {
   // complete.
   bool advance();
   bool finished() const { return finished_; }
-  // The members for which it waits.
+  // The members that it waits for.
   std::vector<int> awaited() const;
 
  private:

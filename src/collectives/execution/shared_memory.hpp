@@ -13,7 +13,7 @@ namespace stretto {
 
 struct Execution;
 
-// Where a rank's buffers are; the rank sends it to the others with a signal.
+// The places of a rank's buffers; the rank sends them to the others with a signal.
 struct BufferPlaces {
   BufferPlace input, output, scratch;
   std::uint64_t symmetric = 0;  // 1 if input and output are in memory that others can map, else 0

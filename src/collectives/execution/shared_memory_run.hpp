@@ -6,7 +6,7 @@
 
 namespace stretto {
 
-// How the ranks of a call learn whether all buffers are in memory that the others can map.
+// The way in which the ranks of a call learn whether all buffers are in memory that the others can map.
 enum class Announcement : std::uint8_t {
   none,       // They need not know.
   exchanged,  // A BufferExchange of the call has just finished. It replaces the first signal, unless that tells more.

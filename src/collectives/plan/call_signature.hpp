@@ -4,7 +4,7 @@
 
 #include "stretto/plan.hpp"
 
-// What the members of a communicator must agree about in one call.
+// The properties of a call on which the members of a communicator must agree.
 namespace stretto {
 
 // "all_reduce of 1000 f32 (sum)". The request's method and size do not matter. op: ignored unless the collective reduces.

@@ -3,7 +3,7 @@
 
 // Ranks of one host read and write each other's memory. A rank offers the data that others want, signals, and waits for
 // their signals. By packet and staged it offers a copy in scratch, which is kept for those that have not read it yet; by
-// pull it offers its input itself. Where ranks touch each other's buffers, a last signal says that the rank is done with
+// pull it offers its input itself. If ranks touch each other's buffers, a last signal says that the rank is done with
 // them.
 namespace stretto::plans {
 

@@ -137,8 +137,8 @@ std::vector<Method> refinements_of(const std::vector<Method>& pairs, const PlanR
   return {methods.begin(), methods.end()};
 }
 
-// The model does not know delays, which more lanes and pieces tolerate. Where its predictions for methods in levels differ
-// by less than it can tell, the method with the most lanes wins, then the one with the most pieces.
+// The model does not know delays, which more lanes and pieces tolerate. If its predictions for methods in levels differ by
+// less than its accuracy, the method with the most lanes wins, then the one with the most pieces.
 const Candidate& best_of(const std::vector<Candidate>& best_first) {
   constexpr double alike = 1.002;
   const Candidate* best = &best_first.front();

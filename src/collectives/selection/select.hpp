@@ -39,7 +39,7 @@ class Selector {
     std::vector<Rule> rules_;
     bool explains_;
   };
-  // Whether this job knows a measurement of this machine with so many ranks. ranks_per_node: 0 for ranks on one node.
+  // Whether this job knows a measurement of this machine with `ranks` ranks. ranks_per_node: 0 for ranks on one node.
   bool has_measured(const std::string& route, int ranks, int ranks_per_node) const;
   // Adds routes of a tuning file's text, which take precedence. All ranks must do so at the same place in their calls, and
   // forget the plans that they have made by older costs (Communicator::Group::forget_plans()).

@@ -45,7 +45,7 @@ struct ExpConstants<double> {
   static constexpr double lowest = -708.0;
   static constexpr double highest = 709.0;
   static constexpr double splitter = 0x1p27 + 1;
-  // Likewise; the relative error is 1e-19.
+  // The same polynomial for f64; the relative error is 1e-19.
   static constexpr double polynomial[] = {0.6931471805599453,     0.24022650695910072,    0.055504108664821625,
                                           0.00961812910762848,    0.001333355814640647,   0.00015403530393370734,
                                           1.5252733841556773e-05, 1.3215486808705563e-06, 1.0178057087733941e-07,

@@ -102,7 +102,7 @@ void layer_norm_forward_simd(const Tensor& x, const Tensor& gamma, const Tensor&
     const T* const first = x.data<T>();
     A* const means = mean.data<A>();
     A* const rstds = rstd.data<A>();
-    // Three rows are under way: each waits for its mean, then for its rstd, while the row before it goes on. Of the orders
+    // Three rows are in progress: each waits for its mean, then for its rstd, while the row before it goes on. Of the orders
     // of these three steps, this one is the fastest from memory.
     for (std::int64_t begun = 0; begun < rows + 2; ++begun) {
       if (const std::int64_t row = begun - 2; row >= 0) {

@@ -271,7 +271,7 @@ std::shared_ptr<GpuStreamHandle> kept_handle_of(const Stream& stream) {
 struct Graph::Captured {
   std::function<void()> function;  // keeps what it captured alive
   std::shared_ptr<GraphMemory> memory;
-  std::vector<std::shared_ptr<Work::State>> works;  // likewise kept
+  std::vector<std::shared_ptr<Work::State>> works;  // the works in the graph; kept alive, too
   std::map<const void*, std::function<void(const Work& launch)>> before_launch;
   Gpu* gpu = nullptr;
   GpuGraph graph = nullptr;

@@ -6,9 +6,9 @@
 
 #include "interop/nccl/communicators.hpp"
 
-// How a communicator is made. The ranks meet through Stretto, tell each other which GPUs they use, and all take the same
-// decision on which library serves it. If each rank has its own GPU, NCCL does: rank 0 gets an id from NCCL, and the program
-// gets NCCL's handle.
+// Makes communicators. The ranks meet through Stretto, tell each other which GPUs they use, and all take the same decision
+// on which library serves the communicator. If each rank has its own GPU, NCCL does: rank 0 gets an id from NCCL, and the
+// program gets NCCL's handle.
 namespace stretto::nccl_door {
 
 // A copy of a configuration. It outlives the caller's.

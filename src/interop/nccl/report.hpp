@@ -8,7 +8,7 @@ namespace stretto::nccl_door {
 
 enum class By { stretto, nccl, nobody };
 
-// Why Stretto serves a communicator.
+// A reason for which Stretto serves a communicator.
 constexpr const char* gpu_is_shared = "ranks share a GPU, which NCCL refuses";
 
 // Counts one call; does nothing without the report. why: part of a sentence.

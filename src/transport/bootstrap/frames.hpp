@@ -27,8 +27,8 @@ enum class FrameKind : std::uint32_t {
   shrunk,        // from rank 0: the smaller job's identity, and the ranks that are in it
 };
 
-// One rank's connection. No call waits: a side that has stopped, even in the middle of a frame, holds up nobody else. What
-// the socket does not take at once is kept until flush().
+// One rank's connection. No call waits: a side that has stopped, even in the middle of a frame, holds up no other rank.
+// Bytes that the socket does not take at once are kept until flush().
 class FrameConnection {
  public:
   FrameConnection(Socket socket, const RankIntroduction& who);

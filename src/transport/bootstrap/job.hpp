@@ -42,7 +42,8 @@ struct RankAccount {
 class JobObserver {
  public:
   virtual ~JobObserver() = default;
-  // What this rank is doing. held_up_in and held_up_text answer `rank`, which asks for `wanted` if that is an operation.
+  // Returns an account of what this rank is doing. `rank` asks; if `wanted` is an operation, held_up_in, held_up_text and
+  // held_up_by say why this rank has not begun it.
   virtual RankAccount account(int rank, const OperationId& wanted) = 0;
   // The job has failed, or an operation of this rank gives up.
   virtual void trouble(const std::string& sentence) = 0;
@@ -76,11 +77,11 @@ class Job {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // A random number that all ranks of this job know, and nobody else.
+  // A random number that only the ranks of this job know.
   virtual std::uint64_t identity() const = 0;
 
   // Collective: returns every rank's contribution, by rank. Throws if a rank is lost meanwhile, or does not take part within
-  // the meeting's time. It throws on all ranks or on none, unless rank 0 is lost or is stopped for so long.
+  // the meeting's time. It throws on all ranks or on none, unless rank 0 is lost, or stopped for longer than that time.
   virtual std::vector<Bytes> exchange(const Bytes& mine) = 0;
 
   // Throws Error(peer_lost) once any rank has died, Error(peer_gave_up) once one has given up; costs one atomic load
@@ -141,8 +142,8 @@ std::string left_early(double timeout);
 // Ranks as threads of this process: `size` handles on one job, which share their state under one mutex.
 std::vector<std::unique_ptr<Job>> make_local_jobs(int size);
 
-// Where and how ranks that are processes meet: in a star around rank 0 over TCP. The connections stay open, so that deaths
-// are noticed.
+// The parameters by which ranks that are processes meet, in a star around rank 0 over TCP. The connections stay open, so
+// that deaths are noticed.
 struct Meeting {
   std::string host;  // where rank 0 listens
   int port = 0;

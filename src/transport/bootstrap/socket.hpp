@@ -21,7 +21,7 @@ class Socket {
   void close();
   void end_writing() const;  // the other side reads what was written, and then the end
 
-  // Move all bytes, or return false: the connection is broken, or has not moved them within that many seconds.
+  // Move all bytes, or return false: the connection is broken, or has not moved them within `within` seconds.
   bool write_all(const void* data, std::size_t bytes, double within) const;
   bool read_all(void* data, std::size_t bytes, double within) const;
   // Move what can be moved at once, and return its bytes. The connection has ended if they return -1: errno is then the
@@ -39,8 +39,8 @@ class Socket {
 };
 
 Socket accept_on(int listener);  // returns an empty socket, and errno, if there is none to accept
-// One try within that many seconds; returns an empty socket, and errno, if it fails. Throws Error(unavailable) if the host's
-// name is not known.
+// Makes one attempt, of at most `seconds`; returns an empty socket, and errno, if it fails. Throws Error(unavailable) if the
+// host's name is not known.
 Socket try_to_connect(const std::string& host, int port, double seconds);
 
 }  // namespace stretto

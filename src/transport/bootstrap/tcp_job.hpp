@@ -124,7 +124,7 @@ class TcpJob final : public Job {
   std::vector<std::int32_t> newly_left_;
   std::vector<SilentRank> silent_;  // as rank 0 said last
   std::vector<Bytes> parts_;        // of the exchange in flight, by rank
-  std::vector<bool> came_;          // likewise
+  std::vector<bool> came_;          // by rank: whether its part has come
   std::vector<Bytes> result_;
   std::vector<bool> goes_on_, named_;   // rank 0, by rank: has said that it remains; is named as lost
   std::optional<SmallerJob> shrunk_;    // what rank 0 has said of the smaller job

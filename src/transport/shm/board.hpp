@@ -23,7 +23,8 @@ class Board {
   static constexpr std::size_t line_room = 56;      // bytes that fit into the cache line of the number
   static constexpr std::size_t small_room = 2048;   // bytes of the largest post of which `slots` are kept
   static constexpr std::size_t room_bytes = 16384;  // bytes of the largest post
-  // How many posts are kept: a member that waits for no others, like the root of a broadcast, can be this far ahead.
+  // The number of posts that are kept: a member that waits for no others, like the root of a broadcast, can be this far
+  // ahead.
   static constexpr std::uint64_t slots = 16;
   static constexpr std::uint64_t large_slots = 8;
   static std::size_t footprint();  // bytes of one member
@@ -130,7 +131,7 @@ class Board {
     return rooms + small_rooms + number % large_slots * room_bytes;
   }
   void commit_rooms(std::size_t bytes);
-  // How often all members must have posted before this rank's next posts of this size; 0 if they are known to have.
+  // The number of posts that all members must have made before this rank's next posts of this size; 0 if they have.
   std::uint64_t needed_for(std::size_t bytes, std::uint64_t posts) const {
     const std::uint64_t depth = bytes <= small_room ? slots : large_slots;
     const std::uint64_t last = posted_ + posts;

@@ -14,7 +14,7 @@ namespace stretto {
 // operation in flight always proceeds.
 class KeptMemory {
  public:
-  // How often every member must have posted before next() may be called.
+  // The number of posts that every member must have made before next() may be called.
   std::uint64_t posts_needed() const { return parts_[turn_].posts_needed; }
   // The part whose turn it is, of `bytes` bytes or more: the same block as last time if that is large enough.
   std::byte* next(std::size_t bytes);

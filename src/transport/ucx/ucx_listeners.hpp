@@ -24,8 +24,9 @@ class UcxListeners {
   // UCX gets a connection when its first byte has come: ranks send theirs at once, and a silent stranger costs no
   // descriptor.
   void wait_for_words();
-  // From now on the sockets get connections from these hosts only. Of more than 256 addresses, the common beginnings count:
-  // the sockets get connections from all hosts of these networks. Call it before another rank knows the ports.
+  // From now on the sockets get connections from these hosts only. If there are more than 256 addresses, only their leading
+  // bits count: the sockets then get connections from all hosts of these networks. Must be called before another rank knows
+  // the ports.
   void hear_only(const std::set<std::uint32_t>& addresses);
 
  private:

@@ -34,13 +34,13 @@ class UcxWorker {
   void set_addresses(std::vector<Bytes> addresses) { addresses_ = std::move(addresses); }
   // From now on UCX's ports of this rank get connections from hosts of these addresses only.
   void hear_only(const std::set<std::uint32_t>& addresses) { listeners_.hear_only(addresses); }
-  // Why this rank cannot reach the peer, as a sentence; empty if UCX knows a way.
+  // A sentence that says why this rank cannot reach the peer; empty if it can.
   std::string obstacle_to(int peer);
 
   // Return UCX's requests; null: done at once. They throw Error(peer_lost) naming the peer.
   void* send(int peer, std::uint64_t tag, const void* data, std::size_t bytes);
   void* receive(int peer, std::uint64_t tag, void* data, std::size_t bytes);
-  // Like finished(), for a receive of so many bytes; throws Error(invalid_argument) if the message has another length.
+  // Like finished(), for a receive of `bytes` bytes; throws Error(invalid_argument) if the message has another length.
   bool received(int peer, void* request, std::size_t bytes);
   void notify(int peer, std::uint64_t tag);  // sends an empty message; the caller cannot wait for its end
   bool finished(int peer, void* request);    // frees a finished request; one that failed stays until give_up()
@@ -65,7 +65,7 @@ class UcxWorker {
     ucs_status_t failure = UCS_OK;
   };
 
-  // The tag that is sent: a bijection of the library's tags, which nobody can guess who does not know the job's identity.
+  // The tag that is sent: a different one for each tag, and secret like the job's identity.
   std::uint64_t sealed(std::uint64_t tag) const { return split_mixed(tag ^ job_); }
   std::string interfaces() const;
 

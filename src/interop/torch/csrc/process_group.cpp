@@ -25,7 +25,7 @@ const std::shared_ptr<Group>& ProcessGroupStretto::group() const {
 // Programs recognize a timeout by the words " Timed out ", which PyTorch's own backends use.
 WorkPtr ProcessGroupStretto::put(c10d::OpType type, const char* title, const Tensors& inputs, Tensors outputs,
                                  Milliseconds timeout, Body body) {
-  // Not every rank writes what is given to these two.
+  // In a broadcast or a reduce, not every rank writes its tensor.
   if (type != c10d::OpType::BROADCAST && type != c10d::OpType::REDUCE) check_written(title, outputs);
   const double patience = seconds(timeout == c10d::kUnsetTimeout || timeout == kNoTimeout ? timeout_.load() : timeout);
   auto task = [world = group()->world(), patience, title, body = std::move(body)](const stretto::Stream& stream) {

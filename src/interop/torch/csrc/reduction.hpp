@@ -6,8 +6,9 @@
 
 namespace stretto_torch {
 
-// How elements of a tensor combine. Stretto has no arithmetic for some cases (bitwise operations, 16-bit integers). Then the
-// contributions travel unchanged, and every rank that gets a result combines them by PyTorch, in the order of the ranks.
+// The operation that combines elements of a tensor. Stretto has no arithmetic for some cases (bitwise operations, 16-bit
+// integers). The contributions then travel unchanged, and every rank that gets a result combines them by PyTorch, in the
+// order of the ranks.
 struct Reduction {
   c10d::ReduceOp::RedOpType kind = c10d::ReduceOp::SUM;
   bool by_torch = false;

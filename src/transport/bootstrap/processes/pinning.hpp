@@ -31,7 +31,7 @@ class CoreClaims {
   CoreClaims& operator=(const CoreClaims&) = delete;
 
   // Places the ranks on cores that no process has claimed, and claims these. Returns nothing if that is impossible, or if
-  // this thread may not run on every core that its machine and control group allow: then somebody has pinned it on purpose.
+  // this thread may not run on every core that its machine and control group allow: it has then been pinned on purpose.
   std::vector<HardwareThreads> place(int ranks);
   // The same over given cores. kind: a part of the names; claims of different kinds do not see each other.
   std::vector<HardwareThreads> place(std::vector<Core> cores, int ranks, const std::string& kind);
@@ -50,8 +50,8 @@ void take_place(const std::vector<HardwareThreads>& places, std::size_t rank);
 void leave_place();
 // Whether this process runs on a core that take_place() gave to several ranks.
 bool on_shared_core();
-// Where take_place() gave a core to several ranks, lets this process's threads run on the cores of all of them. For ranks
-// that work by turns: while one waits, another could not take over its core.
+// If take_place() gave a core to several ranks, lets this process's threads run on the cores of all ranks. For ranks that
+// work by turns: while one waits, another could not take over its core.
 void leave_shared_core();
 
 }  // namespace stretto

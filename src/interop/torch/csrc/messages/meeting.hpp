@@ -5,7 +5,7 @@
 #include "stretto/launch.hpp"
 #include "torch_version.hpp"
 
-// How ranks that share a c10d store form a job of Stretto. One rank listens, and writes its address to the store, with the
+// Ranks that share a c10d store form a job of Stretto: one rank listens, and writes its address to the store, with the
 // secret that the other ranks need.
 namespace stretto_torch {
 
