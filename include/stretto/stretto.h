@@ -51,10 +51,10 @@ typedef enum {
   strettoNumResults = 8
 } strettoResult_t;
 
-// strettoGetErrorString: the meaning of a code. strettoGetLastError: what happened in the last call that failed, in one
-// sentence. With a communicator: its last failure, in any thread, or noticed by strettoCommGetAsyncError. With NULL:
-// this thread's last failure, of any call. Empty if there was none. The text stays valid until the next failure of the
-// same communicator or thread.
+// strettoGetErrorString: the meaning of a code. strettoGetLastError: one sentence about the last call that failed. With a
+// communicator: its last failure, in any thread, or noticed by strettoCommGetAsyncError. With NULL: this thread's last
+// failure, of any call. Empty if there was none. The text stays valid until the next failure of the same communicator or
+// thread.
 STRETTO_API const char* strettoGetErrorString(strettoResult_t result);
 STRETTO_API const char* strettoGetLastError(strettoComm_t comm);
 STRETTO_API strettoResult_t strettoGetVersion(int* version);  // STRETTO_VERSION_CODE of the library
@@ -71,8 +71,7 @@ STRETTO_API strettoResult_t strettoStreamFromCuda(strettoStream_t* stream, void*
 // Blocks until all operations in the stream are done; returns the error of the first that failed, if any. After an
 // error the stream takes no more operations.
 STRETTO_API strettoResult_t strettoStreamSynchronize(strettoStream_t stream);
-// Returns strettoInProgress until all operations in the stream are done; then what strettoStreamSynchronize would
-// return.
+// Returns strettoInProgress until all operations in the stream are done; then the result of strettoStreamSynchronize.
 STRETTO_API strettoResult_t strettoStreamQuery(strettoStream_t stream);
 // Operations put into `stream` from now on begin when all operations that are in `other` now are done.
 STRETTO_API strettoResult_t strettoStreamWait(strettoStream_t stream, strettoStream_t other);
@@ -88,7 +87,7 @@ typedef struct {
   size_t size;  // set these three by STRETTO_CONFIG_INITIALIZER
   unsigned int magic;
   unsigned int version;
-  int blocking;          // 1 or undefined; 0 is refused: calls return when what they do is complete
+  int blocking;          // 1 or undefined; 0 is refused: every call returns when it is complete
   const char* commName;  // in errors, traces and the ledger; undefined: "world", or after a split "<parent>.<color>"
 } strettoConfig_t;
 #define STRETTO_CONFIG_INITIALIZER \

@@ -47,7 +47,7 @@ class LazyFunction<Result(Arguments...)> {
   inline constinit ::stretto::LazyFunction<decltype(::name)> name { library, #name }
 // NOLINTEND(bugprone-macro-parentheses)
 
-// The soname of a library whose header tells the number of its version: STRETTO_SONAME("cudnn", CUDNN_MAJOR).
+// The soname of a library whose header defines its major version: STRETTO_SONAME("cudnn", CUDNN_MAJOR).
 #define STRETTO_TEXT_OF(number) #number
 #define STRETTO_SONAME(name, major) "lib" name ".so." STRETTO_TEXT_OF(major)
 

@@ -41,7 +41,7 @@ namespace {
 // counts as a host, because a user who sets one up wants traffic to cross it.
 std::uint64_t host_identity() {
   std::ifstream boot("/proc/sys/kernel/random/boot_id");
-  if (!boot && lacks_descriptors(errno)) {  // this rank would believe itself on a host of its own
+  if (!boot && lacks_descriptors(errno)) {  // else this rank would take its host for another one than its peers'
     fail(ErrorCode::unavailable, "Cannot read which host this is: {}.", errno_text(errno));
   }
   std::string text;

@@ -15,9 +15,9 @@ namespace stretto {
 //
 // This cannot deadlock, whatever the order in which ranks enter operations: an operation that has looked and moved nothing
 // for some 20 ms holds no other one back. So an operation that waits for a rank that has not come yet, perhaps because that
-// rank waits for what is held here, lets the others go. Nor can an operation starve: one that has been held for 50 ms hands
-// over a piece all the same. To its peers, a rank that holds a send looks like one whose link is slow for a while, and plans
-// end over slow links.
+// rank waits for an operation that is held here, lets the others go. Nor can an operation starve: one that has been held for
+// 50 ms hands over a piece all the same. To its peers, a rank that holds a send looks like one whose link is slow for a
+// while, and plans complete over slow links.
 class Precedence {
  public:
   struct Bounds {  // in nanoseconds
@@ -70,8 +70,8 @@ class OperationPrecedence {
   // Must be called when bytes of the operation were handed to a link, or have arrived.
   void moved();
   // Call it after each look at all of the operation's links. The operation lets others go when it has handed everything
-  // over: they do not slow down what it receives, and queue behind what it has sent. While it goes first, the thread's next
-  // pause ends in time to let them go.
+  // over: their bytes queue behind its own, and do not slow down its receives. While it goes first, the thread's next pause
+  // ends in time to let them go.
   void looked();
   std::size_t left_to_send() const { return to_send_; }
 

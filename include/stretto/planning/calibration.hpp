@@ -70,7 +70,7 @@ class STRETTO_API TimedCall {
   const PlanRequest& request() const { return request_; }
   std::int64_t bytes() const;
   bool is_symmetric() const { return buffers_.symmetric; }
-  Method chosen() const;  // the library's choice, by what it knows so far
+  Method chosen() const;  // the library's choice, by the measurements so far
   // Collective. Times these methods, and leaves out those that cannot do this call between these ranks. Methods in `always`
   // are timed for Effort::seconds however slow they are.
   CallTimes time(const std::vector<Method>& methods, const Effort& effort, const std::vector<Method>& always = {}) const;

@@ -13,9 +13,9 @@
 // The model. A block's forward, its backward for activations and its backward for weights take the time of their products
 // (TrainingCluster::product_seconds), of attention (attention_cost.hpp), and of the tensors that their other kernels read
 // and write. Exchanges between tensor-parallel ranks take the time of the cluster's fastest method (cost.hpp) on the links
-// of their group, less what runs beside a product. The schedule's simulation (overlap/schedule.hpp) puts these times of all
-// parts of the model together, with messages between stages. After it come the sums of gradients that the last microbatch's
-// backward does not hide, the update, and the gathers of values that the first forward does not hide.
+// of their group, less the part that runs beside a product. The schedule's simulation (overlap/schedule.hpp) puts these
+// times of all parts of the model together, with messages between stages. After it come the sums of gradients that the last
+// microbatch's backward does not hide, the update, and the gathers of values that the first forward does not hide.
 namespace stretto {
 
 struct LayoutCost {
@@ -35,8 +35,8 @@ struct LayoutCost {
   int memory_stage = 0;
 };
 
-// Predicts layouts of one model on one cluster; remembers what layouts have in common. All layouts must have the same types,
-// mask and sharding options but for the ZeRO stage. Used by one thread at a time.
+// Predicts layouts of one model on one cluster, and keeps the results that layouts have in common. All layouts must have the
+// same types, mask and sharding options but for the ZeRO stage. Used by one thread at a time.
 class STRETTO_API LayoutCosts {
  public:
   // The ranks of all layouts together must be `ranks`.

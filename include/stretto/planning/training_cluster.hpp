@@ -64,7 +64,7 @@ struct STRETTO_API TrainingCluster {
 // Both throw Error(invalid_argument) in one sentence that names the fault.
 STRETTO_API TrainingCluster training_cluster_from_text(const std::string& json);
 STRETTO_API TrainingCluster training_cluster_from_file(const std::string& path);
-STRETTO_API std::string to_text(const TrainingCluster& cluster);  // what training_cluster_from_text() reads
+STRETTO_API std::string to_text(const TrainingCluster& cluster);  // in the form that training_cluster_from_text() reads
 
 // The tensors that the kernels of a block other than products read or write: how many of each shape.
 struct BlockTraffic {

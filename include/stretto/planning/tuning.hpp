@@ -49,8 +49,8 @@ struct STRETTO_API Tuning {
   // STRETTO_DETERMINISTIC=1, under which no measurement decides.
   static std::string file_from_environment();
   static std::string text_from_environment();  // of that file
-  // The tuning file in which the first job on this machine keeps what it measures at its start (STRETTO_CALIBRATE), on one
-  // host or on several. It need not exist; empty if there is no place for it.
+  // The path of the tuning file in which the first job on this machine, on one host or on several, keeps the measurements of
+  // its start (STRETTO_CALIBRATE). The file need not exist; the path is empty if there is no directory for it.
   static std::string measurements_path(bool several_hosts);
   // Parses JSON: {"routes": [{"route", "ranks", "ranks_per_core", "alpha_us", "overhead_us", "bandwidth_gbs",
   // "local_gbs", "lane_gain", "quantize_ns", "ranks_per_node", "table", "symmetric_table"}], "table": "all_reduce:...",

@@ -15,7 +15,7 @@ namespace stretto {
 constexpr int reach_within = 64, reach_between = 2;
 
 // Times of the ranks of one node. Empty unless the measurement reached 256 KiB: the costs of the model are fitted to these
-// times, and fewer bytes do not show what bytes cost.
+// times, and small messages do not show the cost of a byte.
 std::vector<CallTimes> times_within_node(const Communicator& node, const Budget& budget);
 // Returns `cost` with the latency and the bandwidth between the first ranks of the first two nodes.
 LinkCost between_nodes(const Communicator& world, LinkCost cost);

@@ -86,7 +86,7 @@ bool SharedMemoryRun::advance() {
   return finished_ = true;
 }
 
-// Takes the plan's scratch, unless members may still read what it held.
+// Takes the plan's scratch. Returns false while members may still read its earlier contents.
 bool SharedMemoryRun::begin() {
   if (packet_bytes_ > 0) {  // it is the slot of the next post, or of the one behind it
     if (!board_.may_post(post_bytes_, posts_)) return false;

@@ -30,7 +30,8 @@
 namespace stretto {
 namespace {
 
-// Opens closed ones of descriptors 0 to 2: else a socket of the job could become stdout and receive what is printed.
+// Opens descriptors 0 to 2 if they are closed: else a socket of the job could become stdout, and printed text would go
+// there.
 void open_standard_descriptors() {
   for (int descriptor = 0; descriptor <= STDERR_FILENO; ++descriptor) {
     if (fcntl(descriptor, F_GETFD) >= 0 || errno != EBADF) continue;

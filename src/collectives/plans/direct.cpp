@@ -84,7 +84,7 @@ Plan direct_all_gather(const PlanRequest& request) {
   const Shares shares = Shares::of(request);
   const Slice own = input(0, shares.length(request.rank));
   gather_from_all(plan, request, shares, own);
-  plan.next_round();  // in place the copy would write what is being sent
+  plan.next_round();  // in place, the copy would overwrite elements that are being sent
   plan.copy(own, share_out(shares, request.rank));
   return plan.finish();
 }
@@ -139,7 +139,7 @@ Plan direct_broadcast(const PlanRequest& request) {
     return plan.finish();
   }
   with_all_peers(request, [&](int to, int) { plan.send(to, input(0, n)); });
-  plan.next_round();  // in place the copy would write what is being sent
+  plan.next_round();  // in place, the copy would overwrite elements that are being sent
   plan.copy(input(0, n), output(0, n));
   return plan.finish();
 }

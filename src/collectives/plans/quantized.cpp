@@ -201,7 +201,8 @@ class Exchange {
     });
     plan_.use_residual(Hop::contribution, cut_.shares().length(me()));
   }
-  // Sends to the carriers on all nodes, and passes on what has come to this rank to the other ranks of its node.
+  // Sends to the carriers on all nodes, and passes on the records that have come to this rank to the other ranks of its
+  // node.
   void gather() {
     next_round_ = std::max(next_round_, last_piece_gone_);
     travel([this](int piece) {

@@ -21,7 +21,7 @@ class Clocks {
     ++clock(rank)[rank];
     at_signal_[rank].insert(at_signal_[rank].end(), clock(rank), clock(rank) + ranks_);
   }
-  // The rank has waited for the peer's signal of this number. It now knows what the peer knew when it gave the signal.
+  // The rank has waited for the peer's signal of this number. It now knows of all signals that the peer knew of then.
   void wait(int rank, int peer, std::int64_t number) {
     Count* const mine = clock(rank);
     if (mine[peer] >= number) return;

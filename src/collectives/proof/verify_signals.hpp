@@ -7,7 +7,7 @@
 
 namespace stretto {
 
-// Signals and waits of ranks that share memory: which rank waits for which, and what each rank knows of the others.
+// Signals and waits of ranks that share memory: the ranks that wait for each rank, and the signals that each rank knows of.
 class Signals {
  public:
   explicit Signals(const std::vector<Plan>& plans) : clocks_(static_cast<int>(plans.size())), waiting_(plans.size()) {

@@ -4,9 +4,9 @@
 
 namespace stretto {
 
-// The file in which jobs find what an earlier job has measured on the same kind of machine: a tuning file, in
-// STRETTO_CACHE_DIR. Its name is a hash of what the measurements depend on: processor, cores, memory, this library's
-// version and, for a job on several hosts, their networks.
+// The file with the measurements of earlier jobs on the same kind of machine: a tuning file, in STRETTO_CACHE_DIR. Its name
+// is a hash of the conditions on which the measurements depend: processor, cores, memory, this library's version and, for a
+// job on several hosts, their networks.
 class MeasurementCache {
  public:
   explicit MeasurementCache(bool several_hosts);

@@ -30,7 +30,7 @@ struct RankSettings {
   bool one_host = true;
   // Only rank 0's count:
   std::string tuning_file, tuning;    // its path, which is empty for the tuning that is shipped, and its text
-  std::string measured, measured_in;  // what its cache has, and the path
+  std::string measured, measured_in;  // the text of its measurement cache, and the path
   bool may_calibrate = false;
 };
 

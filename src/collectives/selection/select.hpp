@@ -23,7 +23,7 @@ class Selector {
   double seconds(const PlanRequest& request, DType wire, const std::vector<int>& nodes, bool on_gpus) const;
   bool explains() const { return explains_; }  // STRETTO_EXPLAIN
 
-  // Whether this job may measure what it does not know, by rank 0's STRETTO_CALIBRATE, STRETTO_TUNING and
+  // Whether this job may measure routes that were not measured, by rank 0's STRETTO_CALIBRATE, STRETTO_TUNING and
   // STRETTO_DETERMINISTIC.
   bool may_calibrate() const { return may_calibrate_; }
   // While it lives, choices ignore the user's rules, and explain nothing: a measurement is of the machine alone.
@@ -59,8 +59,8 @@ class Selector {
   // The conditions, besides tuning files, on which choices depend.
   std::map<std::string, std::string> conditions(int ranks, int nodes) const;
   Tuning tuning_;
-  std::string file_;                 // what use() got
-  std::vector<std::string> learnt_;  // what learn() got since
+  std::string file_;                 // the argument of the last use()
+  std::vector<std::string> learnt_;  // the tunings of learn() since then
   LinkSetting links_;
   std::string tuning_file_;        // STRETTO_TUNING of rank 0
   std::size_t measured_here_ = 0;  // the first of tuning_.routes

@@ -62,7 +62,7 @@ constexpr bool is_finite(float x) { return (std::bit_cast<std::uint32_t>(x) & ~s
 constexpr float integer_rounder = 0x1.8p23F;
 
 // The largest remainder that the nearest code leaves of an element. The product of an element and the scale's inverse has a
-// rounding error; a remainder above this limit tells that it led to the wrong neighbour.
+// rounding error; a remainder above this limit shows that it led to the wrong neighbour.
 constexpr float nearest_limit(float scale) { return scale / 2; }
 
 // Codes in fixed point: adding `zero` to a float of magnitude up to `range` leaves it in the lowest bits, with fraction_bits

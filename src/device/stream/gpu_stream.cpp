@@ -107,7 +107,7 @@ class GpuQueue final : public Stream::Queue {
   GpuQueue(std::string name, GpuStream of_the_program)
       : Queue(std::move(name), Priority::normal), timeline_(std::make_shared<GpuTimeline>(gpu(), of_the_program, false)) {}
 
-  // Waits for the tasks: the GPU uses what they hold until they are done.
+  // Waits for the tasks: the GPU uses the memory that they hold until they are done.
   ~GpuQueue() override {
     bool gpu_failed = false;
     for (const auto& work : under_way_) {
@@ -193,7 +193,7 @@ class GpuQueue final : public Stream::Queue {
       const std::shared_ptr<Work::State> first = under_way_.front();
       if (!first->settle()) return;
       note_failure_of(first);
-      // settle() drops what the task held, which may run code that calls drop_done() again.
+      // settle() destroys the task, which may run code that calls drop_done() again.
       if (!under_way_.empty() && under_way_.front() == first) under_way_.pop_front();
     }
   }
@@ -210,7 +210,7 @@ class GpuQueue final : public Stream::Queue {
     if (!failed_ && work->failure()) failed_ = work;
   }
 
-  // Work that a failed task has put into the stream still uses what the task holds.
+  // Kernels that a failed task has put into the stream still use the memory that the task holds.
   static void wait_for_what_is_there(Marks& marks) {
     try {
       marks.end();

@@ -35,7 +35,7 @@ void give_up(const std::string& sentence) {
   std::fprintf(stderr, "error: stretto-mpi, rank %d: %s\n", rank, sentence.c_str());
   std::fflush(stderr);
   if (door().is_inherited()) _exit(1);  // MPI is the parent's, and waits here for ever
-  // MPICH's launcher ends all ranks at once, and drops what it has not yet read from them.
+  // MPICH's launcher ends all ranks at once, and drops the output that it has not yet read from them.
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   PMPI_Abort(MPI_COMM_WORLD, 1);
   std::abort();

@@ -45,9 +45,9 @@ class FrameConnection {
   void flush();
   void end_writing();  // nothing is sent any more
 
-  // Takes what has come, and calls take() for each frame that is complete. Memory grows with the bytes that came, not with
-  // what a frame announces. Returns false if the connection has ended: end_error() is the errno, 0 if the other side has
-  // closed it. Throws Error(internal) on bytes that are no frame.
+  // Reads the bytes that have come, and calls take() for each complete frame. Memory grows with these bytes, not with the
+  // length that a frame announces. Returns false if the connection has ended: end_error() is the errno, 0 if the other side
+  // has closed it. Throws Error(internal) on bytes that are no frame.
   bool receive(const std::function<void(FrameKind, Bytes)>& take);
   int end_error() const { return end_error_; }
   void close();

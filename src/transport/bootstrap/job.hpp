@@ -95,7 +95,7 @@ class Job {
   // part in nothing any more. Ranks of other processes learn of it within a few seconds.
   virtual bool any_left() const = 0;
   virtual bool has_left(int rank) const = 0;
-  // What is known of a rank that others wait for, such as "Rank 2 (process 17 on node7) shows no sign of life for 12 s: ..."
+  // A sentence about a rank that others wait for, such as "Rank 2 (process 17 on node7) shows no sign of life for 12 s: ..."
   virtual std::string news_of(int rank) const = 0;
 
   // Collective, the last call: returns when every rank has called it or is lost, so that no rank takes away memory or

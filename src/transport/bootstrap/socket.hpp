@@ -19,13 +19,13 @@ class Socket {
   explicit operator bool() const { return descriptor_ >= 0; }
   int release();
   void close();
-  void end_writing() const;  // the other side reads what was written, and then the end
+  void end_writing() const;  // the other side reads the bytes written before, and then end of file
 
   // Move all bytes, or return false: the connection is broken, or has not moved them within `within` seconds.
   bool write_all(const void* data, std::size_t bytes, double within) const;
   bool read_all(void* data, std::size_t bytes, double within) const;
-  // Move what can be moved at once, and return its bytes. The connection has ended if they return -1: errno is then the
-  // reason, or 0 if the other side has closed it.
+  // Move the bytes that can be moved at once, and return their number. The connection has ended if it is -1: errno is then
+  // the reason, or 0 if the other side has closed it.
   ssize_t write_some(const void* data, std::size_t bytes) const;
   ssize_t read_some(void* data, std::size_t bytes) const;
 

@@ -18,8 +18,8 @@
 
 namespace stretto {
 
-// A job whose ranks are processes, in a star around rank 0. tcp_job.cpp has what a rank calls, tcp_job_server.cpp the thread
-// that reads the connections and notices failures, tcp_job_shrink.cpp how a smaller job takes over.
+// A job whose ranks are processes, in a star around rank 0. tcp_job.cpp has the calls of a rank, tcp_job_server.cpp the
+// thread that reads the connections and notices failures, tcp_job_shrink.cpp how a smaller job takes over.
 class TcpJob final : public Job {
  public:
   TcpJob(int rank, int size, const Meeting& meeting);
@@ -67,7 +67,7 @@ class TcpJob final : public Job {
   // Ends the thread for ever, without closing the connections. The job counts as failed from then on.
   void end_serving();
 
-  // ---- the thread that reads, and sends what sockets did not take at once; it sleeps in poll() otherwise
+  // ---- the thread that reads, and sends the bytes that sockets did not take at once; it sleeps in poll() otherwise
 
   void serve();
   void receive(FrameConnection& connection, bool only_to_its_end);
@@ -100,7 +100,7 @@ class TcpJob final : public Job {
   bool is_late(double seconds) const;
   std::string name_late() const;
   std::string news_of_locked(int rank) const;
-  std::optional<SilentRank> silence_of(int rank) const;  // as this rank hears, or rank 0 has said last
+  std::optional<SilentRank> silence_of(int rank) const;  // by its connection to this rank, else by rank 0
   static bool is_silent(const FrameConnection& connection);
   void contribute(int rank, const Bytes& part);
   void note_left(int rank);
@@ -127,7 +127,7 @@ class TcpJob final : public Job {
   std::vector<bool> came_;          // by rank: whether its part has come
   std::vector<Bytes> result_;
   std::vector<bool> goes_on_, named_;   // rank 0, by rank: has said that it remains; is named as lost
-  std::optional<SmallerJob> shrunk_;    // what rank 0 has said of the smaller job
+  std::optional<SmallerJob> shrunk_;    // the smaller job, as rank 0 has announced it
   std::vector<Frame> early_;            // frames of a smaller job that this one has received
   std::mutex asking_;                   // held by the thread that asks
   std::map<int, RankAccount> answers_;  // by the rank that was asked about

@@ -41,7 +41,8 @@ void TcpJob::serve() {
     for (const auto& connection : connections_) {
       if (!connection->open()) continue;
       const bool writes = connection->has_unsent();
-      // Without reading to the end, what the other side has not read yet could be lost. A rank that is silent reads nothing.
+      // Reads to the end: if a socket is closed with unread bytes, the other side may lose those that it has not read. A
+      // silent rank reads nothing.
       if (end != 0 && is_silent(*connection)) continue;
       if (end != 0 && !writes) connection->end_writing();
       wanted.push_back({connection->descriptor(), static_cast<short>(writes ? POLLIN | POLLOUT : POLLIN), 0});

@@ -58,7 +58,7 @@ TcpJob::SmallerJob TcpJob::admit_survivors(const std::vector<std::int32_t>& name
     changed_.wait_for(lock, std::chrono::milliseconds(100));
   }
   lock.unlock();
-  end_serving();  // so that what the survivors say from now on is read by the smaller job
+  end_serving();  // the smaller job reads the survivors' frames from now on
   lock.lock();
   SmallerJob smaller;
   randombytes_buf(&smaller.identity, sizeof smaller.identity);

@@ -140,7 +140,7 @@ IpcStaging::SetUp IpcStaging::set_up(Gpu& gpu, Links& links, const ExchangeBytes
   std::string obstacle = first_obstacle(exchange_struct(exchange_bytes, reached));
   if (obstacle.empty()) return {std::move(staging), ""};
   staging->close_all();
-  exchange_bytes({});  // now all members have closed what they had opened
+  exchange_bytes({});  // then all members have closed the memory that they had opened
   staging->release();
   return {nullptr, std::move(obstacle)};
 }

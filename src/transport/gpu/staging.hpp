@@ -20,7 +20,7 @@ class StagedMessage {
 // through memory of a GPU that both ends reach (ipc_staging.hpp). Used by one thread at a time.
 class Staging {
  public:
-  virtual ~Staging() = default;  // all messages must be gone
+  virtual ~Staging() = default;  // every StagedMessage must be destroyed before
   virtual const char* route() const = 0;
   virtual const char* means() const = 0;  // for error messages: "by ..."
   // Begins the next message to, or from, its peer; the one before must be complete.

@@ -19,7 +19,7 @@ using NcclId = std::array<std::byte, 128>;
 //
 // Only one thread at a time may call anything with one communicator, including abort() and failure(). No call blocks except
 // join(). An operation may have to wait for other ranks, for example when ranks connect in their first exchange; it then
-// continues asynchronously, and settled() tells when it is over.
+// continues asynchronously until settled() returns true.
 class NcclCalls {
  public:
   virtual ~NcclCalls() = default;

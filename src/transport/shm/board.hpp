@@ -94,8 +94,8 @@ class Board {
   // The members for which may_post(), or all_posted(), waits.
   std::vector<int> behind(std::size_t bytes, std::uint64_t posts = 1) { return without_post(needed_for(bytes, posts)); }
   std::vector<int> without_post(std::uint64_t number);
-  // After an error: give_up() tells that this rank no longer touches the others' memory; all_gave_up() returns whether all
-  // members have told so.
+  // After an error: give_up() announces that this rank no longer touches the others' memory; all_gave_up() returns whether
+  // all members have announced it.
   void give_up() {
     words_[rank_].published();
     members_[rank_]->gave_up.store(1, std::memory_order_release);

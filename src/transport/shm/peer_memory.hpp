@@ -9,7 +9,7 @@
 // Access to the buffers of another rank of the host.
 namespace stretto {
 
-// The place of a buffer, as its owner tells it to the others.
+// The place of a buffer, as its owner sends it to the others.
 struct BufferPlace {
   static constexpr std::uint64_t no_heap = ~std::uint64_t{0};
   std::uint64_t address = 0;        // in the owner's process

@@ -20,8 +20,8 @@ bool is_connected(int descriptor) {
   return getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &length) == 0;
 }
 
-// The connected sockets that an epoll descriptor watches, by itself or by one that it watches. UCX tells of no socket; the
-// kernel lists what is watched.
+// Adds the connected sockets that an epoll descriptor watches, directly or through another epoll descriptor. UCX has no call
+// that lists its sockets; the kernel lists the watched ones.
 void add_watched(int epoll, std::vector<pollfd>& sockets, int depth = 2) {
   std::ifstream lines(fmt::format("/proc/self/fdinfo/{}", epoll));
   for (std::string word; lines >> word;) {

@@ -153,7 +153,7 @@ void* UcxWorker::receive(int peer, std::uint64_t tag, void* data, std::size_t by
   const std::lock_guard lock(mutex_);
   endpoint(peer);  // so that the loss of a peer that only sends to us is noticed too
   ucp_request_param_t params{};
-  // Only requests tell how long the message was: UCX 1.13 does not, if a receive is complete at once.
+  // Only requests have the length of the message: UCX 1.13 does not return it if a receive is complete at once.
   params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
   params.cb.recv = [](void*, ucs_status_t, const ucp_tag_recv_info_t*, void* worker) {
     static_cast<UcxWorker*>(worker)->news_ = true;

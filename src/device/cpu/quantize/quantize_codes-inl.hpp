@@ -202,7 +202,7 @@ HWY_INLINE void store_codes(std::uint8_t* codes, std::int64_t chunk, Words w0, W
 // be wrong.
 
 // The nearest code of elements that are so far from the midpoint of two codes that the rounding error of a product cannot
-// matter; right() tells whether all elements were.
+// matter; right() returns whether all elements were.
 template <QuantizedFormat F>
 struct ClearlyNearest {
   static constexpr FixedPoint point = fixed_point(F);

@@ -60,7 +60,7 @@ template <class F>
 struct Results {
   void* data;
   Index pitch;
-  bool wide, add;  // add: to what is there
+  bool wide, add;  // add: to the elements in memory
 
   __device__ Compute<F> load(Index at) const {
     return wide ? static_cast<const Compute<F>*>(data)[at] : widened(static_cast<const F*>(data)[at]);

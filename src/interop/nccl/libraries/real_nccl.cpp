@@ -16,8 +16,7 @@ std::atomic<const RealNccl*> instead = nullptr;
 
 RealNccl found_behind_the_door() {
   RealNccl found;
-  // The program's own, which it is linked with; else the one that the loader knows, as for a program that opens libnccl
-  // later.
+  // The libnccl that the program is linked with; else the one that the loader finds, for programs that open it later.
   void* behind = RTLD_NEXT;
   if (dlsym(RTLD_NEXT, "pncclGetVersion") == nullptr) {
     void* const opened = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);

@@ -253,7 +253,7 @@ WorkPtr ProcessGroupStretto::scatter(Tensors& outputs, std::vector<Tensors>& inp
              });
 }
 
-// The inputs may have different sizes, which must be the same on all ranks.
+// The inputs may differ in size; inputs[r] must have the same size on all ranks.
 WorkPtr ProcessGroupStretto::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                             const c10d::ReduceScatterOptions& options) {
   const at::Tensor& output = single("reduce_scatter", outputs);

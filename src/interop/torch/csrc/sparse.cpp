@@ -36,7 +36,7 @@ void check_sparse(const char* what, const at::Tensor& tensor, const c10d::Reduce
 void all_reduce_sparse(const stretto::Communicator& world, const at::Tensor& tensor, const stretto::Stream& stream) {
   const at::Tensor own = tensor.coalesce();
   // All but the number of elements must agree; Gloo checks that, too.
-  using Facts = std::array<std::int64_t, 5>;  // the number of elements, then what must be the same
+  using Facts = std::array<std::int64_t, 5>;  // the number of elements, then the values that must agree
   const Facts mine = {own._nnz(), own.sparse_dim(), own.dense_dim(), own.numel(),
                       static_cast<std::int64_t>(own.scalar_type())};
   std::vector<Facts> facts(static_cast<std::size_t>(world.size()));

@@ -17,9 +17,9 @@ std::string own_address(const StorePtr& store);
 void publish_meeting(const StorePtr& store, const std::string& key, const stretto::MeetingPoint& point);
 stretto::MeetingPoint read_meeting(const StorePtr& store, const std::string& key);
 
-// Blocks until the store has the key, and returns true. Returns false as soon as goes_on() returns false; passes on what it
-// throws, and what handlers of signals raise. It polls, because a thread that blocks inside a store keeps this process's
-// other threads out of it.
+// Blocks until the store has the key, and returns true. Returns false as soon as goes_on() returns false; passes on its
+// exceptions, and those of signal handlers. It polls, because a thread that blocks inside a store keeps this process's other
+// threads out of it.
 bool await_key(const StorePtr& store, const std::string& key, const std::function<bool()>& goes_on);
 
 // Collective over all ranks that have this store. Returns the communicator of all of them.

@@ -24,7 +24,7 @@ class HandlersWhileWaiting {
   HandlersWhileWaiting(const HandlersWhileWaiting&) = delete;
   HandlersWhileWaiting& operator=(const HandlersWhileWaiting&) = delete;
 
-  // Throws what a handler has raised since the last call.
+  // Throws the exception that a handler has raised since the last call, if any.
   static void raise();
 
  private:
