@@ -40,6 +40,7 @@ Model::Model(Parameters& parameters, const ModelShape& shape, const TensorParall
       table_(parameters.place_next(cut.place_of_table()), "wte", shape.vocabulary, shape.hidden, embedding_initial,
              tensor_parallel),
       positions_(&stretto::add_positions(parameters.place_next(cut.place(0)), shape, tensor_parallel)),
+      used_positions_(&parameters.used_together({positions_})),
       chunks_(make_chunks(parameters, shape, tensor_parallel, recompute, cut, attention)),
       // The norm belongs to the last part, like the last block.
       norm_(parameters, "ln_f", shape.hidden, shape.block().norm_epsilon, tensor_parallel),
@@ -63,7 +64,7 @@ std::vector<Model::Chunk> Model::make_chunks(Parameters& parameters, const Model
 }
 
 void Model::add_positions(const Batch& batch, const Tensor& x, ParameterUse& use) const {
-  const InUse in_use(use, {positions_}, Pass::forward);
+  const InUse in_use(use, *used_positions_, Pass::forward);
   const Tensor places(x.shape(), x.dtype());
   kernels::embedding_forward(tensor_parallel_.own_rows(batch.positions), 0, positions_->value, places);
   kernels::add(x, places, x);
@@ -73,8 +74,8 @@ void Model::add_positions_gradient(const Batch& batch, const Tensor& dx, Paramet
   const auto compute = [positions = positions_, places = tensor_parallel_.own_rows(batch.positions), dx] {
     kernels::embedding_backward(places, 0, dx, positions->gradient);
   };
-  if (later != nullptr) return later->add({positions_}, compute);
-  const InUse in_use(use, {positions_}, Pass::backward);
+  if (later != nullptr) return later->add(*used_positions_, compute);
+  const InUse in_use(use, *used_positions_, Pass::backward);
   compute();
 }
 

@@ -87,6 +87,7 @@ class Model {
   stretto::TensorParallel tensor_parallel_;
   stretto::VocabularyParallelTable table_;
   stretto::Parameter* positions_;
+  const stretto::UsedParameters* used_positions_;
   std::vector<Chunk> chunks_;
   stretto::LayerNorm norm_;
   stretto::VocabularyParallelCrossEntropy cross_entropy_;

@@ -102,6 +102,11 @@ Parameter& Parameters::add(Parameter parameter) {
   return *all_.back();
 }
 
+const UsedParameters& Parameters::used_together(std::vector<Parameter*> parameters) {
+  used_.push_back(std::make_unique<const UsedParameters>(UsedParameters{used_.size(), std::move(parameters)}));
+  return *used_.back();
+}
+
 void set_initial_values(const Parameter& parameter, std::uint64_t seed, std::int64_t first, const Tensor& values) {
   const std::uint64_t key = key_of(seed, parameter.name);
   const Initial initial = parameter.initial;

@@ -2,7 +2,7 @@
 
 namespace stretto {
 
-void ParameterUse::begin(const std::vector<Parameter*>& /*parameters*/, Pass /*pass*/) {}
-void ParameterUse::end(const std::vector<Parameter*>& /*parameters*/, Pass /*pass*/) {}
+void ParameterUse::begin(const UsedParameters& /*used*/, Pass /*pass*/) {}
+void ParameterUse::end(const UsedParameters& /*used*/, Pass /*pass*/) {}
 
 }  // namespace stretto

@@ -55,6 +55,7 @@ ShardedParameters::ShardedParameters(Parameters& parameters, const Mesh& mesh, c
   check_records(parameters, mesh);
   make_units();
   make_ranges();
+  index_uses();
   std::vector<ShardedUnit*> units;
   for (const auto& unit : units_) units.push_back(unit.get());
   const bool divided =
@@ -67,7 +68,8 @@ ShardedParameters::ShardedParameters(Parameters& parameters, const Mesh& mesh, c
   }
   traffic_ = std::make_unique<UnitTraffic>(units, streams ? Stream("parameters", Priority::urgent) : computation(),
                                            streams ? Stream("dp", Priority::background) : computation(), how);
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) point_at(unit);
+  shown_.resize(units_.size());
+  show_all();
   if (options.zero == ZeroStage::none && streams && options.measured_steps > 0) make_choice();
 }
 
@@ -158,13 +160,21 @@ void ShardedParameters::make_ranges() {
   }
 }
 
-void ShardedParameters::point_at(std::size_t unit) {
+// Called after every call that may have given up a unit's values or gradients: parameters must not keep them alive, and what
+// comes later may lie elsewhere.
+void ShardedParameters::show(std::size_t unit) {
   ShardedUnit& of = *units_[unit];
+  const Shown now{of.has_values(), of.has_gradients()};
+  if (std::exchange(shown_[unit], now) == now) return;
   for (std::size_t i = 0; i < members_[unit].parameters.size(); ++i) {
     Parameter& parameter = *parameters_.all()[members_[unit].parameters[i]];
     parameter.value = of.has_values() ? of.values()[i] : Tensor();
     parameter.gradient = of.has_gradients() ? of.gradients()[i] : Tensor();
   }
+}
+
+void ShardedParameters::show_all() {
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) show(unit);
 }
 
 // ---- values
@@ -194,31 +204,42 @@ void ShardedParameters::share_values() {
 
 // ---- a step
 
-std::vector<std::size_t> ShardedParameters::units_of(const std::vector<Parameter*>& parameters) const {
-  std::vector<std::size_t> units;
-  for (const Parameter* parameter : parameters) {
-    const std::size_t unit = places_[parameter->index].unit;
-    if (std::find(units.begin(), units.end(), unit) == units.end()) units.push_back(unit);
+void ShardedParameters::index_uses() {
+  for (const auto& used : parameters_.used()) {
+    std::vector<std::size_t>& units = units_of_use_.emplace_back();
+    for (const Parameter* parameter : used->parameters) {
+      const std::size_t unit = places_[parameter->index].unit;
+      if (std::find(units.begin(), units.end(), unit) == units.end()) units.push_back(unit);
+    }
   }
-  return units;
 }
 
-void ShardedParameters::begin(const std::vector<Parameter*>& parameters, Pass pass) {
-  for (const std::size_t unit : units_of(parameters)) {
+const std::vector<std::size_t>& ShardedParameters::units_of(const UsedParameters& used) const {
+  require(
+      used.index < units_of_use_.size() && parameters_.used()[used.index].get() == &used,
+      "A use of parameter {} has a handle that was made after these parameters were sharded, or of other parameters; make "
+      "it with the layer (Parameters::used_together).",
+      used.parameters.empty() ? "" : used.parameters.front()->name);
+  return units_of_use_[used.index];
+}
+
+void ShardedParameters::begin(const UsedParameters& used, Pass pass) {
+  for (const std::size_t unit : units_of(used)) {
     traffic_->begin_use(unit, pass);
-    point_at(unit);
+    show(unit);
   }
 }
 
-void ShardedParameters::end(const std::vector<Parameter*>& parameters, Pass /*pass*/) {
-  for (const std::size_t unit : units_of(parameters)) {
-    if (traffic_->end_use(unit)) point_at(unit);
+void ShardedParameters::end(const UsedParameters& used, Pass /*pass*/) {
+  for (const std::size_t unit : units_of(used)) {
+    traffic_->end_use(unit);
+    show(unit);
   }
 }
 
 void ShardedParameters::learn(const std::function<void()>& step) {
   traffic_->learn(step);
-  forget_gradients();
+  show_all();
 }
 
 void ShardedParameters::begin_step() {
@@ -228,14 +249,14 @@ void ShardedParameters::begin_step() {
 
 void ShardedParameters::end_microbatch() {
   traffic_->end_microbatch();
-  forget_gradients();
+  show_all();
 }
 
 void ShardedParameters::finish_sums() {
   if (choice_) choice_->computed();
   traffic_->finish_sums();
   if (!std::exchange(uses_are_checked_, true)) check_uses();
-  forget_gradients();
+  show_all();
 }
 
 // After the first step: what layers have added to a gradient outside a use stays on the rank.
@@ -251,13 +272,6 @@ void ShardedParameters::check_uses() const {
           "let the layer hold an InUse of it meanwhile.",
           parameter.name);
     }
-  }
-}
-
-// Parameters must not keep alive gradients that their units have given up.
-void ShardedParameters::forget_gradients() {
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    if (!units_[unit]->has_gradients()) point_at(unit);
   }
 }
 

@@ -56,10 +56,11 @@ LayerNorm::LayerNorm(Parameters& parameters, const std::string& name, std::int64
   };
   gamma_ = add(".weight", 1);
   beta_ = add(".bias", 0);
+  used_ = &parameters.used_together({gamma_, beta_});
 }
 
 Tensor LayerNorm::forward(const Tensor& x, Saved& saved, ParameterUse& use) const {
-  const InUse in_use(use, {gamma_, beta_}, Pass::forward);
+  const InUse in_use(use, *used_, Pass::forward);
   const DType accumulator = kernels::accumulator(x.dtype());
   saved = {x, Tensor({x.rows()}, accumulator), Tensor({x.rows()}, accumulator)};
   Tensor y =
@@ -69,7 +70,7 @@ Tensor LayerNorm::forward(const Tensor& x, Saved& saved, ParameterUse& use) cons
 }
 
 void LayerNorm::backward(const Tensor& dy, const Saved& saved, const Tensor& dx, ParameterUse& use) const {
-  const InUse in_use(use, {gamma_, beta_}, Pass::backward);
+  const InUse in_use(use, *used_, Pass::backward);
   kernels::layer_norm_backward(saved.x, gamma_->value, saved.mean, saved.rstd, dy, dx, gamma_->gradient, beta_->gradient);
 }
 

@@ -4,8 +4,8 @@
 
 namespace stretto {
 
-void WeightGradients::add(std::vector<Parameter*> parameters, std::function<void()> compute, std::function<void()> prepare) {
-  entries_.push_back({std::move(parameters), std::move(compute), std::move(prepare)});
+void WeightGradients::add(const UsedParameters& used, std::function<void()> compute, std::function<void()> prepare) {
+  entries_.push_back({&used, std::move(compute), std::move(prepare)});
 }
 
 void WeightGradients::compute(ParameterUse& use) {
@@ -16,7 +16,7 @@ void WeightGradients::compute(ParameterUse& use) {
   prepare(0);
   for (std::size_t i = 0; i < entries.size(); ++i) {
     prepare(i + 1);
-    const InUse in_use(use, std::move(entries[i].parameters), Pass::backward_weight);
+    const InUse in_use(use, *entries[i].used, Pass::backward_weight);
     std::exchange(entries[i].compute, nullptr)();
   }
 }

@@ -113,11 +113,11 @@ void UnitTraffic::begin_use(std::size_t unit, Pass pass) {
   }
 }
 
-bool UnitTraffic::end_use(std::size_t unit) {
+void UnitTraffic::end_use(std::size_t unit) {
   require(unit < units_.size() && units_[unit].in_use > 0, "Unit {} of {} is not in use, or does not exist.", unit,
           units_.size());
   State& state = units_[unit];
-  if (--state.in_use > 0) return false;
+  if (--state.in_use > 0) return;
   const bool follows_order = in_step_ && knows_order_;
   if (follows_order && state.has_gradients && uses_[state.latest_backward].sums) start_sum(unit);
   if (learning_) state.unit->discard_gradients();
@@ -128,7 +128,6 @@ bool UnitTraffic::end_use(std::size_t unit) {
     const bool stays = follows_order && options_.keep_through_step && !uses_[state.latest_read].last;
     if (!stays && std::find(next.begin(), next.end(), unit) == next.end()) state.unit->release();
   }
-  return !state.unit->has_values() || !state.unit->has_gradients();
 }
 
 void UnitTraffic::end_microbatch() {

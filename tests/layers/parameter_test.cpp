@@ -229,6 +229,7 @@ TEST(ShardedParameters, SayWhatALayerThatForgotItsUseDid) {
       const Mesh mesh(world, {{Axis::data, 2}});
       Parameters parameters;
       Parameter& w = parameters.add(halved(0, [](Parameter& record) { record.extents = {4, 3}; }));
+      const UsedParameters& used = parameters.used_together({&w});
       ShardedParameters sharded(parameters, mesh, {.zero = stage});
       const Tensor x = Tensor::zeros({3, 3}, DType::f32);
       const Tensor y = Tensor::zeros({4, 3}, DType::f32);
@@ -241,7 +242,7 @@ TEST(ShardedParameters, SayWhatALayerThatForgotItsUseDid) {
         sharded.begin_step();
         {
           std::optional<InUse> use;
-          if (uses) use.emplace(sharded, std::vector<Parameter*>{&w}, Pass::backward);
+          if (uses) use.emplace(sharded, used, Pass::backward);
           read();
           add();
         }
@@ -256,6 +257,8 @@ TEST(ShardedParameters, SayWhatALayerThatForgotItsUseDid) {
         EXPECT_THAT(add, ThrowsMessage<Error>(HasSubstr("InUse")));
       }
       EXPECT_THAT([&] { step(false); }, ThrowsMessage<Error>(HasSubstr("InUse")));
+      const UsedParameters& too_late = parameters.used_together({&w});
+      EXPECT_THAT([&] { sharded.begin(too_late, Pass::forward); }, ThrowsMessage<Error>(HasSubstr("parameter w")));
     });
   }
 }

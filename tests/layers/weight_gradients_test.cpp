@@ -24,14 +24,14 @@ constexpr std::int64_t sequences = 2, length = 5, rows = sequences * length;
 // Values and gradients are there in the uses that need them only. Notes the uses.
 class WhatThePassNeeds : public ParameterUse {
  public:
-  void begin(const std::vector<Parameter*>& parameters, Pass pass) override {
-    uses.push_back(parameters.front()->name + " " + name(pass));
-    for (Parameter* const parameter : parameters) {
+  void begin(const UsedParameters& used, Pass pass) override {
+    uses.push_back(used.parameters.front()->name + " " + name(pass));
+    for (Parameter* const parameter : used.parameters) {
       if (!reads_values(pass)) aside_[&parameter->value] = std::exchange(parameter->value, {});
       if (!adds_gradients(pass)) aside_[&parameter->gradient] = std::exchange(parameter->gradient, {});
     }
   }
-  void end(const std::vector<Parameter*>& /*parameters*/, Pass /*pass*/) override {
+  void end(const UsedParameters& /*used*/, Pass /*pass*/) override {
     for (auto& [place, tensor] : aside_) *place = tensor;
     aside_.clear();
   }

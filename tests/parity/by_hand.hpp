@@ -68,19 +68,19 @@ class FaultyStage : public PipelineStage {
 class FaultyUse : public ParameterUse {
  public:
   FaultyUse(ParameterUse& use, const Fault& fault) : use_(use), fault_(fault) {}
-  void begin(const std::vector<Parameter*>& parameters, Pass pass) override {
-    use_.begin(parameters, pass);
-    for (const Parameter* parameter : parameters) {
+  void begin(const UsedParameters& used, Pass pass) override {
+    use_.begin(used, pass);
+    for (const Parameter* parameter : used.parameters) {
       if (parameter->name != fault_.not_gathered || pass != Pass::backward) continue;
       right_ = parameter->value.clone();
       parameter->value.zero();
     }
   }
-  void end(const std::vector<Parameter*>& parameters, Pass pass) override {
-    for (const Parameter* parameter : parameters) {
+  void end(const UsedParameters& used, Pass pass) override {
+    for (const Parameter* parameter : used.parameters) {
       if (parameter->name == fault_.not_gathered && pass == Pass::backward) parameter->value.copy_from(right_);
     }
-    use_.end(parameters, pass);
+    use_.end(used, pass);
   }
 
  private:

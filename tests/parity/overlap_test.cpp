@@ -151,11 +151,11 @@ TEST(ZeroStages, WhatIsGatheredWhenIsMeasuredAtStage0) {
 class WatchedUse : public ParameterUse {
  public:
   std::function<void(const Parameter&, Pass)> begins, ends;
-  void begin(const std::vector<Parameter*>& parameters, Pass pass) override {
-    for (const Parameter* parameter : parameters) begins(*parameter, pass);
+  void begin(const UsedParameters& used, Pass pass) override {
+    for (const Parameter* parameter : used.parameters) begins(*parameter, pass);
   }
-  void end(const std::vector<Parameter*>& parameters, Pass pass) override {
-    for (const Parameter* parameter : parameters) ends(*parameter, pass);
+  void end(const UsedParameters& used, Pass pass) override {
+    for (const Parameter* parameter : used.parameters) ends(*parameter, pass);
   }
 };
 

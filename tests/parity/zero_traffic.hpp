@@ -37,9 +37,9 @@ using NamedUses = std::vector<std::vector<std::string>>;
 inline NamedUses uses_of_a_microbatch(const gpt::TrainerOptions& options) {
   class Recorder : public ParameterUse {
    public:
-    void begin(const std::vector<Parameter*>& parameters, Pass /*pass*/) override {
+    void begin(const UsedParameters& used, Pass /*pass*/) override {
       auto& names = uses.emplace_back();
-      for (const Parameter* parameter : parameters) names.push_back(parameter->name);
+      for (const Parameter* parameter : used.parameters) names.push_back(parameter->name);
     }
     NamedUses uses;
   } recorder;

@@ -37,6 +37,7 @@ class STRETTO_API ColumnParallelLinear {
   TensorParallel tensor_parallel_;
   Parameter* weight_;
   Parameter* bias_;
+  const UsedParameters* used_;
 };
 
 // Rank r holds a share of the inputs. Global shapes: weight [out, in], bias [out]. The bias is added once, after the
@@ -63,6 +64,7 @@ class STRETTO_API RowParallelLinear {
   TensorParallel tensor_parallel_;
   Parameter* weight_;
   Parameter* bias_;
+  const UsedParameters* used_;
 };
 
 }  // namespace stretto

@@ -70,6 +70,13 @@ struct STRETTO_API Parameter {
   static Parameter whole(std::string name, Shape global_shape, Axes sum_gradient_over, const Traits& traits);
 };
 
+// Parameters that a layer uses together. Uses take a handle made when the layer is made, so that a use looks up and
+// allocates nothing (layers/parameter_use.hpp).
+struct UsedParameters {
+  std::size_t index = 0;  // in Parameters::used()
+  std::vector<Parameter*> parameters;
+};
+
 // The parameters of a model on one rank. Layers add their parameters when they are built; then allocate() allocates all
 // of them.
 class STRETTO_API Parameters {
@@ -78,6 +85,9 @@ class STRETTO_API Parameters {
   // Error(invalid_argument) for a name that is taken, a shape without dimensions (a scalar has the shape {1}), and a slice
   // that does not lie in the whole. ShardedParameters compares the records with the mesh.
   Parameter& add(Parameter parameter);
+  // A handle for uses of some of these parameters. The reference stays valid for the life of this object. ShardedParameters
+  // knows the handles that were made before it.
+  const UsedParameters& used_together(std::vector<Parameter*> parameters);
 
   // The place of the parameters that are added from now on. A rank has the records of all parameters of the model, in the
   // same order as all other ranks, but slices and memory only of those that are here.
@@ -94,11 +104,13 @@ class STRETTO_API Parameters {
   }
 
   const std::vector<std::unique_ptr<Parameter>>& all() const { return all_; }
+  const std::vector<std::unique_ptr<const UsedParameters>>& used() const { return used_; }
   std::int64_t global_elements() const;  // of the whole model; each element counts once
   std::int64_t local_elements() const;
 
  private:
   std::vector<std::unique_ptr<Parameter>> all_;
+  std::vector<std::unique_ptr<const UsedParameters>> used_;
   std::set<std::string> names_;
   Place place_;
 };

@@ -1,6 +1,5 @@
 #pragma once
 #include <exception>
-#include <vector>
 
 #include "stretto/layers/parameter.hpp"
 #include "stretto/overlap/unit_traffic.hpp"
@@ -19,28 +18,28 @@ class STRETTO_API ParameterUse {
 
   // When it returns, Parameter::value of these parameters may be read until end() if reads_values(pass), and
   // Parameter::gradient may be added to if adds_gradients(pass). On a GPU, computation() waits instead of the caller.
-  virtual void begin(const std::vector<Parameter*>& parameters, Pass pass);
+  virtual void begin(const UsedParameters& used, Pass pass);
   // The layer has enqueued its last read of the values, or has added this microbatch's gradients.
-  virtual void end(const std::vector<Parameter*>& parameters, Pass pass);
+  virtual void end(const UsedParameters& used, Pass pass);
 };
 
-// A use of parameters from the constructor to the destructor. An exception that leaves the scope ends no use: the step has
-// failed.
+// A use of parameters, whose handle must outlive it, from the constructor to the destructor. An exception that leaves the
+// scope ends no use: the step has failed.
 class InUse {
  public:
-  InUse(ParameterUse& use, std::vector<Parameter*> parameters, Pass pass)
-      : use_(use), parameters_(std::move(parameters)), pass_(pass), exceptions_(std::uncaught_exceptions()) {
-    use_.begin(parameters_, pass_);
+  InUse(ParameterUse& use, const UsedParameters& used, Pass pass)
+      : use_(use), used_(used), pass_(pass), exceptions_(std::uncaught_exceptions()) {
+    use_.begin(used_, pass_);
   }
   ~InUse() noexcept(false) {  // end() starts operations, which may fail
-    if (std::uncaught_exceptions() == exceptions_) use_.end(parameters_, pass_);
+    if (std::uncaught_exceptions() == exceptions_) use_.end(used_, pass_);
   }
   InUse(const InUse&) = delete;
   InUse& operator=(const InUse&) = delete;
 
  private:
   ParameterUse& use_;
-  std::vector<Parameter*> parameters_;
+  const UsedParameters& used_;
   Pass pass_;
   int exceptions_;
 };

@@ -93,8 +93,8 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   std::int64_t unit_elements(std::size_t unit) const { return units_[unit]->elements(); }
   std::size_t unit_of(const Parameter& parameter) const { return places_[parameter.index].unit; }  // if it is here
 
-  void begin(const std::vector<Parameter*>& parameters, Pass pass) override;
-  void end(const std::vector<Parameter*>& parameters, Pass pass) override;
+  void begin(const UsedParameters& used, Pass pass) override;
+  void end(const UsedParameters& used, Pass pass) override;
   // Optional, before the first step: learns the order of uses (UnitTraffic::learn), so that the first step overlaps, and
   // holds no more memory than later ones.
   void learn(const std::function<void()>& step);
@@ -123,21 +123,28 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   struct Place {  // of a parameter
     std::size_t unit = 0, member = 0;
   };
+  struct Shown {  // what the parameters of a unit point at
+    bool values = false, gradients = false;
+    bool operator==(const Shown&) const = default;
+  };
   void make_units();
   void make_ranges();
   void make_choice();
-  void point_at(std::size_t unit);
-  void forget_gradients();
+  void index_uses();
+  void show(std::size_t unit);
+  void show_all();
   void check_uses() const;
-  std::vector<std::size_t> units_of(const std::vector<Parameter*>& parameters) const;
+  const std::vector<std::size_t>& units_of(const UsedParameters& used) const;
   std::vector<Tensor> whole(const std::function<Tensor(const ShardedUnit&)>& own) const;
 
   Parameters& parameters_;
   Mesh mesh_;
   Options options_;
   std::unique_ptr<ErrorFeedback> errors_;
-  std::vector<UnitMembers> members_;  // by unit
-  std::vector<Place> places_;         // by parameter
+  std::vector<UnitMembers> members_;                    // by unit
+  std::vector<std::optional<Shown>> shown_;             // by unit
+  std::vector<Place> places_;                           // by parameter
+  std::vector<std::vector<std::size_t>> units_of_use_;  // by UsedParameters::index
   std::vector<std::unique_ptr<ShardedUnit>> units_;
   std::vector<Range> ranges_;  // by unit
   std::unique_ptr<UnitTraffic> traffic_;

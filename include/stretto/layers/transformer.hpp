@@ -47,6 +47,7 @@ class STRETTO_API LayerNorm {
   TensorParallel tensor_parallel_;
   Parameter* gamma_;
   Parameter* beta_;
+  const UsedParameters* used_;
   double epsilon_;
 };
 

@@ -34,6 +34,7 @@ class STRETTO_API VocabularyParallelTable {
  private:
   TensorParallel tensor_parallel_;
   Parameter* table_;
+  const UsedParameters* used_;
 };
 
 // Softmax cross entropy over logits that are divided over the vocabulary. Costs two all-reduces, of 3 numbers per row

@@ -21,9 +21,9 @@ namespace stretto {
 // computes may use it.
 class STRETTO_API WeightGradients {
  public:
-  // `compute` adds to the gradients of the parameters, and owns the tensors that it needs. `prepare`, which may be empty,
+  // `compute` adds to the gradients of `used`, and owns the tensors that it needs. `prepare`, which may be empty,
   // starts communication that `compute` waits for: compute() calls it an entry ahead.
-  void add(std::vector<Parameter*> parameters, std::function<void()> compute, std::function<void()> prepare = {});
+  void add(const UsedParameters& used, std::function<void()> compute, std::function<void()> prepare = {});
   // Computes the entries in the order of add(), each in a use for Pass::backward_weight, and frees the tensors of each as
   // soon as it has been computed. The object is empty then, and can be used again.
   void compute(ParameterUse& use);
@@ -31,7 +31,7 @@ class STRETTO_API WeightGradients {
 
  private:
   struct Entry {
-    std::vector<Parameter*> parameters;
+    const UsedParameters* used;
     std::function<void()> compute, prepare;
   };
   std::vector<Entry> entries_;
@@ -40,11 +40,11 @@ class STRETTO_API WeightGradients {
 // For layers: what they use their parameters for in backward, and the part of it that adds gradients, in that use or later.
 inline Pass backward_pass(const WeightGradients* later) { return later == nullptr ? Pass::backward : Pass::backward_input; }
 template <class Compute>
-void add_now_or(WeightGradients* later, const std::vector<Parameter*>& parameters, Compute compute) {
+void add_now_or(WeightGradients* later, const UsedParameters& used, Compute compute) {
   if (later == nullptr) {
     compute();
   } else {
-    later->add(parameters, std::move(compute));
+    later->add(used, std::move(compute));
   }
 }
 

@@ -83,8 +83,8 @@ class STRETTO_API UnitTraffic {
   // order. On a GPU, computation() waits instead of the caller. backward_input needs the values only, backward_weight the
   // gradients only.
   void begin_use(std::size_t unit, Pass pass);
-  // Returns whether the unit's values or gradients may no longer be there.
-  bool end_use(std::size_t unit);
+  // The unit's values and gradients may no longer be there afterwards.
+  void end_use(std::size_t unit);
   void end_microbatch();
   // Starts what is left and blocks until all sums are done; on a GPU, computation() waits. Throws if a unit is in use, or if
   // uses of the order are missing.

@@ -25,25 +25,25 @@ Tensor ColumnParallelBackward::sum_all(const Tensor& x, const Tensor& dy, Parame
   Work sum;
   Tensor dx;
   {
-    const InUse in_use(use, parameters, backward_pass(later));
+    const InUse in_use(use, used, backward_pass(later));
     dx = tensor_parallel.tensor_to_sum({dy.rows(), weight->value.columns()}, dy.dtype());
     kernels::gemm(dy, Transpose::no, weight->value, Transpose::no, dx);
     sum = tensor_parallel.start_sum(dx, "column-parallel backward");
-    add_now_or(later, parameters, [x, add = add_gradients] { add(x); });
+    add_now_or(later, used, [x, add = add_gradients] { add(x); });
   }
   computation().wait(sum);
   return dx;
 }
 
 Tensor ColumnParallelBackward::sum_own(const Tensor& x, const Tensor& dy, ParameterUse& use, WeightGradients* later) const {
-  const InUse in_use(use, parameters, backward_pass(later));
+  const InUse in_use(use, used, backward_pass(later));
   const std::int64_t rows = dy.rows();
   const auto input = std::make_shared<DividedTensor>(
       tensor_parallel.keeps_gathered ? DividedTensor(x, tensor_parallel, false)
                                      : DividedTensor::of_share(x, rows, tensor_parallel, "column-parallel input"));
   const auto add = [input, add = add_gradients] { add(input->whole()); };
   if (later != nullptr) {
-    later->add(parameters, add, [input] { input->gather(); });
+    later->add(used, add, [input] { input->gather(); });
   } else {
     input->gather();
   }

@@ -16,7 +16,7 @@ void multiply_gathered(const Tensor& x, const Tensor& weight, const Tensor& y, c
 struct ColumnParallelBackward {
   const TensorParallel& tensor_parallel;
   Parameter* weight;
-  std::vector<Parameter*> parameters;
+  const UsedParameters& used;
   std::function<void(const Tensor& x)> add_gradients;  // from the rows of all ranks
 
   Tensor operator()(const Tensor& x, const Tensor& dy, ParameterUse& use, WeightGradients* later) const;

@@ -28,10 +28,11 @@ ColumnParallelLinear::ColumnParallelLinear(Parameters& parameters, const std::st
   };
   weight_ = add(".weight", {out / parts, in}, {.initial = weight, .overwrites_gradient = true});
   bias_ = add(".bias", {out / parts}, {.decays = false});
+  used_ = &parameters.used_together({weight_, bias_});
 }
 
 Tensor ColumnParallelLinear::forward(const Tensor& x, std::int64_t tokens, ParameterUse& use, Tensor* for_backward) const {
-  const InUse in_use(use, {weight_, bias_}, Pass::forward);
+  const InUse in_use(use, *used_, Pass::forward);
   Tensor y({tokens, weight_->value.rows()}, x.dtype());  // the parts of a weight lie below each other
   if (tensor_parallel_.has_own_rows()) {
     multiply_gathered(x, weight_->value, y, tensor_parallel_, for_backward);
@@ -45,7 +46,7 @@ Tensor ColumnParallelLinear::forward(const Tensor& x, std::int64_t tokens, Param
 
 Tensor ColumnParallelLinear::forward_gelu(const Tensor& x, std::int64_t tokens, Tensor& before_gelu, ParameterUse& use,
                                           Tensor* for_backward) const {
-  const InUse in_use(use, {weight_, bias_}, Pass::forward);
+  const InUse in_use(use, *used_, Pass::forward);
   before_gelu = Tensor({tokens, weight_->value.rows()}, x.dtype());
   Tensor y(before_gelu.shape(), x.dtype());
   if (tensor_parallel_.has_own_rows()) {
@@ -63,7 +64,7 @@ Tensor ColumnParallelLinear::backward(const Tensor& x, const Tensor& dy, Paramet
     add_weight_gradient(input, dy, weight);
     kernels::add_column_sums(dy, bias->gradient);
   };
-  return ColumnParallelBackward{tensor_parallel_, weight_, {weight_, bias_}, add_gradients}(x, dy, use, later);
+  return ColumnParallelBackward{tensor_parallel_, weight_, *used_, add_gradients}(x, dy, use, later);
 }
 
 RowParallelLinear::RowParallelLinear(Parameters& parameters, const std::string& name, std::int64_t in, std::int64_t out,
@@ -73,10 +74,11 @@ RowParallelLinear::RowParallelLinear(Parameters& parameters, const std::string& 
                                                tensor_parallel.rank(), {.initial = weight, .overwrites_gradient = true}));
   // Where every tensor-parallel rank has the whole dy, the bias's gradient is complete on each.
   bias_ = &parameters.add(Parameter::whole(name + ".bias", {out}, tensor_parallel.row_axes(), {.decays = false}));
+  used_ = &parameters.used_together({weight_, bias_});
 }
 
 Tensor RowParallelLinear::forward(const Tensor& x, const Tensor& residual, ParameterUse& use) const {
-  const InUse in_use(use, {weight_, bias_}, Pass::forward);
+  const InUse in_use(use, *used_, Pass::forward);
   const TensorParallel& parallel = tensor_parallel_;
   Tensor y = parallel.tensor_to_sum({parallel.own_rows(x.rows()).count, weight_->value.rows()}, x.dtype());
   if (parallel.size() == 1) {
@@ -96,7 +98,7 @@ Tensor RowParallelLinear::forward(const Tensor& x, const Tensor& residual, Param
 }
 
 Tensor RowParallelLinear::backward(const Tensor& x, const Tensor& dy, ParameterUse& use, WeightGradients* later) const {
-  const InUse in_use(use, {weight_, bias_}, backward_pass(later));
+  const InUse in_use(use, *used_, backward_pass(later));
   if (tensor_parallel_.has_own_rows()) return backward_of_rows(x, dy, later);
   Tensor dx({dy.rows(), weight_->value.columns()}, dy.dtype());
   kernels::gemm(dy, Transpose::no, weight_->value, Transpose::no, dx);
@@ -106,7 +108,7 @@ Tensor RowParallelLinear::backward(const Tensor& x, const Tensor& dy, ParameterU
 
 Tensor RowParallelLinear::backward_gelu(const Tensor& x, const Tensor& dy, const Tensor& before_gelu, ParameterUse& use,
                                         WeightGradients* later) const {
-  const InUse in_use(use, {weight_, bias_}, backward_pass(later));
+  const InUse in_use(use, *used_, backward_pass(later));
   if (tensor_parallel_.has_own_rows()) {
     Tensor dx = backward_of_rows(x, dy, later);
     kernels::gelu_backward(before_gelu, dx, dx);
@@ -119,7 +121,7 @@ Tensor RowParallelLinear::backward_gelu(const Tensor& x, const Tensor& dy, const
 }
 
 void RowParallelLinear::add_gradients(const Tensor& x, const Tensor& dy, WeightGradients* later) const {
-  add_now_or(later, {weight_, bias_}, [x, dy, weight = weight_, bias = bias_] {
+  add_now_or(later, *used_, [x, dy, weight = weight_, bias = bias_] {
     add_weight_gradient(x, dy, weight);
     kernels::add_column_sums(dy, bias->gradient);
   });
@@ -139,12 +141,12 @@ Tensor RowParallelLinear::backward_of_rows(const Tensor& x, const Tensor& dy, We
   if (later == nullptr) {
     add(gathered);
   } else if (parallel.keeps_gathered) {
-    later->add({weight_, bias_}, [add, gathered] { add(gathered); });
+    later->add(*used_, [add, gathered] { add(gathered); });
   } else {
     const auto again =
         std::make_shared<DividedTensor>(DividedTensor::of_share(dy, x.rows(), parallel, "row-parallel gradient"));
     later->add(
-        {weight_, bias_}, [add, again] { add(again->whole()); }, [again] { again->gather(); });
+        *used_, [add, again] { add(again->whole()); }, [again] { again->gather(); });
   }
   return dx;
 }

@@ -17,10 +17,11 @@ VocabularyParallelTable::VocabularyParallelTable(Parameters& parameters, const s
     : tensor_parallel_(tensor_parallel) {
   table_ = &parameters.add(Parameter::divided(name + ".weight", {vocabulary, hidden}, 0, tensor_parallel.size(),
                                               tensor_parallel.rank(), {.initial = initial, .overwrites_gradient = true}));
+  used_ = &parameters.used_together({table_});
 }
 
 Tensor VocabularyParallelTable::embed(const Tensor& tokens, ParameterUse& use) const {
-  const InUse in_use(use, {table_}, Pass::forward);
+  const InUse in_use(use, *used_, Pass::forward);
   const Tensor y = tensor_parallel_.tensor_to_sum({tokens.size(), table_->value.columns()}, table_->value.dtype());
   kernels::embedding_forward(tokens, first(), table_->value, y);
   return tensor_parallel_.sum_own_rows(y, "embedding forward");
@@ -36,15 +37,15 @@ void VocabularyParallelTable::embed_backward(const Tensor& tokens, const Tensor&
     kernels::embedding_backward(tokens, table->first[0], all->whole(), table->gradient);
   };
   if (later != nullptr) {  // there is no other half: tokens have no gradient
-    later->add({table_}, add_gradient, [all] { all->gather(); });
+    later->add(*used_, add_gradient, [all] { all->gather(); });
     return;
   }
-  const InUse in_use(use, {table_}, Pass::backward);
+  const InUse in_use(use, *used_, Pass::backward);
   add_gradient();
 }
 
 Tensor VocabularyParallelTable::logits(const Tensor& x, std::int64_t tokens, ParameterUse& use, Tensor* for_backward) const {
-  const InUse in_use(use, {table_}, Pass::forward);
+  const InUse in_use(use, *used_, Pass::forward);
   Tensor result({tokens, table_->value.rows()}, x.dtype());
   if (tensor_parallel_.has_own_rows()) {
     multiply_gathered(x, table_->value, result, tensor_parallel_, for_backward);
@@ -61,7 +62,7 @@ Tensor VocabularyParallelTable::logits_backward(const Tensor& x, const Tensor& d
     const bool overwrite = table->take_unset();
     kernels::gemm(dlogits, Transpose::yes, input, Transpose::no, table->gradient, !overwrite);
   };
-  return ColumnParallelBackward{tensor_parallel_, table_, {table_}, add_gradient}(x, dlogits, use, later);
+  return ColumnParallelBackward{tensor_parallel_, table_, *used_, add_gradient}(x, dlogits, use, later);
 }
 
 namespace {

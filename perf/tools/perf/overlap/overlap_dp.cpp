@@ -13,6 +13,7 @@ namespace perf {
 using stretto::AdamWOptimizer;
 using stretto::Communicator;
 using stretto::InUse;
+using stretto::Parameter;
 using stretto::Parameters;
 using stretto::Pass;
 using stretto::Phase;
@@ -33,8 +34,9 @@ class DataParallel : public OverlapCase {
         dy_({sizes.rows, sizes.hidden}, sizes.dtype),
         dx_({sizes.rows, sizes.hidden}, sizes.dtype) {
     for (std::int64_t i = 0; i < sizes.layers; ++i) {
-      parameters_.add(stretto::Parameter::whole(fmt::format("{}.weight", i), {sizes.hidden, sizes.hidden},
-                                                stretto::token_axes, {.initial = {0, 0.02}}));
+      Parameter& weight = parameters_.add(Parameter::whole(fmt::format("{}.weight", i), {sizes.hidden, sizes.hidden},
+                                                           stretto::token_axes, {.initial = {0, 0.02}}));
+      parameters_.used_together({&weight});
       activations_.push_back(Tensor({sizes.rows, sizes.hidden}, sizes.dtype));
     }
     activations_.push_back(Tensor({sizes.rows, sizes.hidden}, sizes.dtype));
@@ -49,12 +51,12 @@ class DataParallel : public OverlapCase {
     clock_.step();
     sharded_->begin_step();
     for (std::size_t i = 0; i < layers(); ++i) {
-      const InUse in_use(*sharded_, {&parameter(i)}, Pass::forward);
+      const InUse in_use(*sharded_, *parameters_.used()[i], Pass::forward);
       forward(activations_[i], parameter(i).value, activations_[i + 1]);
       clock_.lap(i, Phase::forward);
     }
     for (std::size_t i = layers(); i-- > 0;) {
-      const InUse in_use(*sharded_, {&parameter(i)}, Pass::backward);
+      const InUse in_use(*sharded_, *parameters_.used()[i], Pass::backward);
       backward_input(dy_, parameter(i).value, dx_);
       backward_weight(activations_[i], dy_, parameter(i).gradient);
       clock_.lap(i, Phase::backward);
