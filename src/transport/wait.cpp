@@ -24,7 +24,8 @@ namespace {
 constexpr std::int64_t longest_sleep = 50'000'000;  // nanoseconds
 constexpr std::int64_t time_to_wake = 50'000;       // nanoseconds from the end of a sleep; mostly less
 constexpr std::int64_t nobody_asked = std::numeric_limits<std::int64_t>::max();
-// Every operation resets these two, so access must not need a function call.
+// Every operation resets next_look and latest_look, so access must not need a function call.
+//
 // Set by look_again_at(): the event does not come earlier.
 [[gnu::tls_model("initial-exec")]] thread_local std::int64_t next_look = nobody_asked;
 // Set by look_again_by(): the event may come earlier.

@@ -96,7 +96,8 @@ class TcpJob final : public Job {
 
   // ---- the rest is called with the mutex held
 
-  // Rank 0 judges who has not taken part. The others judge rank 0: it may have begun later, but not if it is silent.
+  // Whether an exchange takes too long. Rank 0 waits for the parts of the others. The others wait for rank 0: longer, since
+  // it may have begun later, unless it is silent.
   bool is_late(double seconds) const;
   std::string name_late() const;
   std::string news_of_locked(int rank) const;

@@ -12,7 +12,7 @@ namespace stretto {
 
 namespace {
 
-// A process that is killed loses its memory first, and its files to root, until its parent has waited for it.
+// A killed process has no memory, and its files in /proc belong to root, until its parent has waited for it.
 bool has_memory(std::int64_t pid) {
   std::ifstream file(fmt::format("/proc/{}/statm", pid));
   std::uint64_t pages = 0;
