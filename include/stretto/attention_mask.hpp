@@ -49,8 +49,8 @@ struct STRETTO_API AttentionMask {
   // True only if every query of the range sees every key of the range. It may be false for a tile that window, stride and
   // global cover only together; otherwise it is exact.
   constexpr bool sees_all(const TokenRange& queries, const TokenRange& keys) const;
-  // The number of pairs of a query and a key that it sees, exactly, for positions below 2^30. If queries and keys have
-  // unequal strides, takes a time that grows with the number of queries.
+  // The exact number of pairs of a query and a key that the query sees, for positions below 2^30. If queries and keys have
+  // unequal strides, the time grows with the number of queries.
   std::int64_t pairs(const TokenRange& queries, const TokenRange& keys) const;
 };
 

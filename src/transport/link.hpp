@@ -23,7 +23,7 @@ struct Transfer {
   bool complete() const { return moved == bytes; }
 };
 
-// Reduces arrived bytes into the destination; their place begins `offset` bytes behind its start.
+// Reduces arrived bytes into the destination, from byte `offset` on.
 void reduce_arrived(const Transfer& transfer, const std::byte* arrived, std::size_t offset, std::size_t bytes);
 
 // Both directions between this rank and one peer, for one lane of one communicator. Messages of one direction arrive in the

@@ -11,8 +11,8 @@
 // Repeatable slow networks on one machine: links on which messages take the time that STRETTO_LINKS says.
 namespace stretto {
 
-// One direction of a network card, as the time from which it is free. It lies in shared memory, and every sender through it
-// occupies it: no lock, and no credit for idle time.
+// One direction of a network card, as the time from which it is free. It lies in shared memory, and every sender through the
+// port moves that time on. There is no lock, and idle time gives no credit.
 class Port {
  public:
   // Occupies the port for this long, beginning at `from` or, if it is not free then, as soon as it is. Returns the time at

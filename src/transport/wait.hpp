@@ -49,8 +49,8 @@ int usable_cores();
 // later), although no rank rings. The earliest time asked for since the last pause counts. Since nothing comes before, the
 // pause is a sleep at once, without the policy's yields.
 void look_again_at(std::int64_t steady_nanoseconds);
-// For an event that has to be noticed by a time, while the awaited one may come at any time: if the next pause is a sleep,
-// it ends about then. Whether it is a sleep, the policy decides. The earliest time counts here, too.
+// For a second event that must be noticed by a known time, while the awaited one may come at any time. If the next pause is
+// a sleep (the policy decides), it ends about then. The earliest time counts here, too.
 void look_again_by(std::int64_t steady_nanoseconds);
 // Discards the times that this thread has asked for: they are of a wait that has already ended.
 void forget_looks();

@@ -53,7 +53,7 @@ struct STRETTO_API AttentionWork {
   // 1 with zigzag (Zhu 2024) and striped ones (Brandon et al. 2023).
   double balance() const;
 };
-// Counted exactly (AttentionMask::pairs). Cost: c^2 pairs of ranks, whatever the number of tokens.
+// Counts the pairs exactly (AttentionMask::pairs). Cost: c^2 counts, whatever the number of tokens.
 STRETTO_API AttentionWork attention_work(const SequenceDivision& division, const kernels::AttentionMask& mask,
                                          std::int64_t sequence);
 

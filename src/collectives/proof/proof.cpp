@@ -127,7 +127,7 @@ bool takes_uneven(Collective collective, Algorithm algorithm) {
   return counts_shares(collective) && (collective != Collective::all_to_all || takes_uneven_exchange(algorithm));
 }
 
-// The settings of a method: the request of a case without root and counts.
+// The requests with which an algorithm is proved at a size, with various methods and nodes; without root and counts.
 std::vector<PlanRequest> settings_of(Collective collective, Algorithm algorithm, int size) {
   PlanRequest request{.collective = collective, .method = algorithm, .size = size};
   std::vector<PlanRequest> settings;

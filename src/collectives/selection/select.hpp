@@ -44,8 +44,8 @@ class Selector {
   // Adds routes of a tuning file's text, which take precedence. All ranks must do so at the same place in their calls, and
   // forget the plans that they have made by older costs (Communicator::Group::forget_plans()).
   void learn(const std::string& tuning, const std::string& source);
-  // See Communicator::choices() and Communicator::choose_by(), for a job of so many ranks on so many nodes. Plans must be
-  // forgotten, as for learn().
+  // See Communicator::choices() and Communicator::choose_by(); ranks, nodes: of the job. Plans must be forgotten, as for
+  // learn().
   std::string choices(int ranks, int nodes) const;
   std::string choose_by(const std::string& choices, int ranks, int nodes);
   const Tuning& tuning() const { return tuning_; }

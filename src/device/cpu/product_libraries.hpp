@@ -5,7 +5,7 @@
 #include "core/lazy_library.hpp"
 
 // oneDNN and OpenBLAS, loaded at the first matrix product that needs them. The functions that are called are listed here:
-// one that is not stays undefined, and programs do not link.
+// programs do not link with one that is not.
 namespace stretto {
 inline constinit LazyLibrary onednn_library{"libdnnl.so.2", "Matrix products of f32, bf16 and f16"};
 inline constinit LazyLibrary openblas_library{"libopenblas.so.0", "Matrix products of f64"};

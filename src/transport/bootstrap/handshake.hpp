@@ -21,8 +21,8 @@ struct RankIntroduction {
   std::int32_t size = 0;
   std::int64_t pid = 0;
   std::array<char, 64> host{};
-  // A hash of the job's name, as given by its launcher and its program, and the name itself for error messages: the two ends
-  // of a long one.
+  // A hash of the job's name, as given by its launcher and its program, and the name itself for error messages; a long name
+  // is shortened in the middle.
   Hash job_hash{};
   std::array<char, 128> job{};
 

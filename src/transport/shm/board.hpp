@@ -43,7 +43,7 @@ class Board {
     first_ = posted_ + 1;
   }
   std::uint64_t first() const { return first_; }  // the number of the operation's first post
-  // Whether a member's post of that number has the same place in an operation of the same signature; true where it is not
+  // Whether a member's post of this number has the same place in an operation of the same signature; true if the post is not
   // there, or no longer.
   bool agrees(int member, std::uint64_t number) {
     const std::uint64_t last = line(member, number).number.load(std::memory_order_relaxed);

@@ -6,7 +6,7 @@
 #include "core/lazy_library.hpp"
 
 // UCX, loaded when the first link to another host is made. libucp brings libucs, whose functions are found in it, too. The
-// functions that are called are listed here: one that is not stays undefined, and programs do not link.
+// functions that are called are listed here: programs do not link with one that is not.
 namespace stretto {
 
 inline constinit LazyLibrary ucx_library{"libucp.so.0", "Ranks on several hosts"};

@@ -1,5 +1,5 @@
-// UCX takes SIGHUP and the signals of crashes when it is loaded, so that a program would survive its terminal, and handlers
-// that it had would be gone. They are the program's: UCX gets only those that UCX_HANDLE_ERRORS or UCX_DEBUG_SIGNO ask for.
+// UCX installs handlers for SIGHUP and for the signals of crashes when it is loaded: a program would survive the end of its
+// terminal, and would lose its own handlers. So UCX gets only the signals that UCX_HANDLE_ERRORS or UCX_DEBUG_SIGNO name.
 #include <dlfcn.h>
 
 #include <csignal>

@@ -268,8 +268,8 @@ ucp_ep_h UcxWorker::endpoint(int peer) {
   UcxPeer& state = peers_[peer];
   if (state.failure != UCS_OK) lost(peer, state.failure);
   if (state.endpoint != nullptr) return state.endpoint;
-  // UCX 1.13 takes over a connection on which the peer has come. If the peer was killed meanwhile and UCX has not noticed,
-  // it aborts the process. Having moved on just before makes that unlikely.
+  // If the peer has connected to this rank already, UCX 1.13 uses that connection, and aborts the process if the peer was
+  // killed meanwhile and UCX has not noticed. Progress just before makes that unlikely.
   while (ucp_worker_progress(worker_) != 0) {
   }
   ucp_ep_params_t params{};

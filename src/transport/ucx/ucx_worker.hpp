@@ -92,8 +92,8 @@ class UcxWorker {
 // sender keeps within a window: the receiver tells it with an empty message when it has taken another part of the window.
 class UcxLink : public Link {
  public:
-  // Added to the tag, which names the sender: a message without bytes, telling that the sender has taken another part of its
-  // peer's window.
+  // Added to the tag, it marks an empty message by which its sender says that it has taken another part of its peer's
+  // window.
   static constexpr std::uint64_t taken_flag = std::uint64_t{1} << 20;
 
   UcxLink(UcxWorker& worker, int peer, std::uint64_t send_tag, std::uint64_t receive_tag)

@@ -37,7 +37,7 @@ class Messages {
   void receive(const c10::intrusive_ptr<OperationWork>& work, const at::Tensor& tensor, int from, int tag,
                Milliseconds timeout);
 
-  // Blocks until every peer has received what was sent to it, and sends nothing more. A peer that is not at this point by
+  // Blocks until every peer has received the messages to it, and has sent its last one. A peer that is not at this point by
   // `until` is told that this rank is gone.
   void leave(Clock::time_point until);
   void abort(const std::string& reason);
