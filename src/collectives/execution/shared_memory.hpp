@@ -8,7 +8,7 @@
 #include "stretto/plan.hpp"
 #include "transport/links.hpp"
 
-// Where each rank's buffers are, and the state of a communicator for reading and writing them.
+// The places of all ranks' buffers, and the state of a communicator for reading and writing them.
 namespace stretto {
 
 struct Execution;

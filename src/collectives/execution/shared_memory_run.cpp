@@ -214,7 +214,7 @@ void SharedMemoryRun::check_symmetric() {
   }
 }
 
-// For a source in ordinary memory of another process: it is copied here first.
+// Reduces sources in other processes' ordinary memory: each piece is copied here first.
 void SharedMemoryRun::reduce_in_pieces(const Step& step) {
   const int size = shared_.size();
   const std::int64_t piece = static_cast<std::int64_t>(fetched_piece / width_);

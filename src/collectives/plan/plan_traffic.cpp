@@ -18,8 +18,9 @@ void for_each_transfer(const Plan& plan, Visit visit) {
       if (step.kind != StepKind::read_reduce && step.kind != StepKind::copy_to_all) continue;
       for (int peer = 0; peer < plan.request.size; ++peer) {
         if (peer == rank) continue;
-        visit(peer, step.destination);  // read there; the source of a copy_to_all is read at its owner, whose own copy does
-                                        // not count
+        // The destination is read at the peer. (The source of a copy_to_all is read at its owner, whose own copy does not
+        // count.)
+        visit(peer, step.destination);
         const bool writes = step.peer == everybody || step.peer == peer;
         if (step.kind == StepKind::read_reduce && writes) visit(peer, step.destination);
       }

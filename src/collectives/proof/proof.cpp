@@ -138,7 +138,7 @@ std::vector<PlanRequest> settings_of(Collective collective, Algorithm algorithm,
     }
     return settings;
   }
-  // Few settings at each size, but all of them over the sizes.
+  // Adds one method, with one choice of lanes and pieces. All calls, over all sizes, take all of them.
   const auto add = [&](const std::vector<Method>& methods) {
     static constexpr std::array<std::array<int, 2>, 4> cuts{{{1, 1}, {1, 3}, {2, 4}, {3, 5}}};  // lanes, pieces
     const std::size_t turn = size + settings.size();

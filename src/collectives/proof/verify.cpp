@@ -157,8 +157,9 @@ class Run {
     const Step* const first = lane.steps.data() + (progress.round == 0 ? 0 : lane.round_ends[progress.round - 1]);
     const Step* const last = lane.steps.data() + lane.round_ends[progress.round];
 
-    progress.open = 1;  // for this function itself; all are counted before any is posted, since a posted step may meet its
-                        // partner at once
+    // 1 for this function itself. All steps are counted before any is posted, since a posted step may meet its partner at
+    // once.
+    progress.open = 1;
     int signals = 0;
     bool waits = false;
     for (const Step* step = first; step != last; ++step) {

@@ -115,8 +115,8 @@ class Memory {
     });
   }
 
-  // When a rank's plan is done, the rank may use its own memory for anything, which counts as a write. Scratch is kept by
-  // algorithms that touch nothing else of other ranks.
+  // When a rank's plan is done, the rank may use its own memory for anything, which counts as a write. Algorithms that touch
+  // only the scratch of other ranks keep it after the end.
   void check_ending(int rank) {
     const Algorithm algorithm = plans_[rank].request.method.algorithm;
     const bool keeps_scratch = shares_memory(algorithm) && !touches_buffers(algorithm);

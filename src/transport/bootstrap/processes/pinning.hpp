@@ -51,7 +51,7 @@ void leave_place();
 // Whether this process runs on a core that take_place() gave to several ranks.
 bool on_shared_core();
 // If take_place() gave a core to several ranks, lets this process's threads run on the cores of all ranks. For ranks that
-// work by turns: while one waits, another could not take over its core.
+// work by turns: a rank that has work can then use the core of one that waits.
 void leave_shared_core();
 
 }  // namespace stretto
