@@ -1,4 +1,4 @@
-// Communicators of the C interface: how they are made, queried and destroyed.
+// Communicators of the C interface: the calls that make, query and destroy them.
 #include <unistd.h>
 
 #include "interop/c/group.hpp"
@@ -164,8 +164,8 @@ strettoResult_t strettoCommDestroy(strettoComm_t handle) {
     Comm comm = removed(handle, "strettoCommDestroy");
     collect_ended(*comm, true);
     const Failure failure = comm->async_error;
-    comm.reset();  // before the throw: a communicator that ends during an exception tells the other ranks that this one gave
-                   // up
+    // Before the throw: a communicator that ends during an exception tells the other ranks that this one gave up.
+    comm.reset();
     if (failure.result != strettoSuccess) throw PassedOn{failure};
   });
 }

@@ -28,7 +28,7 @@ bool overlap(const void* input, std::int64_t read, const void* output, std::int6
   return in < out + written * width && out < in + read * width;
 }
 
-// For results that may replace the input, but must not overlap with it otherwise.
+// Makes the result a copy if it overlaps the input without replacing all of it.
 void keep_output_apart(int count, MPI_Datatype datatype, Task& task) {
   Call& call = task.call;
   if (call.input == call.output || !overlap(call.input, count, call.output, count, call.dtype)) return;

@@ -198,7 +198,7 @@ std::shared_ptr<Served> Door::counterpart(const Communicator& parent, const Serv
   const auto lacks_one = [](const auto& color) { return color.second == Wish::none; };
   if (std::none_of(agreed.begin(), agreed.end(), lacks_one)) return served;
   const int color = found ? -1 : static_cast<int>(mine.color);
-  // Both from the parent, which has been used: the first operation of a communicator opens its shared memory.
+  // Both are split from the parent, which has been used: a communicator's first operation opens its shared memory.
   const Communicator blocking = parent.split(color, rank, "MPI communicator");
   const Communicator beside = parent.split(color, rank, "MPI communicator beside");
   if (blocking) served = std::make_shared<Served>(blocking, beside);

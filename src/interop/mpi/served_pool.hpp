@@ -23,13 +23,13 @@ class ServedPool {
   using Offers = std::vector<std::shared_ptr<Served>>;
   static constexpr std::size_t most_offers = 4;
 
-  // Takes free ones of these members out of the pool, those with the lowest ids.
+  // Takes free counterparts of these members out of the pool, those with the lowest ids.
   Offers take(const Members& members);
   void put(const Members& members, Offers offers);
   void clear();
 
  private:
-  // The pool keeps no more, whoever their members are: each has up to two threads, and shared memory of up to some MiB.
+  // For all members together: each counterpart has up to two threads, and shared memory of up to some MiB.
   static constexpr std::size_t most_kept = 16;
 
   std::mutex mutex_;

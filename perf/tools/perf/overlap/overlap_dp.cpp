@@ -129,7 +129,7 @@ class DataParallel : public OverlapCase {
     return static_cast<std::size_t>(sizes_.hidden * sizes_.hidden) * size_of(stretto::kernels::accumulator(sizes_.dtype));
   }
 
-  // whole: the units that are not postponed, asked when there are units.
+  // whole: returns which units are not postponed; called when the units exist.
   void make_units(std::size_t bytes, const std::function<std::vector<bool>()>& whole) {
     optimizer_.reset();
     sharded_.reset();

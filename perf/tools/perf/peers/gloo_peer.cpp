@@ -111,7 +111,7 @@ Function function_of(ReduceOp op) {
   }
 }
 
-// Between hosts Gloo must be named its interface, by the variable that other users of Gloo read as well.
+// Between hosts Gloo needs the name of its network interface: from the variable that other users of Gloo read as well.
 std::string network_interface() {
   const char* named = std::getenv("GLOO_SOCKET_IFNAME");
   return named != nullptr ? named : "lo";

@@ -11,7 +11,7 @@ struct SizeTimes : stretto::CallTimes {
   stretto::Method chosen;
 };
 
-// Times f32 sums (and moves of f32) from 8 bytes to most_bytes by a factor, in buffers of that memory, by every method that
+// Times f32 sums (and moves of f32) from 8 bytes to most_bytes by a factor, in buffers of `memory`, by every method that
 // the library may choose there, and by its choice. Collective. From 1 MiB on, where bytes decide, a method that takes over
 // 3 times as long as the fastest is not timed at larger sizes.
 std::vector<SizeTimes> time_methods(const stretto::Communicator& world, stretto::Collective collective, Memory memory,

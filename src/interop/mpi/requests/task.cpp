@@ -16,9 +16,9 @@ namespace {
 
 // Larger slots would make small messages slower.
 constexpr std::int64_t largest_slot = 512;
-// Between two ranks; the copies of larger ones take longer than messages.
+// Slots between two ranks. The copies of larger ones take longer than messages.
 constexpr std::int64_t smallest_slot_of_two = 64, largest_slot_of_two = 8192;
-// Stretto's fastest all-to-all has room for so many bytes from a rank.
+// Stretto's fastest all-to-all has room for this many bytes from a rank.
 constexpr std::int64_t all_slots_bytes = 2048;
 
 using Range = std::span<const std::byte>;
@@ -33,7 +33,7 @@ struct Place {
   bool is_written;
 };
 
-// Whether one is written where another is read or written.
+// Whether a place that is written overlaps another one.
 bool any_overlap(std::vector<Place> places) {
   std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) { return a.range.data() < b.range.data(); });
   const std::byte* read_until = nullptr;

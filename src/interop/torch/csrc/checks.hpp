@@ -31,7 +31,7 @@ inline const at::Tensor& single(const char* what, const Tensors& tensors) {
   return tensors.front();
 }
 
-// An input and an output that cannot be the same memory. Those that are not contiguous are copied, and may be.
+// Refuses an input and an output that share memory. Tensors that are not contiguous may: they are copied.
 inline void check_apart(const char* what, const at::Tensor& one, const at::Tensor& other) {
   const bool apart = one.numel() == 0 || other.numel() == 0 || !one.is_contiguous() || !other.is_contiguous() ||
                      at::get_overlap_status(one, other) == at::MemOverlapStatus::No;
@@ -40,7 +40,7 @@ inline void check_apart(const char* what, const at::Tensor& one, const at::Tenso
               ", share memory, which this operation cannot do; give an output of its own.");
 }
 
-// Outputs that an operation writes in their own layout, at the latest when it ends.
+// Refuses outputs whose elements share memory: an operation writes outputs in their own layout, at the latest when it ends.
 inline void check_written(const char* what, const Tensors& outputs) {
   for (const at::Tensor& output : outputs) {
     const bool shares = output.layout() == at::kStrided && at::has_internal_overlap(output) == at::MemOverlap::Yes;

@@ -6,7 +6,7 @@
 namespace stretto_torch {
 
 // Stretto's part of a process group: a job of its ranks, a lane for its collectives, and its messages. It outlives the
-// process group, because leaving a job takes the other ranks.
+// process group, because a rank that leaves a job waits for the others to leave it.
 class Group {
  public:
   // Collective over the group.

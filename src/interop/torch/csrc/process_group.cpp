@@ -1,4 +1,4 @@
-// The lifetime of a group, its messages, and how operations enter its lane. The collectives are in collectives.cpp.
+// The lifetime of a group, its messages, and the entry of operations into its lane. The collectives are in collectives.cpp.
 #include "process_group.hpp"
 
 #include "checks.hpp"
