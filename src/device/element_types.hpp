@@ -7,10 +7,10 @@
 #include "core/fail.hpp"
 #include "stretto/dtype.hpp"
 
-// The step from an element type as a value to code compiled for it.
+// The dispatch from an element type as a value to code that is compiled for it.
 namespace stretto {
 
-// Calls run with a value of the C++ type.
+// Calls run(a value of the C++ type).
 template <class Run>
 void with_element_type(DType dtype, Run&& run) {
   switch (dtype) {

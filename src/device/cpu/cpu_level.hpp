@@ -3,8 +3,8 @@
 
 #include <atomic>
 
-// STRETTO_CPU_LEVEL, applied to the instructions that Highway and oneDNN choose. Each chooses at its first call, for the
-// whole process: a host kernel therefore caps it before it calls it.
+// STRETTO_CPU_LEVEL, applied to the instructions that Highway and oneDNN choose. Each library chooses at its first call, for
+// the whole process: a host kernel must therefore limit the choice before it calls the library.
 namespace stretto::kernels::cpu {
 
 // Highway's choice, once it is capped; null before.

@@ -102,7 +102,7 @@ HWY_INLINE V at_least(V bound, V x) {
 #endif
 }
 
-// a b - n for the integer n nearest to a b, rounded once: a plain product would lose the more of it the larger a b is.
+// a b - n for the integer n nearest to a b, rounded once: a plain product loses the more digits of it the larger a b is.
 // Without fused operations, the product's rounding error is computed from the halves of a and b (Dekker 1971).
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V product_minus([[maybe_unused]] D d, V a, V b, V n) {

@@ -42,8 +42,8 @@ void product_f64(const Product& p, const double* a, const double* b, double* c) 
               p.transpose_b ? k : n, p.accumulate ? 1 : 0, c, n);
 }
 
-// A transposed a is read down its columns; in slices of so many rows of a and b it stays in the cache, which is up to a
-// seventh faster.
+// A transposed a is read down its columns. It stays in the cache if a and b are cut into slices of this many rows, which is
+// up to a seventh faster.
 constexpr std::int64_t rows_of_slice = 256;
 
 // dnnl_sgemm is the fastest, except for small n and k, where the primitive is faster by a tenth.

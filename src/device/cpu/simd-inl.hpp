@@ -202,7 +202,7 @@ HWY_INLINE Two<Two<hn::Vec<D>>> store_result(D d, Two<Two<hn::Vec<D>>> v, T* to,
   return {store_result(d, v.first, to, TwoVectors{}), store_result(d, v.second, to + 2 * hn::Lanes(d), TwoVectors{})};
 }
 
-// f of each vector, and of the vectors of the same elements in more.
+// Applies f to each vector, together with the vectors in `more` at the same place.
 template <class F, class V, class... More>
 HWY_INLINE V each(F f, V v, More... more) {
   return f(v, more...);

@@ -4,7 +4,7 @@
 #include "core/fail.hpp"
 #include "stretto/dtype.hpp"
 
-// The types in which kernels compute, and the step from a compute type as a value to code compiled for it.
+// The types in which kernels compute, and the dispatch from a compute type as a value to code that is compiled for it.
 namespace stretto::kernels {
 
 // The type in which elements of T are computed: f64, f32 and integers of 32 and 64 bits in their own, narrower floats in
