@@ -26,9 +26,9 @@ constexpr std::int64_t time_to_wake = 50'000;       // nanoseconds from the end 
 constexpr std::int64_t nobody_asked = std::numeric_limits<std::int64_t>::max();
 // Every operation resets next_look and latest_look, so access must not need a function call.
 //
-// Set by look_again_at(): the event does not come earlier.
+// The time that look_again_at() has set: the awaited event cannot happen before it.
 [[gnu::tls_model("initial-exec")]] thread_local std::int64_t next_look = nobody_asked;
-// Set by look_again_by(): the event may come earlier.
+// The time that look_again_by() has set: the awaited event can happen before it, too; no sleep goes on after it.
 [[gnu::tls_model("initial-exec")]] thread_local std::int64_t latest_look = nobody_asked;
 constexpr std::int64_t longest_nap = 1'000'000;  // nanoseconds by which a missed ring may be late
 constexpr int looks_first = 1000;

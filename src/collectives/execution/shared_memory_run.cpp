@@ -88,7 +88,7 @@ bool SharedMemoryRun::advance() {
 
 // Takes the plan's scratch. Returns false while members may still read its earlier contents.
 bool SharedMemoryRun::begin() {
-  if (packet_bytes_ > 0) {  // it is the slot of the next post, or of the one behind it
+  if (packet_bytes_ > 0) {  // scratch_ is the place of the bytes of the posts_-th post from now
     if (!board_.may_post(post_bytes_, posts_)) return false;
     scratch_ = board_.draft(packet_bytes_, posts_);
   } else if (kept_bytes_ > 0) {

@@ -64,7 +64,7 @@ class Board {
   // Whether all members have made `number` posts, and so have left every operation before that post.
   bool all_posted(std::uint64_t number);
   std::uint64_t posted() const { return posted_; }
-  // The place for the bytes of the next post, or of one behind it, at most room_bytes.
+  // Returns where to write the bytes (at most room_bytes) of the next post, or of the `ahead`-th post from now.
   // Throws if the machine is out of memory.
   std::byte* draft(std::size_t bytes, std::uint64_t ahead = 1) {
     if (bytes > committed_) commit_rooms(bytes);
