@@ -149,7 +149,7 @@ int measure(int argc, char** argv) {
     options.global_batch = options.micro_batch * microbatches * mesh.size(Axis::data);
     gpt::Trainer trainer(mesh, options);
     const std::int64_t sequence = options.model.sequence;
-    const std::int64_t rows = options.micro_batch * sequence / (ring * ulysses);
+    const std::int64_t rows = options.micro_batch * sequence / shape.ranks_over({Axis::ring, Axis::ulysses});
     const double rate = peak_matrix_rate(world, options.model, rows, options.sharding.dtype);
     std::unique_ptr<CheckpointSaver> saver;
     if (!save.empty()) {
@@ -231,7 +231,7 @@ int measure(int argc, char** argv) {
       result["plain_s"] = half(false);
     }
     const auto stage = static_cast<std::size_t>(mesh.rank(Axis::pipeline));
-    result["planned_activation_bytes"] = gpt::plan_training(options, shape).stages[stage].memory.activations;
+    result["planned_activation_bytes"] = gpt::plan_training(options, mesh.shape()).stages[stage].memory.activations;
     result["activation_bytes"] = memory_use(MemoryKind::activations).peak_bytes;
     result["memory_bytes"] = memory_use().peak_bytes;
     for (const auto& [name, values] : pipeline) result[name] = median(values);
