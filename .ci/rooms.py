@@ -8,7 +8,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MOST_FILES = 20
-ROOMS = ["core", "device", "transport", "collectives", "overlap", "layers"]  # each may include those before it
+ROOMS = ["core", "device", "transport", "collectives", "overlap", "layers", "models", "planning"]  # each may include those before it
 # Within collectives/: each part may include those before it.
 PARTS = ["plan", "plans", "proof", "simulation", "selection", "ledger", "execution", "job", "calls", "communicator",
          "calibration", "launch"]
@@ -19,7 +19,7 @@ FOREIGN = {  # who may name what, by the path's beginning
     "CUDA": (r"\bcuda[A-Z]\w*|\bcublas\w*|\bcudnn\w*|<cuda|<cudnn|<cublas", ["src/device/", "src/transport/nccl/", "src/interop/nccl/",
                                                                                     "perf/tools/perf/peers/"]),
     "MPI": (r"\bMPI_\w+|<mpi\.h>", ["src/interop/mpi/", "include/stretto/mpi.hpp", "perf/tools/perf/peers/", "perf/comparisons/peers/",
-                                         "examples/gpt/main.cpp"]),
+                                         "apps/train/main.cpp"]),
 }
 PUBLIC_NAMES = r"Algorithm::nccl|Device::cuda|STRETTO_\w+"  # users say them, so any room may
 
@@ -47,12 +47,12 @@ def may_include(path, included):
         return there[0] == "device" or there[0] not in ROOMS
     if path.startswith("src/interop/c/") and there[0] == "core":  # the C interface is part of the library, and fails as it does
         return True
-    # Doors, examples and tools see the public headers and what is their own.
+    # Doors, programs, examples and tools see the public headers and what is their own.
     return there[0] not in ROOMS and (there[0] != "interop" or room == "interop")
 
 
 def sources():
-    for folder in ("src", "include", "perf", "examples"):
+    for folder in ("src", "include", "apps", "perf", "examples"):
         for path in sorted((ROOT / folder).rglob("*")):
             if path.suffix in (".cpp", ".hpp", ".h", ".c", ".cu", ".cuh"):
                 yield path

@@ -10,19 +10,19 @@
 #include <numeric>
 
 #include "../gpu/gpu_data.hpp"
-#include "calibration.hpp"
-#include "pipeline_options.hpp"
-#include "sequence_options.hpp"
+#include "apps/train/measure/calibration.hpp"
+#include "apps/train/options/pipeline_options.hpp"
+#include "apps/train/options/sequence_options.hpp"
+#include "apps/train/options/zero_options.hpp"
+#include "apps/train/report/training_plan.hpp"
 #include "stretto/device.hpp"
 #include "stretto/error.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/launch.hpp"
 #include "stretto/layers/checkpoint.hpp"
 #include "stretto/layers/replicated_state.hpp"
+#include "stretto/models/trainer.hpp"
 #include "stretto/output_file.hpp"
-#include "trainer.hpp"
-#include "training_plan.hpp"
-#include "zero_options.hpp"
 
 namespace {
 
@@ -49,7 +49,7 @@ std::uint64_t sent_through(const std::string& interface) {
 }
 
 // The best rate of the model's own matrix products on one rank, while all ranks do the same; FLOP/s.
-double peak_matrix_rate(const Communicator& world, const gpt::ModelShape& model, std::int64_t rows, DType dtype) {
+double peak_matrix_rate(const Communicator& world, const ModelShape& model, std::int64_t rows, DType dtype) {
   const int calls = current_device() == Device::cpu ? 1 : 10;  // one after the other, since a GPU idles between marks
   double best = 0;
   for (const auto& [in, out] :
@@ -73,7 +73,7 @@ constexpr int block_steps = 4;
 bool replicates_after(int timed_step) { return timed_step < 0 ? timed_step >= -2 : (timed_step / block_steps + 1) % 4 >= 2; }
 
 // Writes what the planner of layouts needs of the machine: {"cluster": TrainingCluster, "system": TrainingSystem}.
-void write_calibration(const gpt::Calibration& machine, const std::string& path) {
+void write_calibration(const apps::Calibration& machine, const std::string& path) {
   nlohmann::ordered_json json{{"cluster", nlohmann::ordered_json::parse(to_text(machine.cluster))},
                               {"system",
                                {{"overlaps_products", machine.system.overlaps_products},
@@ -87,7 +87,7 @@ int measure(int argc, char** argv) {
   int nproc = 2;
   int steps = 5;
   int warmup = 4;  // at ZeRO stage 0 the first three are measured, to choose what is gathered when
-  gpt::TrainerOptions options;
+  TrainingOptions options;
   options.model = {.layers = 6, .hidden = 384, .heads = 6, .sequence = 256, .vocabulary = 65};
   options.micro_batch = 6;
   CLI::App app("Measures training steps on random tokens");
@@ -103,13 +103,13 @@ int measure(int argc, char** argv) {
   std::int64_t microbatches = 1;
   app.add_option("--microbatches", microbatches, "Microbatches of a step, of a data-parallel rank")
       ->check(CLI::PositiveNumber);
-  MeshShape shape;
-  gpt::add_pipeline_options(app, shape[Axis::pipeline], options.pipeline);
+  MeshShape& shape = options.mesh;
+  apps::add_pipeline_options(app, shape[Axis::pipeline], options.stages);
   app.add_option("--tp", shape[Axis::tensor], "Ranks that share each layer");
-  gpt::add_sequence_options(app, shape, options.sequence);
+  apps::add_sequence_options(app, options);
   app.add_flag("!--no-overlap", options.sharding.overlap, "Communicate after computing");
   app.add_option("--unit-bytes", options.sharding.unit_bytes, "Bytes of gradients that are summed together");
-  gpt::add_zero_options(app, options.sharding);
+  apps::add_zero_options(app, options.sharding);
   app.add_option_function<std::string>(
          "--dtype", [&](const std::string& name) { options.sharding.dtype = name == "fp32" ? DType::f32 : DType::bf16; })
       ->check(CLI::IsMember({"fp32", "bf16"}));
@@ -132,14 +132,14 @@ int measure(int argc, char** argv) {
   std::string calibration;
   app.add_option("--calibrate", calibration, "Measure the machine instead, for the planner of layouts, into this file");
   CLI11_PARSE(app, argc, argv);
-  gpt::check_zero_options(app, options.sharding);
+  apps::check_zero_options(app, options.sharding);
   if (replicates && steps % (2 * block_steps) != 0) {
     throw Error(ErrorCode::invalid_argument, replicate->get_name() + " needs --steps of a multiple of 8.");
   }
   return launch(nproc, [&](const Communicator& world) {
     const OnDevice on_device(device_from_name(device));
     if (!calibration.empty()) {
-      const gpt::Calibration machine = gpt::calibrate(world, options.model, options.sharding.dtype);
+      const apps::Calibration machine = apps::calibrate(world, options.model, options.sharding.dtype);
       if (world.rank() == 0) write_calibration(machine, calibration);
       return;
     }
@@ -147,7 +147,7 @@ int measure(int argc, char** argv) {
     on_all_ranks[Axis::data] = world.size() / static_cast<int>(shape.ranks());
     const Mesh mesh(world, on_all_ranks);
     options.global_batch = options.micro_batch * microbatches * mesh.size(Axis::data);
-    gpt::Trainer trainer(mesh, options);
+    Trainer trainer(mesh, options);
     const std::int64_t sequence = options.model.sequence;
     const std::int64_t rows = options.micro_batch * sequence / shape.ranks_over({Axis::ring, Axis::ulysses});
     const double rate = peak_matrix_rate(world, options.model, rows, options.sharding.dtype);
@@ -231,7 +231,7 @@ int measure(int argc, char** argv) {
       result["plain_s"] = half(false);
     }
     const auto stage = static_cast<std::size_t>(mesh.rank(Axis::pipeline));
-    result["planned_activation_bytes"] = gpt::plan_training(options, mesh.shape()).stages[stage].memory.activations;
+    result["planned_activation_bytes"] = apps::plan_training(options.on(mesh.shape())).stages[stage].memory.activations;
     result["activation_bytes"] = memory_use(MemoryKind::activations).peak_bytes;
     result["memory_bytes"] = memory_use().peak_bytes;
     for (const auto& [name, values] : pipeline) result[name] = median(values);

@@ -1,4 +1,4 @@
-#include "stretto/planning/postponement.hpp"
+#include "stretto/overlap/postponement.hpp"
 
 #include <algorithm>
 #include <cstddef>

@@ -1,8 +1,8 @@
 #pragma once
 #include <vector>
 
+#include "stretto/overlap/postponement.hpp"
 #include "stretto/overlap/unit_traffic.hpp"
-#include "stretto/planning/postponement.hpp"
 
 namespace stretto {
 

@@ -16,8 +16,8 @@ namespace {
 
 using namespace parity;
 
-gpt::TrainerOptions options_of(const Layout& layout, bool divides_values) {
-  gpt::TrainerOptions options = tiny(layout);
+TrainingOptions options_of(const Layout& layout, bool divides_values) {
+  TrainingOptions options = tiny(layout);
   options.model.layers = 4;
   options.global_batch = 4L * layout.data;
   if (divides_values) options.sharding.zero = ZeroStage::values;

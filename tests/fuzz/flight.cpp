@@ -1,5 +1,5 @@
 // What ranks' flight recorders have written: one file behind the other, with a NUL between them.
-#include "flight/report.hpp"
+#include "apps/info/flight/report.hpp"
 #include "fuzz.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   fuzz::parse([&] {
     std::vector<std::string> damaged;
-    gpt::flight::report_of(fuzz::directory(), damaged);
+    apps::flight::report_of(fuzz::directory(), damaged);
     if (!damaged.empty()) throw stretto::Error(stretto::ErrorCode::io, damaged.front());
   });
   return 0;

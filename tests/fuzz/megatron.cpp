@@ -4,7 +4,7 @@
 #include <limits>
 #include <vector>
 
-#include "data/token_file.hpp"
+#include "apps/train/data/token_file.hpp"
 #include "fuzz.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   fuzz::write("tokens.bin", fuzz::text(data + 1, bytes));
   fuzz::write("tokens.idx", fuzz::text(data + 1 + bytes, size - 1 - bytes));
   fuzz::parse([&] {
-    const gpt::TokenFile tokens = gpt::TokenFile::open(fuzz::directory() / "tokens.bin");
+    const apps::TokenFile tokens = apps::TokenFile::open(fuzz::directory() / "tokens.bin");
     std::vector<std::int32_t> all(static_cast<std::size_t>(tokens.size()));
     tokens.read(0, tokens.size(), std::numeric_limits<std::int32_t>::max(), all.data());
   });

@@ -1,5 +1,5 @@
 // Token files of llm.c and nanoGPT, and bytes. Every token that a file promises can be read.
-#include "data/token_file.hpp"
+#include "apps/train/data/token_file.hpp"
 
 #include <limits>
 #include <vector>
@@ -9,9 +9,9 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace stretto;
   const fuzz::File file(data, size);
-  for (const auto format : {gpt::DataFormat::llmc, gpt::DataFormat::nanogpt, gpt::DataFormat::recognised}) {
+  for (const auto format : {apps::DataFormat::llmc, apps::DataFormat::nanogpt, apps::DataFormat::recognised}) {
     fuzz::parse([&] {
-      const gpt::TokenFile tokens = gpt::TokenFile::open(file.path(), format);
+      const apps::TokenFile tokens = apps::TokenFile::open(file.path(), format);
       std::vector<std::int32_t> all(static_cast<std::size_t>(tokens.size()));
       tokens.read(0, tokens.size(), std::numeric_limits<std::int32_t>::max(), all.data());
       static_cast<void>(tokens.content());

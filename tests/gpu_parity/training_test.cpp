@@ -14,11 +14,11 @@ struct Case {
   double tolerance;
 };
 
-std::vector<Trace> train_on(Device device, const Layout& layout, const gpt::TrainerOptions& options) {
+std::vector<Trace> train_on(Device device, const Layout& layout, const TrainingOptions& options) {
   std::vector<Trace> traces(static_cast<std::size_t>(layout.ranks()));
   run_threads(layout.ranks(), [&](const Communicator& world) {
     const OnDevice on(device);
-    gpt::Trainer trainer(Mesh(world, {{Axis::tensor, layout.tensor}, {Axis::data, layout.data}}), options);
+    Trainer trainer(Mesh(world, {{Axis::tensor, layout.tensor}, {Axis::data, layout.data}}), options);
     EXPECT_EQ(trainer.parameters().all().front()->value.device(), device);
     traces[static_cast<std::size_t>(world.rank())] = advance(trainer, 0, trained_steps);
   });
@@ -29,7 +29,7 @@ class TrainingOnTheGpu : public testing::TestWithParam<Case> {};
 
 TEST_P(TrainingOnTheGpu, AgreesWithTheHost) {
   const Layout layout = GetParam().layout;
-  gpt::TrainerOptions options = tiny(layout, GetParam().dtype);
+  TrainingOptions options = tiny(layout, GetParam().dtype);
   // Some gradients, such as those of the keys' biases, are zero but for rounding. AdamW divides each by its own size, which
   // would make whole steps of rounding errors; this epsilon is larger than they are.
   options.adamw.epsilon = 1e-4;
@@ -47,7 +47,7 @@ TEST_P(TrainingOnTheGpu, AgreesWithTheHost) {
 // The control: another seed.
 TEST_P(TrainingOnTheGpu, DisagreesWithAnotherModel) {
   const Layout layout = GetParam().layout;
-  gpt::TrainerOptions options = tiny(layout, GetParam().dtype);
+  TrainingOptions options = tiny(layout, GetParam().dtype);
   options.adamw.epsilon = 1e-4;
   const std::vector<Trace> host = train_on(Device::cpu, layout, options);
   options.seed = 2;
@@ -68,18 +68,18 @@ INSTANTIATE_TEST_SUITE_P(Layouts, TrainingOnTheGpu,
 
 // A model as wide as GPT-2, with heads of 64 elements and an odd vocabulary, so that rows of logits are unaligned.
 struct Gradients {
-  gpt::StepResult step;
+  StepResult step;
   Pieces pieces;
 };
 Gradients of_a_wide_model(Device device, DType dtype) {
-  gpt::TrainerOptions options;
+  TrainingOptions options;
   options.model = {.layers = 2, .hidden = 768, .heads = 12, .sequence = 128, .vocabulary = 5003};
   options.sharding.dtype = dtype;
   options.micro_batch = options.global_batch = 2;
   Gradients result;
   run_threads(1, [&](const Communicator& world) {
     const OnDevice on(device);
-    gpt::Trainer trainer(Mesh(world, {{Axis::tensor, 1}, {Axis::data, 1}}), options);
+    Trainer trainer(Mesh(world, {{Axis::tensor, 1}, {Axis::data, 1}}), options);
     result.step = trainer.compute_gradients(text_of_step(options, 0));
     for (const auto& parameter : trainer.parameters().all()) {
       result.pieces[parameter->name] = piece_of(*parameter, parameter->gradient);

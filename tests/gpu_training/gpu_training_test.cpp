@@ -4,8 +4,8 @@
 
 #include <optional>
 
+#include "apps/train/run/sampling.hpp"
 #include "parity/parity.hpp"
-#include "sampling.hpp"
 #include "stand_in/host_gpu.hpp"
 #include "stretto/device.hpp"
 #include "stretto/layers/checkpoint.hpp"
@@ -16,8 +16,8 @@ namespace {
 
 using testing::IsEmpty;
 
-gpt::TrainerOptions tiny_of(DType dtype) {
-  gpt::TrainerOptions options = tiny({}, dtype);
+TrainingOptions tiny_of(DType dtype) {
+  TrainingOptions options = tiny({}, dtype);
   options.model.sequence = 16;
   return options;
 }
@@ -32,10 +32,10 @@ Training train_on(Device device, DType dtype) {
   Training result;
   run_threads(1, [&](const Communicator& world) {
     const OnDevice on(device);
-    gpt::Trainer trainer(Mesh(world, {{Axis::tensor, 1}, {Axis::data, 1}}), tiny_of(dtype));
+    Trainer trainer(Mesh(world, {{Axis::tensor, 1}, {Axis::data, 1}}), tiny_of(dtype));
     EXPECT_EQ(trainer.parameters().all().front()->value.device(), device);
     result.trace = advance(trainer, 0, trained_steps);
-    result.text = gpt::sample(trainer, "\1\2\3", {.length = 4, .temperature = 0.5});
+    result.text = apps::sample(trainer, "\1\2\3", {.length = 4, .temperature = 0.5});
   });
   return result;
 }
@@ -64,14 +64,14 @@ TEST_P(TrainingOnAGpu, GoesOnFromTheHostsCheckpointAndBack) {
   Pieces there;
   Pieces back;
   run_threads(1, [&](const Communicator& world) {
-    gpt::Trainer trainer(Mesh(world, {{Axis::tensor, 1}, {Axis::data, 1}}), tiny_of(GetParam()));
+    Trainer trainer(Mesh(world, {{Axis::tensor, 1}, {Axis::data, 1}}), tiny_of(GetParam()));
     advance(trainer, 0, 1);
     save_checkpoint(trainer.sharded(), trainer.optimizer(), directory.path(), 1);
     there = advance(trainer, 1, 2).parameters;
   });
   run_threads(1, [&](const Communicator& world) {
     const OnDevice on(Device::cuda);
-    gpt::Trainer trainer(Mesh(world, {{Axis::tensor, 1}, {Axis::data, 1}}), tiny_of(GetParam()));
+    Trainer trainer(Mesh(world, {{Axis::tensor, 1}, {Axis::data, 1}}), tiny_of(GetParam()));
     const auto loaded = load_checkpoint(trainer.sharded(), trainer.optimizer(), find_checkpoint(directory.path()), true);
     EXPECT_EQ(loaded.step, 1);
     trainer.optimizer().restore(loaded.optimizer_steps);
@@ -79,7 +79,7 @@ TEST_P(TrainingOnAGpu, GoesOnFromTheHostsCheckpointAndBack) {
     save_checkpoint(trainer.sharded(), trainer.optimizer(), directory.path(), 2);
   });
   run_threads(1, [&](const Communicator& world) {
-    gpt::Trainer trainer(Mesh(world, {{Axis::tensor, 1}, {Axis::data, 1}}), tiny_of(GetParam()));
+    Trainer trainer(Mesh(world, {{Axis::tensor, 1}, {Axis::data, 1}}), tiny_of(GetParam()));
     const auto loaded = load_checkpoint(trainer.sharded(), trainer.optimizer(), find_checkpoint(directory.path()), true);
     EXPECT_EQ(loaded.step, 2);
     trainer.optimizer().restore(loaded.optimizer_steps);
@@ -96,8 +96,8 @@ std::vector<double> losses_in_two_streams(Device device) {
   std::vector<double> losses;
   run_threads(1, [&](const Communicator& world) {
     const OnDevice on(device);
-    const gpt::TrainerOptions options = tiny_of(DType::f32);
-    gpt::Trainer trainer(Mesh(world, {{Axis::tensor, 1}, {Axis::data, 1}}), options);
+    const TrainingOptions options = tiny_of(DType::f32);
+    Trainer trainer(Mesh(world, {{Axis::tensor, 1}, {Axis::data, 1}}), options);
     for (int step = 0; step < 6; ++step) {
       std::optional<OnDevice> other;
       if (step % 2 == 1) other.emplace(device);

@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "apps/train/run/sampling.hpp"
 #include "parity/parity.hpp"
-#include "sampling.hpp"
 #include "stand_in/job_on_gpus.hpp"
 #include "support/variables.hpp"
 
@@ -17,8 +17,8 @@ struct Cell {
   bool one_gpu_each;  // messages go over NCCL; otherwise ranks share a GPU and messages are copies
 };
 
-gpt::TrainerOptions options_of(const Cell& cell) {
-  gpt::TrainerOptions options = tiny(cell.layout, cell.dtype);
+TrainingOptions options_of(const Cell& cell) {
+  TrainingOptions options = tiny(cell.layout, cell.dtype);
   options.model.sequence = 16;
   return options;
 }
@@ -30,18 +30,18 @@ struct Trained {
   std::string text;
 };
 
-Trained train_here(const Communicator& world, const Cell& cell, const gpt::TrainerOptions& options) {
+Trained train_here(const Communicator& world, const Cell& cell, const TrainingOptions& options) {
   Trained result;
-  gpt::Trainer trainer(Mesh(world, cell.layout.mesh()), options);
+  Trainer trainer(Mesh(world, cell.layout.mesh()), options);
   result.trace = advance(trainer, 0, trained_steps);
   result.evaluated = trainer.evaluate(text_of_step(options, 9), 3);
-  result.text = gpt::sample(trainer, "\1\2\3", {.length = 2, .temperature = 0.5});
+  result.text = apps::sample(trainer, "\1\2\3", {.length = 2, .temperature = 0.5});
   return result;
 }
 
 using Job = std::function<void(int, const RankBody&)>;
 
-std::vector<Trained> train_in(const Job& job, const Cell& cell, const gpt::TrainerOptions& options) {
+std::vector<Trained> train_in(const Job& job, const Cell& cell, const TrainingOptions& options) {
   std::vector<Trained> result(static_cast<std::size_t>(cell.layout.ranks()));
   job(cell.layout.ranks(),
       [&](const Communicator& world) { result[static_cast<std::size_t>(world.rank())] = train_here(world, cell, options); });
@@ -85,7 +85,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, TrainingOnGpus, testing::ValuesIn(cells()), []
 
 TEST_P(TrainingOnGpus, HasTheBitsOfTheHostWithOverlapAndWithout) {
   const Cell& cell = GetParam();
-  gpt::TrainerOptions options = options_of(cell);
+  TrainingOptions options = options_of(cell);
   const std::vector<Trained> expected = train_in(run_threads, cell, options);
   for (const bool overlap : {true, false}) {
     options.sharding.overlap = overlap;
@@ -113,14 +113,14 @@ TEST(TrainingOfFourRanks, IsCloseToTheHost) {
 
 TEST(ZeroOnGpus, GivesTheHostsBitsAtEveryStage) {
   const Cell cell{{2, 1}, DType::f32, false};
-  gpt::TrainerOptions options = options_of(cell);
+  TrainingOptions options = options_of(cell);
   options.sharding.unit_bytes = std::size_t{8} << 10;
   for (const ZeroStage stage : {ZeroStage::none, ZeroStage::optimizer, ZeroStage::gradients, ZeroStage::values}) {
     options.sharding.zero = stage;
     const auto losses = [&](const Job& job) {
       std::vector<double> result;
       job(2, [&](const Communicator& world) {
-        gpt::Trainer trainer(Mesh(world, {{Axis::data, 2}}), options);
+        Trainer trainer(Mesh(world, {{Axis::data, 2}}), options);
         for (std::int64_t step = 0; step < 4; ++step) {
           const double loss = trainer.step(text_of_step(options, step), 3e-3).loss;
           if (world.rank() == 0) result.push_back(loss);
@@ -144,13 +144,13 @@ struct PipelineCell {
   ZeroStage zero = ZeroStage::optimizer;
 };
 
-gpt::TrainerOptions options_of(const PipelineCell& cell) {
-  gpt::TrainerOptions options = options_of(cell.cell);
+TrainingOptions options_of(const PipelineCell& cell) {
+  TrainingOptions options = options_of(cell.cell);
   const bool two_chunks = cell.schedule == ScheduleKind::interleaved || cell.schedule == ScheduleKind::zb_v;
   options.model.layers = cell.cell.layout.pipeline * (two_chunks ? 2 : 1) + 1;
   options.global_batch = 4L * cell.cell.layout.data;
-  options.pipeline.schedule_name = name(cell.schedule);
-  options.pipeline.virtual_stages = two_chunks ? 2 : 1;
+  options.stages.schedule_name = name(cell.schedule);
+  options.stages.virtual_stages = two_chunks ? 2 : 1;
   options.sharding.zero = cell.zero;
   return options;
 }
@@ -182,7 +182,7 @@ INSTANTIATE_TEST_SUITE_P(Schedules, PipelinesOnGpus, testing::ValuesIn(pipeline_
 
 TEST_P(PipelinesOnGpus, HaveTheBitsOfTheHostWithOverlapAndWithout) {
   const Cell& cell = GetParam().cell;
-  gpt::TrainerOptions options = options_of(GetParam());
+  TrainingOptions options = options_of(GetParam());
   const std::vector<Trained> expected = train_in(run_threads, cell, options);
   for (const bool overlap : {true, false}) {
     options.sharding.overlap = overlap;
@@ -201,7 +201,7 @@ TEST(PipelinesOnGpusControl, NeedTheWaitsOfStreams) {
   GTEST_SKIP() << "the control is the race that it would find";
 #endif
   const PipelineCell cell{{{1, 1, 2}, DType::f32, false}, ScheduleKind::one_forward_one_backward};
-  const gpt::TrainerOptions options = options_of(cell);
+  const TrainingOptions options = options_of(cell);
   const std::vector<Trained> expected = train_in(run_threads, cell.cell, options);
   const std::vector<Trained> actual =
       train_in(on_gpus(false, {.longest_delay_us = 100, .ignores_waits = true}), cell.cell, options);
@@ -214,7 +214,7 @@ TEST(TrainingOnGpusControl, NeedsTheWaitsOfStreams) {
   GTEST_SKIP() << "the control is the race that it would find";
 #endif
   const Cell cell{{2, 1}, DType::f32, false};
-  const gpt::TrainerOptions options = options_of(cell);
+  const TrainingOptions options = options_of(cell);
   const std::vector<Trained> expected = train_in(run_threads, cell, options);
   const std::vector<Trained> actual =
       train_in(on_gpus(false, {.longest_delay_us = 100, .ignores_waits = true}), cell, options);

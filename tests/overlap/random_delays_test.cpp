@@ -13,7 +13,7 @@
 #include <random>
 #include <vector>
 
-#include "overlap/planner/random_steps.hpp"
+#include "planning/step/random_steps.hpp"
 #include "stretto/stretto.hpp"
 #include "support/random_interruptions.hpp"
 #include "support/variables.hpp"

@@ -1,14 +1,14 @@
 // GPT-2's byte pair encoding on a small vocabulary: pieces, merges, bytes that are no UTF-8, and vocabularies that will not
 // do.
 #ifdef STRETTO_HAVE_PCRE2
-#include "bpe/bpe_tokenizer.hpp"
+#include "apps/tokenize/bpe/bpe_tokenizer.hpp"
 
 #include <gmock/gmock.h>
 
 #include <random>
 
-#include "bpe/pieces.hpp"
-#include "data/token_writer.hpp"
+#include "apps/tokenize/bpe/pieces.hpp"
+#include "apps/train/data/token_writer.hpp"
 #include "stretto/error.hpp"
 #include "support/error.hpp"
 #include "support/temporary_directory.hpp"
@@ -22,7 +22,7 @@ using testing::HasSubstr;
 
 std::vector<std::string> gpt2_pieces(std::string_view text) {
   std::vector<std::string> result;
-  gpt::Pieces pieces(text);
+  apps::Pieces pieces(text);
   for (std::string_view piece = pieces.next(); !piece.empty(); piece = pieces.next()) result.emplace_back(piece);
   return result;
 }
@@ -63,7 +63,7 @@ class SmallVocabulary {
     add("<|endoftext|>");
   }
 
-  gpt::BpeTokenizer tokenizer() const {
+  apps::BpeTokenizer tokenizer() const {
     return {directory.write("encoder.json", json()), directory.write("vocab.bpe", merges)};
   }
   std::string json() const { return "{" + tokens + "}"; }
@@ -95,7 +95,7 @@ enum SmallToken : std::int32_t { ab = 256, bc, abc, space_ab, xx, end_of_text };
 
 TEST(Bpe, MergesTheLowestRankFirst) {
   const SmallVocabulary vocabulary;
-  gpt::BpeTokenizer tokenizer = vocabulary.tokenizer();
+  apps::BpeTokenizer tokenizer = vocabulary.tokenizer();
   EXPECT_THAT(tokenizer.encode("abc"), ElementsAre(abc));
   EXPECT_THAT(tokenizer.encode("bc"), ElementsAre(bc));
   EXPECT_THAT(tokenizer.encode("bbcab"), ElementsAre('b', bc, ab));
@@ -112,7 +112,7 @@ TEST(Bpe, MergesTheLowestRankFirst) {
 
 TEST(Bpe, BringsAnyBytesBack) {
   const SmallVocabulary vocabulary;
-  gpt::BpeTokenizer tokenizer = vocabulary.tokenizer();
+  apps::BpeTokenizer tokenizer = vocabulary.tokenizer();
   std::mt19937 random(7);
   for (int turn = 0; turn < 200; ++turn) {
     std::string text;
@@ -153,14 +153,14 @@ TEST(Bpe, RefusesWhatIsNoVocabulary) {
 TEST(TokenWriter, WritesWhatTokenFileReads) {
   const TemporaryDirectory directory;
   const std::vector<std::int32_t> tokens = {50256, 1, 2, 3};
-  const auto written = [&](gpt::DataFormat format, std::int64_t vocabulary) {
-    gpt::TokenWriter writer(directory / "x.bin", format, vocabulary);
+  const auto written = [&](apps::DataFormat format, std::int64_t vocabulary) {
+    apps::TokenWriter writer(directory / "x.bin", format, vocabulary);
     writer.write(tokens);
     writer.end_document();
     writer.write(std::span(tokens).first(2));
     EXPECT_FALSE(std::filesystem::exists(directory / "x.bin")) << "it is not complete";
     writer.finish();
-    const gpt::TokenFile file = gpt::TokenFile::open(directory / "x.bin", format);
+    const apps::TokenFile file = apps::TokenFile::open(directory / "x.bin", format);
     std::vector<std::int32_t> read(6);
     EXPECT_EQ(file.size(), 6);
     file.read(0, 6, vocabulary, read.data());
@@ -169,15 +169,15 @@ TEST(TokenWriter, WritesWhatTokenFileReads) {
     std::filesystem::remove(directory / "x.bin");
     return description;
   };
-  using gpt::DataFormat;
+  using apps::DataFormat;
   EXPECT_THAT(written(DataFormat::llmc, 50257), HasSubstr("llm.c, 6 tokens of 16 bits"));
   EXPECT_THAT(written(DataFormat::nanogpt, 50257), HasSubstr("nanogpt, 6 tokens of 16 bits"));
   EXPECT_THAT(written(DataFormat::megatron, 50257), HasSubstr("megatron, 6 tokens of 16 bits"));
   EXPECT_THAT(written(DataFormat::megatron, 100000), HasSubstr("megatron, 6 tokens of 32 bits"));
-  EXPECT_THROW(gpt::TokenWriter(directory / "y.bin", DataFormat::llmc, 100000), stretto::Error);
-  EXPECT_THROW(gpt::TokenWriter(directory / "y.bin", DataFormat::bytes, 256), stretto::Error);
-  EXPECT_THROW(gpt::TokenWriter(directory / "nowhere/y.bin", DataFormat::llmc, 256), stretto::Error);
-  gpt::TokenWriter(directory / "abandoned.bin", DataFormat::llmc, 256).write(std::span(tokens));
+  EXPECT_THROW(apps::TokenWriter(directory / "y.bin", DataFormat::llmc, 100000), stretto::Error);
+  EXPECT_THROW(apps::TokenWriter(directory / "y.bin", DataFormat::bytes, 256), stretto::Error);
+  EXPECT_THROW(apps::TokenWriter(directory / "nowhere/y.bin", DataFormat::llmc, 256), stretto::Error);
+  apps::TokenWriter(directory / "abandoned.bin", DataFormat::llmc, 256).write(std::span(tokens));
   std::filesystem::remove(directory / "x.idx");
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
 }

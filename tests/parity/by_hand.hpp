@@ -89,19 +89,19 @@ class FaultyUse : public ParameterUse {
   Tensor right_;
 };
 
-// Rank `world.rank()`'s trace of gpt::Trainer's steps, without clipping. Gradients are those of the first steps.
-inline Trace train_by_hand(const Communicator& world, Layout layout, const gpt::TrainerOptions& options,
-                           const Fault& fault = {}, std::int64_t steps = trained_steps) {
+// Rank `world.rank()`'s trace of Trainer's steps, without clipping. Gradients are those of the first steps.
+inline Trace train_by_hand(const Communicator& world, Layout layout, const TrainingOptions& options, const Fault& fault = {},
+                           std::int64_t steps = trained_steps) {
   const Mesh mesh(world, layout.mesh());
   const std::int64_t slots = options.global_batch / layout.data;
-  const Schedule schedule = options.pipeline.schedule(layout.pipeline, slots / options.micro_batch);
-  const TensorParallel tensor_parallel = options.tensor_parallel(mesh, Stream::inline_());
+  const Schedule schedule = options.stages.schedule(layout.pipeline, slots / options.micro_batch);
+  const TensorParallel tensor_parallel = options.on(mesh.shape()).tensor_parallel(mesh, Stream::inline_());
   Parameters parameters;
   std::shared_ptr<const AttentionCore> attention =
-      std::make_shared<FaultyAttention>(options.sequence.attention(mesh, false), fault);
+      std::make_shared<FaultyAttention>(options.on(mesh.shape()).attention(mesh, false), fault);
   if (fault.around_attention) attention = fault.around_attention(attention);
-  const gpt::Model model(parameters, options.model, tensor_parallel, options.recompute,
-                         options.pipeline.cut(options.model, schedule, mesh.rank(Axis::pipeline)), attention);
+  const Decoder model(parameters, options.model, tensor_parallel, options.recompute,
+                      options.stages.cut(options.model, schedule, mesh.rank(Axis::pipeline)), attention);
   Pipeline pipeline(mesh.over(Axis::pipeline), schedule,
                     {.tensor = tensor_parallel.has_own_rows() ? Communicator() : tensor_parallel.group});
   if (fault.in_records) fault.in_records(parameters);
@@ -111,8 +111,7 @@ inline Trace train_by_hand(const Communicator& world, Layout layout, const gpt::
   FaultyUse use(sharded, fault);
   const auto length = static_cast<std::size_t>(options.model.sequence);
   const std::vector<std::int64_t> positions =
-      options.sequence.division(mesh.shape())
-          .positions(options.model.sequence, mesh.rank(Axis::ring), mesh.rank(Axis::ulysses));
+      options.on(mesh.shape()).division().positions(options.model.sequence, mesh.rank(Axis::ring), mesh.rank(Axis::ulysses));
   Trace trace;
   for (std::int64_t step = 0; step < steps; ++step) {
     std::vector<std::int32_t> tokens, targets;
@@ -125,15 +124,15 @@ inline Trace train_by_hand(const Communicator& world, Layout layout, const gpt::
       }
     }
     const auto mean_over = static_cast<double>(options.global_batch * options.model.sequence);
-    gpt::Microbatches microbatches(model, use, gpt::Batch::of(tokens, targets, positions), options.micro_batch,
-                                   1 / mean_over, [&] { sharded.end_microbatch(); });
+    Microbatches microbatches(model, use, Batch::of(tokens, targets, positions), options.micro_batch, 1 / mean_over,
+                              [&] { sharded.end_microbatch(); });
     FaultyStage stage(microbatches, fault);
     sharded.begin_step();
     pipeline.run(stage, model.message(options.micro_batch * static_cast<std::int64_t>(positions.size())),
                  options.sharding.dtype);
     sharded.finish_sums();
     double loss = 0;
-    for (const gpt::Model::Loss& each : microbatches.losses()) loss += each.loss() / mean_over;
+    for (const Decoder::Loss& each : microbatches.losses()) loss += each.loss() / mean_over;
     if (fault.in_sums) fault.in_sums(sharded);
     world.all_reduce(&loss, &loss, 1, DType::f64, ReduceOp::sum, Stream::inline_()).wait();
     trace.losses.push_back(loss / layout.tensor);

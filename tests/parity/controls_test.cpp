@@ -11,8 +11,8 @@ class Controls : public testing::TestWithParam<ZeroStage> {
  protected:
   static constexpr Layout layout{2, 2};
 
-  static gpt::TrainerOptions options(ZeroStage stage) {
-    gpt::TrainerOptions result = tiny(layout);
+  static TrainingOptions options(ZeroStage stage) {
+    TrainingOptions result = tiny(layout);
     result.clip_norm = 0;
     result.sharding.zero = stage;
     return result;
@@ -20,7 +20,7 @@ class Controls : public testing::TestWithParam<ZeroStage> {
 
   // Compares the trace of rank 1, the second of a tensor-parallel pair, of a model trained with the fault.
   static Comparison with(const Fault& fault) {
-    gpt::TrainerOptions one = options(ZeroStage::none);
+    TrainingOptions one = options(ZeroStage::none);
     const Trace expected = train({1, 1}, one).front();
     Comparison result;
     run_threads(layout.ranks(), [&](const Communicator& world) {

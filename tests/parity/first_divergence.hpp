@@ -89,7 +89,7 @@ class Observations {
 class ObservedAttention final : public AttentionCore {
  public:
   ObservedAttention(std::shared_ptr<const AttentionCore> core, Observations& to, const Mesh& mesh,
-                    const gpt::TrainerOptions& options, const Schedule& schedule)
+                    const TrainingOptions& options, const Schedule& schedule)
       : core_(std::move(core)), to_(to), mesh_(mesh), options_(options), schedule_(schedule) {}
 
   void begin(const Action& action) const {
@@ -116,14 +116,15 @@ class ObservedAttention final : public AttentionCore {
  private:
   void put(Observed what, const Tensor& piece, const Shape& shape, int parts) const {
     const int part = schedule_.part_of(mesh_.rank(Axis::pipeline), action_.chunk);
-    const gpt::ModelCut cut = options_.pipeline.cut(options_.model, schedule_, mesh_.rank(Axis::pipeline));
+    const ModelCut cut = options_.cut(schedule_, mesh_.rank(Axis::pipeline));
     std::int64_t layer = 0;
     for (int before = 0; before < part; ++before) layer += cut.blocks[static_cast<std::size_t>(before)];
     Observations::Place place{.what = what};
     layer += place.is_backward() ? cut.blocks[static_cast<std::size_t>(part)] - 1 - calls_ : calls_;
     place.layer = static_cast<int>(layer);
     const std::vector<std::int64_t> positions =
-        options_.sequence.division(mesh_.shape())
+        options_.on(mesh_.shape())
+            .division()
             .positions(options_.model.sequence, mesh_.rank(Axis::ring), mesh_.rank(Axis::ulysses));
     const std::int64_t first_sequence =
         options_.global_batch / mesh_.size(Axis::data) * mesh_.rank(Axis::data) + action_.microbatch * options_.micro_batch;
@@ -138,18 +139,18 @@ class ObservedAttention final : public AttentionCore {
   std::shared_ptr<const AttentionCore> core_;
   Observations& to_;
   const Mesh& mesh_;
-  const gpt::TrainerOptions& options_;
+  const TrainingOptions& options_;
   const Schedule& schedule_;
   mutable Action action_;
   mutable int calls_ = 0;
 };
 
 // Trains one step with a fault, and says where it begins to differ from one rank's without.
-inline std::string first_divergence(Layout layout, const gpt::TrainerOptions& options, const Fault& fault = {}) {
-  const auto observe = [](Layout on, const gpt::TrainerOptions& as, const Fault& wrong, Observations& to) {
+inline std::string first_divergence(Layout layout, const TrainingOptions& options, const Fault& fault = {}) {
+  const auto observe = [](Layout on, const TrainingOptions& as, const Fault& wrong, Observations& to) {
     run_threads(on.ranks(), [&](const Communicator& world) {
       const Mesh mesh(world, on.mesh());
-      const Schedule schedule = as.pipeline.schedule(on.pipeline, as.global_batch / as.micro_batch / on.data);
+      const Schedule schedule = as.stages.schedule(on.pipeline, as.global_batch / as.micro_batch / on.data);
       std::shared_ptr<const ObservedAttention> core;
       Fault with = wrong;
       with.around_attention = [&](std::shared_ptr<const AttentionCore> inner) {

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "../device/test_device.hpp"
-#include "hf/hf_config.hpp"
-#include "hf/hf_weights.hpp"
+#include "apps/train/hf/hf_config.hpp"
+#include "apps/train/hf/hf_weights.hpp"
 #include "layers/checkpoint/files/safetensors.hpp"
 #include "parity.hpp"
 #include "support/error.hpp"
@@ -18,10 +18,10 @@
 namespace parity {
 namespace {
 
-const gpt::ModelShape hf_shape{.layers = 2, .hidden = 32, .heads = 4, .sequence = 16, .vocabulary = 65};
+const ModelShape hf_shape{.layers = 2, .hidden = 32, .heads = 4, .sequence = 16, .vocabulary = 65};
 
-gpt::TrainerOptions hf_options(const gpt::ModelShape& shape = hf_shape, ZeroStage zero = ZeroStage::optimizer) {
-  gpt::TrainerOptions options;
+TrainingOptions hf_options(const ModelShape& shape = hf_shape, ZeroStage zero = ZeroStage::optimizer) {
+  TrainingOptions options;
   options.model = shape;
   options.sharding.zero = zero;
   options.micro_batch = 1;
@@ -70,7 +70,7 @@ HfTensors reference_tensors(const SafetensorsReader& file, bool transposes = tru
 class HfDirectory {
  public:
   explicit HfDirectory(bool transposes = true) : tensors(reference_tensors(reference, transposes)) {
-    config = nlohmann::json::parse(gpt::hf_config_text(hf_shape, 50256));
+    config = nlohmann::json::parse(apps::hf_config_text(hf_shape, 50256));
   }
   std::string write() const {
     directory.write("config.json", config.dump());
@@ -78,7 +78,7 @@ class HfDirectory {
     return directory.path();
   }
   std::string error() const {
-    const std::string sentence = sentence_of([&] { gpt::check_hf_weights(write(), hf_shape); });
+    const std::string sentence = sentence_of([&] { apps::check_hf_weights(write(), hf_shape); });
     if (!sentence.empty()) {
       EXPECT_THAT(sentence, testing::AllOf(testing::EndsWith("."), testing::HasSubstr(directory.path())));
     }
@@ -92,18 +92,18 @@ class HfDirectory {
   const TemporaryDirectory directory;
 };
 
-void begin_with(gpt::Trainer& trainer, const std::string& directory) {
-  gpt::load_hf(trainer, directory);
+void begin_with(Trainer& trainer, const std::string& directory) {
+  apps::load_hf(trainer, directory);
   trainer.optimizer().restore(0);
 }
 
 // The largest difference between the logits of some sequences and the expected ones.
-double logits_error(const Communicator& world, const MeshShape& mesh, const gpt::TrainerOptions& options,
+double logits_error(const Communicator& world, const MeshShape& mesh, const TrainingOptions& options,
                     const std::string& directory, const std::vector<std::int32_t>& tokens,
                     const std::vector<double>& expected) {
-  gpt::Trainer trainer(Mesh(world, mesh), options);
+  Trainer trainer(Mesh(world, mesh), options);
   begin_with(trainer, directory);
-  const Tensor logits = trainer.logits(gpt::Batch::of(tokens, {}, options.model.sequence));
+  const Tensor logits = trainer.logits(Batch::of(tokens, {}, options.model.sequence));
   if (!logits) return 0;  // of another stage
   double error = 0;
   const std::int64_t columns = logits.columns();
@@ -130,8 +130,7 @@ TEST(HfModels, GiveTheLogitsOfPyTorch) {
   for (const MeshShape mesh :
        {MeshShape{}, {{Axis::tensor, 2}}, {{Axis::tensor, 2}, {Axis::data, 2}}, {{Axis::pipeline, 2}}}) {
     run_threads(static_cast<int>(mesh.ranks()), [&](const Communicator& world) {
-      const gpt::TrainerOptions options =
-          hf_options(hf_shape, mesh[Axis::data] > 1 ? ZeroStage::values : ZeroStage::optimizer);
+      const TrainingOptions options = hf_options(hf_shape, mesh[Axis::data] > 1 ? ZeroStage::values : ZeroStage::optimizer);
       EXPECT_LT(logits_error(world, mesh, options, path, tokens, expected), 1e-5);
     });
   }
@@ -146,8 +145,8 @@ TEST(HfModels, GiveTheLogitsOfTransformers) {
   const char* const directory = std::getenv("HF_REFERENCE");
   if (directory == nullptr) GTEST_SKIP() << "HF_REFERENCE names no directory of transformers'; ./dev interchange makes one";
   const SafetensorsReader file(std::string(directory) + "/reference.safetensors");
-  const gpt::ModelShape shape = gpt::read_hf_config(directory);
-  gpt::check_hf_weights(directory, shape);
+  const ModelShape shape = apps::read_hf_config(directory);
+  apps::check_hf_weights(directory, shape);
   run_threads(2, [&](const Communicator& world) {
     EXPECT_LT(logits_error(world, {{Axis::tensor, 2}}, hf_options(shape), directory,
                            numbers_of<std::int32_t>(file, "inputs"), numbers_of<double>(file, "logits")),
@@ -188,7 +187,7 @@ TEST(HfModels, MayLieInSeveralFiles) {
   write_tensors(whole.directory / "b.safetensors", second);
   std::filesystem::remove(whole.directory / "model.safetensors");
   whole.directory.write("model.safetensors.index.json", nlohmann::json{{"weight_map", map}}.dump());
-  gpt::check_hf_weights(whole.directory.path(), hf_shape);
+  apps::check_hf_weights(whole.directory.path(), hf_shape);
   run_threads(1, [&](const Communicator& world) {
     EXPECT_LT(
         logits_error(world, {}, hf_options(), whole.directory.path(), numbers_of<std::int32_t>(whole.reference, "inputs"),
@@ -201,7 +200,7 @@ TEST(HfModels, MayLieInSeveralFiles) {
     map["transformer.wte.weight"] = elsewhere;
     whole.directory.write("inner/model.safetensors.index.json", nlohmann::json{{"weight_map", map}}.dump());
     try {
-      gpt::check_hf_weights(whole.directory / "inner", hf_shape);
+      apps::check_hf_weights(whole.directory / "inner", hf_shape);
       ADD_FAILURE() << elsewhere << " was taken";
     } catch (const Error& error) {
       EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr(fmt::format("'{}'", elsewhere)),
@@ -214,7 +213,7 @@ TEST(HfModels, MayLieInSeveralFiles) {
 TEST(HfModels, AreCutToShorterSequences) {
   const HfDirectory whole;
   const std::string path = whole.write();
-  gpt::ModelShape cut = hf_shape;
+  ModelShape cut = hf_shape;
   cut.sequence = 5;
   const auto all_tokens = numbers_of<std::int32_t>(whole.reference, "inputs");
   const auto logits = numbers_of<double>(whole.reference, "logits");
@@ -224,7 +223,7 @@ TEST(HfModels, AreCutToShorterSequences) {
   });
 }
 
-gpt::FillSlot any_tokens() {
+FillSlot any_tokens() {
   return [](std::int64_t slot, std::int32_t* tokens, std::int32_t* targets) {
     for (std::int64_t i = 0; i < 16; ++i) {
       tokens[i] = static_cast<std::int32_t>((slot * 7 + i * 5) % 65);
@@ -238,16 +237,16 @@ std::string exported(const MeshShape& mesh, ZeroStage zero, DType dtype, int ste
   const TemporaryDirectory directory;
   const std::string to = directory / "model";
   run_threads(static_cast<int>(mesh.ranks()), [&](const Communicator& world) {
-    gpt::TrainerOptions options = hf_options(hf_shape, zero);
+    TrainingOptions options = hf_options(hf_shape, zero);
     options.sharding.dtype = dtype;
-    gpt::Trainer trainer(Mesh(world, mesh), options);
+    Trainer trainer(Mesh(world, mesh), options);
     begin_with(trainer, from);
     for (int step = 0; step < steps; ++step) trainer.step(any_tokens(), 1e-3);
-    gpt::export_hf(trainer, to, {});
+    apps::export_hf(trainer, to, {});
   });
-  EXPECT_EQ(gpt::read_hf_config(to).hidden, 32);
+  EXPECT_EQ(apps::read_hf_config(to).hidden, 32);
   EXPECT_FALSE(std::filesystem::exists(to + ".unfinished"));
-  gpt::check_hf_weights(to, hf_shape);
+  apps::check_hf_weights(to, hf_shape);
   return text_in(to + "/model.safetensors");
 }
 
@@ -285,28 +284,28 @@ TEST(HfModels, ComeBackFromAnyLayout) {
 TEST(HfExports, AreCompleteOrAbsent) {
   const HfDirectory reference;
   const std::string from = reference.write();
-  EXPECT_THROW(gpt::check_hf_export(from), Error);
-  EXPECT_NO_THROW(gpt::check_hf_export(from + "/nothing/deep"));
+  EXPECT_THROW(apps::check_hf_export(from), Error);
+  EXPECT_NO_THROW(apps::check_hf_export(from + "/nothing/deep"));
   EXPECT_FALSE(std::filesystem::exists(from + "/nothing"));  // what it tries leaves nothing
-  EXPECT_THROW(gpt::check_hf_export("/proc/nothing"), Error);
+  EXPECT_THROW(apps::check_hf_export("/proc/nothing"), Error);
   std::filesystem::create_symlink("loop", from + "/loop");
   std::filesystem::create_symlink(from + "/config.json/model", from + "/dangling");
   reference.directory.write("empty", "");
   for (const char* const name : {"/loop", "/dangling", "/empty"})
-    EXPECT_THROW(gpt::check_hf_export(from + name), Error) << name;
+    EXPECT_THROW(apps::check_hf_export(from + name), Error) << name;
   std::filesystem::create_symlink("behind/a_link", from + "/link");
-  gpt::check_hf_export(from + "/link");
+  apps::check_hf_export(from + "/link");
   reference.directory.write("file", "in the way");
   run_threads(1, [&](const Communicator& world) {
-    gpt::Trainer trainer(Mesh(world, {}), hf_options());
-    EXPECT_THROW(gpt::export_hf(trainer, from, {}), Error);
-    EXPECT_THROW(gpt::export_hf(trainer, from + "/file/model", {}), Error);
-    EXPECT_THROW(gpt::export_hf(trainer, from + "/model", {from + "/missing", from + "/missing", {}}), Error);
-    gpt::export_hf(trainer, from + "/with_a_slash//", {});
-    gpt::export_hf(trainer, from + "/link", {});
+    Trainer trainer(Mesh(world, {}), hf_options());
+    EXPECT_THROW(apps::export_hf(trainer, from, {}), Error);
+    EXPECT_THROW(apps::export_hf(trainer, from + "/file/model", {}), Error);
+    EXPECT_THROW(apps::export_hf(trainer, from + "/model", {from + "/missing", from + "/missing", {}}), Error);
+    apps::export_hf(trainer, from + "/with_a_slash//", {});
+    apps::export_hf(trainer, from + "/link", {});
   });
-  gpt::check_hf_weights(from + "/behind/a_link", hf_shape);
-  gpt::check_hf_weights(from + "/with_a_slash", hf_shape);
+  apps::check_hf_weights(from + "/behind/a_link", hf_shape);
+  apps::check_hf_weights(from + "/with_a_slash", hf_shape);
   EXPECT_FALSE(std::filesystem::exists(from + "/model"));
   EXPECT_FALSE(std::filesystem::exists(from + "/model.unfinished"));
   EXPECT_FALSE(std::filesystem::exists(from + ".unfinished"));
@@ -347,8 +346,8 @@ TEST(HfErrors, NameWhatIsWrong) {
               testing::AllOf(HasSubstr("mlp.c_fc.weight"), HasSubstr("[128, 32]"), HasSubstr("[32, 128]")));
   const HfDirectory empty;
   empty.directory.write("config.json", empty.config.dump());
-  EXPECT_THROW(gpt::check_hf_weights(empty.directory.path(), hf_shape), Error);
-  EXPECT_THROW(gpt::read_hf_config(empty.directory / "nowhere"), Error);
+  EXPECT_THROW(apps::check_hf_weights(empty.directory.path(), hf_shape), Error);
+  EXPECT_THROW(apps::read_hf_config(empty.directory / "nowhere"), Error);
 }
 
 }  // namespace

@@ -2,8 +2,8 @@
 // rank. The controls show that each comparison can fail.
 #include <gmock/gmock.h>
 
+#include "apps/train/run/sampling.hpp"
 #include "by_hand.hpp"
-#include "sampling.hpp"
 #include "support/tiers.hpp"
 
 namespace parity {
@@ -16,11 +16,13 @@ struct SequenceCell {
   ZeroStage zero = ZeroStage::optimizer;
 };
 
-gpt::TrainerOptions options_of(const SequenceCell& cell) {
+TrainingOptions options_of(const SequenceCell& cell) {
   const Layout& layout = cell.layout;
-  gpt::TrainerOptions options = tiny({.data = layout.data, .tensor = layout.tensor * layout.ulysses});
-  options.sequence = {.divides_rows = layout.tensor > 1, .layout = cell.places, .mask = attention_mask_from_text(cell.mask)};
-  const std::int64_t multiple = options.sequence.division(layout.mesh()).multiple();
+  TrainingOptions options = tiny({.data = layout.data, .tensor = layout.tensor * layout.ulysses});
+  options.divides_rows = layout.tensor > 1;
+  options.sequence_layout = cell.places;
+  options.mask = attention_mask_from_text(cell.mask);
+  const std::int64_t multiple = options.on(layout.mesh()).division().multiple();
   options.model.sequence = (23 / multiple + 1) * multiple;
   options.micro_batch = 2;
   options.global_batch = 4L * layout.data;
@@ -33,7 +35,7 @@ gpt::TrainerOptions options_of(const SequenceCell& cell) {
 // A rank computes the same heads from the same tokens, only elsewhere.
 TEST(LongSequencesBits, UlyssesHasThoseOfOneRank) {
   const SequenceCell cell{{.ulysses = 2}};
-  const gpt::TrainerOptions options = options_of(cell);
+  const TrainingOptions options = options_of(cell);
   const Trace& expected = of_one_rank(options);
   for (const Trace& trace : train(cell.layout, options)) EXPECT_EQ(trace.losses[0], expected.losses[0]);
 }
@@ -43,11 +45,11 @@ TEST(LongSequencesSample, IsThatOfOneRank) {
     std::string text;
     run_threads(layout.ranks(), [&](const Communicator& world) {
       SequenceCell cell{layout};
-      gpt::TrainerOptions options = options_of({{.ring = 2, .ulysses = 2}});
+      TrainingOptions options = options_of({{.ring = 2, .ulysses = 2}});
       options.global_batch = 4;
-      options.sequence.divides_rows = false;
-      gpt::Trainer trainer(Mesh(world, layout.mesh()), options);
-      const std::string own = gpt::sample(trainer, "\1\2\3", {.length = 40});
+      options.divides_rows = false;
+      Trainer trainer(Mesh(world, layout.mesh()), options);
+      const std::string own = apps::sample(trainer, "\1\2\3", {.length = 40});
       if (world.rank() == layout.ranks() - 1) text = own;
     });
     return text;
@@ -62,7 +64,7 @@ class LongSequenceControls : public testing::Test {
  protected:
   static Comparison with(const Fault& fault) {
     const SequenceCell cell{{.tensor = 2, .ring = 2}};
-    const gpt::TrainerOptions options = options_of(cell);
+    const TrainingOptions options = options_of(cell);
     const Trace& expected = of_one_rank(options);
     Comparison result;
     run_threads(cell.layout.ranks(), [&](const Communicator& world) {

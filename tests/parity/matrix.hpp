@@ -33,19 +33,19 @@ inline std::string text_of(const MatrixCell& cell) {
 }
 
 // Layers do not divide evenly into the parts of a model. Units are small, so that there are several.
-inline gpt::TrainerOptions options_of(const MatrixCell& cell, DType dtype = DType::f64) {
+inline TrainingOptions options_of(const MatrixCell& cell, DType dtype = DType::f64) {
   const Layout& layout = cell.layout;
-  gpt::TrainerOptions options = tiny({.tensor = layout.tensor * layout.ulysses}, dtype);
+  TrainingOptions options = tiny({.tensor = layout.tensor * layout.ulysses}, dtype);
   options.model.layers = layout.pipeline > 1 ? layout.pipeline * usual_chunks(cell.schedule) + 1 : 2;
-  options.sequence = {.divides_rows = cell.own_rows,
-                      .keeps_gathered = cell.keeps_gathered,
-                      .layout = cell.places,
-                      .mask = attention_mask_from_text(cell.mask)};
-  const std::int64_t multiple = options.sequence.division(layout.mesh()).multiple();
+  options.divides_rows = cell.own_rows;
+  options.keeps_gathered = cell.keeps_gathered;
+  options.sequence_layout = cell.places;
+  options.mask = attention_mask_from_text(cell.mask);
+  const std::int64_t multiple = options.on(layout.mesh()).division().multiple();
   options.model.sequence = (15 / multiple + 1) * multiple;
   options.micro_batch = cell.micro_batch;
   options.global_batch = std::int64_t{cell.microbatches} * cell.micro_batch * layout.data;
-  options.pipeline.schedule_name = name(cell.schedule);
+  options.stages.schedule_name = name(cell.schedule);
   options.sharding.zero = cell.zero;
   options.sharding.unit_bytes = std::size_t{64} << 10;
   options.recompute = cell.recompute;
@@ -71,7 +71,7 @@ inline std::vector<MatrixCell> matrix_cells(std::vector<std::pair<MatrixCell, st
                         : turn % 2 == 0 || cell.schedule == ScheduleKind::interleaved ? pipeline
                                                                                       : pipeline + 1;
     cell.micro_batch = 1 + static_cast<int>(turn % 2);
-    const std::string sentence = sentence_of([&] { options_of(cell).check(cell.layout.mesh()); });
+    const std::string sentence = sentence_of([&] { options_of(cell).on(cell.layout.mesh()).check(); });
     if (sentence.empty()) {
       cells.push_back(cell);
     } else if (refused != nullptr) {

@@ -70,11 +70,11 @@ GradientError summed(const Communicator& world, GradientError error) {
 
 void expect_as_one_rank(const Communicator& group, const DrawnCell& drawn) {
   const MatrixCell& cell = drawn.cell;
-  const gpt::TrainerOptions options = options_of(cell);
+  const TrainingOptions options = options_of(cell);
   const Trace& expected = of_one_rank(options, steps);
   const Mesh mesh(group, cell.layout.mesh());
   {
-    gpt::Trainer trainer(mesh, options);
+    Trainer trainer(mesh, options);
     const Trace trace = advance(trainer, 0, steps);
     EXPECT_EQ(compare(expected, trace, parity_tolerance, Has::those_of_its_stage).all(), "")
         << text_of(cell) << ", rank " << group.rank();
@@ -87,8 +87,8 @@ void expect_as_one_rank(const Communicator& group, const DrawnCell& drawn) {
 
 MatrixCell control_cell() { return {.layout = {.data = 2, .tensor = 2, .ring = 2}}; }
 
-gpt::TrainerOptions control_options(DType dtype = DType::f64) {
-  gpt::TrainerOptions options = options_of(control_cell(), dtype);
+TrainingOptions control_options(DType dtype = DType::f64) {
+  TrainingOptions options = options_of(control_cell(), dtype);
   options.clip_norm = 0;
   return options;
 }

@@ -38,8 +38,8 @@ struct GradientError {
 };
 
 // One rank's part in the error of the first step's gradients. Collective.
-inline GradientError own_gradient_error(const Mesh& mesh, const gpt::TrainerOptions& options, const Pieces& expected) {
-  gpt::Trainer trainer(mesh, options);
+inline GradientError own_gradient_error(const Mesh& mesh, const TrainingOptions& options, const Pieces& expected) {
+  Trainer trainer(mesh, options);
   const double scale = trainer.compute_gradients(text_of_step(options, 0)).loss_scale;
   GradientError error;
   error.add(pieces_of(trainer, trainer.sharded().whole_gradients()), expected, scale);

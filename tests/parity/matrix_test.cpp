@@ -28,7 +28,7 @@ std::vector<std::string> matrix_divergences(const std::vector<MatrixCell>& cells
   run_threads(layout.ranks(), [&](const Communicator& world) {
     const Mesh mesh(world, layout.mesh());
     for (std::size_t i = 0; i < cells.size(); ++i) {
-      gpt::Trainer trainer(mesh, options_of(cells[i]));
+      Trainer trainer(mesh, options_of(cells[i]));
       const Trace trace = advance(trainer, 0, matrix_steps);
       const std::string text = compare(*expected[i], trace, parity_tolerance, Has::those_of_its_stage).all();
       const std::lock_guard lock(mutex);
@@ -82,7 +82,7 @@ TEST_P(Matrix, EveryCellEqualsOneRank) {
 INSTANTIATE_TEST_SUITE_P(Ranks, Matrix, testing::Range(1, 9));
 
 // Over all ranks of a layout.
-GradientError gradient_error(const MatrixCell& cell, const gpt::TrainerOptions& options, Layout layout) {
+GradientError gradient_error(const MatrixCell& cell, const TrainingOptions& options, Layout layout) {
   const Pieces& expected = of_one_rank(options_of(cell), 1).gradients.front();
   std::mutex mutex;
   GradientError result;
@@ -99,7 +99,7 @@ GradientError gradient_error(const MatrixCell& cell, const gpt::TrainerOptions& 
 TEST(MatrixTypes, ErrAtMostTwiceAsMuchAsOneRank) {
   for (const MatrixCell& cell : sample(matrix_cells(), all_tests() ? 24 : 8)) {
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-      const gpt::TrainerOptions options = options_of(cell, dtype);
+      const TrainingOptions options = options_of(cell, dtype);
       const double alone = gradient_error(cell, on_one_rank(options), {}).relative();
       const double divided = gradient_error(cell, options, cell.layout).relative();
       EXPECT_LE(divided, 2 * alone) << text_of(cell) << ", " << name(dtype) << ", --gtest_random_seed=" << seed_of_the_day();
@@ -143,7 +143,7 @@ TEST_P(MatrixBreakage, FailsTheCellsOfItsAxisAlone) {
     const auto [data, tensor, pipeline, ring, ulysses] = cell.layout;
     if (cell.layout.ranks() > (all_tests() ? 4 : 2) || cell.own_rows != (tensor > 1)) continue;
     if (tried[{data, tensor, pipeline, ring, ulysses}]++ > 0) continue;
-    gpt::TrainerOptions options = options_of(cell);
+    TrainingOptions options = options_of(cell);
     options.clip_norm = 0;
     const Trace& expected = of_one_rank(options);
     std::vector<std::string> texts(static_cast<std::size_t>(cell.layout.ranks()));
@@ -163,7 +163,7 @@ INSTANTIATE_TEST_SUITE_P(Axes, MatrixBreakage,
 
 TEST(FirstDivergence, NamesLayerSequenceAndTensor) {
   MatrixCell cell{.layout = {.tensor = 2, .pipeline = 2}, .own_rows = true, .microbatches = 3};
-  const gpt::TrainerOptions options = options_of(cell);
+  const TrainingOptions options = options_of(cell);
   EXPECT_THAT(first_divergence(cell.layout, options), testing::HasSubstr("All layers agree"));
   // The second part of three layers begins with the third one.
   EXPECT_THAT(first_divergence(cell.layout, options, {.in_stage = with_message_of_another}),

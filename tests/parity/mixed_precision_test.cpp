@@ -10,8 +10,8 @@ class MixedPrecision : public testing::TestWithParam<ZeroStage> {};
 
 constexpr Layout two_by_two{2, 2};
 
-gpt::TrainerOptions in_f16(ZeroStage stage, double scale) {
-  gpt::TrainerOptions options = tiny(two_by_two, DType::f16);
+TrainingOptions in_f16(ZeroStage stage, double scale) {
+  TrainingOptions options = tiny(two_by_two, DType::f16);
   options.sharding.zero = stage;
   options.loss_scale.initial = scale;
   return options;
@@ -22,13 +22,13 @@ TEST_P(MixedPrecision, StepsThatOverflowLeaveNothingBehind) {
   run_threads(two_by_two.ranks(), [](const Communicator& world) {
     const Mesh mesh(world, {{Axis::tensor, two_by_two.tensor}, {Axis::data, two_by_two.data}});
     const double too_large = std::ldexp(1, 26);
-    gpt::Trainer trainer(mesh, in_f16(GetParam(), too_large));
+    Trainer trainer(mesh, in_f16(GetParam(), too_large));
     const Pieces before = pieces_of(trainer, trainer.sharded().whole_values());
     std::int64_t step = 0;
     for (; step < LossScale::most_overflows; ++step) {
       trainer.compute_gradients(text_of_step(trainer.options(), step));  // also a step without an update
       const double scale = trainer.loss_scale().value();
-      const gpt::StepResult result = trainer.step(text_of_step(trainer.options(), step), 3e-3);
+      const StepResult result = trainer.step(text_of_step(trainer.options(), step), 3e-3);
       if (result.updated) break;
       EXPECT_FALSE(std::isfinite(result.gradient_norm));
       EXPECT_TRUE(std::isfinite(result.loss));
@@ -42,7 +42,7 @@ TEST_P(MixedPrecision, StepsThatOverflowLeaveNothingBehind) {
     const Trace rest = advance(trainer, step + 1, 2);
     EXPECT_NE(Comparer(equal_bits).pieces(before, rest.parameters, "the control"), "");
 
-    gpt::Trainer later(mesh, in_f16(GetParam(), trainer.loss_scale().value()));
+    Trainer later(mesh, in_f16(GetParam(), trainer.loss_scale().value()));
     EXPECT_TRUE(later.step(text_of_step(later.options(), step), 3e-3).updated);
     EXPECT_EQ(compare(advance(later, step + 1, 2), rest, equal_bits).all(), "");
   });
@@ -51,7 +51,7 @@ TEST_P(MixedPrecision, StepsThatOverflowLeaveNothingBehind) {
 // With too small a scale, f16 loses most of the gradient.
 TEST_P(MixedPrecision, TheScaleKeepsSmallGradients) {
   const auto norms = [](DType dtype, double scale) {
-    gpt::TrainerOptions options = in_f16(GetParam(), scale);
+    TrainingOptions options = in_f16(GetParam(), scale);
     options.sharding.dtype = dtype;
     return train(two_by_two, options).front().norms;
   };
@@ -69,12 +69,12 @@ INSTANTIATE_TEST_SUITE_P(Stages, MixedPrecision, testing::ValuesIn(zero_stages),
 TEST(LossScaleOfQuantizedGradients, ErrorsFollowIt) {
   run_threads(2, [](const Communicator& world) {
     const Layout two{2, 1};
-    gpt::TrainerOptions options = tiny(two, DType::f16);
+    TrainingOptions options = tiny(two, DType::f16);
     options.sharding.zero = ZeroStage::values;
     options.sharding.qgz = QuantizedFormat::int4;
     options.sharding.qgz_error_feedback = true;
     options.loss_scale = {.initial = std::ldexp(1, 26), .window = 1};
-    gpt::Trainer trainer(Mesh(world, {{Axis::data, 2}}), options);
+    Trainer trainer(Mesh(world, {{Axis::data, 2}}), options);
     const auto largest = [&] {
       double most = 0;
       for (const ErrorFeedback::Entry& entry : trainer.sharded().errors().entries()) {
@@ -84,7 +84,7 @@ TEST(LossScaleOfQuantizedGradients, ErrorsFollowIt) {
     };
     bool updated = false;
     for (std::int64_t step = 0; step < 12; ++step) {
-      const gpt::StepResult result = trainer.step(text_of_step(options, step), 1e-4);
+      const StepResult result = trainer.step(text_of_step(options, step), 1e-4);
       if (!result.updated) {
         EXPECT_EQ(largest(), 0) << "step " << step;
         continue;
@@ -101,7 +101,7 @@ TEST(LossScaleOfQuantizedGradients, ErrorsFollowIt) {
 // Gradients in 16 bits are those of f32 to the precision of the type, and the stages agree on their bits.
 TEST(GradientsIn16Bits, AreThoseOfF32Rounded) {
   for (const DType dtype : {DType::bf16, DType::f16}) {
-    gpt::TrainerOptions options = tiny(two_by_two, dtype);
+    TrainingOptions options = tiny(two_by_two, dtype);
     options.global_batch = two_by_two.data;  // one microbatch: all stages add the same numbers in the same order
     options.clip_norm = 0;
     const std::vector<Trace> wide = train(two_by_two, options);

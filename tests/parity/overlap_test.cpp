@@ -22,7 +22,7 @@ TEST_P(Overlap, ChangesNoBit) {
   };
   // With one gradient in each unit, a gradient that is declared ready too early travels at once and gives wrong bits.
   for (const std::size_t unit_bytes : {std::size_t{1}, std::size_t{16} << 10}) {
-    gpt::TrainerOptions options = tiny(GetParam().layout, GetParam().dtype);
+    TrainingOptions options = tiny(GetParam().layout, GetParam().dtype);
     options.sharding.unit_bytes = unit_bytes;
     const std::vector<Trace> overlapped = train(GetParam().layout, options);
     EXPECT_EQ(divergence(overlapped, train(GetParam().layout, options)), "") << "in another run";
@@ -48,14 +48,14 @@ INSTANTIATE_TEST_SUITE_P(Layouts, Overlap, testing::ValuesIn(cells()), [](const 
 });
 
 // Does not read parameters between steps, so that their gathers are still in flight when the next step begins.
-std::vector<Trace> train_without_a_look(Layout layout, const gpt::TrainerOptions& options) {
+std::vector<Trace> train_without_a_look(Layout layout, const TrainingOptions& options) {
   std::vector<Trace> traces(static_cast<std::size_t>(layout.ranks()));
   run_threads(layout.ranks(), [&](const Communicator& world) {
-    gpt::Trainer trainer(Mesh(world, {{Axis::tensor, layout.tensor}, {Axis::data, layout.data}}), options);
+    Trainer trainer(Mesh(world, {{Axis::tensor, layout.tensor}, {Axis::data, layout.data}}), options);
     Trace& trace = traces[static_cast<std::size_t>(world.rank())];
     const std::uint64_t since = world.ledger().next_sequence();
     for (std::int64_t step = 0; step < 5; ++step) {
-      const gpt::StepResult result = trainer.step(text_of_step(options, step), 3e-3);
+      const StepResult result = trainer.step(text_of_step(options, step), 3e-3);
       trace.losses.push_back(result.loss);
       trace.norms.push_back(result.gradient_norm);
     }
@@ -72,7 +72,7 @@ class ZeroStages : public testing::TestWithParam<Cell> {};
 TEST_P(ZeroStages, AgreeBitForBit) {
   const auto& [layout, dtype] = GetParam();
   for (const int microbatches : {1, 3}) {
-    gpt::TrainerOptions options = tiny(layout, dtype);
+    TrainingOptions options = tiny(layout, dtype);
     options.global_batch = static_cast<std::int64_t>(microbatches) * layout.data;
     std::map<ZeroStage, std::vector<Trace>> traces;
     for (const ZeroStage stage : zero_stages) {
@@ -114,7 +114,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, ZeroStages,
 // The link delivers the parameters later than forward needs them, so forward must wait.
 TEST(ZeroStages, WaitForParametersThatAreLate) {
   for (const ZeroStage stage : {ZeroStage::optimizer, ZeroStage::values}) {
-    gpt::TrainerOptions options = tiny({2, 1}, DType::f32);
+    TrainingOptions options = tiny({2, 1}, DType::f32);
     options.sharding.zero = stage;
     options.sharding.overlap = false;
     const std::vector<Trace> expected = train_without_a_look({2, 1}, options);
@@ -134,7 +134,7 @@ TEST(ZeroStages, WhatIsGatheredWhenIsMeasuredAtStage0) {
   const Variable nodes("STRETTO_RANKS_PER_NODE", "1");
   const Variable links("STRETTO_LINKS", "intra=20MB/s,300us;inter=20MB/s,300us");
   const Layout layout{2, 1};
-  gpt::TrainerOptions options = tiny(layout, DType::f32);
+  TrainingOptions options = tiny(layout, DType::f32);
   options.sharding.zero = ZeroStage::none;
   const auto gathered_values = [](const std::vector<Trace>& traces) {
     return std::ranges::count(traces.front().records, "parameters", &Record::tag);
@@ -162,14 +162,14 @@ class WatchedUse : public ParameterUse {
 class Uses : public testing::Test {
  protected:
   // A model on two tensor-parallel ranks, and one sequence.
-  static void on_ranks(const std::function<void(gpt::Trainer&, const gpt::Batch&)>& body) {
+  static void on_ranks(const std::function<void(Trainer&, const Batch&)>& body) {
     run_threads(2, [&](const Communicator& world) {
-      const gpt::TrainerOptions options = tiny({1, 2});
-      gpt::Trainer trainer(Mesh(world, {{Axis::tensor, 2}}), options);
+      const TrainingOptions options = tiny({1, 2});
+      Trainer trainer(Mesh(world, {{Axis::tensor, 2}}), options);
       std::vector<std::int32_t> tokens(static_cast<std::size_t>(options.model.sequence));
       std::vector<std::int32_t> targets(tokens.size());
       text_of_step(options, 0)(0, tokens.data(), targets.data());
-      body(trainer, gpt::Batch::of(tokens, targets, options.model.sequence));
+      body(trainer, Batch::of(tokens, targets, options.model.sequence));
     });
   }
 };
@@ -177,7 +177,7 @@ class Uses : public testing::Test {
 // Values are NaN outside a use, in both passes, so the loss and the gradients are right only if every read lies within a
 // use. The control: the use of one parameter is not told.
 TEST_F(Uses, EveryReadOfAValueLiesWithinOne) {
-  on_ranks([](gpt::Trainer& trainer, const gpt::Batch& batch) {
+  on_ranks([](Trainer& trainer, const Batch& batch) {
     std::map<std::string, Tensor> values;
     for (const auto& parameter : trainer.parameters().all()) values[parameter->name] = parameter->value.clone();
     const auto run = [&](ParameterUse& use) {
@@ -218,7 +218,7 @@ TEST_F(Uses, EveryReadOfAValueLiesWithinOne) {
 
 // A gradient whose last use has ended may travel at once, so backward must not change it again.
 TEST_F(Uses, GradientsAreLeftAloneAfterTheLast) {
-  on_ranks([](gpt::Trainer& trainer, const gpt::Batch& batch) {
+  on_ranks([](Trainer& trainer, const Batch& batch) {
     Pieces when_ended;
     WatchedUse use;
     use.begins = [](const Parameter&, Pass) {};
@@ -236,8 +236,8 @@ TEST_F(Uses, GradientsAreLeftAloneAfterTheLast) {
 
 // The comparison sees the smallest change of a single number.
 TEST(OverlapControl, FailsOnOneBit) {
-  const gpt::TrainerOptions options = tiny({2, 1}, DType::f32);
-  const auto nudged = train({2, 1}, options, [](gpt::Trainer& trainer) {
+  const TrainingOptions options = tiny({2, 1}, DType::f32);
+  const auto nudged = train({2, 1}, options, [](Trainer& trainer) {
     const Tensor& value = trainer.parameters().all().front()->value;
     value.set(3, std::nextafter(static_cast<float>(value.at(3)), 2.0F));
   });
@@ -245,7 +245,7 @@ TEST(OverlapControl, FailsOnOneBit) {
 }
 
 TEST(Transports, UcxAndSharedMemoryGiveTheSameBits) {
-  const gpt::TrainerOptions options = tiny({2, 2}, DType::f32);
+  const TrainingOptions options = tiny({2, 2}, DType::f32);
   setenv("STRETTO_TRANSPORT", "shm", 1);
   const std::vector<Trace> over_shm = train({2, 2}, options);
   setenv("STRETTO_TRANSPORT", "ucx", 1);
@@ -265,9 +265,9 @@ TEST(Transports, UcxAndSharedMemoryGiveTheSameBits) {
 TEST(Processes, GiveTheSameBitsAsThreads) {
   const TemporaryDirectory directory;
   const std::string path = directory / "losses";
-  const gpt::TrainerOptions options = tiny({2, 1}, DType::f32);
+  const TrainingOptions options = tiny({2, 1}, DType::f32);
   const int status = launch(2, [&](const Communicator& world) {
-    gpt::Trainer trainer(Mesh(world, {{Axis::tensor, 1}, {Axis::data, 2}}), options);
+    Trainer trainer(Mesh(world, {{Axis::tensor, 1}, {Axis::data, 2}}), options);
     const Trace trace = advance(trainer, 0, trained_steps);
     std::ofstream file(path + std::to_string(world.rank()));
     for (std::size_t i = 0; i < trace.losses.size(); ++i)
@@ -288,11 +288,11 @@ TEST(Processes, GiveTheSameBitsAsThreads) {
 // Rounding to 16 bits changes the losses by less than 1%; the control, which does not learn, changes them by more.
 TEST(Bf16, LossesStayNearThoseOfF32) {
   const auto learning = [](Layout layout, DType dtype, bool learns = true) {
-    gpt::TrainerOptions options = tiny(layout, dtype);
+    TrainingOptions options = tiny(layout, dtype);
     options.global_batch = 4;
     std::vector<double> losses;
     run_threads(layout.ranks(), [&](const Communicator& world) {
-      gpt::Trainer trainer(Mesh(world, {{Axis::tensor, layout.tensor}, {Axis::data, layout.data}}), options);
+      Trainer trainer(Mesh(world, {{Axis::tensor, layout.tensor}, {Axis::data, layout.data}}), options);
       std::vector<double> own;
       for (int step = 0; step < 3; ++step) {
         own.push_back(trainer.step(text_of_step(options, step), learns ? 3e-2 : 0).loss);

@@ -11,9 +11,9 @@
 
 #include <fmt/format.h>
 
+#include "stretto/models/trainer.hpp"
 #include "stretto/stretto.hpp"
 #include "support/variables.hpp"
-#include "trainer.hpp"
 
 // Shared by the parity tests: a small model trained on a layout, each rank's trace of it, and the comparison of two traces.
 namespace parity {
@@ -38,8 +38,8 @@ inline const Variable algorithms("STRETTO_ALGO",
 
 // Any tensor-parallel size divides the heads; none above 1 divides the vocabulary of 61 entries. Activations have 12 KiB in
 // f64, so that they travel in shares. Units are small, so that there are several.
-inline gpt::TrainerOptions tiny(Layout layout, DType dtype = DType::f64) {
-  gpt::TrainerOptions options;
+inline TrainingOptions tiny(Layout layout, DType dtype = DType::f64) {
+  TrainingOptions options;
   options.model.layers = 2;
   options.model.heads = (8 + layout.tensor - 1) / layout.tensor * layout.tensor;
   options.model.hidden = 4 * options.model.heads;
@@ -54,7 +54,7 @@ inline gpt::TrainerOptions tiny(Layout layout, DType dtype = DType::f64) {
 }
 
 // Tokens depend only on the global number of their sequence. Small tokens are frequent, so that there is something to learn.
-inline gpt::FillSlot text_of_step(const gpt::TrainerOptions& options, std::int64_t step) {
+inline FillSlot text_of_step(const TrainingOptions& options, std::int64_t step) {
   return [model = options.model, first = step * options.global_batch](std::int64_t slot, std::int32_t* tokens,
                                                                       std::int32_t* targets) {
     const auto token = [&](std::int64_t place) {
@@ -88,7 +88,7 @@ inline Piece piece_of(const Parameter& parameter, const Tensor& tensor) {
 }
 
 // tensors: by parameter.
-inline Pieces pieces_of(const gpt::Trainer& trainer, const std::vector<Tensor>& tensors) {
+inline Pieces pieces_of(const Trainer& trainer, const std::vector<Tensor>& tensors) {
   Pieces pieces;
   for (const auto& parameter : trainer.parameters().all()) {
     if (parameter->is_here) pieces[parameter->name] = piece_of(*parameter, tensors[parameter->index]);
@@ -97,8 +97,8 @@ inline Pieces pieces_of(const gpt::Trainer& trainer, const std::vector<Tensor>& 
 }
 
 // The loss of one batch by the whole model on one stage, whose gradients are added up.
-inline double loss_with_gradients(const gpt::Model& model, const gpt::Batch& batch, double factor, ParameterUse& use) {
-  gpt::Microbatches one(model, use, batch, batch.sequences, factor);
+inline double loss_with_gradients(const Decoder& model, const Batch& batch, double factor, ParameterUse& use) {
+  Microbatches one(model, use, batch, batch.sequences, factor);
   one.compute({ActionKind::forward, 0, 0}, {});
   one.compute({ActionKind::backward, 0, 0}, {});
   return one.losses().front().loss();
@@ -115,11 +115,11 @@ struct Trace {
   std::map<std::string, std::size_t> unit_of;  // by parameter
 };
 
-inline Trace advance(gpt::Trainer& trainer, std::int64_t first_step, std::int64_t steps) {
+inline Trace advance(Trainer& trainer, std::int64_t first_step, std::int64_t steps) {
   Trace trace;
   for (std::int64_t step = first_step; step < first_step + steps; ++step) {
     const std::uint64_t since = trainer.mesh().world().ledger().next_sequence();
-    const gpt::StepResult result = trainer.step(text_of_step(trainer.options(), step), 3e-3);
+    const StepResult result = trainer.step(text_of_step(trainer.options(), step), 3e-3);
     trace.records = trainer.mesh().world().ledger().records(since);
     trace.losses.push_back(result.loss);
     trace.norms.push_back(result.gradient_norm);
@@ -142,11 +142,11 @@ inline Trace advance(gpt::Trainer& trainer, std::int64_t first_step, std::int64_
 inline constexpr std::int64_t trained_steps = 3;
 
 // Trains three steps on ranks that are threads and returns their traces by rank. `prepare` may change the trainer before.
-inline std::vector<Trace> train(Layout layout, const gpt::TrainerOptions& options,
-                                const std::function<void(gpt::Trainer&)>& prepare = {}) {
+inline std::vector<Trace> train(Layout layout, const TrainingOptions& options,
+                                const std::function<void(Trainer&)>& prepare = {}) {
   std::vector<Trace> traces(static_cast<std::size_t>(layout.ranks()));
   run_threads(layout.ranks(), [&](const Communicator& world) {
-    gpt::Trainer trainer(Mesh(world, layout.mesh()), options);
+    Trainer trainer(Mesh(world, layout.mesh()), options);
     if (prepare) prepare(trainer);
     traces[static_cast<std::size_t>(world.rank())] = advance(trainer, 0, trained_steps);
   });
@@ -154,17 +154,18 @@ inline std::vector<Trace> train(Layout layout, const gpt::TrainerOptions& option
 }
 
 // The same training on one rank, which accumulates over the same global batch.
-inline gpt::TrainerOptions on_one_rank(gpt::TrainerOptions options) {
-  options.pipeline = {};
-  options.sequence = {.mask = options.sequence.mask};
+inline TrainingOptions on_one_rank(TrainingOptions options) {
+  options.stages = {};
+  options.divides_rows = options.keeps_gathered = false;
+  options.sequence_layout = SequenceLayout::zigzag;
   options.sharding.zero = ZeroStage::none;
   options.recompute = {};
   return options;
 }
 
 // Its trace; known ones are not trained again.
-inline const Trace& of_one_rank(const gpt::TrainerOptions& options, std::int64_t steps = trained_steps) {
-  const kernels::AttentionMask& mask = options.sequence.mask;
+inline const Trace& of_one_rank(const TrainingOptions& options, std::int64_t steps = trained_steps) {
+  const kernels::AttentionMask& mask = options.mask;
   using Key = std::vector<std::int64_t>;
   static std::map<std::pair<Key, double>, Trace> known;
   const Key key = {options.model.layers,
@@ -179,7 +180,7 @@ inline const Trace& of_one_rank(const gpt::TrainerOptions& options, std::int64_t
   Trace& trace = found.first->second;
   if (found.second) {
     run_threads(1, [&](const Communicator& world) {
-      gpt::Trainer trainer(Mesh(world, {}), on_one_rank(options));
+      Trainer trainer(Mesh(world, {}), on_one_rank(options));
       trace = advance(trainer, 0, steps);
     });
   }

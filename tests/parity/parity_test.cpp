@@ -13,7 +13,7 @@ namespace {
 class Parity : public testing::TestWithParam<Layout> {};
 
 TEST_P(Parity, EqualsOneRankAndSendsWhatTheFormulasSay) {
-  const gpt::TrainerOptions options = tiny(GetParam());
+  const TrainingOptions options = tiny(GetParam());
   const Trace expected = train({1, 1}, options).front();
   for (const double norm : expected.norms) EXPECT_GT(norm, options.clip_norm);
   const std::vector<Trace> traces = train(GetParam(), options);
@@ -41,13 +41,13 @@ INSTANTIATE_TEST_SUITE_P(DataByTensor, Parity, testing::ValuesIn(layouts()),
 class ZeroParity : public testing::TestWithParam<ZeroStage> {};
 
 void equals_one_rank(Layout layout, int microbatches, ZeroStage stage, Recompute level) {
-  gpt::TrainerOptions options = tiny(layout);
+  TrainingOptions options = tiny(layout);
   options.global_batch = static_cast<std::int64_t>(microbatches) * layout.data;
   const Trace expected = train({1, 1}, options).front();
   options.sharding.zero = stage;
   if (stage == ZeroStage::values && layout.data % 2 == 0) options.sharding.hpz_size = 2;
   options.recompute = {.level = level, .partition = level == Recompute::full && layout.tensor > 1};
-  gpt::TrainerOptions of_uses = tiny({1, 1});
+  TrainingOptions of_uses = tiny({1, 1});
   of_uses.recompute.level = level;
   const NamedUses uses = uses_of_a_microbatch(of_uses);
   for (const Trace& trace : train(layout, options)) {
@@ -82,11 +82,11 @@ INSTANTIATE_TEST_SUITE_P(Stages, ZeroParity, testing::ValuesIn(zero_stages),
 TEST(Clipping, BoundsTheNormOfWhatTheOptimizerGets) {
   run_threads(1, [](const Communicator& world) {
     for (const double factor : {0.0, 0.5, 2.0}) {  // 0: no clipping
-      gpt::TrainerOptions options = tiny({1, 1});
-      gpt::Trainer probe(Mesh(world, {{Axis::tensor, 1}, {Axis::data, 1}}), options);
+      TrainingOptions options = tiny({1, 1});
+      Trainer probe(Mesh(world, {{Axis::tensor, 1}, {Axis::data, 1}}), options);
       const double norm = probe.compute_gradients(text_of_step(options, 0)).gradient_norm;
       options.clip_norm = factor * norm;
-      gpt::Trainer trainer(Mesh(world, {{Axis::tensor, 1}, {Axis::data, 1}}), options);
+      Trainer trainer(Mesh(world, {{Axis::tensor, 1}, {Axis::data, 1}}), options);
       EXPECT_DOUBLE_EQ(trainer.step(text_of_step(options, 0), 1e-3).gradient_norm, norm);
       double squares = 0;
       for (const auto& state : trainer.optimizer().states()) {
@@ -101,11 +101,11 @@ TEST(Clipping, BoundsTheNormOfWhatTheOptimizerGets) {
 // The mean is right also when the ranks do not divide the slots evenly.
 TEST(Evaluate, IsTheMeanOverAllSlotsOnAnyLayout) {
   const auto losses = [](Layout layout) {
-    gpt::TrainerOptions options = tiny({1, 1});
+    TrainingOptions options = tiny({1, 1});
     options.global_batch = 6;
     std::vector<double> result(static_cast<std::size_t>(layout.ranks()));
     run_threads(layout.ranks(), [&](const Communicator& world) {
-      gpt::Trainer trainer(Mesh(world, layout.mesh()), options);
+      Trainer trainer(Mesh(world, layout.mesh()), options);
       result[static_cast<std::size_t>(world.rank())] = trainer.evaluate(text_of_step(options, 0), 5);
     });
     return result;
@@ -120,13 +120,13 @@ TEST(Evaluate, IsTheMeanOverAllSlotsOnAnyLayout) {
 
 // Each rank trains alone on its share of the batch, as if gradients were never summed.
 TEST(ParityControl, FailsWithoutTheSumOverDataParallelRanks) {
-  const gpt::TrainerOptions options = tiny({2, 1});
+  const TrainingOptions options = tiny({2, 1});
   const Trace expected = train({1, 1}, options).front();
-  gpt::TrainerOptions share = options;
+  TrainingOptions share = options;
   share.global_batch = options.global_batch / 2;
   run_threads(2, [&](const Communicator& world) {
     const Communicator alone = world.split(world.rank(), 0, "alone");
-    gpt::Trainer trainer(Mesh(alone, {{Axis::tensor, 1}, {Axis::data, 1}}), share);
+    Trainer trainer(Mesh(alone, {{Axis::tensor, 1}, {Axis::data, 1}}), share);
     const Comparison comparison = compare(expected, advance(trainer, 0, trained_steps), parity_tolerance);
     EXPECT_THAT(comparison.loss, testing::HasSubstr("loss[0]"));
     EXPECT_THAT(comparison.norm, testing::HasSubstr("gradient norm[0]"));
@@ -137,9 +137,9 @@ TEST(ParityControl, FailsWithoutTheSumOverDataParallelRanks) {
 
 // Rank 1 adds zeros to the sum of one layer, as if that sum were missing.
 TEST(ParityControl, FailsWithoutTheSumOfOneLayer) {
-  const gpt::TrainerOptions options = tiny({1, 2});
+  const TrainingOptions options = tiny({1, 2});
   const Trace expected = train({1, 1}, options).front();
-  const auto traces = train({1, 2}, options, [](gpt::Trainer& trainer) {
+  const auto traces = train({1, 2}, options, [](Trainer& trainer) {
     for (const auto& parameter : trainer.parameters().all()) {
       if (parameter->name == "h.1.mlp.c_proj.weight" && trainer.mesh().rank(Axis::tensor) == 1) parameter->value.zero();
     }
@@ -152,9 +152,9 @@ TEST(ParityControl, FailsWithoutTheSumOfOneLayer) {
 }
 
 TEST(ParityControl, FailsWithOneMicrobatchLess) {
-  const gpt::TrainerOptions options = tiny({2, 1});
+  const TrainingOptions options = tiny({2, 1});
   const Trace expected = train({1, 1}, options).front();
-  gpt::TrainerOptions fewer = options;
+  TrainingOptions fewer = options;
   fewer.global_batch -= options.micro_batch;
   const Comparison comparison = compare(expected, train({1, 1}, fewer).front(), parity_tolerance);
   EXPECT_NE(comparison.loss, "");
@@ -171,7 +171,7 @@ TEST(ParityControl, FailsOnANumberThatIsNone) {
 
 TEST(TrafficControl, FailsOnAnOperationTooManyOrTooFew) {
   const Layout layout{2, 2};
-  const gpt::TrainerOptions options = tiny(layout);
+  const TrainingOptions options = tiny(layout);
   const std::vector<Trace> traces = train(layout, options);
   ASSERT_EQ(traffic_divergence(layout, options, traces), "");
   std::map<std::string, Record> one_of_each;

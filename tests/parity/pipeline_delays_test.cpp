@@ -30,7 +30,7 @@ unsigned drawn_seed() {
 
 constexpr Layout mesh_of_8{2, 2, 2};
 
-std::vector<Trace> traces_of(const gpt::TrainerOptions& options, const Fault& fault) {
+std::vector<Trace> traces_of(const TrainingOptions& options, const Fault& fault) {
   std::vector<Trace> traces(static_cast<std::size_t>(mesh_of_8.ranks()));
   run_threads(mesh_of_8.ranks(), [&](const Communicator& world) {
     traces[static_cast<std::size_t>(world.rank())] = train_by_hand(world, mesh_of_8, options, fault, steps_of_a_run);
@@ -45,11 +45,11 @@ Tensor delayed(PipelineStage& stage, const Action& action, Tensor input, unsigne
   return stage.compute(action, std::move(input));
 }
 
-gpt::TrainerOptions options_of(ScheduleKind schedule, ZeroStage stage) {
-  gpt::TrainerOptions options = tiny(mesh_of_8);
+TrainingOptions options_of(ScheduleKind schedule, ZeroStage stage) {
+  TrainingOptions options = tiny(mesh_of_8);
   options.model.layers = 5;
   options.model.sequence = 16;
-  options.pipeline.schedule_name = name(schedule);
+  options.stages.schedule_name = name(schedule);
   options.global_batch = 4L * mesh_of_8.data;
   options.sharding.zero = stage;
   return options;
@@ -62,7 +62,7 @@ TEST(PipelineDelays, ChangeNoBitAndBlockNobody) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   int stage = 0;
   for (const ScheduleKind schedule : all_schedule_kinds()) {
-    const gpt::TrainerOptions options = options_of(schedule, zero_stages[static_cast<std::size_t>(stage++ % 4)]);
+    const TrainingOptions options = options_of(schedule, zero_stages[static_cast<std::size_t>(stage++ % 4)]);
     const std::vector<Trace> expected = traces_of(options, {});
     const RandomInterruptions interruptions(seed);
     const Fault delays{.in_stage = [&](PipelineStage& of, const Action& action, Tensor input) {
@@ -76,7 +76,7 @@ TEST(PipelineDelays, ChangeNoBitAndBlockNobody) {
 
 // Or the comparison above proves nothing.
 TEST(PipelineDelays, ControlsSeeAMessageOfAnotherMicrobatchAndAWeightGradientLeftOut) {
-  const gpt::TrainerOptions options = options_of(ScheduleKind::zb_h1, ZeroStage::optimizer);
+  const TrainingOptions options = options_of(ScheduleKind::zb_h1, ZeroStage::optimizer);
   const std::vector<Trace> expected = traces_of(options, {});
   EXPECT_NE(divergence(expected, traces_of(options, {.in_stage = with_message_of_another})), "");
   const Fault left_out{.in_stage = [](PipelineStage& stage, const Action& action, Tensor input) {

@@ -21,10 +21,10 @@ struct PipelineCell {
 };
 
 // Layers do not divide evenly into the parts of the model.
-gpt::TrainerOptions options_of(const PipelineCell& cell) {
-  gpt::TrainerOptions options = tiny(cell.layout);
+TrainingOptions options_of(const PipelineCell& cell) {
+  TrainingOptions options = tiny(cell.layout);
   options.model.layers = cell.layout.pipeline * usual_chunks(cell.schedule) + 1;
-  options.pipeline.schedule_name = name(cell.schedule);
+  options.stages.schedule_name = name(cell.schedule);
   options.global_batch = std::int64_t{cell.microbatches} * cell.layout.data;
   options.sharding.zero = cell.zero;
   options.recompute.level = cell.recompute;
@@ -33,8 +33,8 @@ gpt::TrainerOptions options_of(const PipelineCell& cell) {
 }
 
 // The same training without a pipeline, on a layout.
-gpt::TrainerOptions accumulating(gpt::TrainerOptions options) {
-  options.pipeline = {};
+TrainingOptions accumulating(TrainingOptions options) {
+  options.stages = {};
   return options;
 }
 
@@ -68,7 +68,7 @@ TEST(PipelineBits, AreThoseOfGradientAccumulation) {
     for (const Layout layout : {Layout{1, 1, 2}, {2, 1, 2}, {1, 2, 2}, {1, 1, 4}, {2, 2, 2}}) {
       for (const ZeroStage zero : {ZeroStage::none, ZeroStage::optimizer}) {
         const PipelineCell cell{layout, schedule, 8, zero};
-        const gpt::TrainerOptions options = options_of(cell);
+        const TrainingOptions options = options_of(cell);
         const std::vector<Trace> expected = train({layout.data, layout.tensor}, accumulating(options));
         EXPECT_EQ(divergence_from_accumulation(expected, train(layout, options)), "") << text_of(cell);
       }
@@ -80,13 +80,13 @@ TEST(PipelineBits, AreThoseOfGradientAccumulation) {
 TEST(PipelineBits, ControlSeesMicrobatchesInAnotherOrder) {
   const TemporaryDirectory directory;
   const PipelineCell cell{{1, 1, 2}, ScheduleKind::gpipe, 4};
-  gpt::TrainerOptions options = options_of(cell);
+  TrainingOptions options = options_of(cell);
   Schedule schedule{.name = "backwards", .stages = 2, .microbatches = 4};
   std::vector<ActionGroup> list;
   for (int i = 0; i < 4; ++i) list.push_back({{ActionKind::forward, i, 0}});
   for (int i = 4; i-- > 0;) list.push_back({{ActionKind::backward, i, 0}});
   schedule.lists = {list, list};
-  options.pipeline.schedule_name = directory.write("schedule", to_text(with_messages(schedule)));
+  options.stages.schedule_name = directory.write("schedule", to_text(with_messages(schedule)));
   const std::vector<Trace> expected = train({}, accumulating(options));
   const std::vector<Trace> traces = train(cell.layout, options);
   EXPECT_THAT(divergence_from_accumulation(expected, traces), testing::StartsWith("the gradient of"));
@@ -102,7 +102,7 @@ TEST(PipelineBits, AreTheSameBetweenNodes) {
   for (const ScheduleKind schedule : {ScheduleKind::one_forward_one_backward, ScheduleKind::interleaved}) {
     for (const bool overlap : {true, false}) {
       for (const std::int64_t sequence : {48, 1}) {
-        gpt::TrainerOptions options = options_of({layout, schedule, 4});
+        TrainingOptions options = options_of({layout, schedule, 4});
         options.sharding.overlap = overlap;
         options.model.sequence = sequence;
         const auto gathers = [](const Trace& trace) {
@@ -126,7 +126,7 @@ class PipelineControls : public testing::Test {
  protected:
   static Comparison with(ScheduleKind schedule, const Fault& fault) {
     const PipelineCell cell{{1, 1, 2}, schedule, 4};
-    const gpt::TrainerOptions options = options_of(cell);
+    const TrainingOptions options = options_of(cell);
     const Trace& expected = of_one_rank(options);
     std::vector<Comparison> results(2);
     run_threads(2, [&](const Communicator& world) {
@@ -145,7 +145,7 @@ TEST_F(PipelineControls, PassWithoutAFault) {
 
 TEST_F(PipelineControls, FailWithoutAParameterOnAnyRank) {
   const PipelineCell cell{{1, 1, 2}, ScheduleKind::gpipe, 2};
-  const gpt::TrainerOptions options = options_of(cell);
+  const TrainingOptions options = options_of(cell);
   const Trace& expected = of_one_rank(options);
   std::vector<Trace> traces = train(cell.layout, options);
   EXPECT_EQ(missing(expected, traces), "");

@@ -13,7 +13,7 @@ std::int64_t times(const Trace& trace, const std::string& tag) {
 TEST_P(Recomputing, ChangesNoBit) {
   const auto& [layout, dtype] = GetParam();
   for (const ZeroStage stage : {ZeroStage::optimizer, ZeroStage::values}) {
-    gpt::TrainerOptions options = tiny(layout, dtype);
+    TrainingOptions options = tiny(layout, dtype);
     options.sharding.zero = stage;
     const std::vector<Trace> expected = train(layout, options);
     for (const Recompute level : {Recompute::selective, Recompute::full}) {
@@ -38,9 +38,9 @@ TEST_P(Recomputing, ChangesNoBit) {
 TEST(Activations, TakeNoMemoryAfterTheFirstStep) {
   for (const Recompute level : {Recompute::none, Recompute::selective, Recompute::full}) {
     run_threads(1, [&](const Communicator& world) {
-      gpt::TrainerOptions options = tiny({1, 1}, DType::f32);
+      TrainingOptions options = tiny({1, 1}, DType::f32);
       options.recompute.level = level;
-      gpt::Trainer trainer(Mesh(world, {}), options);
+      Trainer trainer(Mesh(world, {}), options);
       trainer.step(text_of_step(options, 0), 1e-3);
       const std::size_t reserved = reserved_memory();
       const std::size_t peak = memory_use(MemoryKind::activations).peak_bytes;

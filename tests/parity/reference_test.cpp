@@ -20,8 +20,8 @@ std::vector<double> values_of(const SafetensorsReader& file, const std::string& 
 
 class Reference : public testing::TestWithParam<std::tuple<int, DType>> {
  protected:
-  gpt::TrainerOptions options() const {
-    gpt::TrainerOptions result;
+  TrainingOptions options() const {
+    TrainingOptions result;
     result.model = {.layers = 2, .hidden = 32, .heads = 4, .sequence = 16, .vocabulary = 65};
     result.sharding.dtype = std::get<DType>(GetParam());
     result.micro_batch = result.global_batch = 4;
@@ -31,7 +31,7 @@ class Reference : public testing::TestWithParam<std::tuple<int, DType>> {
   }
 
   // Replaces the random weights by the file's. Its [96, 32] and our [3, 32, 32] are the same numbers in the same order.
-  void take_weights(gpt::Trainer& trainer) const {
+  void take_weights(Trainer& trainer) const {
     for (const auto& parameter : trainer.parameters().all()) {
       const std::vector<double> whole = values_of(file, parameter->name);
       for_each_run(parameter->global_shape, parameter->first, parameter->extents,
@@ -44,7 +44,7 @@ class Reference : public testing::TestWithParam<std::tuple<int, DType>> {
     trainer.optimizer().adopt_values();
   }
 
-  gpt::FillSlot batch() const {
+  FillSlot batch() const {
     return [inputs = values_of(file, "inputs"), targets = values_of(file, "targets")](
                std::int64_t slot, std::int32_t* tokens, std::int32_t* next) {
       for (std::int64_t i = 0; i < 16; ++i) {
@@ -54,10 +54,10 @@ class Reference : public testing::TestWithParam<std::tuple<int, DType>> {
     };
   }
 
-  std::string logits_divergence(Comparer& comparer, gpt::Trainer& trainer) const {
+  std::string logits_divergence(Comparer& comparer, Trainer& trainer) const {
     std::vector<std::int32_t> tokens;
     for (const double token : values_of(file, "inputs")) tokens.push_back(static_cast<std::int32_t>(token));
-    const Tensor logits = trainer.logits(gpt::Batch::of(tokens, {}, 16));
+    const Tensor logits = trainer.logits(Batch::of(tokens, {}, 16));
     const Piece expected{{64, 65}, {0, 0}, {64, 65}, values_of(file, "logits")};
     const Shape first{0, trainer.model().first_column()};
     Piece actual{{64, 65}, first, logits.shape(), {}};
@@ -65,7 +65,7 @@ class Reference : public testing::TestWithParam<std::tuple<int, DType>> {
     return comparer.pieces({{"logits", expected}}, {{"logits", actual}}, "");
   }
 
-  std::string gradients_divergence(Comparer& comparer, gpt::Trainer& trainer) const {
+  std::string gradients_divergence(Comparer& comparer, Trainer& trainer) const {
     std::string first;
     for (const auto& parameter : trainer.parameters().all()) {
       const Piece actual = piece_of(*parameter, parameter->gradient);
@@ -90,7 +90,7 @@ class Reference : public testing::TestWithParam<std::tuple<int, DType>> {
 TEST_P(Reference, AgreesOnLogitsLossGradientsAndTenSteps) {
   run_threads(tensor_size(), [&](const Communicator& world) {
     const OnDevice device(test_device());
-    gpt::Trainer trainer(Mesh(world, {{Axis::tensor, tensor_size()}}), options());
+    Trainer trainer(Mesh(world, {{Axis::tensor, tensor_size()}}), options());
     take_weights(trainer);
     Comparer comparer(tolerance());
     EXPECT_EQ(logits_divergence(comparer, trainer), "");
@@ -113,7 +113,7 @@ TEST_P(Reference, AgreesOnLogitsLossGradientsAndTenSteps) {
 TEST_P(Reference, DisagreesWhenTwoWeightsAreSwapped) {
   run_threads(tensor_size(), [&](const Communicator& world) {
     const OnDevice device(test_device());
-    gpt::Trainer trainer(Mesh(world, {{Axis::tensor, tensor_size()}}), options());
+    Trainer trainer(Mesh(world, {{Axis::tensor, tensor_size()}}), options());
     take_weights(trainer);
     const Tensor& embedding = trainer.parameters().all().front()->value;
     const double before = embedding.at(0);

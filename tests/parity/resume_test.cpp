@@ -41,12 +41,12 @@ const std::vector<ResumeLayout>& resume_layouts() {
 }
 
 // Every layout divides this model and its batch.
-gpt::TrainerOptions resume_options(const ResumeLayout& from, DType dtype) {
-  gpt::TrainerOptions options = tiny({}, dtype);
+TrainingOptions resume_options(const ResumeLayout& from, DType dtype) {
+  TrainingOptions options = tiny({}, dtype);
   options.model.layers = 4;
   options.global_batch = 12;
-  options.sequence.divides_rows = from.own_rows;
-  options.pipeline.schedule_name = from.schedule;
+  options.divides_rows = from.own_rows;
+  options.stages.schedule_name = from.schedule;
   options.sharding.zero = from.zero;
   options.recompute.level = from.recompute;
   if (from.quantized) {
@@ -62,7 +62,7 @@ gpt::TrainerOptions resume_options(const ResumeLayout& from, DType dtype) {
 std::vector<double> losses_of(const ResumeLayout& where, DType dtype, const std::string& resume, const std::string& save) {
   std::vector<double> losses;
   run_threads(where.layout.ranks(), [&](const Communicator& world) {
-    gpt::Trainer trainer(Mesh(world, where.layout.mesh()), resume_options(where, dtype));
+    Trainer trainer(Mesh(world, where.layout.mesh()), resume_options(where, dtype));
     std::int64_t step = 0;
     if (!resume.empty()) {
       const LoadedCheckpoint loaded = load_checkpoint(trainer.sharded(), trainer.optimizer(), find_checkpoint(resume), true);

@@ -1,26 +1,26 @@
 // A seed gives the same text on every layout of the model.
-#include "sampling.hpp"
+#include "apps/train/run/sampling.hpp"
 
+#include "apps/train/report/printable.hpp"
 #include "parity.hpp"
-#include "printable.hpp"
 
 namespace parity {
 namespace {
 
-std::string text_of(int tensor_size, const gpt::SamplingOptions& how, const std::string& prompt = "To be") {
-  gpt::TrainerOptions options = tiny({1, 1});
+std::string text_of(int tensor_size, const apps::SamplingOptions& how, const std::string& prompt = "To be") {
+  TrainingOptions options = tiny({1, 1});
   options.model.vocabulary = 256;
   std::vector<std::string> texts(static_cast<std::size_t>(tensor_size));
   run_threads(tensor_size, [&](const Communicator& world) {
-    gpt::Trainer trainer(Mesh(world, {{Axis::tensor, tensor_size}, {Axis::data, 1}}), options);
-    texts[static_cast<std::size_t>(world.rank())] = gpt::sample(trainer, prompt, how);
+    Trainer trainer(Mesh(world, {{Axis::tensor, tensor_size}, {Axis::data, 1}}), options);
+    texts[static_cast<std::size_t>(world.rank())] = apps::sample(trainer, prompt, how);
   });
   for (const std::string& text : texts) EXPECT_EQ(text, texts.front());
   return texts.front();
 }
 
 TEST(Sampling, DoesNotDependOnTheLayout) {
-  const gpt::SamplingOptions how{.length = 60, .temperature = 1, .seed = 5};  // longer than the model's sequence of 48
+  const apps::SamplingOptions how{.length = 60, .temperature = 1, .seed = 5};  // longer than the model's sequence of 48
   const std::string text = text_of(1, how);
   EXPECT_EQ(text.size(), 65U);
   EXPECT_EQ(text.substr(0, 5), "To be");
@@ -38,13 +38,13 @@ TEST(Sampling, TakesTheLikeliestAtTemperatureZero) {
 }
 
 TEST(Printable, ShowsWhatATerminalMustNotGet) {
-  EXPECT_EQ(gpt::printable("a line\n\tcaf\u00e9 \u6771\u4eac \U0001F600"), "a line\n\tcaf\u00e9 \u6771\u4eac \U0001F600");
-  EXPECT_EQ(gpt::printable(std::string("\0\r\x1b[31m\x7f", 8)), "\\x00\\x0d\\x1b[31m\\x7f");
-  EXPECT_EQ(gpt::printable("\xff\x80z\xc3"), "\\xff\\x80z\\xc3");
-  EXPECT_EQ(gpt::printable("\xc2\x9b\xc0\xaf"), "\\xc2\\x9b\\xc0\\xaf")
+  EXPECT_EQ(apps::printable("a line\n\tcaf\u00e9 \u6771\u4eac \U0001F600"), "a line\n\tcaf\u00e9 \u6771\u4eac \U0001F600");
+  EXPECT_EQ(apps::printable(std::string("\0\r\x1b[31m\x7f", 8)), "\\x00\\x0d\\x1b[31m\\x7f");
+  EXPECT_EQ(apps::printable("\xff\x80z\xc3"), "\\xff\\x80z\\xc3");
+  EXPECT_EQ(apps::printable("\xc2\x9b\xc0\xaf"), "\\xc2\\x9b\\xc0\\xaf")
       << "a control character of Latin-1, and a long slash";
-  EXPECT_EQ(gpt::printable("\xed\xa0\x80\xf4\x90\x80\x80"), "\\xed\\xa0\\x80\\xf4\\x90\\x80\\x80");
-  EXPECT_EQ(gpt::printable("\xe6\x9d"), "\\xe6\\x9d") << "half a character";
+  EXPECT_EQ(apps::printable("\xed\xa0\x80\xf4\x90\x80\x80"), "\\xed\\xa0\\x80\\xf4\\x90\\x80\\x80");
+  EXPECT_EQ(apps::printable("\xe6\x9d"), "\\xe6\\x9d") << "half a character";
 }
 
 TEST(Sampling, BeginsALineWithoutAPrompt) {

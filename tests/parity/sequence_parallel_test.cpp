@@ -2,8 +2,8 @@
 // it sends and keeps. The controls show that each comparison can fail.
 #include <gmock/gmock.h>
 
+#include "apps/train/run/sampling.hpp"
 #include "by_hand.hpp"
-#include "sampling.hpp"
 #include "support/error.hpp"
 #include "support/tiers.hpp"
 
@@ -18,15 +18,16 @@ struct RowsCell {
   bool keeps_gathered = false;
 };
 
-gpt::TrainerOptions options_of(const RowsCell& cell, DType dtype = DType::f64) {
-  gpt::TrainerOptions options = tiny(cell.layout, dtype);
-  options.sequence = {.divides_rows = true, .keeps_gathered = cell.keeps_gathered};
+TrainingOptions options_of(const RowsCell& cell, DType dtype = DType::f64) {
+  TrainingOptions options = tiny(cell.layout, dtype);
+  options.divides_rows = true;
+  options.keeps_gathered = cell.keeps_gathered;
   options.sharding.zero = cell.zero;
   options.recompute.level = cell.recompute;
   if (cell.layout.pipeline > 1) {
     const int chunks = cell.schedule == ScheduleKind::interleaved || cell.schedule == ScheduleKind::zb_v ? 2 : 1;
     options.model.layers = cell.layout.pipeline * chunks + 1;
-    options.pipeline = {.schedule_name = name(cell.schedule), .virtual_stages = chunks};
+    options.stages = {.schedule_name = name(cell.schedule), .virtual_stages = chunks};
     options.global_batch = std::int64_t{cell.layout.pipeline} * 2 * cell.layout.data;
   }
   return options;
@@ -46,18 +47,18 @@ std::vector<RowsCell> cells_for_bits() {
 TEST(OwnRowsBits, DoNotDependOnOverlapAndMemory) {
   for (const DType dtype : {DType::f64, DType::bf16, DType::f16}) {
     for (const RowsCell& cell : cells_for_bits()) {
-      gpt::TrainerOptions options = options_of(cell, dtype);
+      TrainingOptions options = options_of(cell, dtype);
       if (dtype != DType::f64) options.sharding.gradient_dtype = dtype;
       const std::vector<Trace> expected = train(cell.layout, options);
       EXPECT_EQ(divergence(expected, train(cell.layout, options)), "") << text_of(cell) << " in another run";
       const auto same = [&](const char* what, const auto& change) {
-        gpt::TrainerOptions other = options;
+        TrainingOptions other = options;
         change(other);
         EXPECT_EQ(divergence(expected, train(cell.layout, other)), "") << text_of(cell) << ", " << what;
       };
-      same("kept", [](gpt::TrainerOptions& other) { other.sequence.keeps_gathered = true; });
-      same("selective", [](gpt::TrainerOptions& other) { other.recompute.level = Recompute::selective; });
-      same("full", [](gpt::TrainerOptions& other) { other.recompute.level = Recompute::full; });
+      same("kept", [](TrainingOptions& other) { other.keeps_gathered = true; });
+      same("selective", [](TrainingOptions& other) { other.recompute.level = Recompute::selective; });
+      same("full", [](TrainingOptions& other) { other.recompute.level = Recompute::full; });
       options.sharding.overlap = false;
       const std::vector<Trace> plain = train(cell.layout, options);
       EXPECT_EQ(divergence(expected, plain), "") << text_of(cell) << " without overlap";
@@ -75,13 +76,13 @@ TEST(OwnRowsBits, DoNotDependOnOverlapAndMemory) {
 // Text whose first rows are fewer than the ranks.
 TEST(OwnRows, MayBeNone) {
   const auto text_of_ranks = [](int tensor, int pipeline) {
-    gpt::TrainerOptions options = tiny({1, 4});
+    TrainingOptions options = tiny({1, 4});
     options.model.vocabulary = 256;
-    options.sequence.divides_rows = tensor > 1;
+    options.divides_rows = tensor > 1;
     std::vector<std::string> texts(static_cast<std::size_t>(tensor * pipeline));
     run_threads(tensor * pipeline, [&](const Communicator& world) {
-      gpt::Trainer trainer(Mesh(world, {{Axis::tensor, tensor}, {Axis::pipeline, pipeline}}), options);
-      texts[static_cast<std::size_t>(world.rank())] = gpt::sample(trainer, "", {.length = 12, .temperature = 1, .seed = 5});
+      Trainer trainer(Mesh(world, {{Axis::tensor, tensor}, {Axis::pipeline, pipeline}}), options);
+      texts[static_cast<std::size_t>(world.rank())] = apps::sample(trainer, "", {.length = 12, .temperature = 1, .seed = 5});
     });
     EXPECT_EQ(std::ranges::count(texts, texts.front()), tensor * pipeline);
     return texts.front();
@@ -107,7 +108,7 @@ std::int64_t bytes_of(const std::vector<Trace>& traces, const std::vector<std::s
 TEST(OwnRowsTraffic, IsThatOfTensorParallelism) {
   for (const int tensor : {2, 4, 5}) {
     RowsCell cell{{1, tensor}};
-    gpt::TrainerOptions options = options_of(cell);
+    TrainingOptions options = options_of(cell);
     const std::int64_t row_bytes = options.micro_batch * options.model.sequence * options.model.hidden * 8;
     const std::int64_t microbatches = options.global_batch / options.micro_batch;
     const auto times = [&](std::int64_t of_a_layer, std::int64_t of_the_ends) {  // over all t ranks
@@ -116,11 +117,11 @@ TEST(OwnRowsTraffic, IsThatOfTensorParallelism) {
     const std::vector<std::string> tags = {"column-parallel forward",  "row-parallel forward",  "row-parallel backward",
                                            "column-parallel backward", "column-parallel input", "row-parallel gradient"};
     EXPECT_EQ(bytes_of(train(cell.layout, options), tags), times(10, 3));
-    options.sequence.keeps_gathered = true;
+    options.keeps_gathered = true;
     const std::vector<Trace> kept = train(cell.layout, options);
     EXPECT_EQ(bytes_of(kept, tags), times(8, 2));
     EXPECT_EQ(bytes_of(kept, {"embedding forward", "embedding backward"}), times(0, 2));
-    options.sequence = {};
+    options.divides_rows = options.keeps_gathered = false;
     EXPECT_EQ(bytes_of(train(cell.layout, options), tags), times(8, 2));  // of the head: one sum in backward
     EXPECT_NE(bytes_of(kept, {tags.front()}), times(8, 2)) << "the control";
   }
@@ -130,10 +131,10 @@ class OwnRowsControls : public testing::TestWithParam<ZeroStage> {
  protected:
   static Comparison with(const Fault& fault) {
     const RowsCell cell{{2, 2}, GetParam()};
-    gpt::TrainerOptions options = options_of(cell);
+    TrainingOptions options = options_of(cell);
     options.clip_norm = 0;
-    gpt::TrainerOptions one = options;
-    one.sequence = {};
+    TrainingOptions one = options;
+    one.divides_rows = one.keeps_gathered = false;
     one.sharding.zero = ZeroStage::none;
     const Trace expected = train({}, one).front();
     Comparison result;
@@ -169,11 +170,11 @@ INSTANTIATE_TEST_SUITE_P(Stages, OwnRowsControls, testing::ValuesIn(zero_stages)
 // A microbatch's activations in the next part's hands are those of another rank's rows.
 TEST(OwnRowsControl, FailsWithTheRowsOfAnotherRank) {
   const RowsCell cell{{1, 2, 2}};
-  gpt::TrainerOptions options = options_of(cell);
+  TrainingOptions options = options_of(cell);
   options.clip_norm = 0;
-  gpt::TrainerOptions one = options;
-  one.pipeline = {};
-  one.sequence = {};
+  TrainingOptions one = options;
+  one.stages = {};
+  one.divides_rows = one.keeps_gathered = false;
   const Trace expected = train({}, one).front();
   run_threads(cell.layout.ranks(), [&](const Communicator& world) {
     const int neighbour = world.rank() ^ 1;
@@ -195,22 +196,22 @@ TEST(OwnRowsControl, FailsWithTheRowsOfAnotherRank) {
 }
 
 TEST(OwnRowsOptions, SayWhatDoesNotGoTogether) {
-  const auto sentence = [](int tensor, const std::function<void(gpt::TrainerOptions&)>& change) {
-    gpt::TrainerOptions options = tiny({1, tensor});
-    options.sequence.divides_rows = true;
+  const auto sentence = [](int tensor, const std::function<void(TrainingOptions&)>& change) {
+    TrainingOptions options = tiny({1, tensor});
+    options.divides_rows = true;
     change(options);
-    return sentence_of([&] { options.check({{Axis::tensor, tensor}}); });
+    return sentence_of([&] { options.on({{Axis::tensor, tensor}}).check(); });
   };
-  EXPECT_EQ(sentence(2, [](gpt::TrainerOptions&) {}), "");
-  EXPECT_THAT(sentence(1, [](gpt::TrainerOptions&) {}), testing::HasSubstr("this group has 1"));
-  EXPECT_THAT(sentence(2, [](gpt::TrainerOptions& options) { options.sequence = {.keeps_gathered = true}; }),
+  EXPECT_EQ(sentence(2, [](TrainingOptions&) {}), "");
+  EXPECT_THAT(sentence(1, [](TrainingOptions&) {}), testing::HasSubstr("this group has 1"));
+  EXPECT_THAT(sentence(2, [](TrainingOptions& options) { options.divides_rows = false, options.keeps_gathered = true; }),
               testing::HasSubstr("divides rows; divide them"));
   EXPECT_THAT(
-      sentence(2, [](gpt::TrainerOptions& options) { options.recompute = {.level = Recompute::full, .partition = true}; }),
+      sentence(2, [](TrainingOptions& options) { options.recompute = {.level = Recompute::full, .partition = true}; }),
       testing::HasSubstr("already"));
   EXPECT_THAT(sentence(2,
-                       [](gpt::TrainerOptions& options) {
-                         options.sequence.keeps_gathered = true;
+                       [](TrainingOptions& options) {
+                         options.keeps_gathered = true;
                          options.recompute.level = Recompute::selective;
                        }),
               testing::HasSubstr("choose one"));

@@ -1,12 +1,12 @@
 // Which rank computes slowest, judged from the times of steps.
-#include "stragglers.hpp"
+#include "apps/train/run/stragglers.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
 
-namespace gpt {
+namespace apps {
 namespace {
 
 // A step takes 0.1 s; the ranks compute for 0.06 s of it, give or take `noise`, and `slow` ones for 0.02 s more.
@@ -73,4 +73,4 @@ TEST(Stragglers, RanksAreComparedWithTheirOwnStage) {
 }
 
 }  // namespace
-}  // namespace gpt
+}  // namespace apps

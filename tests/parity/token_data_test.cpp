@@ -1,5 +1,5 @@
 // Windows of data: the part that they lie in, and their dependence on global numbers only.
-#include "data/token_data.hpp"
+#include "apps/train/data/token_data.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -39,13 +39,13 @@ struct Window {
   }
 };
 
-Window training_window(const gpt::TokenData& data, std::int64_t number) {
+Window training_window(const apps::TokenData& data, std::int64_t number) {
   Window window;
   data.training_window(number, window.tokens.data(), window.targets.data());
   return window;
 }
 
-Window validation_window(const gpt::TokenData& data, std::int64_t i) {
+Window validation_window(const apps::TokenData& data, std::int64_t i) {
   Window window;
   data.validation_window(i, window.tokens.data(), window.targets.data());
   return window;
@@ -54,7 +54,7 @@ Window validation_window(const gpt::TokenData& data, std::int64_t i) {
 TEST(TokenData, WindowsLieInTheirPart) {
   const TemporaryDirectory directory;
   const std::string text = text_of(2000);
-  const gpt::TokenData data({{directory.write("text", text)}, {}}, 256, sequence, 1);
+  const apps::TokenData data({{directory.write("text", text)}, {}}, 256, sequence, 1);
   std::set<std::size_t> places;
   for (std::int64_t number = 0; number < 5000; ++number) {
     const Window window = training_window(data, number);
@@ -82,9 +82,9 @@ TEST(TokenData, WindowsLieInTheirPart) {
 TEST(TokenData, WindowsDependOnTheSeedAndTheirNumberOnly) {
   const TemporaryDirectory directory;
   const std::string path = directory.write("text", text_of(20000));
-  const gpt::TokenData data({{path}, {}}, 256, sequence, 1);
-  const gpt::TokenData same({{path}, {}}, 256, sequence, 1);
-  const gpt::TokenData other({{path}, {}}, 256, sequence, 2);
+  const apps::TokenData data({{path}, {}}, 256, sequence, 1);
+  const apps::TokenData same({{path}, {}}, 256, sequence, 1);
+  const apps::TokenData other({{path}, {}}, 256, sequence, 2);
   int different = 0;
   for (std::int64_t number = 100; number-- > 0;) {  // in any order
     EXPECT_EQ(training_window(data, number).tokens, training_window(same, number).tokens);
@@ -96,15 +96,15 @@ TEST(TokenData, WindowsDependOnTheSeedAndTheirNumberOnly) {
 TEST(TokenData, TakesValidationFromAFileOfItsOwn) {
   const TemporaryDirectory directory;
   const std::string validation = text_of(sequence + 1, 100);
-  const gpt::TokenData data({{directory.write("text", text_of(100))}, {directory.write("other", validation)}}, 256, sequence,
-                            1);
+  const apps::TokenData data({{directory.write("text", text_of(100))}, {directory.write("other", validation)}}, 256,
+                             sequence, 1);
   EXPECT_EQ(data.validation_windows(), 1);
   EXPECT_EQ(validation_window(data, 0).text(), validation);
 }
 
 std::string error_of(const std::vector<std::string>& train, const std::vector<std::string>& validation = {},
                      std::int64_t vocabulary = 256) {
-  return stretto::sentence_of([&] { const gpt::TokenData data({train, validation}, vocabulary, sequence, 1); });
+  return stretto::sentence_of([&] { const apps::TokenData data({train, validation}, vocabulary, sequence, 1); });
 }
 
 TEST(TokenData, NamesFilesThatWillNotDo) {
@@ -140,7 +140,7 @@ std::string counting_tokens(std::int32_t count, int first = 1000) {
 TEST(TokenData, HasWindowsOfTokens) {
   const TemporaryDirectory directory;
   const std::string path = directory.write("tokens.bin", counting_tokens(1000));
-  const gpt::TokenData data({{path}, {}}, 2000, sequence, 1);
+  const apps::TokenData data({{path}, {}}, 2000, sequence, 1);
   data.check_first_tokens();
   EXPECT_FALSE(data.is_bytes());
   EXPECT_THAT(data.description(),
@@ -159,7 +159,7 @@ TEST(TokenData, ChecksTokensFirstAndInEachWindow) {
   const TemporaryDirectory directory;
   const std::string path = directory.write("tokens.bin", counting_tokens(1000));
   const std::string early = directory.write("early.bin", counting_tokens(100));
-  const gpt::TokenData data({{early}, {path}}, 1999, sequence, 1);
+  const apps::TokenData data({{early}, {path}}, 1999, sequence, 1);
   EXPECT_THAT(stretto::sentence_of([&] { data.check_first_tokens(); }),
               testing::HasSubstr(path + " has the token 1999 at position 999"));
   EXPECT_THAT(stretto::sentence_of([&] { validation_window(data, data.validation_windows() - 1); }),
@@ -172,7 +172,7 @@ TEST(TokenData, ChecksTokensFirstAndInEachWindow) {
 TEST(TokenData, TakesManyFilesForOne) {
   const TemporaryDirectory directory;
   const std::string text = text_of(2000);
-  const gpt::TokenData whole({{directory.write("whole", text)}, {}}, 256, sequence, 1);
+  const apps::TokenData whole({{directory.write("whole", text)}, {}}, 256, sequence, 1);
   std::filesystem::create_directory(directory / "shards");
   std::vector<std::string> files;
   for (std::size_t i = 0; i < 10; ++i) {
@@ -184,14 +184,14 @@ TEST(TokenData, TakesManyFilesForOne) {
                                                 {directory / "shards"},
                                                 {directory / "shards/s_*"},
                                                 {directory / "shards/s_[5-9]", directory / "shards/s_[0-4]"}}) {
-    const gpt::TokenData data({names, {}}, 256, sequence, 1);
+    const apps::TokenData data({names, {}}, 256, sequence, 1);
     for (std::int64_t number = 0; number < 1000; ++number) {
       ASSERT_EQ(training_window(data, number).text(), training_window(whole, number).text()) << names.front();
     }
     EXPECT_EQ(validation_window(data, 3).text(), validation_window(whole, 3).text());
     EXPECT_NE(data.contents().front().value, whole.contents().front().value);
   }
-  const gpt::TokenData tokens(
+  const apps::TokenData tokens(
       {{directory.write("t_1.bin", counting_tokens(900)), directory.write("t_0.bin", counting_tokens(100, 0))},
        {directory / "t_?.bin"}},
       2000, sequence, 1);
@@ -214,8 +214,10 @@ TEST(TokenData, MixesByWeights) {
   const TemporaryDirectory directory;
   const std::string low = directory.write("low.bin", counting_tokens(500, 0));
   const std::string high = directory.write("high.bin", counting_tokens(600, 1000));
-  const auto mixture = [&](const std::vector<std::string>& names) { return gpt::TokenData({names, {}}, 2000, sequence, 1); };
-  const gpt::TokenData data = mixture({"0.3", low, "0.7", high}), same = mixture({"3", low, "7", high});
+  const auto mixture = [&](const std::vector<std::string>& names) {
+    return apps::TokenData({names, {}}, 2000, sequence, 1);
+  };
+  const apps::TokenData data = mixture({"0.3", low, "0.7", high}), same = mixture({"3", low, "7", high});
   int from_low = 0;
   for (std::int64_t number = 0; number < 2000; ++number) {
     const Window window = training_window(data, number);
@@ -245,7 +247,7 @@ TEST(TokenData, HasMoreFilesThanDescriptors) {
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
   const rlimit few{.rlim_cur = std::min<rlim_t>(limit.rlim_cur, 1024), .rlim_max = limit.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
-  const gpt::TokenData data({{directory / "many"}, {}}, 256, sequence, 1);
+  const apps::TokenData data({{directory / "many"}, {}}, 256, sequence, 1);
   EXPECT_EQ(validation_window(data, data.validation_windows() - 1).targets.back(), 1099 % 100);
   EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
 }

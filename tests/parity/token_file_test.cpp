@@ -1,6 +1,6 @@
 // Files of tokens as other tools write them: what they are recognised as, their tokens, and the errors of those that will
 // not do.
-#include "data/token_file.hpp"
+#include "apps/train/data/token_file.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -12,8 +12,8 @@
 namespace parity {
 namespace {
 
-using gpt::DataFormat;
-using gpt::TokenFile;
+using apps::DataFormat;
+using apps::TokenFile;
 using stretto::TemporaryDirectory;
 using testing::AllOf;
 using testing::ElementsAre;
@@ -163,7 +163,7 @@ TEST(TokenFileFormats, AreNotGuessed) {
   EXPECT_THAT(error_of_opening(directory / "train"), HasSubstr("train.idx: No such file"));
   EXPECT_THAT(error_of_opening(directory.write("m.idx", MegatronParts().index())), HasSubstr("give the .bin"));
   for (const char* const name : {"auto", "bytes", "llm.c", "nanogpt", "megatron", "npy"}) {
-    EXPECT_STREQ(gpt::name(gpt::data_format_from_name(name)), name);
+    EXPECT_STREQ(apps::name(apps::data_format_from_name(name)), name);
   }
 }
 

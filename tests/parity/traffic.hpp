@@ -13,7 +13,7 @@ struct Expected {
   bool shares;              // the tensors are large enough to travel in shares
 };
 
-inline std::map<std::string, Expected> expected_traffic(Layout layout, const gpt::TrainerOptions& options,
+inline std::map<std::string, Expected> expected_traffic(Layout layout, const TrainingOptions& options,
                                                         const std::vector<std::int64_t>& shares) {
   std::map<std::string, Expected> result;
   const std::int64_t microbatches = options.global_batch / options.micro_batch / layout.data;
@@ -58,7 +58,7 @@ inline std::int64_t formula_of(const Record& record) {
 
 // Describes the first divergence of a step's records from the formulas; empty if there is none. Every byte that any rank
 // sent is accounted for.
-inline std::string traffic_divergence(Layout layout, const gpt::TrainerOptions& options, const std::vector<Trace>& traces) {
+inline std::string traffic_divergence(Layout layout, const TrainingOptions& options, const std::vector<Trace>& traces) {
   std::map<std::string, std::int64_t> sent;     // bytes sent by all ranks, by tag
   std::map<std::string, std::int64_t> formula;  // expected bytes times the size of the group, by tag
   std::map<std::string, std::int64_t> group_size;

@@ -1,5 +1,5 @@
 // What training_plan says before training, beside what training then does.
-#include "training_plan.hpp"
+#include "apps/train/report/training_plan.hpp"
 
 #include <gmock/gmock.h>
 
@@ -11,7 +11,7 @@ namespace {
 
 // Of 7.5 billion parameters on 64 ranks, each keeps 120, 31.4, 16.6 and 1.9 GB in bf16 (Rajbhandari et al. 2020, figure 1).
 TEST(TrainingPlan, SaysWhatThePaperOfZeroSays) {
-  gpt::TrainerOptions options;
+  TrainingOptions options;
   options.model = {.layers = 37, .hidden = 4096, .heads = 32, .sequence = 1024, .vocabulary = 10924};
   options.sharding.dtype = DType::bf16;
   options.sharding.gradient_dtype = DType::bf16;
@@ -19,11 +19,11 @@ TEST(TrainingPlan, SaysWhatThePaperOfZeroSays) {
   std::vector<double> gigabytes;
   for (const ZeroStage stage : zero_stages) {
     options.sharding.zero = stage;
-    const gpt::TrainingPlan plan = gpt::plan_training(options, {{Axis::data, 64}});
+    const apps::TrainingPlan plan = apps::plan_training(options.on({{Axis::data, 64}}));
     const TrainingMemory& memory = plan.stages.front().memory;
     EXPECT_NEAR(static_cast<double>(plan.parameters), 7.5e9, 1e6);
     gigabytes.push_back(1e-9 * static_cast<double>(memory.values + memory.gradients + memory.optimizer));
-    EXPECT_THAT(gpt::memory_table(plan),
+    EXPECT_THAT(apps::memory_table(plan),
                 testing::HasSubstr(fmt::format("model state {:.2f} GiB", gigabytes.back() * 1e9 / (1 << 30))));
   }
   EXPECT_THAT(gigabytes, testing::Pointwise(testing::DoubleNear(0.05), {120.0, 31.4, 16.64, 1.88}));
@@ -31,13 +31,13 @@ TEST(TrainingPlan, SaysWhatThePaperOfZeroSays) {
 
 // The plan's records are those of the trainer's model, on every stage.
 TEST(TrainingPlan, HasTheModelsParameters) {
-  const gpt::ModelShape shape{.layers = 5, .hidden = 12, .heads = 4, .sequence = 8, .vocabulary = 17};
+  const ModelShape shape{.layers = 5, .hidden = 12, .heads = 4, .sequence = 8, .vocabulary = 17};
   for (const TensorParallel& tensor_parallel :
        {TensorParallel{}, TensorParallel{.planned_ranks = 2}, TensorParallel{.planned_ranks = 2, .divides_rows = true}}) {
     for (int stage = 0; stage < 3; ++stage) {
-      const gpt::ModelCut cut{{2, 1, 1, 1}, {0, 1, 2, 0}, stage};
+      const ModelCut cut{{2, 1, 1, 1}, {0, 1, 2, 0}, stage};
       Parameters of_model, of_plan;
-      const gpt::Model model(of_model, shape, tensor_parallel, {}, cut);
+      const Decoder model(of_model, shape, tensor_parallel, {}, cut);
       add_records(of_plan, shape, tensor_parallel, cut);
       EXPECT_EQ(of_plan.global_elements(), shape.parameters());
       ASSERT_EQ(of_plan.all().size(), of_model.all().size());
@@ -67,15 +67,15 @@ std::map<std::string, std::int64_t> sent_by(const std::vector<Trace>& traces) {
   return sent;
 }
 
-gpt::StagePlan planned(const gpt::TrainerOptions& options, Layout layout) {
-  return gpt::plan_training(options, layout.mesh()).stages.front();
+StagePlan planned(const TrainingOptions& options, Layout layout) {
+  return apps::plan_training(options.on(layout.mesh())).stages.front();
 }
 
 TEST(TrainingPlan, TellsTheBytesThatAStepSends) {
   const Variable ring("STRETTO_ALGO", "all_reduce:ring;reduce_scatter:ring;all_gather:ring");
   for (const Layout layout : {Layout{2, 1}, {4, 1}, {1, 2}, {2, 2}}) {
     for (const ZeroStage stage : zero_stages) {
-      gpt::TrainerOptions options = tiny(layout, DType::f32);
+      TrainingOptions options = tiny(layout, DType::f32);
       options.model.vocabulary = 64;  // even shares
       options.sharding.zero = stage;
       options.sharding.measured_steps = 0;
@@ -98,14 +98,14 @@ TEST(TrainingPlan, TellsTheBytesOfAPipeline) {
     for (const ScheduleKind schedule :
          {ScheduleKind::one_forward_one_backward, ScheduleKind::interleaved, ScheduleKind::zb_h1, ScheduleKind::zb_v}) {
       for (const ZeroStage stage : zero_stages) {
-        gpt::TrainerOptions options = tiny(layout, DType::f32);
+        TrainingOptions options = tiny(layout, DType::f32);
         options.model.vocabulary = 64;
         options.model.layers = 6;
         options.global_batch = 6L * layout.data;
         options.sharding.zero = stage;
         options.sharding.measured_steps = 0;
-        options.pipeline.schedule_name = name(schedule);
-        const gpt::TrainingPlan plan = gpt::plan_training(options, layout.mesh());
+        options.stages.schedule_name = name(schedule);
+        const apps::TrainingPlan plan = apps::plan_training(options.on(layout.mesh()));
         const std::vector<Trace> traces = train(layout, options);
         ASSERT_EQ(plan.stages.size(), static_cast<std::size_t>(layout.pipeline));
         for (std::size_t number = 0; number < plan.stages.size(); ++number) {
@@ -128,21 +128,21 @@ TEST(TrainingPlan, TellsTheBytesOfAPipeline) {
 // The stage with the head has most logits, the first one most microbatches.
 TEST(TrainingPlan, NamesTheStagesThatNeedAndSendMost) {
   const Layout layout{2, 1, 3};
-  gpt::TrainerOptions options = tiny(layout);
+  TrainingOptions options = tiny(layout);
   options.model.layers = 6;
   options.global_batch = 6L * layout.data;
   const auto stage_of_most = [&](std::int64_t vocabulary) {
     options.model.vocabulary = vocabulary;
-    return gpt::plan_training(options, layout.mesh()).needs_most_memory();
+    return apps::plan_training(options.on(layout.mesh())).needs_most_memory();
   };
   EXPECT_EQ(stage_of_most(8), 0U);
   EXPECT_EQ(stage_of_most(4000), 2U);
-  const gpt::TrainingPlan plan = gpt::plan_training(options, layout.mesh());
-  EXPECT_THAT(gpt::memory_table(plan),
+  const apps::TrainingPlan plan = apps::plan_training(options.on(layout.mesh()));
+  EXPECT_THAT(apps::memory_table(plan),
               testing::StartsWith("Memory of a rank of stage 2, which needs most, by formula: values "));
-  for (const gpt::StagePlan& stage : plan.stages) EXPECT_LE(stage.all_sent(), plan.stages[plan.sends_most()].all_sent());
-  EXPECT_THAT(gpt::traffic_table(plan), testing::StartsWith(fmt::format(
-                                            "Sent by a rank of stage {}, which sends most, in a step", plan.sends_most())));
+  for (const StagePlan& stage : plan.stages) EXPECT_LE(stage.all_sent(), plan.stages[plan.sends_most()].all_sent());
+  EXPECT_THAT(apps::traffic_table(plan), testing::StartsWith(fmt::format(
+                                             "Sent by a rank of stage {}, which sends most, in a step", plan.sends_most())));
 }
 
 // What own rows cost: gathers, again in backward unless they are kept, in halves and with recomputation; and in a pipeline
@@ -154,14 +154,15 @@ TEST(TrainingPlan, TellsTheBytesOfOwnRows) {
       if (layout.pipeline == 1 && schedule[0] == 'z') continue;
       for (const Recompute level : {Recompute::none, Recompute::full}) {
         for (const bool keeps : {false, true}) {
-          gpt::TrainerOptions options = tiny(layout, DType::f32);
+          TrainingOptions options = tiny(layout, DType::f32);
           options.model.vocabulary = 64;
           options.model.layers = 4;
           options.global_batch = 4L * layout.data;
           options.sharding.measured_steps = 0;
-          options.sequence = {.divides_rows = true, .keeps_gathered = keeps};
+          options.divides_rows = true;
+          options.keeps_gathered = keeps;
           options.recompute.level = level;
-          options.pipeline.schedule_name = schedule;
+          options.stages.schedule_name = schedule;
           EXPECT_EQ(sent_by({train(layout, options).front()}), planned(options, layout).sent)
               << schedule << " " << layout.data << "x" << layout.tensor << "x" << layout.pipeline << ", recompute "
               << static_cast<int>(level) << (keeps ? ", kept" : "");
@@ -197,12 +198,12 @@ TEST(TrainingPlan, TellsTheBytesOfDividedSequences) {
   for (const Layout layout : {Layout{.ring = 2}, {.ulysses = 2}, {.ring = 2, .ulysses = 2}, {.ring = 4}}) {
     for (const char* mask : {"dense", "window:5"}) {
       for (const Recompute level : {Recompute::none, Recompute::full}) {
-        gpt::TrainerOptions options = tiny(layout, DType::f32);
+        TrainingOptions options = tiny(layout, DType::f32);
         options.model.vocabulary = 64;
         options.model.sequence = 64;
         options.sharding.zero = ZeroStage::optimizer;
-        options.sequence.mask = attention_mask_from_text(mask);
-        options.sequence.layout = SequenceLayout::contiguous;
+        options.mask = attention_mask_from_text(mask);
+        options.sequence_layout = SequenceLayout::contiguous;
         options.recompute.level = level;
         EXPECT_EQ(sent_by({train(layout, options).front()}), planned(options, layout).sent)
             << "ring " << layout.ring << ", ulysses " << layout.ulysses << ", " << mask;
@@ -217,7 +218,7 @@ TEST(TrainingPlan, TellsTheBytesOfOtherTypes) {
   const Layout layout{4, 1};
   for (const bool narrow : {false, true}) {
     for (const ZeroStage stage : {ZeroStage::none, ZeroStage::optimizer, ZeroStage::gradients}) {
-      gpt::TrainerOptions options = tiny(layout, DType::bf16);
+      TrainingOptions options = tiny(layout, DType::bf16);
       options.sharding.zero = stage;
       options.sharding.measured_steps = 0;
       if (narrow) options.sharding.gradient_dtype = DType::bf16;
@@ -228,11 +229,11 @@ TEST(TrainingPlan, TellsTheBytesOfOtherTypes) {
 
 TEST(TrainingPlan, CountsSecondCopiesAndQuantizedBytes) {
   const Layout layout{4, 1};
-  gpt::TrainerOptions options = tiny(layout, DType::bf16);
+  TrainingOptions options = tiny(layout, DType::bf16);
   options.sharding.zero = ZeroStage::values;
-  const gpt::StagePlan plain = planned(options, layout);
+  const StagePlan plain = planned(options, layout);
   options.sharding.hpz_size = 2;
-  const gpt::StagePlan second = planned(options, layout);
+  const StagePlan second = planned(options, layout);
   EXPECT_EQ(second.memory.values, 3 * plain.memory.values);  // a quarter, and half
   EXPECT_EQ(plain.sent.count("hpz"), 0U);
   EXPECT_LT(second.sent.at("dp"), plain.sent.at("dp"));

@@ -34,7 +34,7 @@ namespace parity {
 // The parameters that are used together, in the order of one microbatch.
 using NamedUses = std::vector<std::vector<std::string>>;
 
-inline NamedUses uses_of_a_microbatch(const gpt::TrainerOptions& options) {
+inline NamedUses uses_of_a_microbatch(const TrainingOptions& options) {
   class Recorder : public ParameterUse {
    public:
     void begin(const UsedParameters& used, Pass /*pass*/) override {
@@ -44,11 +44,11 @@ inline NamedUses uses_of_a_microbatch(const gpt::TrainerOptions& options) {
     NamedUses uses;
   } recorder;
   run_threads(1, [&](const Communicator& world) {
-    gpt::TrainerOptions alone = options;
+    TrainingOptions alone = options;
     alone.sharding = {.zero = ZeroStage::none};
-    gpt::Trainer trainer(Mesh(world, {}), alone);
+    Trainer trainer(Mesh(world, {}), alone);
     const std::vector<std::int32_t> tokens(static_cast<std::size_t>(options.model.sequence));
-    loss_with_gradients(trainer.model(), gpt::Batch::of(tokens, tokens, options.model.sequence), 1.0, recorder);
+    loss_with_gradients(trainer.model(), Batch::of(tokens, tokens, options.model.sequence), 1.0, recorder);
   });
   return recorder.uses;
 }
@@ -136,7 +136,7 @@ inline Bytes shares_sent(Algorithm algorithm, const Ranks& ranks) {
 
 // The trace says how units are cut, and by which algorithm shares of a size travel; everything else follows from the
 // options.
-inline BytesByTag zero_formula(const gpt::TrainerOptions& options, const Ranks& ranks, const Trace& trace,
+inline BytesByTag zero_formula(const TrainingOptions& options, const Ranks& ranks, const Trace& trace,
                                const NamedUses& uses) {
   const ShardedParameters::Options& sharding = options.sharding;
   const std::int64_t microbatches = options.global_batch / options.micro_batch / ranks.count;

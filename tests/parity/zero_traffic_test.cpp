@@ -7,8 +7,8 @@
 namespace parity {
 namespace {
 
-gpt::TrainerOptions model_for(int ranks, std::int64_t microbatches, DType dtype) {
-  gpt::TrainerOptions options = tiny({ranks, 1}, dtype);
+TrainingOptions model_for(int ranks, std::int64_t microbatches, DType dtype) {
+  TrainingOptions options = tiny({ranks, 1}, dtype);
   options.global_batch = microbatches * ranks;
   return options;
 }
@@ -23,17 +23,17 @@ TEST_P(ZeroTraffic, IsThatOfTheFormula) {
     for (const int microbatches : {1, 3}) {
       for (const int prefetch : {0, 1, 3}) {
         if (GetParam() < ZeroStage::values && prefetch != 1) continue;  // values are gathered once
-        gpt::TrainerOptions options = model_for(ranks, microbatches, DType::bf16);
+        TrainingOptions options = model_for(ranks, microbatches, DType::bf16);
         options.sharding.zero = GetParam();
         options.sharding.prefetch = prefetch;
         for (const Trace& trace : train({ranks, 1}, options)) {
-          const auto formula = [&](const gpt::TrainerOptions& of) { return zero_formula(of, {ranks, ranks}, trace, uses); };
+          const auto formula = [&](const TrainingOptions& of) { return zero_formula(of, {ranks, ranks}, trace, uses); };
           EXPECT_EQ(bytes_sent(trace), formula(options))
               << ranks << " ranks, " << microbatches << " microbatches, prefetch " << prefetch;
-          gpt::TrainerOptions more = model_for(ranks, microbatches + 1, DType::bf16);
+          TrainingOptions more = model_for(ranks, microbatches + 1, DType::bf16);
           more.sharding = options.sharding;
           EXPECT_EQ(bytes_sent(trace) == formula(more), GetParam() < ZeroStage::gradients);
-          gpt::TrainerOptions other = options;
+          TrainingOptions other = options;
           other.sharding.zero = GetParam() == ZeroStage::values ? ZeroStage::none : ZeroStage::values;
           EXPECT_NE(bytes_sent(trace), formula(other));
         }
@@ -72,7 +72,7 @@ TEST_P(ZeroPlusPlus, SendsBetweenNodesWhatTheFormulaSays) {
   for (const int microbatches : {1, 2}) {
     std::vector<std::int64_t> between;
     for (const int techniques : {0, 1, 2, 4, 7}) {
-      gpt::TrainerOptions options = model_for(ranks, microbatches, DType::bf16);
+      TrainingOptions options = model_for(ranks, microbatches, DType::bf16);
       options.sharding.zero = ZeroStage::values;
       if ((techniques & 1) != 0) options.sharding.hpz_size = per_node;
       if ((techniques & 2) != 0) options.sharding.qwz = QuantizedFormat::int8;
@@ -82,7 +82,7 @@ TEST_P(ZeroPlusPlus, SendsBetweenNodesWhatTheFormulaSays) {
         const BytesByTag sent = bytes_sent(trace);
         EXPECT_EQ(sent, zero_formula(options, {ranks, per_node}, trace, uses)) << techniques << " " << microbatches;
         EXPECT_EQ(sent.contains("parameters in node"), options.sharding.hpz_size > 1);
-        gpt::TrainerOptions other = options;
+        TrainingOptions other = options;
         other.sharding.qgz = options.sharding.qgz == QuantizedFormat::none ? QuantizedFormat::int8 : QuantizedFormat::none;
         EXPECT_NE(sent, zero_formula(other, {ranks, per_node}, trace, uses));
         for (const auto& [tag, bytes] : sent) of_all_ranks += bytes.between_nodes;

@@ -1,9 +1,9 @@
 // The curve of losses that stretto-train draws: all values of a short run, and means of neighbours in a long one.
-#include "curve.hpp"
+#include "apps/train/report/curve.hpp"
 
 #include <gtest/gtest.h>
 
-namespace gpt {
+namespace apps {
 namespace {
 
 TEST(Curve, OfAShortRunHasAllValues) {
@@ -35,4 +35,4 @@ TEST(Curve, OfALongRunHasMeansOfNeighbours) {
 }
 
 }  // namespace
-}  // namespace gpt
+}  // namespace apps

@@ -4,7 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "stretto/layers/training_layout.hpp"
+#include "stretto/models/training_options.hpp"
+#include "stretto/planning/stage_plan.hpp"
 #include "stretto/planning/training_cluster.hpp"
 
 // Predicts the time of a training step in a layout, on a cluster that need not exist. All functions are pure: no rank
@@ -52,13 +53,13 @@ class STRETTO_API LayoutCosts {
   void check(const MeshShape& mesh) const;
   // The memory of the stage that needs most. Exact (plan_stage()); for pipelines, except gpipe, computed from a schedule
   // with only as many microbatches as are ever in flight.
-  TrainingMemory memory(const TrainingLayout& layout, int* stage = nullptr);
+  TrainingMemory memory(const TrainingOptions& layout, int* stage = nullptr);
   // A lower bound of memory(), which takes less time: the larger one of the first and the last stage.
-  std::int64_t least_memory(const TrainingLayout& layout);
+  std::int64_t least_memory(const TrainingOptions& layout);
   // A lower bound of cost().seconds, which takes less time: no schedule is simulated.
-  double least_seconds(const TrainingLayout& layout);
+  double least_seconds(const TrainingOptions& layout);
   // Steps of more than three microbatches a stage are simulated with fewer, and continued at the same pace.
-  LayoutCost cost(const TrainingLayout& layout);
+  LayoutCost cost(const TrainingOptions& layout);
 
  private:
   class Parts;

@@ -37,7 +37,7 @@ struct STRETTO_API LayoutSpace {
 };
 
 struct FoundLayout {
-  TrainingLayout layout;
+  TrainingOptions layout;
   LayoutCost cost;
 };
 
@@ -66,14 +66,14 @@ STRETTO_API LayoutSearch search_layouts(const LayoutSpace& space, const Training
                                         const TrainingSystem& system = {}, const LookedAt& looked_at = {});
 
 // All of the space's layouts, and the refusals, in one list; for checks of the search on small spaces.
-STRETTO_API std::vector<TrainingLayout> all_layouts(const LayoutSpace& space, const LayoutCosts& costs,
-                                                    std::vector<LayoutSearch::Refusal>* refused = nullptr);
+STRETTO_API std::vector<TrainingOptions> all_layouts(const LayoutSpace& space, const LayoutCosts& costs,
+                                                     std::vector<LayoutSearch::Refusal>* refused = nullptr);
 
 // The reasons why no layout was tried, for an error message: the three most frequent ones at most, a line each.
 STRETTO_API std::string refusal_text(const LayoutSpace& space, const LayoutSearch& search);
 // "tp 8 (sp) x pp 4 x dp 2, micro-batch 1, interleaved of 2, ZeRO 1, recomputes selective"
-STRETTO_API std::string to_string(const TrainingLayout& layout);
+STRETTO_API std::string to_string(const TrainingOptions& layout);
 // The flags of stretto-train that train in this layout, without --train-data.
-STRETTO_API std::string train_flags(const TrainingLayout& layout);
+STRETTO_API std::string train_flags(const TrainingOptions& layout);
 
 }  // namespace stretto

@@ -7,7 +7,7 @@
 
 #include "common/size_text.hpp"
 #include "plan/plan_options.hpp"
-#include "stretto/layers/training_memory.hpp"
+#include "stretto/planning/training_memory.hpp"
 
 namespace plan_tool {
 namespace {

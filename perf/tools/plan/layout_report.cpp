@@ -30,7 +30,7 @@ std::string memory_text(const LayoutCost& cost) {
 }
 
 nlohmann::ordered_json layout_json(const FoundLayout& found) {
-  const TrainingLayout& layout = found.layout;
+  const TrainingOptions& layout = found.layout;
   const LayoutCost& cost = found.cost;
   nlohmann::ordered_json exposed = nlohmann::ordered_json::object();
   for (const auto& [group, seconds] : cost.exposed) exposed[group] = milliseconds(seconds);

@@ -1,0 +1,292 @@
+#include "apps/train/options/options.hpp"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "apps/common/fail.hpp"
+#include "apps/train/hf/hf_config.hpp"
+#include "apps/train/hf/hf_weights.hpp"
+#include "apps/train/options/data_options.hpp"
+#include "apps/train/options/flag_hints.hpp"
+#include "apps/train/options/flag_values.hpp"
+#include "apps/train/options/number_flags.hpp"
+#include "apps/train/options/pipeline_options.hpp"
+#include "apps/train/options/precision_options.hpp"
+#include "apps/train/options/sequence_options.hpp"
+#include "apps/train/options/zero_options.hpp"
+#include "apps/train/report/report.hpp"
+#include "apps/train/run/run_notes.hpp"
+#include "apps/train/run/stragglers.hpp"
+#include "stretto/layers/checkpoint.hpp"
+#include "stretto/overlap/trace.hpp"
+
+namespace apps {
+
+using stretto::find_checkpoint;
+
+std::optional<CommandLine> parse_command_line(int argc, char** argv) {
+  CommandLine line;
+  line.trainer.mesh[Axis::data] = 0;  // follows from the ranks, unless --dp is given
+  TrainingOptions& trainer = line.trainer;
+  ModelShape& model = trainer.model;
+  bool no_overlap = false;
+  std::string device = "cpu", resume;
+  CLI::App app(
+      "Trains a GPT on the bytes of a text or on tokens, data (ZeRO 0 to 3), tensor, sequence and pipeline parallel.",
+      "stretto-train");
+  app.set_help_flag("-h,--help", "Print this help");
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // later flags override those of a script
+
+  const auto group = [&](const char* name) { app.option_defaults()->group(name); };
+  group("Ranks and layout");
+  app.add_option("--nproc", line.nproc, "Ranks to start on this host (leave it out under mpirun or torchrun)");
+  app.add_option("--tensor-model-parallel-size,--tp", line.trainer.mesh[Axis::tensor], "Ranks that share each layer")
+      ->capture_default_str();
+  add_sequence_options(app, trainer);
+  add_pipeline_options(app, line.trainer.mesh[Axis::pipeline], trainer.stages);
+  add_layout_options(app, line.layout);
+  app.add_option("--dp", line.trainer.mesh[Axis::data], "Data-parallel ranks; derived when left out, checked when given");
+
+  app.add_option("--device", device, "cpu, or cuda: each rank on a GPU")->capture_default_str();
+  group("Model");
+  app.add_option("--num-layers", model.layers, "Transformer blocks")->capture_default_str();
+  app.add_option("--hidden-size", model.hidden, "Width of the residual stream")->capture_default_str();
+  app.add_option("--num-attention-heads", model.heads, "Attention heads")->capture_default_str();
+  app.add_option("--seq-length", model.sequence, "Tokens of a sequence")->capture_default_str();
+  app.add_option("--vocab-size", model.vocabulary, "Rows of the embedding table; bytes need 256, GPT-2's tokens 50257")
+      ->capture_default_str();
+  group("Batch and optimizer");
+  app.add_option("--micro-batch-size", trainer.micro_batch, "Sequences that a rank computes at a time")
+      ->capture_default_str();
+  const CLI::Option* const global_batch =
+      app.add_option(
+             "--global-batch-size", trainer.global_batch,
+             "Sequences of a step, over all ranks; in a dry run, a microbatch of each rank for each stage when left out")
+          ->capture_default_str();
+  app.add_option("--train-iters", line.steps, "Steps of training")->capture_default_str();
+  app.add_option("--lr", line.lr, "Highest learning rate")->capture_default_str();
+  const CLI::Option* const min_lr =
+      app.add_option("--min-lr", line.min_lr, "Last learning rate of the cosine; a tenth of --lr when left out");
+  app.add_option("--lr-warmup-iters", line.warmup, "Steps in which the learning rate rises")->capture_default_str();
+  app.add_option("--weight-decay", trainer.adamw.weight_decay, "Weight decay of AdamW, for matrices")->capture_default_str();
+  app.add_option("--clip-grad", trainer.clip_norm, "Largest gradient norm; 0 for none")->capture_default_str();
+  app.add_option("--seed", trainer.seed, "Seed of initialisation, data order and samples")->capture_default_str();
+
+  group("Types and memory");
+  add_precision_options(app, trainer);
+  group("ZeRO and overlap");
+  add_zero_options(app, trainer.sharding);
+  app.add_flag("--no-overlap", no_overlap, "Communicate after computing instead of beside it (same result, bit for bit)");
+  app.add_flag("--deterministic", line.deterministic, "Sum in the order of the ranks (STRETTO_DETERMINISTIC=1)");
+
+  group("Data");
+  add_data_options(app, line.data);
+  group("Reports");
+  app.add_option("--eval-interval", line.eval_interval, "Steps between validations; at the end when 0")
+      ->capture_default_str();
+  app.add_option("--sample-interval", line.sample_interval, "Steps between samples; at the end when 0")
+      ->capture_default_str();
+  app.add_option("--prompt", line.prompt, "Beginning of samples");
+  group("Checkpoints and models");
+  app.add_option("--save", line.save, "Directory for checkpoints");
+  app.add_option("--save-interval", line.save_interval, "Steps between checkpoints; at the end when 0")
+      ->capture_default_str();
+  app.add_flag("--async-save", trainer.saves_in_background, "Write checkpoints in the background, while training goes on");
+  app.add_option("--keep", line.keep, "Newest checkpoints in --save that stay when one is saved; all when 0")
+      ->capture_default_str();
+  app.add_option("--load", line.load, "Checkpoint whose weights to begin with");
+  add_hf_options(app, line.hf);
+  app.add_option("--resume", resume, "Go on from the newest checkpoint in --save; auto: or begin if there is none")
+      ->type_name("[auto]")
+      ->expected(0, 1);
+  app.add_flag("--allow-changes", line.allow_changes,
+               "With --resume, go on though --train-data, --seed or --attention are not those of the checkpoint");
+  group("Lost, slow and wrong ranks");
+  app.add_option("--max-restarts", line.max_restarts,
+                 "With --nproc, how often the ranks start again when one is lost, from the newest checkpoint in --save")
+      ->capture_default_str();
+  app.add_flag("--elastic", line.elastic,
+               "When ranks are lost, go on with the replicas that are left, from the newest checkpoint in --save");
+  app.add_flag("--replicate-state", line.replicate_state,
+               "With --elastic, keep the state of each rank in another one's memory after every step, and go on from there");
+  group("Reports");
+  app.add_option("--log-dir", line.log_dir, "Directory for metrics.jsonl and loss.svg");
+  app.add_flag("--comm-report", line.comm_report,
+               "At the end, run steps full, computation only, communication only and serial, and print how much "
+               "communication is hidden");
+  app.add_option("--trace", line.trace, "Write what every rank did when to this file, for Perfetto");
+  group("Lost, slow and wrong ranks");
+  app.add_option("--check-replicas", line.check_replicas,
+                 "Steps between comparisons of the parameters' checksums on all ranks that hold copies; none when 0")
+      ->capture_default_str();
+  app.add_option("--straggler-threshold", line.straggler_threshold,
+                 "Share of the step for which the others wait for one rank, from which on the step line names it")
+      ->default_str(fmt::format("{}", Stragglers::usual_threshold));
+  app.add_option(
+         "--first-step-timeout", line.first_step_timeout,
+         "Seconds for which an operation waits for another rank until the first step is over; STRETTO_TIMEOUT when 0")
+      ->capture_default_str();
+  group("Reports");
+  app.add_option("--log-interval", line.log_interval, "Steps between printed lines")->capture_default_str();
+  group("Plans without ranks");
+  app.add_flag("--dry-run", line.dry_run, "Print the memory and the traffic of a rank by formula, and start no rank");
+  app.add_option("--ranks", line.planned_ranks, "With --dry-run, the number of ranks");
+  app.add_option("--json", line.json, "With --dry-run, write the figures to this file");
+
+  check_numbers(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(app.help().c_str(), stdout);
+    return std::nullopt;
+  } catch (const CLI::ParseError& error) {
+    refuse_command_line(app, error);
+  }
+  trainer.sharding.overlap = !no_overlap;
+  check_precision_options(app, trainer);
+  check_zero_options(app, trainer.sharding);
+  require(app.count("--resume") > 0 || !line.allow_changes, "--allow-changes is for --resume; leave it out.");
+  bool takes_sizes = !line.hf.load.empty();
+  if (takes_sizes) {
+    take_sizes(app, read_hf_config(line.hf.load), line.hf.load + "/config.json", true, model);
+  } else if (app.count("--resume") > 0 && !line.save.empty() && stretto::has_checkpoint(line.save)) {
+    takes_sizes = take_saved_model(app, find_checkpoint(line.save), model, trainer.mask);
+  } else if (!line.load.empty()) {
+    takes_sizes = take_saved_model(app, find_checkpoint(line.load), model, trainer.mask);
+  }
+  check_data_options(line.data, app.count("--vocab-size") > 0 || takes_sizes, model.vocabulary);
+  line.device = stretto::device_from_name(device);
+  require(resume.empty() || resume == "auto", "--resume '{}' is unknown; give auto, or nothing.", resume);
+  if (app.count("--resume") > 0) line.resume = resume.empty() ? Resume::yes : Resume::if_any;
+  trainer.sharding.unit_bytes = trainer.sharding.usual_unit_bytes(line.device);  // also of a dry run, which has no device
+  require(line.dry_run || (line.planned_ranks == 0 && line.json.empty()),
+          "--ranks and --json describe a dry run; add --dry-run, or start ranks with --nproc.");
+  require(line.planned_ranks == 0 || line.nproc == 0,
+          "--dry-run is for --ranks {} or for --nproc {} ranks; give one of them.", line.planned_ranks, line.nproc);
+  line.default_batch = global_batch->count() == 0;
+  check_layout_options(app, line);
+  if (min_lr->count() == 0) line.min_lr = line.lr / 10;
+  require(
+      line.trainer.mesh[Axis::ring] > 1 || app.count("--cp-layout") == 0 ||
+          (line.layout.automatic && app.count("--cp") == 0),
+      "--cp-layout {} divides sequences over the ranks of --cp, and --cp {} is a single one; give a larger --cp, or leave "
+      "it out.",
+      name(trainer.sequence_layout), line.trainer.mesh[Axis::ring]);
+  line.values = flag_values(app);
+  // These may come from another flag, or from a file that it names.
+  for (auto& [name, value] : line.values) {
+    if (name == "--min-lr") value = fmt::format("{}", line.min_lr);
+    if (name == "--attention") value = to_text(trainer.mask);
+    for (const auto& [flag, size] : size_flags) {
+      if (name == flag) value = fmt::format("{}", model.*size);
+    }
+  }
+  return line;
+}
+
+stretto::MeshShape CommandLine::mesh_on(int ranks) const {
+  const MeshShape& mesh = trainer.mesh;
+  require(mesh[Axis::tensor] >= 1 && mesh[Axis::pipeline] >= 1, "--tp {} and --pp {} must be at least 1.",
+          mesh[Axis::tensor], mesh[Axis::pipeline]);
+  require(mesh[Axis::data] >= 0, "--dp {} must be at least 1.", mesh[Axis::data]);
+  MeshShape whole = mesh;
+  whole[Axis::data] = 1;
+  const std::int64_t others = whole.ranks();
+  std::string flags;
+  for (const Axis axis : {Axis::tensor, Axis::pipeline, Axis::ring, Axis::ulysses}) {
+    const bool always = axis == Axis::tensor || axis == Axis::pipeline;
+    if (always || mesh[axis] > 1)
+      flags += fmt::format("{}--{} {}", flags.empty() ? "" : " times ", short_name(axis), mesh[axis]);
+  }
+  require(ranks % others == 0, "{} ranks do not divide into groups of {}.", ranks, flags);
+  whole[Axis::data] = static_cast<int>(ranks / others);
+  require(mesh[Axis::data] == 0 || mesh[Axis::data] == whole[Axis::data], "--dp {} times {} is not the number of ranks, {}.",
+          mesh[Axis::data], flags, ranks);
+  return whole;
+}
+
+std::optional<TokenData> CommandLine::token_data() const {
+  if (data.train.empty()) return std::nullopt;
+  return TokenData(data, trainer.model.vocabulary, trainer.model.sequence, trainer.seed);
+}
+
+std::unique_ptr<Tokenizer> CommandLine::tokenizer(const std::optional<TokenData>& its_data) const {
+  const bool is_bytes =
+      its_data ? its_data->is_bytes() : data.vocabulary_file.empty() && trainer.model.vocabulary == byte_values;
+  auto result = make_tokenizer(data, is_bytes, trainer.model.vocabulary);
+  result->encode(prompt);
+  return result;
+}
+
+void CommandLine::check(int ranks, int rank) const {
+  require(nproc >= 0, "--nproc {} must be at least 1.", nproc);
+  if (!layout.automatic) trainer.on(mesh_on(ranks)).check();
+  require(steps >= 0 && warmup >= 0 && save_interval >= 0 && eval_interval >= 0 && sample_interval >= 0 && log_interval >= 1,
+          "--train-iters {}, --lr-warmup-iters {}, --save-interval {}, --eval-interval {} and --sample-interval {} cannot "
+          "be negative, nor "
+          "--log-interval {} below 1.",
+          steps, warmup, save_interval, eval_interval, sample_interval, log_interval);
+  require(check_replicas >= 0, "--check-replicas {} is no number of steps; give 1 or more, or 0 for no comparison.",
+          check_replicas);
+  require(check_replicas == 0 || layout.automatic || trainer.sharding.zero != stretto::ZeroStage::values,
+          "--check-replicas {} compares copies, and --zero 3 keeps none; leave one of them out.", check_replicas);
+  require(
+      check_replicas == 0 || layout.automatic || !mesh_on(ranks).divided(stretto::token_axes).empty(),
+      "--check-replicas {} compares copies, and this layout has one of each parameter; start more ranks, or leave it out.",
+      check_replicas);
+  require(lr > 0 && min_lr >= 0 && trainer.clip_norm >= 0 && trainer.adamw.weight_decay >= 0,
+          "--lr {} must be above 0; --min-lr {}, --clip-grad {} and --weight-decay {} cannot be negative.", lr, min_lr,
+          trainer.clip_norm, trainer.adamw.weight_decay);
+  require(min_lr <= lr, "--min-lr {} is above --lr {}, so that the rate would rise to the end; give at most --lr.", min_lr,
+          lr);
+  require(warmup <= steps || steps == 0,
+          "--lr-warmup-iters {} are more than --train-iters {}, so that --lr {} is never reached; give fewer.", warmup,
+          steps, lr);
+  require(!straggler_threshold || (*straggler_threshold > 0 && *straggler_threshold <= 1),
+          "--straggler-threshold {} is no share of a step; give 0.1.", straggler_threshold.value_or(0));
+  require(
+      !straggler_threshold || has_ranks_to_compare(ranks),
+      "--straggler-threshold {} compares ranks that do the same work, and of {} ranks with --pp {} none do; leave it out.",
+      straggler_threshold.value_or(0), ranks, trainer.mesh[Axis::pipeline]);
+  require(first_step_timeout == 0 || ranks > 1,
+          "--first-step-timeout {} is of waits for other ranks, and {} rank has none; "
+          "leave it out.",
+          first_step_timeout, ranks);
+  require(first_step_timeout >= 0, "--first-step-timeout {} is no time; give seconds, or 0 for STRETTO_TIMEOUT.",
+          first_step_timeout);
+  require(!data.train.empty() || (steps == 0 && !comm_report && data.validation.empty()),
+          "--train-data names no text to train on; give any file.");
+  require(resume == Resume::no || !save.empty(), "--resume needs --save DIR, where the checkpoints are.");
+  require(resume != Resume::yes || load.empty(), "--resume goes on from --save {}; leave --load {} out.", save, load);
+  require(hf.load.empty() || (load.empty() && resume != Resume::yes),
+          "--load-hf {} and {} are two models to begin with; leave one out.", hf.load,
+          resume == Resume::yes ? "--resume" : "--load " + load);
+  require(max_restarts >= 0, "--max-restarts {} is no number of restarts; give 1 or more, or 0 for none.", max_restarts);
+  require(max_restarts == 0 || nproc > 0,
+          "--max-restarts {} starts ranks of --nproc again; under a launcher, let it start the job again, and give --resume "
+          "auto.",
+          max_restarts);
+  require(!elastic || !save.empty(), "--elastic goes on from checkpoints; give --save DIR, and --save-interval.");
+  require(!replicate_state || elastic, "--replicate-state keeps the state for --elastic; give both.");
+  require(!elastic || device == stretto::Device::cpu,
+          "--elastic is for --device cpu: links between GPUs cannot lose a rank; give --max-restarts, or leave it out.");
+  require(hf.export_to.empty() || !trainer.mask.sparse(),
+          "--export-hf {} would let a model that is trained with sparse --attention attend densely; leave one of them out.",
+          hf.export_to);
+  require(save_interval == 0 || !save.empty(), "--save-interval {} needs --save DIR.", save_interval);
+  require(!trainer.saves_in_background || !save.empty(), "--async-save needs --save DIR.");
+  require(keep >= 0, "--keep {} is no number of checkpoints; give 1 or more, or 0 for all.", keep);
+  require(keep == 0 || !save.empty(), "--keep {} needs --save DIR, where the checkpoints are.", keep);
+  if (!trace.empty() && rank == 0) stretto::Trace::check_writable(trace);
+  // Files are opened here as well, so that a missing one is reported once, before there are ranks.
+  if (resume == Resume::yes) find_checkpoint(save);
+  if (!load.empty()) find_checkpoint(load);
+  if (!hf.load.empty()) check_hf_weights(hf.load, trainer.model);
+  if (!hf.export_to.empty() && rank == 0) check_hf_export(hf.export_to);
+  const std::optional<TokenData> readable = token_data();
+  if (readable && rank == 0) readable->check_first_tokens();
+  tokenizer(readable);
+  if (!log_dir.empty() && rank == 0) make_log_directory(log_dir);
+}
+
+}  // namespace apps

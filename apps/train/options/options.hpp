@@ -1,0 +1,69 @@
+#pragma once
+#include <optional>
+#include <string>
+
+#include "apps/train/data/token_data.hpp"
+#include "apps/train/data/tokenizer.hpp"
+#include "apps/train/options/hf_options.hpp"
+#include "apps/train/options/layout_options.hpp"
+#include "stretto/device.hpp"
+#include "stretto/models/trainer.hpp"
+#include "stretto/require_same.hpp"
+
+namespace apps {
+
+// Whether training goes on from the newest checkpoint in --save: if_any begins where there is none.
+enum class Resume { no, yes, if_any };
+
+// The command line of stretto-train, with Megatron-LM's long names.
+struct CommandLine {
+  int nproc = 0;  // ranks to start; 0: a launcher has started this one
+  stretto::TrainingOptions trainer;
+  LayoutOptions layout;
+  stretto::Device device = stretto::Device::cpu;
+  std::int64_t steps = 100;
+  double lr = 1e-3;
+  double min_lr = 0;
+  std::int64_t warmup = 0;
+  DataOptions data;
+  HfOptions hf;
+  std::string save, load, log_dir, trace, prompt;
+  int keep = 0;  // checkpoints; 0: all
+  std::int64_t save_interval = 0, eval_interval = 0, sample_interval = 0, log_interval = 10;
+  std::int64_t check_replicas = 0;  // steps between comparisons; 0: none
+  std::optional<double> straggler_threshold;
+  double first_step_timeout = 0;  // seconds; 0: STRETTO_TIMEOUT
+  Resume resume = Resume::no;
+  bool allow_changes = false;
+  int max_restarts = 0;
+  bool elastic = false, replicate_state = false;
+  bool deterministic = false;
+  bool comm_report = false;
+  bool dry_run = false;
+  bool default_batch = true;  // --global-batch-size was left out
+  int planned_ranks = 0;      // of a dry run
+  std::string json;           // of a dry run
+
+  std::vector<stretto::NamedValue> values;  // of the flags that must be the same on all ranks
+
+  bool scales_loss() const { return trainer.sharding.dtype == stretto::DType::f16; }
+  // The layout of so many ranks. Throws if they do not divide into it.
+  stretto::MeshShape mesh_on(int ranks) const;
+  // Whether some ranks do the same work, so that one of them can be slow.
+  bool has_ranks_to_compare(int ranks) const {
+    return ranks > (layout.automatic ? 1 : trainer.mesh[stretto::Axis::pipeline]);
+  }
+  // The training data; nothing without --train-data, which a run without steps does not need.
+  std::optional<TokenData> token_data() const;
+  // Returns the tokenizer of samples and the prompt; without data and --vocab-file, a model of 256 tokens writes bytes.
+  // Throws if the prompt has no tokens in it.
+  std::unique_ptr<Tokenizer> tokenizer(const std::optional<TokenData>& data) const;
+  // Checks everything that can be checked before a rank is started. Does not touch a GPU, since the process may still fork.
+  // Only rank 0, or its parent, tries whether files can be written.
+  void check(int ranks, int rank = 0) const;
+};
+
+// Empty if the command line asked for help, which has then been printed. Throws Error(invalid_argument) in one sentence.
+std::optional<CommandLine> parse_command_line(int argc, char** argv);
+
+}  // namespace apps

@@ -1,0 +1,55 @@
+#include "apps/train/options/zero_options.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include "apps/common/fail.hpp"
+
+namespace apps {
+
+using stretto::QuantizedFormat;
+using stretto::zero_stages;
+
+void add_zero_options(CLI::App& app, stretto::ShardedParameters::Options& sharding) {
+  const auto format = [](const std::string& name) {
+    return name == "none" ? QuantizedFormat::none : name == "int8" ? QuantizedFormat::int8 : QuantizedFormat::int4;
+  };
+  app.add_option_function<std::string>(
+         "--zero",
+         [&](const std::string& stage) { sharding.zero = zero_stages.at(static_cast<std::size_t>(stage[0] - '0')); },
+         "What data-parallel ranks keep a share of only: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 values too. "
+         "The "
+         "embedding table that two stages of a pipeline share stays at 1")
+      ->check(CLI::IsMember({"0", "1", "2", "3"}))
+      ->default_str("1");
+  app.add_option(
+         "--prefetch", sharding.prefetch,
+         "With --zero 3, units of parameters gathered ahead of their use; with 2 and 3, units of gradients in flight")
+      ->capture_default_str();
+  app.add_option("--hpz-size", sharding.hpz_size,
+                 "With --zero 3, neighbouring data-parallel ranks that keep a second copy, for backward (ZeRO++ hpZ)")
+      ->capture_default_str();
+  app.add_option_function<std::string>(
+         "--qwz", [&, format](const std::string& name) { sharding.qwz = format(name); },
+         "With --zero 3, the format in which parameters are gathered (ZeRO++ qwZ)")
+      ->check(CLI::IsMember({"none", "int8"}))
+      ->default_str("none");
+  app.add_option_function<std::string>(
+         "--qgz", [&, format](const std::string& name) { sharding.qgz = format(name); },
+         "With --zero 3, the format in which gradients are summed (ZeRO++ qgZ)")
+      ->check(CLI::IsMember({"none", "int8", "int4"}))
+      ->default_str("none");
+  app.add_flag("--qgz-error-feedback", sharding.qgz_error_feedback, "Add what --qgz loses to the next gradient");
+  app.add_flag_callback(
+      "--qgz-stochastic", [&] { sharding.qgz_rounding = stretto::Rounding::stochastic; },
+      "Round at random with the right mean in --qgz");
+}
+
+void check_zero_options(const CLI::App& app, const stretto::ShardedParameters::Options& sharding) {
+  if (app.count("--prefetch") == 0) return;
+  require(sharding.zero >= stretto::ZeroStage::gradients,
+          "--prefetch {} has no effect with --zero {}; leave it out, or give --zero 2 or 3.", sharding.prefetch,
+          static_cast<int>(sharding.zero));
+  require(sharding.overlap, "--prefetch {} has no effect with --no-overlap; leave one of them out.", sharding.prefetch);
+}
+
+}  // namespace apps

@@ -1,0 +1,99 @@
+#include "apps/train/run/run_notes.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+
+#include "apps/common/fail.hpp"
+
+namespace apps {
+
+using namespace stretto;
+
+namespace {
+
+// Flags whose change a resumed run accepts only with --allow-changes.
+constexpr const char* model_and_data[] = {"--attention", "--seed", "--train-data"};
+constexpr const char* course[] = {"--train-iters",       "--lr",           "--min-lr",    "--lr-warmup-iters",
+                                  "--global-batch-size", "--weight-decay", "--clip-grad", "--dtype",
+                                  "--grad-dtype",        "--loss-scale",   "--val-data"};
+
+bool is_in(const auto& flags, const std::string& flag) { return std::ranges::find(flags, flag) != std::end(flags); }
+
+// The learning rate of the step behind a checkpoint; nothing if the notes do not say it.
+std::optional<double> rate_after(std::int64_t step, const Notes& notes) {
+  double numbers[4];
+  const char* const flags[] = {"--lr", "--min-lr", "--lr-warmup-iters", "--train-iters"};
+  for (std::size_t i = 0; i < 4; ++i) {
+    const auto found = notes.find(flags[i]);
+    if (found == notes.end()) return std::nullopt;
+    numbers[i] = std::strtod(found->second.c_str(), nullptr);
+  }
+  const auto steps = static_cast<std::int64_t>(numbers[3]);
+  return CosineSchedule{numbers[0], numbers[1], static_cast<std::int64_t>(numbers[2]), steps}.at(std::min(step, steps));
+}
+
+}  // namespace
+
+void take_sizes(const CLI::App& app, const ModelShape& saved, const std::string& file, bool may_be_shorter,
+                ModelShape& model) {
+  for (const auto& [flag, size] : size_flags) {
+    if (app.count(flag) == 0) model.*size = saved.*size;
+    const bool is_shorter = size == &ModelShape::sequence && may_be_shorter && model.*size < saved.*size;
+    require(model.*size == saved.*size || is_shorter, "{} {} contradicts the {} of {}; leave it out.", flag, model.*size,
+            saved.*size, file);
+  }
+}
+
+bool has_sizes(const Notes& notes) {
+  return std::ranges::all_of(size_flags, [&](const SizeFlag& each) { return notes.contains(each.flag); });
+}
+
+bool take_saved_model(const CLI::App& app, const std::string& checkpoint, ModelShape& model, kernels::AttentionMask& mask) {
+  const LoadedCheckpoint loaded = read_notes(checkpoint);
+  if (!has_sizes(loaded.notes)) return false;
+  ModelShape saved;
+  for (const auto& [flag, size] : size_flags) saved.*size = loaded.number(flag, 0);
+  take_sizes(app, saved, checkpoint + "/index.json", false, model);
+  const auto attention = loaded.notes.find("--attention");
+  if (attention != loaded.notes.end() && app.count("--attention") == 0) mask = attention_mask_from_text(attention->second);
+  return true;
+}
+
+Notes run_notes(const std::vector<NamedValue>& values, const std::vector<NamedValue>& data) {
+  Notes notes;
+  for (const auto& [flag, value] : values) {
+    const bool is_size =
+        std::ranges::any_of(size_flags, [&, &name = flag](const SizeFlag& each) { return name == each.flag; });
+    if (is_size || is_in(model_and_data, flag) || is_in(course, flag)) notes[flag] = value;
+  }
+  for (const char* const flag : {"--train-data", "--val-data"}) notes.erase(flag);  // a path; its content counts
+  for (const auto& [flag, content] : data) notes[flag] = content;
+  return notes;
+}
+
+std::string changes_of_run(const LoadedCheckpoint& loaded, const Notes& now, bool allowed) {
+  std::vector<std::string> changes;
+  for (const auto& [flag, value] : now) {
+    const auto saved = loaded.notes.find(flag);
+    if (saved == loaded.notes.end() || saved->second == value) continue;
+    require(
+        allowed || !is_in(model_and_data, flag),
+        "{} is '{}', and '{}' in the checkpoint of step {}: that is another model or other data; give what it was, or add "
+        "--allow-changes.",
+        flag, value, saved->second, loaded.step);
+    const auto said = [](const std::string& text) { return text.empty() ? "left out" : text; };
+    changes.push_back(fmt::format("{} {} instead of {}", flag, said(value), said(saved->second)));
+  }
+  if (changes.empty()) return {};
+  std::string line = fmt::format("Goes on after step {} with {}", loaded.step, fmt::join(changes, ", "));
+  const std::optional<double> before = rate_after(loaded.step, loaded.notes), after = rate_after(loaded.step, now);
+  if (before && after && *before != *after) {
+    line += fmt::format("; the learning rate of the next step is {:.2e} instead of {:.2e}", *after, *before);
+  }
+  return line + ".";
+}
+
+}  // namespace apps

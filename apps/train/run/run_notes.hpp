@@ -1,0 +1,47 @@
+#pragma once
+#include <CLI/App.hpp>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "stretto/layers/checkpoint.hpp"
+#include "stretto/models/decoder.hpp"
+#include "stretto/require_same.hpp"
+
+// The facts of a run that its checkpoints keep, in their notes by flag: the model's sizes, the data, the course of
+// training. A later run takes the sizes from there, and says in which of the others it differs.
+namespace apps {
+
+using Notes = std::map<std::string, std::string>;
+
+struct SizeFlag {
+  const char* flag;
+  std::int64_t stretto::ModelShape::*size;
+};
+inline constexpr SizeFlag size_flags[] = {{"--num-layers", &stretto::ModelShape::layers},
+                                          {"--hidden-size", &stretto::ModelShape::hidden},
+                                          {"--num-attention-heads", &stretto::ModelShape::heads},
+                                          {"--vocab-size", &stretto::ModelShape::vocabulary},
+                                          {"--seq-length", &stretto::ModelShape::sequence}};
+
+// Takes those sizes of a saved model that no flag gives. Throws Error(invalid_argument) for a flag that contradicts them;
+// `file` says them. may_be_shorter: --seq-length may be below the saved one.
+void take_sizes(const CLI::App& app, const stretto::ModelShape& saved, const std::string& file, bool may_be_shorter,
+                stretto::ModelShape& model);
+
+// Takes the sizes in the notes of a checkpoint likewise, and --attention, which a flag may change. Returns false if the
+// notes have no sizes, so that the flags must say them.
+bool take_saved_model(const CLI::App& app, const std::string& checkpoint, stretto::ModelShape& model,
+                      stretto::kernels::AttentionMask& mask);
+bool has_sizes(const Notes& notes);
+
+// The notes of a run: `values` of all flags, of which some make the run, and what the data contain.
+Notes run_notes(const std::vector<stretto::NamedValue>& values, const std::vector<stretto::NamedValue>& data);
+
+// One line that names in which flags a run that goes on after loaded.step differs from the one that saved the checkpoint,
+// and what that does to the learning rate; empty if it does not. Unless changes are allowed, throws Error(invalid_argument)
+// for another model or other data.
+std::string changes_of_run(const stretto::LoadedCheckpoint& loaded, const Notes& now, bool allowed);
+
+}  // namespace apps

@@ -1,0 +1,60 @@
+#include "apps/train/run/sampling.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "stretto/kernels.hpp"
+
+namespace apps {
+
+using namespace stretto;
+
+namespace {
+
+// The next token, the i-th that is added. row: its logits.
+std::int32_t choose(const Tensor& row, std::int64_t i, const SamplingOptions& options) {
+  const std::int64_t vocabulary = row.size();
+  double* const p = row.data<double>();
+  std::int64_t chosen = std::max_element(p, p + vocabulary) - p;
+  if (options.temperature > 0) {
+    kernels::scale(row, 1 / options.temperature);
+    kernels::softmax(row, row);
+    double left = random_uniform(options.seed, "sampling", static_cast<std::uint64_t>(i));
+    for (chosen = 0; chosen + 1 < vocabulary && left >= p[chosen]; ++chosen) left -= p[chosen];
+  }
+  return static_cast<std::int32_t>(chosen);
+}
+
+}  // namespace
+
+std::vector<std::int32_t> sample_tokens(Trainer& trainer, std::vector<std::int32_t> prompt, std::int64_t end,
+                                        const SamplingOptions& options) {
+  const Communicator& stages = trainer.mesh().over(Axis::pipeline);
+  const Schedule& schedule = trainer.pipeline().schedule();
+  const int head = schedule.stage_of(schedule.parts() - 1);
+  const ModelShape& model = trainer.model().shape();
+  std::vector<std::int32_t> tokens = std::move(prompt);
+  for (std::int64_t i = 0; i < options.length; ++i) {
+    const std::int64_t seen = std::min<std::int64_t>(static_cast<std::int64_t>(tokens.size()), model.sequence);
+    const Tensor row = trainer.next_logits({tokens.end() - seen, tokens.end()});
+    std::int32_t chosen = 0;
+    if (stages.rank() == head) chosen = choose(row.view(0, {std::min(end, model.vocabulary)}), i, options);
+    if (stages.size() > 1)
+      stages.broadcast(&chosen, &chosen, 1, DType::i32, head, Stream::inline_(), {.tag = "sampling"}).wait();
+    tokens.push_back(chosen);
+  }
+  return tokens;
+}
+
+std::string sample(Trainer& trainer, Tokenizer& tokenizer, const std::string& prompt, const SamplingOptions& options) {
+  std::vector<std::int32_t> tokens = tokenizer.encode(prompt);
+  if (tokens.empty()) tokens.push_back(tokenizer.beginning());
+  return tokenizer.decode(sample_tokens(trainer, tokens, tokenizer.size(), options));
+}
+
+std::string sample(Trainer& trainer, const std::string& prompt, const SamplingOptions& options) {
+  ByteTokenizer bytes;
+  return sample(trainer, bytes, prompt, options);
+}
+
+}  // namespace apps

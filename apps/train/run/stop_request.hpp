@@ -1,0 +1,29 @@
+#pragma once
+#include "stretto/communicator.hpp"
+
+namespace apps {
+
+// SIGTERM and SIGINT ask a job to stop behind the step that it is in. Any process of a host may get the signal: the ranks,
+// or the parent that has forked them. A second signal, to the same process and more than a second later, ends that process
+// at once. (`timeout` and terminals send some processes the same signal twice within microseconds.)
+//
+// A program has one object. It must be made before ranks are forked, since the processes share memory by it.
+class StopRequest {
+ public:
+  StopRequest();
+  StopRequest(const StopRequest&) = delete;
+  StopRequest& operator=(const StopRequest&) = delete;
+
+  // Handles the signals from now on, in this process and those that it forks. Until a rank passes `true`, the ranks do not
+  // look for a request yet: a signal ends the process that gets it at once.
+  void take_signals(bool ranks_look);
+  // Returns the signal that any rank, or its parent, has got, or 0. All ranks return the same. Collective. Costs one
+  // all-reduce of 8 bytes.
+  int agree(const stretto::Communicator& ranks);
+  // The signal that a process of this host has got, or 0.
+  int asked() const;
+  // What agree() returned last on any rank of this host.
+  int agreed() const;
+};
+
+}  // namespace apps

@@ -1,0 +1,374 @@
+#include "apps/train/run/training_run.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <memory>
+
+#include "apps/common/fail.hpp"
+#include "apps/train/hf/hf_weights.hpp"
+#include "apps/train/measure/matrix_rate.hpp"
+#include "apps/train/report/comm_report.hpp"
+#include "apps/train/report/printable.hpp"
+#include "apps/train/report/report.hpp"
+#include "apps/train/report/step_traffic.hpp"
+#include "apps/train/report/training_plan.hpp"
+#include "apps/train/run/directory_lock.hpp"
+#include "apps/train/run/run_notes.hpp"
+#include "apps/train/run/sampling.hpp"
+#include "stretto/layers/checkpoint.hpp"
+#include "stretto/layers/replicas.hpp"
+#include "stretto/overlap/trace.hpp"
+#include "stretto/stretto.hpp"
+
+namespace apps {
+
+using namespace stretto;
+
+void rank0_first(const Communicator& world, const std::function<void()>& look) {
+  if (world.rank() != 0) world.barrier(Stream::inline_()).wait();
+  look();
+  if (world.rank() == 0) world.barrier(Stream::inline_()).wait();
+}
+
+namespace {
+
+constexpr std::int64_t most_samples = std::int64_t{1} << 62;       // so that those of a step can be counted behind them
+constexpr const char* consumed_samples_note = "consumed_samples";  // by training: where it is in the data
+
+// While this object lives and its end() has not been called, the ranks' operations have another timeout.
+class FirstStepTimeout {
+ public:
+  FirstStepTimeout(const Communicator& world, double seconds) : world_(world), later_(world.timeout()) {
+    if (seconds > 0) world.set_timeout(seconds);
+  }
+  ~FirstStepTimeout() { end(); }
+  FirstStepTimeout(const FirstStepTimeout&) = delete;
+  FirstStepTimeout& operator=(const FirstStepTimeout&) = delete;
+  void end() { world_.set_timeout(later_); }
+
+ private:
+  const Communicator& world_;
+  const double later_;
+};
+
+class TrainingRun {
+ public:
+  TrainingRun(const Communicator& world, const CommandLine& line, StopRequest& stop, ReplicatedState* memory)
+      : line_(line),
+        stop_(stop),
+        memory_(memory),
+        mesh_(world, line.mesh_on(world.size())),
+        data_(line.token_data()),
+        contents_(data_ ? data_->contents() : std::vector<NamedValue>()),
+        run_(run_notes(line.values, contents_)),
+        tokenizer_(line.tokenizer(data_)),
+        trainer_(mesh_, line.trainer),
+        rank0_(world.rank() == 0),
+        plan_(rank0_ ? plan_training(trainer_.options(), trainer_.pipeline().schedule()) : TrainingPlan()),
+        reporter_(rank0_ ? line.log_dir : "", line.log_interval),
+        traffic_(world.ledger()),
+        stragglers_(mesh_, line.straggler_threshold.value_or(Stragglers::usual_threshold)) {
+    if (line.save.empty()) return;
+    if (rank0_) save_lock_ = std::make_unique<DirectoryLock>("--save", line.save);
+    saver_ = std::make_unique<CheckpointSaver>(
+        trainer_.sharded(), trainer_.optimizer(), line.save,
+        CheckpointSaver::Options{.in_background = line.trainer.saves_in_background, .keep = line.keep});
+    saver_->check_directory();  // not after hours of training
+  }
+
+  void run() {
+    FirstStepTimeout first_step(mesh_.world(), line_.first_step_timeout);
+    require_same(mesh_.world(), contents_);
+    load();
+    if (memory_ != nullptr) memory_->begin(mesh_.world());
+    rate_ = matrix_rate(mesh_.world(), line_.trainer.sharding.dtype);
+    if (rank0_) reporter_.begin_after(first_step_);
+    describe();
+    if (!line_.trace.empty()) {
+      trace_ = std::make_unique<Trace>(mesh_.world());
+      if (mesh_.size(Axis::pipeline) > 1) trainer_.pipeline().record_in(trace_.get());
+    }
+    const std::uint64_t first_operation = mesh_.world().ledger().next_sequence();
+    std::int64_t done = first_step_;
+    int stopped_by = 0;
+    while (done < line_.steps && (stopped_by = stop_.agree(mesh_.world())) == 0) {
+      train(done++);
+      first_step.end();
+    }
+    const std::vector<Record> records = mesh_.world().ledger().records(first_operation);
+    if (!line_.save.empty() && saved_at_ != done) save(done);
+    finish_saving();
+    if (stopped_by == 0) {
+      export_model();
+      if (sampled_at_ != line_.steps || line_.steps == 0) show_sample();
+    }
+    if (rank0_) reporter_.finish(records);
+    if (trace_) write_trace();
+    if (stopped_by != 0) {
+      if (rank0_) reporter_.say(fmt::format("Stopped after step {} by SIG{}.", done, sigabbrev_np(stopped_by)));
+    } else if (line_.comm_report) {
+      report_communication();
+    }
+    if (rank0_ && stopped_by == 0 && line_.steps > 0) reporter_.say(what_next());
+  }
+
+ private:
+  std::string what_next() const {
+    if (line_.save.empty()) return "The run ends without a checkpoint, which --save DIR would write.";
+    std::string vocabulary;
+    if (!line_.data.vocabulary_file.empty()) {
+      vocabulary = fmt::format(" --vocab-file {} --merges-file {}", line_.data.vocabulary_file, line_.data.merges_file);
+    }
+    return fmt::format(
+        "Next: {} --nproc 1 --train-iters 0 --load {}{} --prompt TEXT writes on from a text; the same command "
+        "with --resume and a larger --train-iters than {} trains on.",
+        program_invocation_name, line_.save, vocabulary, line_.steps);
+  }
+
+  void load() {
+    if (!line_.hf.load.empty()) return begin_with_hf_model();
+    const bool resumes = line_.resume == Resume::yes;
+    if (line_.load.empty() && !resumes) return;
+    LoadedCheckpoint loaded;
+    rank0_first(mesh_.world(), [&] {
+      std::string left_out;
+      const std::string checkpoint = find_checkpoint(resumes ? line_.save : line_.load, &left_out);
+      try {
+        loaded = load_checkpoint(trainer_.sharded(), trainer_.optimizer(), checkpoint, resumes);
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::invalid_argument || has_sizes(read_notes(checkpoint).notes)) throw;
+        fail(error.code(),
+             "{} Its index.json does not say what --num-layers, --hidden-size, --num-attention-heads, "
+             "--vocab-size and --seq-length were; give them.",
+             error.what());
+      }
+      if (rank0_ && !left_out.empty())
+        reporter_.say(fmt::format("{} has no index.json and is left out; loaded {}.", left_out, checkpoint));
+      require(!resumes || loaded.step <= line_.steps, "The checkpoint in --save {} is of step {}, beyond --train-iters {}.",
+              line_.save, loaded.step, line_.steps);
+      if (resumes) samples_ = loaded.number(consumed_samples_note, loaded.step * line_.trainer.global_batch);
+      if (samples_ < 0 || samples_ > most_samples)
+        fail(ErrorCode::io, "{} says that {} sequences have been trained on, which cannot be.", checkpoint, samples_);
+      const std::string changes = resumes ? changes_of_run(loaded, run_, line_.allow_changes) : "";
+      if (rank0_ && !changes.empty()) reporter_.say(changes);
+    });
+    require_same(mesh_.world(), {{resumes ? "The step in --save" : "The step in --load", std::to_string(loaded.step)}});
+    trainer_.optimizer().restore(loaded.optimizer_steps);
+    if (!resumes) return;
+    trainer_.loss_scale().restore(loaded.notes);
+    first_step_ = saved_at_ = loaded.step;
+  }
+
+  void begin_with_hf_model() {
+    rank0_first(mesh_.world(), [&] { load_hf(trainer_, line_.hf.load); });
+    trainer_.optimizer().restore(0);
+  }
+
+  void export_model() {
+    if (line_.hf.export_to.empty()) return;
+    export_hf(trainer_, line_.hf.export_to, {line_.data.vocabulary_file, line_.data.merges_file, tokenizer_->end_of_text()});
+    if (rank0_) reporter_.say(fmt::format("Exported {} for Hugging Face's transformers.", line_.hf.export_to));
+  }
+
+  void train(std::int64_t step) {
+    const CosineSchedule schedule{line_.lr, line_.min_lr, line_.warmup, line_.steps};
+    const std::int64_t batch = line_.trainer.global_batch;
+    traffic_.begin();
+    double from = 0;
+    const StepResult result = [&] {
+      const Trace::Span span = trace_ ? trace_->step(step + 1) : Trace::Span();
+      from = now_seconds();
+      return trainer_.step(next_slots(), schedule.at(step));
+    }();
+    samples_ += batch;
+    if (rank0_) check(result, step);  // all ranks have the same numbers
+
+    StepReport report;
+    report.seconds = now_seconds() - from;
+    report.traffic = traffic_.end();
+    report.step = step + 1;
+    report.steps = line_.steps;
+    report.loss = result.loss;
+    report.gradient_norm = result.gradient_norm;
+    if (line_.scales_loss()) report.loss_scale = result.loss_scale;
+    report.skipped = !result.updated;
+    report.lr = schedule.at(step);
+    const double tokens = static_cast<double>(batch * line_.trainer.model.sequence);
+    report.tokens_per_second = tokens / report.seconds;
+    const double rate = report.tokens_per_second / mesh_.world().size() *
+                        line_.trainer.model.flops_per_token(trainer_.parameters().global_elements());
+    rate_ = std::max(rate_, rate);  // products may have been measured in a slow moment
+    report.mfu = rate / rate_;
+    report.memory_bytes = memory_use(current_device()).peak_bytes;
+    if (due(line_.check_replicas, step)) check_replicas(trainer_.sharded());  // before anything is saved
+    if (memory_ != nullptr) memory_->wait();  // at most the step that is reported now may be lost
+    const bool last = step + 1 == line_.steps;
+    const bool shows_memory = rank0_ && step == first_step_;
+    const std::string memory = shows_memory ? memory_table_with_measured(plan_.stages.front().memory) : std::string();
+    if (last || due(line_.eval_interval, step)) report.validation_loss = validate();
+    const bool listed = step == 0 || due(line_.log_interval, step) || report.validation_loss || report.skipped;
+    if (listed && mesh_.size(Axis::pipeline) > 1) report.pipeline = trainer_.pipeline().times();
+    report.slowest = stragglers_.step(report.seconds, report.traffic.exposed_seconds);
+    if (rank0_) reporter_.step(report);
+    // After the report: a job that goes on from this state does not repeat the step, which would then be missing in
+    // metrics.jsonl.
+    if (memory_ != nullptr) memory_->keep(trainer_.sharded(), trainer_.optimizer(), step + 1, notes());
+    if (shows_memory) reporter_.say(memory);
+    if (due(line_.save_interval, step)) save(step + 1);
+    if (due(line_.sample_interval, step)) {
+      sampled_at_ = step + 1;
+      show_sample();
+    }
+  }
+
+  void check(const StepResult& result, std::int64_t step) {
+    const LossScale& scale = trainer_.loss_scale();
+    if (!line_.scales_loss() && (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm))) {
+      fail(ErrorCode::invalid_argument, "Step {} has loss {} and gradient norm {}; lower --lr {}.", step + 1, result.loss,
+           result.gradient_norm, line_.lr);
+    }
+    if (scale.hopeless()) {
+      fail(ErrorCode::invalid_argument,
+           "Steps {} to {} all had infinite gradients or NaN in them, the last at a loss scale of {}; lower --lr {}{}, or "
+           "train with --dtype bf16.",
+           step + 2 - LossScale::most_overflows, step + 1, result.loss_scale, line_.lr,
+           line_.trainer.loss_scale.fixed ? " or --loss-scale" : "");
+    }
+  }
+
+  FillSlot next_slots() const {
+    return [this](std::int64_t slot, std::int32_t* tokens, std::int32_t* targets) {
+      data_->training_window(samples_ + slot, tokens, targets);
+    };
+  }
+
+  void write_trace() {
+    trace_->write(line_.trace);
+    trainer_.pipeline().record_in(nullptr);
+    trace_.reset();
+    if (rank0_) reporter_.say(fmt::format("Wrote {}.", line_.trace));
+  }
+
+  Trace::Span part(const char* name) const { return trace_ ? trace_->part(name) : Trace::Span(); }
+
+  static bool due(std::int64_t interval, std::int64_t step) { return interval > 0 && (step + 1) % interval == 0; }
+
+  double validate() {
+    const Trace::Span span = part("validate");
+    return trainer_.evaluate(
+        [&](std::int64_t i, std::int32_t* tokens, std::int32_t* targets) { data_->validation_window(i, tokens, targets); },
+        data_->validation_windows());
+  }
+
+  Notes notes() {
+    Notes result = run_;
+    if (line_.scales_loss()) result.merge(trainer_.loss_scale().notes());
+    result[consumed_samples_note] = std::to_string(samples_);
+    return result;
+  }
+
+  void save(std::int64_t step) {
+    const Trace::Span span = part("save");
+    finish_saving();
+    saver_->save(step, notes());
+    saved_at_ = step;
+    is_saving_ = true;
+    if (!line_.trainer.saves_in_background) finish_saving();
+  }
+
+  // Waits for a checkpoint that is being written in the background.
+  void finish_saving() {
+    if (!std::exchange(is_saving_, false)) return;
+    saver_->wait();
+    if (rank0_) reporter_.say(fmt::format("Saved {}/step_{:08}.", line_.save, saved_at_));
+  }
+
+  void show_sample() {
+    const bool needs_all = line_.trainer.sharding.zero == ZeroStage::values;  // to gather the parameters
+    if (mesh_.rank(Axis::data) != 0 && !needs_all) return;
+    const Trace::Span span = part("sample");
+    const std::string text = sample(trainer_, *tokenizer_, line_.prompt, {.seed = line_.trainer.seed});
+    if (rank0_) reporter_.say("\n--- a sample ---\n" + printable(text) + "\n----------------\n");
+  }
+
+  // Must come last: its steps do not train.
+  void report_communication() {
+    const OverlapTimes times =
+        measure_overlap(mesh_.world(), [&] { trainer_.rehearse(next_slots()); }, {.warmup = 1, .steps = 2, .rounds = 3});
+    if (!rank0_) return;
+    reporter_.say(comm_report(times));
+    if (!line_.log_dir.empty()) write_comm_report(times, line_.log_dir);
+  }
+
+  void describe() {
+    if (!rank0_) return;
+    if (line_.device == Device::cuda) {
+      const GpuInfo gpu = gpu_info().value();
+      reporter_.say(fmt::format("on {}, {:.1f} GiB", gpu.name, static_cast<double>(gpu.memory_bytes) / (1 << 30)));
+    }
+    const ModelShape& model = line_.trainer.model;
+    const std::int64_t per_pass = line_.trainer.micro_batch * mesh_.size(Axis::data);
+    reporter_.say(fmt::format("{} parameters: {} layers, {} wide, {} heads, {} tokens a sequence, {}",
+                              trainer_.parameters().global_elements(), model.layers, model.hidden, model.heads,
+                              model.sequence, training_name(line_.trainer.sharding.dtype)));
+    reporter_.say(fmt::format(
+        "{} ranks: dp {} x tp {} x pp {}{}{}; {} sequences x {} tokens a step = {} microbatches of {} on each dp rank",
+        mesh_.world().size(), mesh_.size(Axis::data), mesh_.size(Axis::tensor), mesh_.size(Axis::pipeline),
+        mesh_.size(Axis::ring) > 1 ? fmt::format(" x cp {}", mesh_.size(Axis::ring)) : "",
+        mesh_.size(Axis::ulysses) > 1 ? fmt::format(" x ulysses {}", mesh_.size(Axis::ulysses)) : "",
+        line_.trainer.global_batch, model.sequence, line_.trainer.global_batch / per_pass, line_.trainer.micro_batch));
+    if (data_) reporter_.say(data_->description());
+    describe_pipeline();
+    reporter_.say(fmt::format(
+        "MFU counts 6 parameters + 12 layers width sequence FLOP a token against {:.1f} GFLOP/s, the rate of a rank's "
+        "matrix products measured now, or against the fastest step where that is faster",
+        rate_ * 1e-9));
+    reporter_.say(memory_table(plan_));
+    if (first_step_ > 0) reporter_.say(fmt::format("Continues after step {}.", first_step_));
+  }
+
+  void describe_pipeline() {
+    const StageDivision& options = line_.trainer.stages;
+    const Schedule& schedule = trainer_.pipeline().schedule();
+    if (schedule.stages == 1 && options.schedule_name == StageDivision().schedule_name) return;
+    reporter_.say(fmt::format("{} pipeline: {}", schedule.name, to_string(options.cut(line_.trainer.model, schedule, 0))));
+    if (schedule.microbatches >= schedule.stages) return;
+    reporter_.say(fmt::format(
+        "A step has fewer microbatches ({}) than stages ({}), so that stages wait; give --global-batch-size {} or more.",
+        schedule.microbatches, schedule.stages, line_.trainer.micro_batch * mesh_.size(Axis::data) * schedule.stages));
+  }
+
+  const CommandLine& line_;
+  StopRequest& stop_;
+  ReplicatedState* memory_;
+  Mesh mesh_;
+  std::optional<TokenData> data_;
+  std::vector<NamedValue> contents_;
+  Notes run_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  Trainer trainer_;
+  bool rank0_;
+  TrainingPlan plan_;  // on rank 0
+  Reporter reporter_;
+  StepTraffic traffic_;
+  Stragglers stragglers_;
+  std::unique_ptr<Trace> trace_;
+  double rate_ = 0;
+  std::unique_ptr<DirectoryLock> save_lock_;  // with --save, on rank 0
+  std::unique_ptr<CheckpointSaver> saver_;    // with --save
+  bool is_saving_ = false;
+  std::int64_t samples_ = 0;  // consumed
+  std::int64_t first_step_ = 0;
+  std::int64_t saved_at_ = -1;
+  std::int64_t sampled_at_ = -1;
+};
+
+}  // namespace
+
+void run_training(const Communicator& ranks, const CommandLine& line, StopRequest& stop, ReplicatedState* memory) {
+  TrainingRun(ranks, line, stop, memory).run();
+}
+
+}  // namespace apps

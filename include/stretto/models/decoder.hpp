@@ -1,0 +1,91 @@
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "stretto/layers/vocabulary.hpp"
+#include "stretto/layers/weight_gradients.hpp"
+#include "stretto/models/model_shape.hpp"
+
+namespace stretto {
+
+// Sequences, or the tokens of each that a rank has, `length` of each, one after the other, in the memory of this thread's
+// device.
+struct STRETTO_API Batch {
+  std::int64_t sequences = 0, length = 0;
+  Tensor tokens, targets, positions;  // i32, one a token; targets are empty if no loss is computed
+
+  // Copies from host memory. Blocks until a GPU has the data, so that one copy for the whole step is best. positions: of the
+  // tokens of each sequence.
+  static Batch of(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets,
+                  const std::vector<std::int64_t>& positions);
+  static Batch of(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets, std::int64_t length);
+  Batch part(std::int64_t first, std::int64_t count) const;  // a view of count sequences
+};
+
+// GPT-2 without dropout: embeddings, blocks, a last norm, logits from the tied embedding. The layers, not this class, decide
+// how the model is divided over tensor-parallel ranks. Parameters have GPT-2's names; those of other stages are records
+// only.
+class STRETTO_API Decoder {
+ public:
+  Decoder(Parameters& parameters, const ModelShape& shape, const TensorParallel& tensor_parallel,
+          const RecomputeOptions& recompute, const ModelCut& cut,
+          const std::shared_ptr<const AttentionCore>& attention = std::make_shared<LocalAttention>());
+  // The whole model on one stage.
+  Decoder(Parameters& parameters, const ModelShape& shape, const TensorParallel& tensor_parallel,
+          const RecomputeOptions& recompute = {})
+      : Decoder(parameters, shape, tensor_parallel, recompute, ModelCut::whole(shape.layers)) {}
+
+  // The activations of one microbatch in one chunk, between forward and backward. `later` holds the gradients of weights
+  // that backward has left for later.
+  struct Saved {
+    std::vector<TransformerBlock::Saved> blocks;
+    LayerNorm::Saved norm;
+    Tensor normed;
+    WeightGradients later;
+  };
+
+  // Takes the output of the part before; the first part takes the batch's tokens instead, at most shape.sequence of each
+  // sequence. Returns own rows (stretto/layers/linear.hpp) of [tokens, hidden], or this rank's columns of the logits from
+  // the last part.
+  Tensor forward(int chunk, const Batch& batch, Tensor x, Saved& saved, ParameterUse& use) const;
+  // `gradient` is that of what forward returned, and is overwritten. Returns the gradient of what forward took. If
+  // `weights_later`, the gradients of weights are left in saved.later. Frees what nothing needs any more.
+  Tensor backward(int chunk, const Batch& batch, Tensor gradient, Saved& saved, ParameterUse& use,
+                  bool weights_later = false) const;
+
+  // The loss holds the sum over all tokens of a batch.
+  using Loss = VocabularyParallelCrossEntropy::Saved;
+  Loss loss(const Tensor& logits, const Batch& batch) const;
+  // Replaces the logits by factor times the gradient of the loss.
+  void loss_backward(const Tensor& logits, const Batch& batch, const Loss& loss, double factor) const;
+
+  const ModelShape& shape() const { return shape_; }
+  // The shape of a message between parts of the model, for so many tokens.
+  Shape message(std::int64_t tokens) const { return {tensor_parallel_.own_rows(tokens).count, shape_.hidden}; }
+  std::int64_t first_column() const { return table_.first(); }
+  bool is_first(int chunk) const { return chunks_[static_cast<std::size_t>(chunk)].is_first; }
+  bool is_last(int chunk) const { return chunks_[static_cast<std::size_t>(chunk)].is_last; }
+
+ private:
+  struct Chunk {
+    bool is_first, is_last;
+    std::vector<TransformerBlock> blocks;
+  };
+  static std::vector<Chunk> make_chunks(Parameters& parameters, const ModelShape& shape,
+                                        const TensorParallel& tensor_parallel, const RecomputeOptions& recompute,
+                                        const ModelCut& cut, const std::shared_ptr<const AttentionCore>& attention);
+  Tensor head_backward(Tensor dlogits, Saved& saved, ParameterUse& use, WeightGradients* later) const;
+  void add_positions(const Batch& batch, const Tensor& x, ParameterUse& use) const;
+  void add_positions_gradient(const Batch& batch, const Tensor& dx, ParameterUse& use, WeightGradients* later) const;
+
+  ModelShape shape_;
+  TensorParallel tensor_parallel_;
+  VocabularyParallelTable table_;
+  Parameter* positions_;
+  const UsedParameters* used_positions_;
+  std::vector<Chunk> chunks_;
+  LayerNorm norm_;
+  VocabularyParallelCrossEntropy cross_entropy_;
+};
+
+}  // namespace stretto

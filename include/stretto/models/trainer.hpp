@@ -1,0 +1,80 @@
+#pragma once
+#include <functional>
+#include <memory>
+
+#include "stretto/layers/loss_scale.hpp"
+#include "stretto/layers/optimizer.hpp"
+#include "stretto/models/microbatches.hpp"
+#include "stretto/models/training_options.hpp"
+
+namespace stretto {
+
+// Writes the sequence of slot s of a step, 0 <= s < global_batch, which must not depend on the layout: `sequence` tokens,
+// and for each the token that follows it.
+using FillSlot = std::function<void(std::int64_t slot, std::int32_t* tokens, std::int32_t* targets)>;
+
+struct StepResult {
+  double loss = 0;           // mean over all tokens of the step
+  double gradient_norm = 0;  // before clipping
+  double loss_scale = 1;     // of the step's backward
+  bool updated = true;       // false: the norm is infinite or NaN, and the step was left out
+};
+
+// One rank of data x tensor x pipeline parallel training with gradient accumulation and ZeRO 0 to 3.
+class STRETTO_API Trainer {
+ public:
+  // Trains on `mesh`, which takes the place of options.mesh. Collective over mesh.world(). Throws like
+  // TrainingOptions::check().
+  Trainer(const Mesh& mesh, const TrainingOptions& options);
+
+  // Collective.
+  StepResult step(const FillSlot& fill, double lr);
+  // Computes, communicates and updates like a step whose learning rate is 0, whatever the gradients are; for rehearsals, in
+  // which they are meaningless. Training cannot go on afterwards. Collective.
+  void rehearse(const FillSlot& fill);
+  // Computes the gradients of one step, times the loss scale, without an update; for parity tests. Collective.
+  StepResult compute_gradients(const FillSlot& fill);
+  // Mean loss over count slots, each computed by one data-parallel rank. Collective.
+  double evaluate(const FillSlot& fill, std::int64_t count);
+  // This rank's columns of the logits of sequences, on the ranks of the stage that has the head; empty on others. Collective
+  // over the ranks of one data-parallel replica, and at ZeRO stage 3 over all.
+  Tensor logits(const Batch& sequences);
+  // The logits of the token behind the last one of a sequence of at most shape.sequence tokens, of the whole vocabulary, in
+  // f64 in host memory, on the ranks of the stage that has the head; empty on others. Collective likewise.
+  Tensor next_logits(const std::vector<std::int32_t>& tokens);
+
+  const Decoder& model() const { return *model_; }
+  const Parameters& parameters() const { return parameters_; }
+  ShardedParameters& sharded() { return *sharded_; }
+  AdamWOptimizer& optimizer() { return *optimizer_; }
+  LossScale& loss_scale() { return loss_scale_; }
+  Pipeline& pipeline() { return *pipeline_; }
+  const Mesh& mesh() const { return mesh_; }
+  const TrainingOptions& options() const { return options_; }
+
+ private:
+  std::vector<Decoder::Loss> sum_gradients(const FillSlot& fill);
+  // Forward and backward of this rank's slots, one microbatch after the other.
+  std::vector<Decoder::Loss> run_microbatches(const Batch& slots);
+  std::int64_t slots() const { return options_.global_batch / mesh_.size(Axis::data); }
+  void adapt_errors(const StepResult& result);
+  double mean_loss(const std::vector<Decoder::Loss>& losses) const;  // collective
+  // The slots slot_of(0), ..., slot_of(count - 1).
+  Batch batch_of(const FillSlot& fill, std::int64_t count, const std::function<std::int64_t(std::int64_t)>& slot_of) const;
+  // Sums a value, which the stage with the head has, over the ranks of that stage that have other tokens.
+  double sum_over_tokens(double value) const;
+  // This rank's tokens of whole sequences of any length that divides.
+  Batch own_tokens(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets,
+                   std::int64_t length) const;
+
+  Mesh mesh_;
+  TrainingOptions options_;
+  LossScale loss_scale_;
+  Parameters parameters_;
+  std::unique_ptr<Decoder> model_;
+  std::unique_ptr<ShardedParameters> sharded_;
+  std::unique_ptr<AdamWOptimizer> optimizer_;
+  std::unique_ptr<Pipeline> pipeline_;
+};
+
+}  // namespace stretto

@@ -1,0 +1,51 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+
+#include "stretto/attention_mask.hpp"
+#include "stretto/layers/attention.hpp"
+#include "stretto/layers/loss_scale.hpp"
+#include "stretto/layers/optimizer.hpp"
+#include "stretto/layers/recompute.hpp"
+#include "stretto/layers/sequence.hpp"
+#include "stretto/layers/sharded_parameters.hpp"
+#include "stretto/layers/tensor_parallel.hpp"
+#include "stretto/models/stage_division.hpp"
+
+namespace stretto {
+
+// How a GPT is trained by the ranks of a job: all that decides a step's results, memory, traffic and time. The same options
+// make a Trainer (trainer.hpp) and a plan of it (stretto/planning/stage_plan.hpp).
+struct STRETTO_API TrainingOptions {
+  ModelShape model;
+  MeshShape mesh;
+  ShardedParameters::Options sharding;  // types, ZeRO, and how the parameters' traffic overlaps
+  std::int64_t micro_batch = 4;         // sequences that a rank computes at a time
+  std::int64_t global_batch = 8;        // sequences of a step, over all data-parallel ranks and microbatches
+  RecomputeOptions recompute;
+  bool divides_rows = false;                                // sequence parallelism: TensorParallel::divides_rows
+  bool keeps_gathered = false;                              // TensorParallel::keeps_gathered
+  SequenceLayout sequence_layout = SequenceLayout::zigzag;  // over the ranks of a ring
+  kernels::AttentionMask mask;
+  StageDivision stages;
+  AdamWOptimizer::Options adamw;
+  LossScale::Options loss_scale;  // with f16
+  double clip_norm = 1.0;         // 0: no clipping
+  std::uint64_t seed = 1;
+  bool saves_in_background = false;  // CheckpointSaver::Options::in_background; plans count the copy that is being written
+
+  // Throws Error(invalid_argument) that names the sizes that do not fit together. Returns the schedule, which takes long to
+  // make, or to read from its file, again.
+  Schedule check() const;
+  void check_sizes() const;                          // all of check() but the schedule
+  TrainingOptions on(const MeshShape& other) const;  // the same on another mesh
+  std::int64_t microbatches() const { return global_batch / micro_batch / mesh[Axis::data]; }
+  SequenceDivision division() const { return {mesh[Axis::ring], mesh[Axis::ulysses], sequence_layout}; }
+  TensorParallel tensor_parallel() const;  // for plans: it has no group
+  // For layers that communicate in these groups. Ring and Ulysses attention are collective over theirs.
+  TensorParallel tensor_parallel(const Mesh& groups, const Stream& stream) const;
+  std::shared_ptr<const AttentionCore> attention(const Mesh& groups, bool overlap) const;
+  ModelCut cut(const Schedule& schedule, int stage) const { return stages.cut(model, schedule, stage); }
+};
+
+}  // namespace stretto

@@ -1,0 +1,136 @@
+#include "stretto/models/decoder.hpp"
+
+#include <numeric>
+#include <utility>
+
+#include "stretto/device.hpp"
+#include "stretto/kernels.hpp"
+
+namespace stretto {
+
+Batch Batch::of(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets,
+                const std::vector<std::int64_t>& positions) {
+  const MemoryScope activations(MemoryKind::activations);
+  const auto length = static_cast<std::int64_t>(positions.size());
+  std::vector<std::int32_t> places;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    places.push_back(static_cast<std::int32_t>(positions[i % positions.size()]));
+  }
+  return {static_cast<std::int64_t>(tokens.size()) / length, length, Tensor::of(tokens),
+          targets.empty() ? Tensor() : Tensor::of(targets), Tensor::of(places)};
+}
+
+Batch Batch::of(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets, std::int64_t length) {
+  std::vector<std::int64_t> positions(static_cast<std::size_t>(length));
+  std::iota(positions.begin(), positions.end(), 0);
+  return of(tokens, targets, positions);
+}
+
+Batch Batch::part(std::int64_t first, std::int64_t count) const {
+  const auto of = [&](const Tensor& all) { return all ? all.view(first * length, {count * length}) : Tensor(); };
+  return {count, length, of(tokens), of(targets), of(positions)};
+}
+
+Decoder::Decoder(Parameters& parameters, const ModelShape& shape, const TensorParallel& tensor_parallel,
+                 const RecomputeOptions& recompute, const ModelCut& cut,
+                 const std::shared_ptr<const AttentionCore>& attention)
+    : shape_(shape),
+      tensor_parallel_(tensor_parallel),
+      table_(parameters.place_next(cut.place_of_table()), "wte", shape.vocabulary, shape.hidden, embedding_initial,
+             tensor_parallel),
+      positions_(&stretto::add_positions(parameters.place_next(cut.place(0)), shape, tensor_parallel)),
+      used_positions_(&parameters.used_together({positions_})),
+      chunks_(make_chunks(parameters, shape, tensor_parallel, recompute, cut, attention)),
+      // The norm belongs to the last part, like the last block.
+      norm_(parameters, "ln_f", shape.hidden, shape.block().norm_epsilon, tensor_parallel),
+      cross_entropy_(tensor_parallel) {}
+
+std::vector<Decoder::Chunk> Decoder::make_chunks(Parameters& parameters, const ModelShape& shape,
+                                                 const TensorParallel& tensor_parallel, const RecomputeOptions& recompute,
+                                                 const ModelCut& cut,
+                                                 const std::shared_ptr<const AttentionCore>& attention) {
+  std::vector<Chunk> chunks;
+  std::int64_t number = 0;
+  for (std::size_t part = 0; part < cut.blocks.size(); ++part) {
+    parameters.place_next(cut.place(part));
+    Chunk chunk{.is_first = part == 0, .is_last = part + 1 == cut.blocks.size(), .blocks = {}};
+    for (std::int64_t i = 0; i < cut.blocks[part]; ++i) {
+      chunk.blocks.emplace_back(parameters, "h." + std::to_string(number++) + ".", shape.block(), tensor_parallel, recompute,
+                                attention);
+    }
+    if (cut.stages[part] == cut.stage) chunks.push_back(std::move(chunk));
+  }
+  return chunks;
+}
+
+void Decoder::add_positions(const Batch& batch, const Tensor& x, ParameterUse& use) const {
+  const InUse in_use(use, *used_positions_, Pass::forward);
+  const Tensor places(x.shape(), x.dtype());
+  kernels::embedding_forward(tensor_parallel_.own_rows(batch.positions), 0, positions_->value, places);
+  kernels::add(x, places, x);
+}
+
+void Decoder::add_positions_gradient(const Batch& batch, const Tensor& dx, ParameterUse& use, WeightGradients* later) const {
+  const auto compute = [positions = positions_, places = tensor_parallel_.own_rows(batch.positions), dx] {
+    kernels::embedding_backward(places, 0, dx, positions->gradient);
+  };
+  if (later != nullptr) return later->add(*used_positions_, compute);
+  const InUse in_use(use, *used_positions_, Pass::backward);
+  compute();
+}
+
+Tensor Decoder::forward(int chunk, const Batch& batch, Tensor x, Saved& saved, ParameterUse& use) const {
+  const MemoryScope activations(MemoryKind::activations);
+  const Chunk& its = chunks_[static_cast<std::size_t>(chunk)];
+  if (its.is_first) {
+    x = table_.embed(batch.tokens, use);
+    add_positions(batch, x, use);
+  }
+  saved.blocks.resize(its.blocks.size());
+  for (std::size_t i = 0; i < its.blocks.size(); ++i) {
+    x = its.blocks[i].forward(x, batch.sequences, batch.length, saved.blocks[i], use);
+  }
+  if (!its.is_last) return x;
+  return table_.logits(norm_.forward(x, saved.norm, use), batch.tokens.size(), use, &saved.normed);
+}
+
+Decoder::Loss Decoder::loss(const Tensor& logits, const Batch& batch) const {
+  const MemoryScope activations(MemoryKind::activations);
+  Loss loss;
+  cross_entropy_.forward(logits, batch.targets, first_column(), loss);
+  return loss;
+}
+
+void Decoder::loss_backward(const Tensor& logits, const Batch& batch, const Loss& loss, double factor) const {
+  cross_entropy_.backward(logits, batch.targets, first_column(), loss, factor);
+}
+
+Tensor Decoder::head_backward(Tensor dlogits, Saved& saved, ParameterUse& use, WeightGradients* later) const {
+  const Tensor dnormed = table_.logits_backward(std::exchange(saved.normed, {}), dlogits, use, later);
+  dlogits = {};
+  Tensor dx = tensor_parallel_.tensor_to_sum(dnormed.shape(), dnormed.dtype());
+  dx.zero();
+  norm_.backward(dnormed, saved.norm, dx, use);
+  saved.norm = {};
+  return dx;
+}
+
+Tensor Decoder::backward(int chunk, const Batch& batch, Tensor gradient, Saved& saved, ParameterUse& use,
+                         bool weights_later) const {
+  const MemoryScope activations(MemoryKind::activations);
+  const std::vector<TransformerBlock>& blocks = chunks_[static_cast<std::size_t>(chunk)].blocks;
+  WeightGradients* const later = weights_later ? &saved.later : nullptr;
+  if (!blocks.empty()) blocks.back().prefetch(saved.blocks.back());
+  if (is_last(chunk)) gradient = head_backward(std::move(gradient), saved, use, later);
+  for (std::size_t i = blocks.size(); i-- > 0;) {
+    if (i > 0) blocks[i - 1].prefetch(saved.blocks[i - 1]);
+    blocks[i].backward(gradient, saved.blocks[i], use, later);
+  }
+  if (is_first(chunk)) {
+    add_positions_gradient(batch, gradient, use, later);
+    table_.embed_backward(batch.tokens, gradient, use, later);
+  }
+  return gradient;
+}
+
+}  // namespace stretto

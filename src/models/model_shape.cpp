@@ -1,0 +1,54 @@
+#include "stretto/models/model_shape.hpp"
+
+#include <fmt/format.h>
+
+#include <map>
+
+#include "stretto/layers/vocabulary.hpp"
+
+namespace stretto {
+
+// A block has matrices of 12 hidden^2 elements, biases of 9 hidden, and two norms of 2 hidden.
+std::int64_t ModelShape::parameters() const {
+  return (vocabulary + sequence) * hidden + layers * (12 * hidden * hidden + 13 * hidden) + 2 * hidden;
+}
+
+Parameters::Place ModelCut::place(std::size_t part) const { return {static_cast<int>(part), stages[part] == stage, false}; }
+
+Parameters::Place ModelCut::place_of_table() const {
+  const bool is_here = stages.front() == stage || stages.back() == stage;
+  return {0, is_here, stages.front() != stages.back()};
+}
+
+std::string to_string(const ModelCut& cut) {
+  std::map<int, std::vector<std::int64_t>> of_stages;
+  for (std::size_t part = 0; part < cut.stages.size(); ++part) of_stages[cut.stages[part]].push_back(cut.blocks[part]);
+  std::string text;
+  for (const auto& [stage, blocks] : of_stages) {
+    text += fmt::format("{}stage {}: {} {}", text.empty() ? "" : ", ", stage, fmt::join(blocks, " + "),
+                        blocks == std::vector<std::int64_t>{1} ? "layer" : "layers");
+  }
+  return text;
+}
+
+Parameter& add_positions(Parameters& parameters, const ModelShape& shape, const TensorParallel& tensor_parallel) {
+  return parameters.add(Parameter::whole("wpe.weight", {shape.sequence, shape.hidden}, tensor_parallel.row_axes(),
+                                         {.initial = embedding_initial}));
+}
+
+void add_records(Parameters& parameters, const ModelShape& shape, const TensorParallel& tensor_parallel,
+                 const ModelCut& cut) {
+  const VocabularyParallelTable table(parameters.place_next(cut.place_of_table()), "wte", shape.vocabulary, shape.hidden,
+                                      embedding_initial, tensor_parallel);
+  add_positions(parameters.place_next(cut.place(0)), shape, tensor_parallel);
+  std::int64_t number = 0;
+  for (std::size_t part = 0; part < cut.blocks.size(); ++part) {
+    parameters.place_next(cut.place(part));
+    for (std::int64_t i = 0; i < cut.blocks[part]; ++i) {
+      const TransformerBlock block(parameters, "h." + std::to_string(number++) + ".", shape.block(), tensor_parallel);
+    }
+  }
+  const LayerNorm norm(parameters, "ln_f", shape.hidden, shape.block().norm_epsilon, tensor_parallel);
+}
+
+}  // namespace stretto

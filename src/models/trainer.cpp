@@ -1,0 +1,181 @@
+#include "stretto/models/trainer.hpp"
+
+#include <algorithm>
+
+#include "stretto/device.hpp"
+#include "stretto/kernels.hpp"
+
+namespace stretto {
+
+namespace {
+
+// Blocks until a GPU has computed the losses, so that it is called after all of them have been enqueued.
+double sum_of(const std::vector<Decoder::Loss>& losses) {
+  double sum = 0;
+  for (const Decoder::Loss& each : losses) sum += each.loss();
+  return sum;
+}
+
+}  // namespace
+
+Trainer::Trainer(const Mesh& mesh, const TrainingOptions& options)
+    : mesh_(mesh),
+      options_(options.on(mesh.shape())),
+      loss_scale_(options.sharding.dtype == DType::f16 ? LossScale(options.loss_scale) : LossScale()) {
+  const Schedule schedule = options_.check();
+  // A stream of its own: a small sum that the next layer waits for must not queue behind a unit of gradients.
+  const bool overlaps = options.sharding.overlap && mesh.size(Axis::tensor) > 1;
+  const TensorParallel tensor_parallel = options_.tensor_parallel(mesh, overlaps ? Stream("tp") : computation());
+  model_ = std::make_unique<Decoder>(parameters_, options.model, tensor_parallel, options.recompute,
+                                     options.cut(schedule, mesh.rank(Axis::pipeline)),
+                                     options_.attention(mesh, options.sharding.overlap));
+  // With own rows, the messages of tensor-parallel ranks are not the same.
+  pipeline_ = std::make_unique<Pipeline>(
+      mesh.over(Axis::pipeline), schedule,
+      Pipeline::Options{.overlap = options.sharding.overlap,
+                        .tensor = tensor_parallel.has_own_rows() ? Communicator() : mesh.over(Axis::tensor)});
+  options_.sharding.seed = options.seed;
+  sharded_ = std::make_unique<ShardedParameters>(parameters_, mesh_, options_.sharding);
+  sharded_->initialise(options.seed);
+  optimizer_ = std::make_unique<AdamWOptimizer>(*sharded_, options.adamw);
+  const std::vector<std::int32_t> tokens(static_cast<std::size_t>(slots() * options.model.sequence));
+  sharded_->learn([&] { run_microbatches(own_tokens(tokens, tokens, options.model.sequence)); });
+}
+
+std::vector<Decoder::Loss> Trainer::run_microbatches(const Batch& slots) {
+  const double mean_over = static_cast<double>(options_.global_batch * options_.model.sequence);
+  Microbatches microbatches(*model_, *sharded_, slots, options_.micro_batch, loss_scale_.value() / mean_over,
+                            [&] { sharded_->end_microbatch(); });
+  pipeline_->run(microbatches, model_->message(options_.micro_batch * slots.length), options_.sharding.dtype);
+  return microbatches.losses();
+}
+
+std::vector<Decoder::Loss> Trainer::sum_gradients(const FillSlot& fill) {
+  const Batch batch = batch_of(fill, slots(), [&](std::int64_t i) { return mesh_.rank(Axis::data) * slots() + i; });
+  sharded_->begin_step();
+  std::vector<Decoder::Loss> losses = run_microbatches(batch);
+  sharded_->finish_sums();
+  return losses;
+}
+
+double Trainer::mean_loss(const std::vector<Decoder::Loss>& losses) const {
+  return sum_over_tokens(sum_of(losses)) / static_cast<double>(options_.global_batch * options_.model.sequence);
+}
+
+StepResult Trainer::step(const FillSlot& fill, double lr) {
+  StepResult result = compute_gradients(fill);
+  const double norm = result.gradient_norm;
+  const double clip = options_.clip_norm > 0 && norm > options_.clip_norm ? options_.clip_norm / norm : 1.0;
+  result.updated = loss_scale_.update(norm);
+  adapt_errors(result);
+  if (result.updated) optimizer_->step(lr, clip / result.loss_scale);
+  return result;
+}
+
+void Trainer::rehearse(const FillSlot& fill) {
+  compute_gradients(fill);
+  optimizer_->step(0, 1);
+}
+
+// The errors of quantized gradients are kept at the scale of the gradients. After an overflow they are no numbers.
+void Trainer::adapt_errors(const StepResult& result) {
+  ErrorFeedback& errors = sharded_->errors();
+  if (!result.updated) return errors.clear();
+  if (loss_scale_.value() == result.loss_scale) return;
+  for (const ErrorFeedback::Entry& entry : errors.entries()) {
+    kernels::scale(entry.values, loss_scale_.value() / result.loss_scale);
+  }
+}
+
+StepResult Trainer::compute_gradients(const FillSlot& fill) {
+  StepResult result;
+  const std::vector<Decoder::Loss> losses = sum_gradients(fill);
+  result.loss_scale = loss_scale_.value();
+  // Blocks until a GPU is done, so that the loss is there as well.
+  result.gradient_norm = gradient_norm(*sharded_) / result.loss_scale;
+  result.loss = mean_loss(losses);
+  return result;
+}
+
+// Ranks that have a slot less than others compute their last one again, because they must make the same uses.
+double Trainer::evaluate(const FillSlot& fill, std::int64_t count) {
+  const std::int64_t rank = mesh_.rank(Axis::data);
+  const std::int64_t ranks = mesh_.size(Axis::data);
+  const std::int64_t rounds = (count + ranks - 1) / ranks;
+  const auto slot_of = [&](std::int64_t i) { return std::min(rank + i * ranks, count - 1); };
+  const Batch batch = batch_of(fill, rounds, slot_of);
+  Microbatches sequences(*model_, *sharded_, batch, 1, std::nullopt);
+  pipeline_->run_forward(sequences, static_cast<int>(rounds), model_->message(batch.length), options_.sharding.dtype);
+  std::vector<Decoder::Loss> losses = sequences.losses();
+  if (!losses.empty() && rank + (rounds - 1) * ranks >= count) losses.pop_back();
+  return sum_over_tokens(sum_of(losses)) / static_cast<double>(count * options_.model.sequence);
+}
+
+Tensor Trainer::next_logits(const std::vector<std::int32_t>& tokens) {
+  // Behind the last token, which sees none of them, zeros make the sequence as long as it must be to divide.
+  const SequenceDivision division = options_.division();
+  const std::int64_t multiple = division.multiple();
+  const auto last = static_cast<std::int64_t>(tokens.size()) - 1;
+  std::vector<std::int32_t> padded = tokens;
+  padded.resize(static_cast<std::size_t>((last + multiple) / multiple * multiple));
+  const auto length = static_cast<std::int64_t>(padded.size());
+  const Tensor logits = this->logits(own_tokens(padded, {}, length));
+  if (!logits) return {};
+  // Each rank puts its columns into a row of zeros, if it has the last token; the sum is the whole row.
+  Tensor row({options_.model.vocabulary}, DType::f64, Device::cpu);
+  row.zero();
+  const std::vector<std::int64_t> positions = division.positions(length, mesh_.rank(Axis::ring), mesh_.rank(Axis::ulysses));
+  const auto found = std::ranges::find(positions, last);
+  if (found != positions.end()) {
+    const Tensor own = logits.view((found - positions.begin()) * logits.columns(), {logits.columns()}).on(Device::cpu);
+    for (std::int64_t c = 0; c < own.size(); ++c) row.set(model_->first_column() + c, own.at(c));
+  }
+  for (const Axis axis : {Axis::tensor, Axis::ulysses, Axis::ring}) {
+    mesh_.over(axis).all_reduce(row, ReduceOp::sum, Stream::inline_(), {.tag = "sampling"}).wait();
+  }
+  return row;
+}
+
+Tensor Trainer::logits(const Batch& sequences) {
+  Microbatches one(*model_, *sharded_, sequences, sequences.sequences, std::nullopt);
+  pipeline_->run_forward(one, 1, model_->message(sequences.sequences * sequences.length), options_.sharding.dtype);
+  return one.logits();
+}
+
+Batch Trainer::batch_of(const FillSlot& fill, std::int64_t count,
+                        const std::function<std::int64_t(std::int64_t)>& slot_of) const {
+  const auto sequence = static_cast<std::size_t>(options_.model.sequence);
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(count) * sequence);
+  std::vector<std::int32_t> targets(tokens.size());
+  for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
+    fill(slot_of(static_cast<std::int64_t>(i)), &tokens[i * sequence], &targets[i * sequence]);
+  }
+  return own_tokens(tokens, targets, options_.model.sequence);
+}
+
+Batch Trainer::own_tokens(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets,
+                          std::int64_t length) const {
+  const std::vector<std::int64_t> positions =
+      options_.division().positions(length, mesh_.rank(Axis::ring), mesh_.rank(Axis::ulysses));
+  std::vector<std::int32_t> own, own_targets;
+  const auto sequences = static_cast<std::int64_t>(tokens.size()) / length;
+  for (std::int64_t i = 0; i < sequences; ++i) {
+    for (const std::int64_t position : positions) {
+      const auto at = static_cast<std::size_t>(i * length + position);
+      own.push_back(tokens[at]);
+      if (!targets.empty()) own_targets.push_back(targets[at]);
+    }
+  }
+  return Batch::of(own, own_targets, positions);
+}
+
+double Trainer::sum_over_tokens(double value) const {
+  for (const Axes axes : {token_axes, Axes(Axis::pipeline)}) {
+    const Communicator& group = mesh_.over(axes);
+    if (group.size() == 1) continue;
+    group.all_reduce(&value, &value, 1, DType::f64, ReduceOp::sum, Stream::inline_(), {.tag = "loss"}).wait();
+  }
+  return value;
+}
+
+}  // namespace stretto

@@ -1,0 +1,84 @@
+#include "stretto/models/training_options.hpp"
+
+#include "core/fail.hpp"
+#include "stretto/device.hpp"
+
+namespace stretto {
+
+namespace {
+
+constexpr std::int64_t most_layers = 100000;
+constexpr double most_parameters = 1e15, most_tokens = 1e15;
+
+}  // namespace
+
+Schedule TrainingOptions::check() const {
+  check_sizes();
+  Schedule schedule = stages.schedule(mesh[Axis::pipeline], microbatches());
+  cut(schedule, 0);  // throws if layers and stages do not fit
+  return schedule;
+}
+
+void TrainingOptions::check_sizes() const {
+  require(
+      model.layers >= 1 && model.hidden >= 1 && model.heads >= 1 && model.sequence >= 1 && model.vocabulary >= 1,
+      "A model of {} layers, hidden size {}, {} heads, sequence length {} and vocabulary {} is impossible; all must be at "
+      "least 1.",
+      model.layers, model.hidden, model.heads, model.sequence, model.vocabulary);
+  // Beyond these no product of sizes fits 64 bits, and their parameters' records alone fill a memory.
+  const auto hidden = static_cast<double>(model.hidden), layers = static_cast<double>(model.layers);
+  const double parameters = static_cast<double>(model.vocabulary) * hidden + static_cast<double>(model.sequence) * hidden +
+                            12 * layers * hidden * hidden;
+  require(
+      model.layers <= most_layers && parameters <= most_parameters,
+      "A model of {} layers, hidden size {}, sequence length {} and vocabulary {} has {:.2g} parameters; at most {} layers "
+      "and {:.0g} parameters can be trained.",
+      model.layers, model.hidden, model.sequence, model.vocabulary, parameters, most_layers, most_parameters);
+  require(static_cast<double>(global_batch) * static_cast<double>(model.sequence) <= most_tokens,
+          "A global batch of {} sequences of {} tokens has more than {:.0g} tokens; give less.", global_batch,
+          model.sequence, most_tokens);
+  require(micro_batch >= 1 && global_batch >= 1 && global_batch % micro_batch == 0 &&
+              global_batch / micro_batch % mesh[Axis::data] == 0,
+          "A global batch of {} does not divide into microbatches of {} on {} data-parallel ranks.", global_batch,
+          micro_batch, mesh[Axis::data]);
+  model.block().check_heads(mesh[Axis::tensor], mesh[Axis::ulysses]);
+  division().check(model.sequence);
+  sharding.check(mesh);
+  loss_scale.check();
+  require(!divides_rows || mesh[Axis::tensor] > 1,
+          "Sequence parallelism divides rows over the ranks of a tensor-parallel group, and this group has 1; give it more "
+          "ranks, or leave rows whole.");
+  require(!keeps_gathered || divides_rows,
+          "Gathered rows can be kept only where sequence parallelism divides rows; divide them, or keep nothing.");
+  recompute.check(tensor_parallel());
+}
+
+TrainingOptions TrainingOptions::on(const MeshShape& other) const {
+  TrainingOptions result = *this;
+  result.mesh = other;
+  return result;
+}
+
+TensorParallel TrainingOptions::tensor_parallel() const {
+  return {.planned_ranks = mesh[Axis::tensor], .divides_rows = divides_rows, .keeps_gathered = keeps_gathered};
+}
+
+TensorParallel TrainingOptions::tensor_parallel(const Mesh& groups, const Stream& stream) const {
+  TensorParallel result = tensor_parallel();
+  result.group = groups.over(Axis::tensor);
+  result.stream = stream;
+  return result;
+}
+
+std::shared_ptr<const AttentionCore> TrainingOptions::attention(const Mesh& groups, bool overlap) const {
+  std::shared_ptr<const AttentionCore> core;
+  if (groups.size(Axis::ring) > 1) {
+    core = std::make_shared<RingAttention>(groups.over(Axis::ring), division(), mask, overlap);
+  } else {
+    core = std::make_shared<LocalAttention>(mask);
+  }
+  if (groups.size(Axis::ulysses) == 1) return core;
+  return std::make_shared<UlyssesAttention>(groups.over(Axis::ulysses), core, overlap ? Stream("ulysses") : computation());
+}
+
+}  // namespace stretto

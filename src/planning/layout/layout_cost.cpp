@@ -1,0 +1,309 @@
+#include "stretto/planning/layout_cost.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <tuple>
+
+#include "core/fail.hpp"
+#include "planning/layout/pipeline_time.hpp"
+#include "planning/layout/planned_stage.hpp"
+#include "planning/layout/state_time.hpp"
+
+namespace stretto {
+namespace {
+
+PipelineShape pipeline_shape(const TrainingOptions& layout) {
+  const ScheduleKind kind = schedule_kind_from_name(layout.stages.schedule_name);
+  const int chunks = layout.stages.virtual_stages > 0 ? layout.stages.virtual_stages : usual_chunks(kind);
+  const std::int64_t microbatches = layout.microbatches();
+  require(microbatches >= 1 && microbatches <= 1 << 22, "A step of {} microbatches cannot be planned; give 1 to {}.",
+          microbatches, 1 << 22);
+  return {kind, layout.mesh[Axis::pipeline], static_cast<int>(microbatches), chunks};
+}
+
+// The innermost level of links whose unit holds both ranks.
+const LinkLevel& level_between(const LinkModel& links, std::int64_t a, std::int64_t b) {
+  for (const LinkLevel& level : links.levels) {
+    if (level.ranks == 0 || a / level.ranks == b / level.ranks) return level;
+  }
+  return links.levels.back();
+}
+
+}  // namespace
+
+class LayoutCosts::Parts {
+ public:
+  Parts(const ModelShape& model, const TrainingCluster& cluster, std::int64_t ranks, const TrainingSystem& system)
+      : model_(model), cluster_(cluster), ranks_(ranks), system_(system), costs_({cluster.links, static_cast<int>(ranks)}) {}
+
+  const CollectiveCosts& costs() const { return costs_; }
+  std::int64_t ranks() const { return ranks_; }
+
+  TrainingMemory memory_of_stage(const TrainingOptions& layout, int stage) {
+    const PipelineShape shape = shape_of(layout).beginning();
+    TrainingMemory memory = state_memory_of(layout, shape, stage);
+    const auto [activations, buffers] = activations_of(layout, shape, stage);
+    memory.activations = activations;
+    memory.buffers += buffers;
+    return memory;
+  }
+
+  double least_seconds(const TrainingOptions& layout) {
+    const PipelineShape shape = shape_of(layout);
+    const auto [known, is_new] = least_seconds_.try_emplace(key_of(layout, shape));
+    if (is_new) {
+      const PipelineTime least = least_pipeline_time(shape, parts_of(layout, shape));
+      known->second = std::max(least.seconds, turns() * least.all / shape.stages);
+    }
+    return known->second;
+  }
+
+  LayoutCost cost(const TrainingOptions& layout) {
+    const PipelineShape shape = shape_of(layout);
+    const std::vector<PipelinePart> parts = parts_of(layout, shape);
+    const auto [known, is_new] = times_of_pipelines_.try_emplace(key_of(layout, shape));
+    if (is_new) known->second = schedules_.time(shape, parts, sharing(shape));
+    const PipelineTime time = known->second;
+    LayoutCost cost;
+    const Schedule geometry = shape.geometry();
+    const ModelCut cut = this->cut(layout, shape, time.busiest_stage);
+    PartTime busiest;
+    double sums = 0;
+    for (int stage = 0; stage < shape.stages; ++stage) {
+      PartTime microbatch;
+      StageParameters parameters;
+      for (int part = 0; part < geometry.parts(); ++part) {
+        if (geometry.stage_of(part) != stage) continue;
+        microbatch = microbatch + parts[static_cast<std::size_t>(part)].time;
+        parameters.blocks += static_cast<double>(cut.blocks[static_cast<std::size_t>(part)]);
+        parameters.has_embeddings |= part == 0;
+        parameters.has_head |= part + 1 == geometry.parts();
+      }
+      if (stage == time.busiest_stage) busiest = microbatch;
+      const StateTime state = state_time(layout, parameters, turns() * microbatch, cluster_, system_, costs_);
+      sums = std::max(sums, state.exposed);
+      cost.update = std::max(cost.update, state.update * turns());
+    }
+    const auto microbatches = static_cast<double>(shape.microbatches);
+    const PassTime all = busiest.all();
+    cost.computing = microbatches * all.computing * turns();
+    cost.waiting = std::max(0.0, time.seconds - time.busiest * turns());
+    cost.bubble = cost.waiting / (time.busiest * turns());
+    add(cost, group_name(Axis::tensor), microbatches * all.tensor * turns());
+    add(cost, group_name(Axis::ring), microbatches * all.ring * turns());
+    add(cost, group_name(Axis::ulysses), microbatches * all.ulysses * turns());
+    add(cost, group_name(Axis::data), sums);
+    const double table = table_seconds(layout);
+    add(cost, group_name(Axis::pipeline), table);
+    cost.seconds = time.seconds + sums + table + cost.update;
+    const double tokens = static_cast<double>(layout.global_batch * model_.sequence);
+    cost.tokens_per_second = tokens / cost.seconds;
+    cost.flops_per_second =
+        cost.tokens_per_second * model_.flops_per_token(model_.parameters()) / static_cast<double>(ranks_);
+    cost.mfu = cost.flops_per_second / cluster_.peak_flops;
+    return cost;
+  }
+
+ private:
+  // What is remembered is of these types.
+  PipelineShape shape_of(const TrainingOptions& layout) {
+    const std::pair types{layout.sharding.dtype, layout.sharding.gradients()};
+    if (!types_) types_ = types;
+    require(*types_ == types, "Layouts of {} are predicted, not of {}; use another LayoutCosts.", name(types_->first),
+            name(types.first));
+    return pipeline_shape(layout);
+  }
+
+  double turns() const { return cluster_.turns(ranks_); }
+
+  // A stage that waits leaves its time on the cores to others.
+  StagesOnCores sharing(const PipelineShape& shape) const {
+    const std::int64_t ranks = std::min<std::int64_t>(ranks_, cluster_.shared_cores.ranks);
+    const int stages = static_cast<int>(std::max<std::int64_t>(1, ranks * shape.stages / ranks_));
+    return {stages, stages / turns()};
+  }
+
+  static void add(LayoutCost& cost, const std::string& group, double seconds) {
+    if (seconds > 0) cost.exposed[group] = seconds;
+  }
+
+  // The division of blocks over stages, which takes long.
+  ModelCut cut(const TrainingOptions& layout, const PipelineShape& shape, int stage) {
+    const auto key = std::tuple(shape.kind, shape.stages, shape.chunks, layout.stages.blocks);
+    auto found = cuts_.find(key);
+    if (found == cuts_.end()) found = cuts_.emplace(key, layout.cut(shape.geometry(), 0)).first;
+    ModelCut cut = found->second;
+    cut.stage = stage;
+    return cut;
+  }
+
+  // What layouts that differ in their ZeRO stage only have in common.
+  using LayoutKey = std::tuple<MeshShape, std::int64_t, bool, bool, Recompute, bool, SequenceLayout, PipelineShape,
+                               std::vector<std::int64_t>>;
+  static LayoutKey key_of(const TrainingOptions& layout, const PipelineShape& shape) {
+    return {layout.mesh,
+            layout.micro_batch,
+            layout.divides_rows,
+            layout.keeps_gathered,
+            layout.recompute.level,
+            layout.recompute.partition,
+            layout.sequence_layout,
+            shape,
+            layout.stages.blocks};
+  }
+
+  TrainingMemory state_memory_of(const TrainingOptions& layout, const PipelineShape& shape, int stage) {
+    const auto key = std::tuple(layout.mesh, layout.divides_rows, shape.kind, shape.chunks, stage, layout.sharding.zero,
+                                layout.stages.blocks);
+    const auto found = state_memory_.find(key);
+    if (found != state_memory_.end()) return found->second;
+    Parameters parameters;
+    add_records(parameters, model_, layout.tensor_parallel(), cut(layout, shape, stage));
+    return state_memory_[key] = state_memory(parameters, layout.mesh, layout.sharding);
+  }
+
+  // Bytes of activations, and of attention's messages.
+  std::pair<std::int64_t, std::int64_t> activations_of(const TrainingOptions& layout, const PipelineShape& shape,
+                                                       int stage) {
+    const auto [known, is_new] = activations_.try_emplace({key_of(layout, shape), layout.global_batch, stage});
+    if (is_new) {
+      const PlannedStage planned(layout, schedules_.of(shape), cut(layout, shape, stage));
+      known->second = {planned.activation_bytes(), planned.attention_buffers()};
+    }
+    return known->second;
+  }
+
+  struct Times {
+    PartTime block, embeddings, head;
+  };
+  const Times& times_of(const TrainingOptions& layout, const PipelineShape& shape) {
+    const auto key = std::tuple(layout.mesh[Axis::tensor], layout.mesh[Axis::ulysses], layout.mesh[Axis::ring],
+                                layout.micro_batch, layout.divides_rows, layout.keeps_gathered, layout.recompute.level,
+                                layout.recompute.partition, shape.splits(), layout.sequence_layout);
+    const auto found = times_.find(key);
+    if (found != times_.end()) return found->second;
+    const BlockTimes times(layout, shape.splits(), cluster_, system_, ranks_, costs_);
+    return times_[key] = {times.block(), times.embeddings(), times.head()};
+  }
+
+  std::vector<PipelinePart> parts_of(const TrainingOptions& layout, const PipelineShape& shape) {
+    const Times& times = times_of(layout, shape);
+    const ModelCut cut = this->cut(layout, shape, 0);
+    const Schedule geometry = shape.geometry();
+    std::vector<PipelinePart> parts(cut.blocks.size());
+    for (int part = 0; part < geometry.parts(); ++part) {
+      PipelinePart& its = parts[static_cast<std::size_t>(part)];
+      its.time = static_cast<double>(cut.blocks[static_cast<std::size_t>(part)]) * times.block;
+      if (part == 0) its.time = its.time + times.embeddings;
+      if (part + 1 == geometry.parts()) its.time = its.time + times.head;
+      for (const int other : {part - 1, part + 1}) {
+        if (other < 0 || other >= geometry.parts() || geometry.stage_of(other) == geometry.stage_of(part)) continue;
+        its.message = std::max(its.message, message_seconds(layout, geometry.stage_of(part), geometry.stage_of(other)));
+      }
+      if (!system_.blocking_messages) continue;
+      // With several chunks, forward's and backward's messages go together.
+      const double waits = its.message / (shape.chunks > 1 ? 2 : 1);
+      its.time.forward.computing += waits;
+      its.time.input.computing += waits;
+      its.message = 0;
+    }
+    return parts;
+  }
+
+  double message_seconds(const TrainingOptions& layout, int from, int to) {
+    const std::int64_t tokens = layout.micro_batch * layout.division().rows(model_.sequence);
+    const double bytes = static_cast<double>(layout.tensor_parallel().own_rows(tokens).count * model_.hidden) *
+                         static_cast<double>(size_of(layout.sharding.dtype));
+    return exchange_seconds(layout, from, to, bytes, !layout.tensor_parallel().has_own_rows());
+  }
+
+  // A message from each rank of a stage to its peer on another. Between nodes, the ranks of a node share its ports, and
+  // tensor-parallel ranks that send the same send a part each, which the receivers gather (Pipeline).
+  double exchange_seconds(const TrainingOptions& layout, int from, int to, double bytes, bool same) {
+    const MeshShape& mesh = layout.mesh;
+    const LinkModel& links = cluster_.links;
+    const std::int64_t stride = ranks_ / mesh[Axis::pipeline];
+    const LinkLevel& level = level_between(links, from * stride, to * stride);
+    const LinkLevel& inner = links.levels.front();
+    const auto seconds = [](const LinkLevel& link, double of) {
+      return (link.alpha_us + link.overhead_us) * 1e-6 + of / (link.bandwidth_gbs * 1e9);
+    };
+    if (&level == &inner) return seconds(inner, bytes);
+    const double sharing = std::max(1.0, static_cast<double>(inner.ranks) / inner.ports);
+    const bool scatters = same && mesh[Axis::tensor] > 1 && inner.ranks % mesh[Axis::tensor] == 0;
+    if (!scatters) return seconds(level, bytes * sharing);
+    const double part = bytes / mesh[Axis::tensor];
+    return seconds(level, part * sharing) +
+           collective_seconds(costs_, Collective::all_gather,
+                              static_cast<std::int64_t>(bytes) / static_cast<std::int64_t>(size_of(layout.sharding.dtype)),
+                              layout.sharding.dtype, {mesh[Axis::tensor], 1}, false);
+  }
+
+  // The two ends exchange the gradients of their shares of the table.
+  double table_seconds(const TrainingOptions& layout) {
+    if (layout.mesh[Axis::pipeline] == 1) return 0;
+    const int tokens_ranks = layout.mesh.ranks_over(token_axes);
+    const double elements = static_cast<double>(model_.vocabulary * model_.hidden) / layout.mesh[Axis::tensor];
+    const double share = elements / tokens_ranks * static_cast<double>(size_of(layout.sharding.gradients()));
+    return exchange_seconds(layout, 0, layout.mesh[Axis::pipeline] - 1, share, false);
+  }
+
+  std::optional<std::pair<DType, DType>> types_;  // of values and gradients
+  ModelShape model_;
+  TrainingCluster cluster_;
+  std::int64_t ranks_;
+  TrainingSystem system_;
+  CollectiveCosts costs_;
+  Schedules schedules_;
+  std::map<std::tuple<ScheduleKind, int, int, std::vector<std::int64_t>>, ModelCut> cuts_;
+  std::map<std::tuple<MeshShape, bool, ScheduleKind, int, int, ZeroStage, std::vector<std::int64_t>>, TrainingMemory>
+      state_memory_;
+  std::map<std::tuple<LayoutKey, std::int64_t, int>, std::pair<std::int64_t, std::int64_t>> activations_;
+  std::map<LayoutKey, double> least_seconds_;
+  std::map<LayoutKey, PipelineTime> times_of_pipelines_;
+  std::map<std::tuple<int, int, int, std::int64_t, bool, bool, Recompute, bool, bool, SequenceLayout>, Times> times_;
+};
+
+LayoutCosts::LayoutCosts(const ModelShape& model, const TrainingCluster& cluster, std::int64_t ranks,
+                         const TrainingSystem& system) {
+  require(ranks >= 1 && ranks <= 1 << 24, "A cluster of {} ranks cannot be planned; give 1 to {}.", ranks, 1 << 24);
+  parts_ = std::make_unique<Parts>(model, cluster, ranks, system);
+}
+LayoutCosts::~LayoutCosts() = default;
+
+void LayoutCosts::check(const MeshShape& mesh) const {
+  mesh.check(static_cast<int>(parts_->ranks()));
+  int stride = 1;
+  for (const Axis axis : {Axis::tensor, Axis::ulysses, Axis::ring}) {
+    parts_->costs().place({mesh[axis], stride});
+    stride *= mesh[axis];
+  }
+  parts_->costs().place({mesh.ranks_over(token_axes), mesh[Axis::tensor]});
+}
+
+TrainingMemory LayoutCosts::memory(const TrainingOptions& layout, int* stage) {
+  TrainingMemory most;
+  for (int each = 0; each < layout.mesh[Axis::pipeline]; ++each) {
+    const TrainingMemory memory = parts_->memory_of_stage(layout, each);
+    if (each > 0 && memory.total() <= most.total()) continue;
+    most = memory;
+    if (stage != nullptr) *stage = each;
+  }
+  return most;
+}
+
+std::int64_t LayoutCosts::least_memory(const TrainingOptions& layout) {
+  const std::int64_t first = parts_->memory_of_stage(layout, 0).total();
+  if (layout.mesh[Axis::pipeline] == 1) return first;
+  return std::max(first, parts_->memory_of_stage(layout, layout.mesh[Axis::pipeline] - 1).total());
+}
+
+double LayoutCosts::least_seconds(const TrainingOptions& layout) { return parts_->least_seconds(layout); }
+
+LayoutCost LayoutCosts::cost(const TrainingOptions& layout) {
+  LayoutCost cost = parts_->cost(layout);
+  cost.memory = memory(layout, &cost.memory_stage);
+  return cost;
+}
+
+}  // namespace stretto

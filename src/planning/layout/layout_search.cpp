@@ -1,0 +1,286 @@
+#include "stretto/planning/layout_search.hpp"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <limits>
+#include <tuple>
+
+#include "core/fail.hpp"
+
+namespace stretto {
+namespace {
+
+constexpr std::array<Recompute, 3> recompute_levels = {Recompute::none, Recompute::selective, Recompute::full};
+constexpr std::int64_t most_sequences = 64;  // of a microbatch
+constexpr int most_chunks = 8;
+constexpr std::int64_t least_tokens = 1024, most_pieces = 16;  // of a sequence that is divided
+constexpr double nearly = 1.02;  // times the fastest: nearer than predictions are to measured steps
+
+std::vector<int> divisors(std::int64_t number, std::int64_t most) {
+  std::vector<int> result;
+  for (std::int64_t i = 1; i <= std::min(number, most); ++i) {
+    if (number % i == 0) result.push_back(static_cast<int>(i));
+  }
+  return result;
+}
+
+// Refusals that differ in numbers only.
+class Refusals {
+ public:
+  void add(const std::string& sentence) {
+    std::string kind;
+    for (const char c : sentence) {
+      if (c < '0' || c > '9') kind += c;
+    }
+    const auto [place, is_new] = places_.try_emplace(kind, all_.size());
+    if (is_new) all_.push_back({0, sentence});
+    ++all_[place->second].count;
+  }
+  std::vector<LayoutSearch::Refusal> all() const {
+    std::vector<LayoutSearch::Refusal> sorted = all_;
+    std::ranges::stable_sort(sorted, std::greater(), &LayoutSearch::Refusal::count);
+    return sorted;
+  }
+
+ private:
+  std::map<std::string, std::size_t> places_;
+  std::vector<LayoutSearch::Refusal> all_;
+};
+
+class Enumeration {
+ public:
+  Enumeration(const LayoutSpace& space, const LayoutCosts& costs)
+      : space_(space), costs_(costs), divides_rows_(space.divides_rows), recompute_(space.recompute) {
+    if (!divides_rows_ && (space.keeps_gathered || space.partitions_activations)) divides_rows_ = space.keeps_gathered;
+    if (!recompute_ && space.partitions_activations) recompute_ = Recompute::full;
+  }
+
+  std::vector<TrainingOptions> layouts() {
+    const int ring = space_.ring.value_or(1), ulysses = space_.ulysses.value_or(1);
+    require(space_.ranks % (std::int64_t{ring} * ulysses) == 0, "{} ranks do not divide into groups of {}{}{}.",
+            space_.ranks, space_.ring ? fmt::format("{} ring ranks", ring) : "",
+            space_.ring && space_.ulysses ? " times " : "", space_.ulysses ? fmt::format("{} ulysses ranks", ulysses) : "");
+    const std::int64_t pieces = std::min(space_.model.sequence / least_tokens, most_pieces);
+    for (const int rings : sequence_values(space_.ring, pieces / ulysses)) {
+      for (const int heads : sequence_values(space_.ulysses, std::min(pieces / rings, space_.model.heads))) {
+        if (space_.ranks % (std::int64_t{rings} * heads) == 0) with_sequence(rings, heads);
+      }
+    }
+    return std::move(layouts_);
+  }
+  std::vector<LayoutSearch::Refusal> refused() const { return refusals_.all(); }
+
+ private:
+  static std::vector<int> values(const std::optional<int>& fixed, std::int64_t ranks, std::int64_t most) {
+    return fixed ? std::vector<int>{*fixed} : divisors(ranks, most);
+  }
+
+  static std::vector<int> sequence_values(const std::optional<int>& fixed, std::int64_t most) {
+    if (fixed) return {*fixed};
+    std::vector<int> result{1};
+    while (2 * result.back() <= most) result.push_back(2 * result.back());
+    return result;
+  }
+
+  void with_sequence(int ring, int ulysses) {
+    const std::int64_t ranks = space_.ranks / ring / ulysses;
+    for (const int tensor : values(space_.tensor, ranks, space_.model.heads)) {
+      for (const int pipeline : values(space_.pipeline, ranks / tensor, space_.model.layers)) {
+        const auto data = static_cast<int>(ranks / tensor / pipeline);
+        if (std::int64_t{data} * tensor * pipeline != ranks) continue;
+        if (space_.data && *space_.data != data) continue;
+        with_mesh({{Axis::tensor, tensor},
+                   {Axis::ulysses, ulysses},
+                   {Axis::ring, ring},
+                   {Axis::data, data},
+                   {Axis::pipeline, pipeline}});
+      }
+    }
+  }
+
+  // Runs something that throws for what does not divide.
+  template <class F>
+  bool allowed(F check) {
+    try {
+      check();
+      return true;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::invalid_argument) throw;
+      refusals_.add(error.what());
+      return false;
+    }
+  }
+
+  void with_mesh(const MeshShape& mesh) {
+    TrainingOptions layout{.model = space_.model,
+                           .mesh = mesh,
+                           .sharding = space_.sharding,
+                           .micro_batch = space_.micro_batch.value_or(1),
+                           .global_batch = space_.global_batch,
+                           .sequence_layout = space_.sequence_layout,
+                           .mask = space_.mask};
+    layout.sharding.zero = space_.zero.value_or(ZeroStage::none);
+    if (!allowed([&] { costs_.check(mesh); })) return;
+    if (space_.micro_batch) {
+      with_batch(layout);
+      return;
+    }
+    const std::int64_t sequences = space_.global_batch / mesh[Axis::data];  // of a data-parallel rank
+    for (layout.micro_batch = 1; layout.micro_batch == 1 || layout.micro_batch <= std::min(sequences, most_sequences);
+         layout.micro_batch *= 2) {
+      if (layout.micro_batch > 1 && sequences % layout.micro_batch != 0) break;
+      if (!with_batch(layout)) break;
+    }
+  }
+
+  bool with_batch(TrainingOptions& layout) {
+    if (!allowed([&] { layout.check_sizes(); })) return false;
+    for (const auto& [kind, chunks] : schedules(layout)) {
+      layout.stages.schedule_name = name(kind);
+      layout.stages.virtual_stages = chunks;
+      with_schedule(layout, kind, chunks);
+    }
+    return true;
+  }
+
+  std::vector<std::pair<ScheduleKind, int>> schedules(const TrainingOptions& layout) const {
+    using enum ScheduleKind;
+    std::vector<std::pair<ScheduleKind, int>> result;
+    const auto add = [&](ScheduleKind kind) {
+      if (kind != interleaved || space_.virtual_stages) {
+        result.emplace_back(kind, space_.virtual_stages.value_or(usual_chunks(kind)));
+        return;
+      }
+      for (int chunks = 2;
+           chunks <= most_chunks && std::int64_t{chunks} * layout.mesh[Axis::pipeline] <= space_.model.layers; ++chunks) {
+        result.emplace_back(kind, chunks);
+      }
+    };
+    if (space_.schedule) {
+      add(schedule_kind_from_name(*space_.schedule));
+      return result;
+    }
+    // Without a pipeline, all schedules are gradient accumulation.
+    if (layout.mesh[Axis::pipeline] == 1 && !space_.virtual_stages) return {{one_forward_one_backward, 1}};
+    if (!space_.virtual_stages || *space_.virtual_stages == 1) add(one_forward_one_backward);
+    if (!space_.virtual_stages || *space_.virtual_stages > 1) add(interleaved);
+    if (!space_.may_split_backward) return result;
+    for (const ScheduleKind kind : {zb_h1, zb_h2, zb_v}) {
+      if (!space_.virtual_stages || *space_.virtual_stages == usual_chunks(kind)) add(kind);
+    }
+    return result;
+  }
+
+  void with_schedule(TrainingOptions& layout, ScheduleKind kind, int chunks) {
+    const std::int64_t microbatches = layout.microbatches();
+    const std::int64_t parts = std::int64_t{layout.mesh[Axis::pipeline]} * chunks;
+    if (!allowed([&] {
+          require(parts <= layout.model.layers,
+                  "{} layers cannot be divided into {} parts; give fewer stages or virtual stages, or more layers.",
+                  layout.model.layers, parts);
+          require(parts * microbatches <= 1 << 22,
+                  "{} microbatches through {} stages x {} chunks are more than 2^22 computations; give fewer.", microbatches,
+                  layout.mesh[Axis::pipeline], chunks);
+          require(kind != ScheduleKind::interleaved || microbatches % layout.mesh[Axis::pipeline] == 0,
+                  "interleaved needs a multiple of its {} stages as microbatches, not {}; choose another number, or 1f1b.",
+                  layout.mesh[Axis::pipeline], microbatches);
+        })) {
+      return;
+    }
+    for (const bool rows : {false, true}) {
+      if (rows != divides_rows_.value_or(rows) || (rows && !divides_rows_ && layout.mesh[Axis::tensor] == 1)) continue;
+      for (const Recompute level : recompute_levels) {
+        if (level == recompute_.value_or(level)) with_recompute(layout, rows, level);
+      }
+    }
+  }
+
+  void with_recompute(TrainingOptions layout, bool rows, Recompute level) {
+    layout.divides_rows = rows;
+    layout.keeps_gathered = space_.keeps_gathered;
+    layout.recompute = {level, space_.partitions_activations};
+    if (!allowed([&] { layout.check_sizes(); })) return;
+    const int ranks = layout.mesh.ranks_over(token_axes);
+    for (const ZeroStage zero : zero_stages) {
+      if (space_.zero ? zero != *space_.zero : ranks == 1 && zero != ZeroStage::none) continue;
+      layouts_.emplace_back(layout).sharding.zero = zero;
+    }
+  }
+
+  const LayoutSpace& space_;
+  const LayoutCosts& costs_;
+  // The space's own choices; where it leaves them open, those that its other settings force.
+  std::optional<bool> divides_rows_;
+  std::optional<Recompute> recompute_;
+  std::vector<TrainingOptions> layouts_;
+  Refusals refusals_;
+};
+
+// Less is simpler: axes that divide the model or sequences, then 1f1b, interleaved, and schedules that split backward, then
+// recomputation, and ZeRO's stage.
+auto complexity(const TrainingOptions& layout) {
+  const MeshShape& mesh = layout.mesh;
+  const int axes = (mesh[Axis::tensor] > 1) + (mesh[Axis::pipeline] > 1) + (mesh[Axis::ring] > 1) +
+                   (mesh[Axis::ulysses] > 1) + layout.divides_rows;
+  const std::string& schedule = layout.stages.schedule_name;
+  const int order = mesh[Axis::pipeline] == 1 || schedule == name(ScheduleKind::one_forward_one_backward) ? 0
+                    : schedule == name(ScheduleKind::interleaved)                                         ? 1
+                                                                                                          : 2;
+  return std::tuple(axes, order, layout.recompute.level, layout.sharding.zero);
+}
+
+}  // namespace
+
+std::vector<TrainingOptions> all_layouts(const LayoutSpace& space, const LayoutCosts& costs,
+                                         std::vector<LayoutSearch::Refusal>* refused) {
+  Enumeration enumeration(space, costs);
+  std::vector<TrainingOptions> layouts = enumeration.layouts();
+  if (refused != nullptr) *refused = enumeration.refused();
+  return layouts;
+}
+
+LayoutSearch search_layouts(const LayoutSpace& space, const TrainingCluster& cluster, std::size_t most,
+                            const TrainingSystem& system, const LookedAt& looked_at) {
+  LayoutCosts costs(space.model, cluster, space.ranks, system);
+  LayoutSearch search;
+  const std::vector<TrainingOptions> layouts = all_layouts(space, costs, &search.refused);
+  search.tried = static_cast<std::int64_t>(layouts.size());
+  search.least_memory = std::numeric_limits<std::int64_t>::max();
+  std::vector<std::pair<double, const TrainingOptions*>> fitting;
+  const auto too_large = [&](std::int64_t bytes) {
+    if (bytes <= space.memory_bytes) return false;
+    ++search.without_memory;
+    search.least_memory = std::min(search.least_memory, bytes);
+    return true;
+  };
+  std::int64_t looked = 0;
+  for (const TrainingOptions& layout : layouts) {
+    if (looked_at) looked_at(looked++, search.tried);
+    if (!too_large(costs.least_memory(layout))) fitting.emplace_back(costs.least_seconds(layout), &layout);
+  }
+  std::ranges::stable_sort(fitting, {}, &std::pair<double, const TrainingOptions*>::first);
+  const auto rank = [](const FoundLayout& found) { return std::tuple(found.cost.seconds, found.cost.memory.total()); };
+  const std::int64_t all = search.tried + static_cast<std::int64_t>(fitting.size());
+  std::vector<FoundLayout>& best = search.best;  // the `most` fastest, and all that take nearly the time of the fastest
+  const auto near_the_fastest = [&](double seconds) { return seconds <= nearly * best.front().cost.seconds; };
+  for (const auto& [least, layout] : fitting) {
+    if (looked_at) looked_at(looked++, all);
+    if (best.size() >= most && least > best[most - 1].cost.seconds && !near_the_fastest(least)) break;
+    LayoutCost cost = costs.cost(*layout);
+    if (too_large(cost.memory.total())) continue;
+    FoundLayout found{*layout, std::move(cost)};
+    best.insert(std::ranges::upper_bound(best, rank(found), {}, rank), std::move(found));
+    while (best.size() > most && !near_the_fastest(best.back().cost.seconds)) best.pop_back();
+  }
+  if (best.empty()) return search;
+  const auto slower = std::ranges::find_if_not(best, near_the_fastest, [](const auto& found) { return found.cost.seconds; });
+  const auto simplest = std::min_element(best.begin(), slower, [&](const FoundLayout& a, const FoundLayout& b) {
+    return complexity(a.layout) < complexity(b.layout);
+  });
+  std::rotate(best.begin(), simplest, simplest + 1);
+  best.erase(best.begin() + static_cast<std::ptrdiff_t>(std::min(most, best.size())), best.end());
+  return search;
+}
+
+}  // namespace stretto

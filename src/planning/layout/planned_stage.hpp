@@ -1,0 +1,62 @@
+#pragma once
+#include "stretto/models/training_options.hpp"
+#include "stretto/planning/attention_cost.hpp"
+#include "stretto/planning/training_memory.hpp"
+
+namespace stretto {
+
+// The memory and the traffic of the ranks of one pipeline stage in a step, by formula. Without a pipeline there is one
+// stage.
+class PlannedStage {
+ public:
+  // The layout and the schedule must outlive the object. For memory alone, a schedule of fewer microbatches will do, as long
+  // as the stage has as many under way.
+  PlannedStage(const TrainingOptions& layout, const Schedule& schedule, int stage)
+      : PlannedStage(layout, schedule, layout.cut(schedule, stage)) {}
+  PlannedStage(const TrainingOptions& layout, const Schedule& schedule, const ModelCut& cut);
+
+  const ModelCut& cut() const { return cut_; }
+  std::int64_t microbatches() const { return layout_.microbatches(); }
+  // The most bytes of activations that a rank holds at a time, messages between stages included.
+  std::int64_t activation_bytes() const;
+  // The most bytes of messages of attention over divided sequences that a rank holds at a time.
+  std::int64_t attention_buffers() const { return attention_buffers_; }
+  // The bytes that a rank sends in a step to its tensor-parallel group, and to other stages in whole messages. Small sums
+  // may take an algorithm that sends more, and a ring sends partial sums of 16 bits in f32.
+  std::int64_t tensor_parallel_bytes() const;
+  std::int64_t message_bytes() const;
+  // The bytes that a rank, the first of its ring, sends for attention over divided sequences.
+  std::int64_t ring_bytes() const;
+  std::int64_t ulysses_bytes() const;
+
+ private:
+  std::int64_t blocks(int chunk) const { return cut_.blocks[static_cast<std::size_t>(part(chunk))]; }
+  int part(int chunk) const { return schedule_.part_of(cut_.stage, chunk); }
+  bool is_first(int chunk) const { return part(chunk) == 0; }
+  bool is_last(int chunk) const { return part(chunk) + 1 == schedule_.parts(); }
+  std::int64_t kept(int chunk) const;   // between forward and backward
+  std::int64_t later(int chunk) const;  // between the halves of backward
+  std::int64_t backward(int chunk) const;
+
+  DividedAttention attention() const;
+  std::int64_t of_attentions(const AttentionBytes& bytes) const;  // of all in a step
+
+  // How often a microbatch's backward in this chunk comes in halves; in a step.
+  std::int64_t halves(int chunk) const;
+
+  const TrainingOptions& layout_;
+  TensorParallel tensor_;
+  const Schedule& schedule_;
+  ModelCut cut_;
+  std::int64_t sequence_;  // tokens of each sequence that are here
+  std::int64_t tokens_;    // of a microbatch that are here
+  BlockActivations block_;
+  // Bytes of a tensor of the residual's width, and of one statistic per token; of all rows, and of the first rank's own.
+  std::int64_t hidden_, number_, own_hidden_, own_number_;
+  std::int64_t head_input_;  // as the head keeps it
+  std::int64_t logits_;
+  std::int64_t attention_buffers_;
+  std::int64_t head_kept_;  // the input, result and statistics of its norm, and the logits
+};
+
+}  // namespace stretto

@@ -1,0 +1,84 @@
+#include "planning/layout/state_time.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "stretto/kernels.hpp"
+
+namespace stretto {
+namespace {
+
+// Bytes moved per updated parameter: the norm reads the gradient; AdamW reads the gradient, the moments and the master
+// weight, and writes moments, master weight and value. Nearly all gradients are overwritten by the next step, not zeroed.
+double own_update_bytes(const ShardedParameters::Options& options) {
+  const DType accumulator = kernels::accumulator(options.dtype);
+  const auto wide = static_cast<double>(size_of(accumulator));
+  const double states = (options.dtype == accumulator ? 2 : 3) * 2 * wide;
+  const double value = static_cast<double>(size_of(options.dtype)) * (options.dtype == accumulator ? 2 : 1);
+  return 2 * static_cast<double>(size_of(options.gradients())) + states + value;
+}
+
+}  // namespace
+
+double StageParameters::elements(const TrainingOptions& layout) const {
+  const auto hidden = static_cast<double>(layout.model.hidden);
+  const double ranks = layout.mesh[Axis::tensor];
+  double count = blocks * (12 * hidden * hidden / ranks + 7 * hidden / ranks + 6 * hidden);
+  if (has_embeddings || has_head) count += std::ceil(static_cast<double>(layout.model.vocabulary) / ranks) * hidden;
+  if (has_embeddings) count += static_cast<double>(layout.model.sequence) * hidden;
+  if (has_head) count += 2 * hidden;
+  return count;
+}
+
+StateTime state_time(const TrainingOptions& layout, const StageParameters& parameters, const PartTime& microbatch,
+                     const TrainingCluster& cluster, const TrainingSystem& system, CollectiveCosts& costs) {
+  const ShardedParameters::Options& options = layout.sharding;
+  const MeshShape& mesh = layout.mesh;
+  const double elements = parameters.elements(layout);
+  const int ranks = mesh.ranks_over(token_axes);
+  const ZeroStage zero = ranks > 1 ? options.zero : ZeroStage::none;
+  StateTime time;
+  const double bytes = system.update_bytes > 0 ? system.update_bytes : own_update_bytes(options);
+  time.update = cluster.pass_seconds(elements * bytes / (zero == ZeroStage::none ? 1 : ranks), 4);
+  if (ranks == 1) return time;
+
+  // Units of a weight matrix, or of as many bytes as units have at least.
+  const auto gradient = static_cast<double>(size_of(options.gradients()));
+  const auto hidden = static_cast<double>(layout.model.hidden);
+  const double unit =
+      std::max(static_cast<double>(options.bytes_of_unit()) / gradient, 3 * hidden * hidden / mesh[Axis::tensor]);
+  const double units = std::max(1.0, std::floor(elements / unit));
+  const StepGroup group{ranks, mesh[Axis::tensor]};
+  const auto seconds = [&](Collective kind, DType dtype) {
+    return units *
+           collective_seconds(costs, kind, static_cast<std::int64_t>(elements / units), dtype, group, cluster.narrow_sums);
+  };
+  // The last unit's sum begins when backward is over, and the first unit's values are needed when forward begins.
+  const bool one_a_node = costs.place(group).on_node == 1;
+  const auto left = [&](double communication, double computing) {
+    const double part = !options.overlap ? 0
+                        : one_a_node     ? system.hidden_sums_between.value_or(system.hidden_sums)
+                                         : system.hidden_sums;
+    return communication - part * std::min(communication * (units - 1) / units, computing);
+  };
+  const double forward = microbatch.forward.all();
+  const double backward = microbatch.input.all() + microbatch.weight.all();
+  const auto microbatches = static_cast<double>(layout.microbatches());
+  if (zero == ZeroStage::none) {
+    time.exposed = left(seconds(Collective::all_reduce, options.gradients()), backward);
+    return time;
+  }
+  const double sum = seconds(Collective::reduce_scatter, options.gradients());
+  const double gather = seconds(Collective::all_gather, options.dtype);
+  if (zero == ZeroStage::optimizer) {
+    time.exposed = left(sum, backward) + left(gather, forward);
+  } else if (zero == ZeroStage::gradients || mesh[Axis::pipeline] > 1) {
+    time.exposed = microbatches * left(sum, backward) + left(gather, forward);
+  } else {
+    const double again = layout.recompute.level == Recompute::full ? 2 : 1;  // gathers in backward
+    time.exposed = microbatches * (left(gather, forward) + left(again * gather + sum, backward));
+  }
+  return time;
+}
+
+}  // namespace stretto

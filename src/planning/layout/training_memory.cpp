@@ -1,0 +1,145 @@
+#include "stretto/planning/training_memory.hpp"
+
+#include <algorithm>
+
+#include "layers/unit_cut.hpp"
+#include "stretto/kernels.hpp"
+
+namespace stretto {
+namespace {
+
+std::int64_t bytes_of(DType dtype) { return static_cast<std::int64_t>(size_of(dtype)); }
+
+std::int64_t padded_share(const UnitMembers& unit, const MeshShape& mesh) {
+  const int ranks = mesh.gradient_ranks(unit.axes);
+  return (unit.elements + ranks - 1) / ranks;
+}
+
+}  // namespace
+
+TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh, const ShardedParameters::Options& options) {
+  const std::int64_t e = bytes_of(options.dtype);
+  const std::int64_t g = bytes_of(options.gradients());
+  const DType accumulator = kernels::accumulator(options.dtype);
+  const std::int64_t states = (options.dtype == accumulator ? 2 : 3) * bytes_of(accumulator);  // moments, master weights
+  TrainingMemory memory;
+  std::int64_t largest_values = 0;
+  std::int64_t largest_gradients = 0, largest_sum = 0;
+  std::int64_t all_values = 0;
+  for (const UnitMembers& unit : cut_units(parameters, mesh, options)) {
+    const int ranks = mesh.gradient_ranks(unit.axes);
+    const ZeroStage stage = ranks > 1 ? unit.stage(options.zero) : ZeroStage::none;
+    const std::int64_t share = padded_share(unit, mesh);
+    const std::int64_t whole = share * ranks;
+    memory.values += e * (stage == ZeroStage::values ? share : whole);
+    if (stage == ZeroStage::values && options.hpz_size > 1) memory.values += e * whole / options.hpz_size;
+    memory.gradients += g * (stage >= ZeroStage::gradients ? share : whole);
+    memory.optimizer += states * (stage == ZeroStage::none ? unit.elements : std::min(share, unit.elements));
+    if (stage == ZeroStage::values) {
+      largest_values = std::max(largest_values, e * whole);
+      all_values += e * whole;
+    }
+    if (stage >= ZeroStage::gradients) {
+      largest_gradients = std::max(largest_gradients, g * whole);
+      largest_sum = std::max(largest_sum, g * share);
+    }
+  }
+  const std::int64_t ahead = options.overlap ? options.prefetch : 0;
+  // In a pipeline, all values stay from their first use in a step on.
+  memory.buffers = mesh[Axis::pipeline] > 1 ? all_values : (ahead + 2) * largest_values;
+  memory.buffers += (ahead + 2) * largest_gradients;
+  memory.buffers += (ahead + 1) * largest_sum;  // sums of later microbatches, before they are added
+  return memory;
+}
+
+std::int64_t snapshot_memory(const Parameters& parameters, const MeshShape& mesh,
+                             const ShardedParameters::Options& options) {
+  std::int64_t elements = 0;
+  for (const UnitMembers& unit : cut_units(parameters, mesh, options)) {
+    elements += std::min(padded_share(unit, mesh), unit.elements);
+  }
+  return 3 * bytes_of(kernels::accumulator(options.dtype)) * elements;
+}
+
+std::map<std::string, std::int64_t> state_traffic(const Parameters& parameters, const MeshShape& mesh,
+                                                  const ShardedParameters::Options& options, std::int64_t microbatches,
+                                                  int passes) {
+  const auto bytes = [](QuantizedFormat format, std::int64_t elements, DType dtype) {
+    return format == QuantizedFormat::none ? elements * bytes_of(dtype) : packed_bytes(format, elements);
+  };
+  std::map<std::string, std::int64_t> sent;
+  for (const UnitMembers& unit : cut_units(parameters, mesh, options)) {
+    const int ranks = mesh.gradient_ranks(unit.axes);
+    if (ranks == 1) continue;
+    const std::int64_t share = padded_share(unit, mesh);
+    const std::int64_t sum = (ranks - 1) * bytes(unit.format(options.qgz), share, options.gradients());
+    const std::int64_t gather = (ranks - 1) * bytes(unit.format(options.qwz), share, options.dtype);
+    const ZeroStage stage = unit.stage(options.zero);
+    const bool in_node = stage == ZeroStage::values && options.hpz_size > 1;
+    const std::int64_t gathers = mesh[Axis::pipeline] > 1 ? 1 : passes * microbatches;  // of a step, at ZeroStage::values
+    std::int64_t& group = sent[group_name(unit.axes)];
+    switch (stage) {
+      case ZeroStage::none: group += sum + (ranks - 1) * bytes_of(options.gradients()) * share; break;
+      case ZeroStage::optimizer: group += sum + gather; break;
+      case ZeroStage::gradients: group += microbatches * sum + gather; break;
+      case ZeroStage::values: group += microbatches * sum + (in_node ? 1 : gathers) * gather; break;
+    }
+    if (in_node && gathers > 1) {
+      const std::int64_t part = share * ranks / options.hpz_size;
+      sent["hpz"] += (gathers - 1) * (options.hpz_size - 1) * part * bytes_of(options.dtype);
+    }
+  }
+  return sent;
+}
+
+BlockActivations block_activations(const TransformerShape& shape, std::int64_t batch, std::int64_t sequence, DType dtype,
+                                   const TensorParallel& tensor_parallel, const RecomputeOptions& recompute) {
+  const int ranks = tensor_parallel.size();
+  const std::int64_t tokens = batch * sequence;
+  const std::int64_t own_tokens = tensor_parallel.own_rows(tokens).count;
+  const std::int64_t token = shape.hidden * bytes_of(dtype);
+  const std::int64_t statistic = bytes_of(kernels::accumulator(dtype));
+  const std::int64_t row = tokens * token;      // a tensor of the residual's shape
+  const std::int64_t own = own_tokens * token;  // this rank's rows of it
+  const bool gathers = tensor_parallel.has_own_rows();
+  const std::int64_t input = tensor_parallel.keeps_gathered ? row : own;   // of a column-parallel layer, as it is kept
+  const std::int64_t divided = row / ranks;                                // of one that is divided over heads
+  const std::int64_t wide = shape.mlp_factor * divided;                    // within the MLP
+  const std::int64_t scores = tokens * statistic * (shape.heads / ranks);  // log-sum-exp
+  // The inputs of both norms with mean and rstd; q, k and v, what attention made of them, log-sum-exp; before GELU.
+  const std::int64_t needed = 2 * own + 4 * own_tokens * statistic + 4 * divided + scores + wide;
+  const std::int64_t again = 2 * input + wide;  // the norms' results, and GELU's
+  // In the MLP's backward: the gradient before GELU, and what it takes to get that before the norm. GELU's result is freed
+  // before. Own rows of a gradient are the sum of a product for every rank's rows, and of one from every rank.
+  const std::int64_t before_norm = gathers ? 2 * row + (tensor_parallel.keeps_gathered ? 0 : row) : row;
+  const std::int64_t gathered = gathers ? row : 0;  // the gradient of the MLP's result
+  // The products' inputs, and the gradients of their results: both norms' results, GELU's, and what attention made; the
+  // gradients of q, k and v, before GELU, and two of the residual stream.
+  const std::int64_t later = 4 * input + 4 * divided + 2 * wide;
+  switch (recompute.level) {
+    case Recompute::none: return {needed + again, wide + before_norm, later};
+    case Recompute::selective: {
+      const std::int64_t norm_again = std::max(own + before_norm, 2 * own + 2 * own_tokens * statistic);
+      return {needed, wide + std::max(wide + gathered, norm_again), later};
+    }
+    case Recompute::full: break;
+  }
+  const std::int64_t kept = recompute.partition ? (tokens + ranks - 1) / ranks * token : own;
+  // The kept input is one of the tensors that are there again, or its share is freed. The gathered input of the next block
+  // takes the place of its share meanwhile.
+  return {kept, needed + again + wide + before_norm - kept + (recompute.partition ? row - kept : 0), later};
+}
+
+// Two all-reduces of a block's rows in each pass, and with full recomputation that of attention once more. With own rows
+// each is a reduce-scatter and an all-gather, where a block gathers its input; it is gathered again for the gradients of
+// weights.
+BlockExchanges block_exchanges(const TensorParallel& tensor_parallel, const RecomputeOptions& recompute) {
+  const bool own_rows = tensor_parallel.has_own_rows();
+  BlockExchanges exchanges{4, 4};
+  if (own_rows && !tensor_parallel.keeps_gathered) exchanges.backward += 2;
+  if (recompute.partition) exchanges.backward += 1;
+  if (recompute.level == Recompute::full) exchanges.backward += own_rows ? 3 : 2;
+  return exchanges;
+}
+
+}  // namespace stretto

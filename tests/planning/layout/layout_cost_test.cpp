@@ -1,0 +1,180 @@
+#include "stretto/planning/layout_cost.hpp"
+
+#include <gmock/gmock.h>
+
+#include "planning/layout/layout_machine.hpp"
+#include "planning/layout/pipeline_time.hpp"
+#include "stretto/planning/layout_search.hpp"
+#include "support/error.hpp"
+
+namespace stretto {
+namespace {
+
+// Blocks of 2 x 4 x 12 x 8 x 8 = 6144 operations forward in products; attention of 10 pairs of 8 columns; logits of 1024.
+TrainingOptions tiny_layout(const MeshShape& mesh = {}, std::int64_t global_batch = 1) {
+  return {.model = {.layers = 2, .hidden = 8, .heads = 2, .sequence = 4, .vocabulary = 16},
+          .mesh = mesh,
+          .micro_batch = 1,
+          .global_batch = global_batch};
+}
+
+double seconds_of(const TrainingOptions& layout, const TrainingCluster& cluster, const TrainingSystem& system = {}) {
+  return LayoutCosts(layout.model, cluster, layout.mesh.ranks(), system).cost(layout).seconds;
+}
+
+constexpr double block_products = 3 * 6144e-12, block_attention = (4 + 10) * 10 * 8 / 2e12, head_products = 3 * 1024e-12;
+
+TEST(LayoutCost, OfOneRankByHand) {
+  const TrainingCluster cluster = machine_without_memory_time();
+  EXPECT_NEAR(seconds_of(tiny_layout(), cluster), 2 * (block_products + block_attention) + head_products, 1e-16);
+  EXPECT_NEAR(seconds_of(tiny_layout({}, 5), cluster), 5 * (2 * (block_products + block_attention) + head_products), 1e-16);
+  TrainingOptions full = tiny_layout();
+  full.recompute.level = Recompute::full;  // forward again, but for the last projection
+  EXPECT_NEAR(seconds_of(full, cluster) - seconds_of(tiny_layout(), cluster), 2 * (6144e-12 - 2048e-12 + 4 * 10 * 8 / 2e12),
+              1e-16);
+  EXPECT_NEAR(seconds_of(full, cluster, {.recomputes_whole_blocks = true}) - seconds_of(full, cluster), 2 * 2048e-12, 1e-16);
+}
+
+TEST(LayoutCost, CountsTheModelsOperations) {
+  const TrainingOptions layout = tiny_layout({}, 5);
+  const LayoutCost cost = LayoutCosts(layout.model, machine_without_memory_time(), 1).cost(layout);
+  EXPECT_NEAR(cost.tokens_per_second * cost.seconds, 20, 1e-9);
+  EXPECT_NEAR(cost.flops_per_second, cost.tokens_per_second * layout.model.flops_per_token(layout.model.parameters()), 1);
+  EXPECT_NEAR(cost.mfu, cost.flops_per_second / 2e12, 1e-12);
+  EXPECT_EQ(cost.bubble, 0);
+  EXPECT_TRUE(cost.exposed.empty());
+}
+
+// Of 4 x 8 f32, 128 bytes: two in each pass of a block, one for the embeddings and one for the logits' input. Two ranks send
+// them in 128 ns.
+TEST(LayoutCost, ExchangesOfTensorParallelismByHand) {
+  const TrainingOptions layout = tiny_layout({{Axis::tensor, 2}});
+  const TrainingSystem blocking{.overlaps_products = false, .overlaps_weights = false};
+  LayoutCosts costs(layout.model, machine_without_memory_time(), 2, blocking);
+  EXPECT_NEAR(costs.cost(layout).exposed.at("tp"), (2 * 4 + 2) * 128e-9, 1e-12);
+  LayoutCosts overlapping(layout.model, machine_without_memory_time(), 2);
+  EXPECT_LT(overlapping.cost(layout).exposed.at("tp"), costs.cost(layout).exposed.at("tp"));
+}
+
+// Gradients of 1,936 f32 (parameters()) on two ranks, behind backward.
+TEST(LayoutCost, SumsOfGradientsByHand) {
+  const TrainingOptions layout = tiny_layout({{Axis::data, 2}}, 2);
+  LayoutCosts costs(layout.model, machine_without_memory_time(), 2, {.hidden_sums = 0});
+  const double bytes = 4.0 * static_cast<double>(layout.model.parameters());
+  EXPECT_NEAR(costs.cost(layout).exposed.at("dp"), bytes / 1e9, 0.01 * bytes / 1e9);  // reduce-scatter and all-gather
+  TrainingOptions whole = layout;
+  whole.sharding.zero = ZeroStage::gradients;
+  whole.global_batch = 8;  // sums of each of 4 microbatches, and one gather
+  EXPECT_NEAR(costs.cost(whole).exposed.at("dp"), 2.5 * bytes / 1e9, 0.01 * bytes / 1e9);
+}
+
+// Nodes of two ranks: data-parallel ranks are two a node, one a node, or with two stages both on one. Backward takes longer
+// than sums do.
+TEST(LayoutCost, GroupsOfOneRankANodeHideAnotherPartOfTheirSums) {
+  TrainingCluster cluster = machine_without_memory_time(1e12);
+  cluster.links.levels.front().ranks = 2;
+  cluster.links.levels.push_back(cluster.links.levels.front());
+  cluster.links.levels.back().ranks = 0;
+  const TrainingSystem on_nodes{.hidden_sums = 1, .hidden_sums_between = 0},
+      between{.hidden_sums = 0, .hidden_sums_between = 1};
+  for (const MeshShape& mesh :
+       {MeshShape{{Axis::data, 4}}, {{Axis::tensor, 2}, {Axis::data, 2}}, {{Axis::data, 2}, {Axis::pipeline, 2}}}) {
+    const auto exposed = [&](const TrainingSystem& system) {
+      TrainingOptions layout = tiny_layout(mesh, 4);
+      layout.sharding.unit_bytes = 1;
+      return LayoutCosts(layout.model, cluster, 4, system).cost(layout).exposed.at("dp");
+    };
+    const bool one_a_node = mesh[Axis::tensor] == 2;
+    EXPECT_LT(exposed(one_a_node ? between : on_nodes), exposed(one_a_node ? on_nodes : between) / 2) << mesh[Axis::tensor];
+    EXPECT_EQ(exposed({.hidden_sums = 0.5}), exposed({.hidden_sums = 0.5, .hidden_sums_between = 0.5}));
+  }
+}
+
+// A long schedule is simulated by its beginning.
+TEST(LayoutCost, ContinuesSchedulesAtTheirPace) {
+  for (const ScheduleKind kind : all_schedule_kinds()) {
+    if (kind == ScheduleKind::gpipe) continue;
+    for (const int stages : {2, 3, 4}) {
+      const PipelineShape shape{kind, stages, 12 * stages + (kind == ScheduleKind::interleaved ? 0 : 1), usual_chunks(kind)};
+      std::vector<PipelinePart> parts(static_cast<std::size_t>(stages) * static_cast<std::size_t>(shape.chunks));
+      std::vector<ScheduleTimes> times;
+      for (std::size_t i = 0; i < parts.size(); ++i) {
+        parts[i].time.forward.computing = i == 0 ? 1.25 : 1;
+        parts[i].time.input.computing = 1;
+        parts[i].time.weight.computing = i + 1 == parts.size() ? 1.5 : 1;
+        parts[i].message = 0.125;
+        times.push_back({parts[i].time.forward.all(), 1, parts[i].time.weight.all(), 0.125});
+      }
+      Schedules schedules;
+      const PipelineTime time = schedules.time(shape, parts, {});
+      const double whole = simulate(make_schedule(kind, stages, shape.microbatches, shape.chunks), times).last_end;
+      EXPECT_NEAR(time.seconds, whole, 1e-9 * whole) << name(kind) << ", " << stages;
+      EXPECT_LE(least_pipeline_time(shape, parts).seconds, whole * (1 + 1e-12)) << name(kind) << ", " << stages;
+      EXPECT_LT(shape.beginning().microbatches, shape.microbatches);
+    }
+  }
+}
+
+// Without messages, stages that are alike, and 1f1b: the bubble is (p - 1) / m (Narayanan et al. 2021).
+TEST(LayoutCost, BubbleOfAPipelineOfEqualStages) {
+  TrainingOptions layout = tiny_layout({{Axis::pipeline, 2}}, 16);
+  layout.model.vocabulary = 1;
+  layout.model.hidden = 256;
+  LayoutCosts costs(layout.model, machine_without_memory_time(1e18), 2);
+  EXPECT_NEAR(costs.cost(layout).bubble, 1.0 / 16, 1e-3);
+  layout.model.layers = 4;
+  layout.stages = {.schedule_name = "interleaved", .virtual_stages = 2};
+  EXPECT_NEAR(LayoutCosts(layout.model, machine_without_memory_time(1e18), 2).cost(layout).bubble, 0.5 / 16, 1e-3);
+}
+
+TEST(LayoutCost, MemoryIsThatOfTheTrainersPlan) {
+  LayoutSpace space{
+      .model = {.layers = 4, .hidden = 32, .heads = 4, .sequence = 16, .vocabulary = 24}, .ranks = 8, .global_batch = 32};
+  space.sharding.dtype = DType::bf16;
+  LayoutCosts costs(space.model, machine_without_memory_time(), space.ranks);
+  const std::vector<TrainingOptions> layouts = all_layouts(space, costs);
+  ASSERT_GT(layouts.size(), 500U);
+  for (std::size_t i = 0; i < layouts.size(); i += 11) {
+    const TrainingOptions& layout = layouts[i];
+    const Schedule schedule = layout.check();
+    std::int64_t most = 0;
+    for (int stage = 0; stage < schedule.stages; ++stage) {
+      most = std::max(most, plan_stage(layout, schedule, stage).memory.total());
+    }
+    int stage = -1;
+    EXPECT_EQ(costs.memory(layout, &stage).total(), most) << to_string(layout);
+    EXPECT_EQ(plan_stage(layout, schedule, stage).memory.total(), most) << to_string(layout);
+    EXPECT_LE(costs.least_memory(layout), most) << to_string(layout);
+  }
+}
+
+// Two ranks on one core: together they take the time of both, and a stage that waits leaves its time to the other.
+TEST(LayoutCost, RanksThatTakeTurns) {
+  TrainingCluster cluster = machine_without_memory_time(1e18);
+  const TrainingOptions data = tiny_layout({{Axis::data, 2}}, 2);
+  const double alone = seconds_of(data, cluster);
+  TrainingOptions stages = tiny_layout({{Axis::pipeline, 2}}, 1);  // the second stage begins when the first one is done
+  const double in_order = seconds_of(stages, cluster);
+  stages.global_batch = 8;
+  const double of_two = seconds_of(stages, cluster);
+  cluster.shared_cores = {2, 1};
+  EXPECT_NEAR(seconds_of(data, cluster), 2 * alone, 0.01 * alone);
+  EXPECT_NEAR(seconds_of(stages, cluster), 8 * in_order, 0.01 * in_order);
+  EXPECT_LT(of_two, 7 * in_order);
+  stages.global_batch = 1;
+  EXPECT_NEAR(seconds_of(stages, cluster), in_order, 0.01 * in_order);
+}
+
+TEST(LayoutCost, RefusesGroupsThatNodesCut) {
+  TrainingCluster cluster = machine_without_memory_time();
+  cluster.links = {{{"node", 4, 0, 0, 1, 4}, {"network", 0, 0, 0, 1}}, 1e21};
+  const LayoutCosts costs(tiny_layout().model, cluster, 12);
+  EXPECT_THAT(sentence_of([&] {
+                costs.check({{Axis::tensor, 3}, {Axis::data, 4}});
+              }),
+              testing::HasSubstr("Nodes of 4 ranks would cut"));
+  costs.check({{Axis::tensor, 4}, {Axis::data, 3}});
+}
+
+}  // namespace
+}  // namespace stretto
