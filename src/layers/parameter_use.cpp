@@ -2,6 +2,7 @@
 
 namespace stretto {
 
+void ParameterUse::set_microbatch(int /*microbatch*/) {}
 void ParameterUse::begin(const UsedParameters& /*used*/, Pass /*pass*/) {}
 void ParameterUse::end(const UsedParameters& /*used*/, Pass /*pass*/) {}
 

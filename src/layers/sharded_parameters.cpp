@@ -56,7 +56,7 @@ ShardedParameters::ShardedParameters(Parameters& parameters, const Mesh& mesh, c
   make_units();
   make_ranges();
   index_uses();
-  std::vector<ShardedUnit*> units;
+  std::vector<UnitStore*> units;
   for (const auto& unit : units_) units.push_back(unit.get());
   const bool divided =
       std::any_of(members_.begin(), members_.end(), [&](const UnitMembers& members) { return !members.axes.empty(); });
@@ -124,14 +124,19 @@ void ShardedParameters::make_units() {
       Parameter& parameter = *parameters_.all()[i];
       places_[i] = {units_.size(), shapes.size()};
       shapes.push_back(parameter.extents);
-      options.unset.push_back(parameter.overwrites_gradient ? &parameter.unset : nullptr);
+      options.overwritten.push_back(parameter.overwrites_gradient);
     }
     units_.push_back(std::make_unique<ShardedUnit>(over.gathers, over.sums, std::move(shapes), options_.dtype,
                                                    options_.gradients(), options));
+    for (std::size_t member = 0; member < members.parameters.size(); ++member) {
+      Parameter& parameter = *parameters_.all()[members.parameters[member]];
+      parameter.unset = parameter.overwrites_gradient ? units_.back()->unset(member) : nullptr;
+    }
   }
 }
 
 void ShardedParameters::make_ranges() {
+  ranges_of_.resize(units_.size());
   for (std::size_t u = 0; u < units_.size(); ++u) {
     ShardedUnit& unit = *units_[u];
     std::int64_t in_share = 0;  // owned ranges follow each other in the share
@@ -143,6 +148,8 @@ void ShardedParameters::make_ranges() {
       range.value = own ? unit.share().view(in_share, {count}) : unit.values()[member].view(first, {count});
       range.gradient = own ? unit.gradient_share().view(in_share, {count}) : unit.gradients()[member].view(first, {count});
       if (own) in_share += count;
+      ranges_of_[u].all.push_back(ranges_.size());
+      if (own) ranges_of_[u].in_share.push_back(ranges_.size());
       ranges_.push_back(std::move(range));
       done[member] = first + count;
     };
@@ -225,7 +232,7 @@ const std::vector<std::size_t>& ShardedParameters::units_of(const UsedParameters
 
 void ShardedParameters::begin(const UsedParameters& used, Pass pass) {
   for (const std::size_t unit : units_of(used)) {
-    traffic_->begin_use(unit, pass);
+    traffic_->begin_use(unit, pass, microbatch_);
     show(unit);
   }
 }
@@ -275,12 +282,8 @@ void ShardedParameters::check_uses() const {
   }
 }
 
-std::vector<std::size_t> ShardedParameters::ranges_to_update(std::size_t unit) const {
-  std::vector<std::size_t> result;
-  for (std::size_t i = 0; i < ranges_.size(); ++i) {
-    if (ranges_[i].unit == unit && (traffic_->is_whole(unit) || ranges_[i].in_share)) result.push_back(i);
-  }
-  return result;
+const std::vector<std::size_t>& ShardedParameters::ranges_to_update(std::size_t unit) const {
+  return traffic_->is_whole(unit) ? ranges_of_[unit].all : ranges_of_[unit].in_share;
 }
 
 void ShardedParameters::update(const std::function<void(std::size_t unit)>& update) {

@@ -7,6 +7,7 @@ Microbatches::Microbatches(const Decoder& model, ParameterUse& use, const Batch&
     : model_(model), use_(use), all_(all), micro_batch_(micro_batch), factor_(factor), ended_(std::move(ended)) {}
 
 Tensor Microbatches::compute(const Action& action, Tensor input) {
+  use_.set_microbatch(action.microbatch);
   switch (action.kind) {
     case ActionKind::forward: return forward(action, std::move(input));
     case ActionKind::backward_weight: {

@@ -1,6 +1,7 @@
 #pragma once
 #include <vector>
 
+#include "stretto/communicator.hpp"
 #include "stretto/overlap/postponement.hpp"
 #include "stretto/overlap/unit_traffic.hpp"
 

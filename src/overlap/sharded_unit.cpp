@@ -56,10 +56,11 @@ ShardedUnit::ShardedUnit(Communicator gathers, Communicator sums, std::vector<Sh
           "3, or "
           "leave these out.",
           static_cast<int>(options_.stage));
-  require(options_.unset.empty() || options_.unset.size() == shapes_.size(),
-          "{} flags say which of {} tensors have unset gradients; give one for each tensor, or none.", options_.unset.size(),
-          shapes_.size());
-  options_.unset.resize(shapes_.size(), nullptr);
+  require(options_.overwritten.empty() || options_.overwritten.size() == shapes_.size(),
+          "{} flags say which of {} tensors have gradients that are overwritten; give one for each tensor, or none.",
+          options_.overwritten.size(), shapes_.size());
+  options_.overwritten.resize(shapes_.size(), false);
+  unset_ = std::make_shared<bool[]>(shapes_.size());
   if (gathers_.size() == 1) options_.stage = ZeroStage::none;
   require(!options_.secondary || gathers_.size() % options_.secondary.size() == 0,
           "A second copy of a unit over {} ranks cannot be divided over {}; choose a divisor.", gathers_.size(),
@@ -172,12 +173,11 @@ void ShardedUnit::begin_gradients() {
   const auto zero = [&](std::int64_t begin, std::int64_t end) {
     if (begin < end) as_kernel("zero", [&] { gradients_flat_.view(begin, {end - begin}).zero(); });
   };
-  std::int64_t run = 0, end = 0;  // [run, end) has no flag
+  std::int64_t run = 0, end = 0;  // [run, end) is zeroed
   for (std::size_t i = 0; i < gradients_.size(); ++i) {
     const std::int64_t begin = std::exchange(end, end + gradients_[i].size());
-    bool* const unset = options_.unset[i];
-    if (unset == nullptr) continue;
-    *unset = true;
+    if (!options_.overwritten[i]) continue;
+    unset_[i] = true;
     zero(run, begin);
     run = end;
   }
@@ -186,8 +186,7 @@ void ShardedUnit::begin_gradients() {
 
 void ShardedUnit::zero_unset() {
   for (std::size_t i = 0; i < gradients_.size(); ++i) {
-    bool* const unset = options_.unset[i];
-    if (unset != nullptr && std::exchange(*unset, false)) as_kernel("zero", [&] { gradients_[i].zero(); });
+    if (std::exchange(unset_[i], false)) as_kernel("zero", [&] { gradients_[i].zero(); });
   }
 }
 

@@ -18,17 +18,7 @@ double seconds_of(const Work& work) { return work.times().done - work.times().st
 
 }  // namespace
 
-const char* name(Pass pass) {
-  switch (pass) {
-    case Pass::forward: return "forward";
-    case Pass::backward: return "backward";
-    case Pass::backward_input: return "backward_input";
-    case Pass::backward_weight: return "backward_weight";
-  }
-  return "unknown";
-}
-
-UnitTraffic::UnitTraffic(const std::vector<ShardedUnit*>& units, Stream gathers, Stream sums, const Options& options)
+UnitTraffic::UnitTraffic(const std::vector<UnitStore*>& units, Stream gathers, Stream sums, const Options& options)
     : gathers_(options.overlap ? std::move(gathers) : computation()),
       sums_(options.overlap ? std::move(sums) : computation()),
       options_(options) {
@@ -38,10 +28,14 @@ UnitTraffic::UnitTraffic(const std::vector<ShardedUnit*>& units, Stream gathers,
             "Unit {} of {} cannot be summed last, unless it keeps its gradients.", unit, units.size());
   }
   if (!options.overlap) options_.prefetch = 0;
-  for (ShardedUnit* const unit : units) {
-    units_.push_back({.unit = unit});
-    whole_.push_back(unit->stage() == ZeroStage::none);
+  for (UnitStore* const store : units) {
+    units_.push_back({.store = store});
+    whole_.push_back(store->stage() == ZeroStage::none);
   }
+  for (const std::size_t unit : options.summed_last) units_[unit].summed_last = true;
+  upcoming_.reserve(units.size());
+  in_flight_.reserve(units.size());
+  learn_order();
 }
 
 UnitTraffic::~UnitTraffic() {
@@ -65,8 +59,10 @@ void UnitTraffic::learn(const std::function<void()>& step) {
   learn_sums(ZeroStage::none);
   in_step_ = learning_ = false;
   learn_order();
-  for (const std::size_t unit : options_.summed_last) units_[unit].has_gradients = false;
-  for (State& state : units_) state.needed = {};
+  for (State& state : units_) {
+    state.has_gradients = state.used = false;
+    state.needed = {};
+  }
 }
 
 void UnitTraffic::begin_step() {
@@ -74,43 +70,49 @@ void UnitTraffic::begin_step() {
   in_step_ = true;
   next_ = 0;
   for (State& state : units_) {
-    state.unit->zero_gradients();
+    state.store->zero_gradients();
+    state.used = false;
     state.needed = {};
   }
   gather_ahead();
 }
 
-void UnitTraffic::begin_use(std::size_t unit, Pass pass) {
+void UnitTraffic::begin_use(std::size_t unit, Pass pass, int microbatch) {
   require(unit < units_.size(), "There is no unit {} among {}.", unit, units_.size());
   State& state = units_[unit];
-  if (in_step_) {
-    if (!knows_order_) {
-      uses_.push_back({unit, pass});
-    } else {
-      require(next_ < uses_.size(), "Unit {} is used for {} after the last of the {} uses of a step.", unit, name(pass),
-              uses_.size());
-      const Use& expected = uses_[next_];
-      require(expected.unit == unit && expected.pass == pass,
-              "Unit {} is used for {} as number {} of a step's {} uses, where unit {} for {} comes.", unit, name(pass),
-              next_, uses_.size(), expected.unit, name(expected.pass));
-    }
-    if (!state.needed.state()) state.needed = place_in_computation();
-    if (reads_values(pass)) state.latest_read = next_;
-    if (adds_gradients(pass)) state.latest_backward = next_;
-    ++next_;
-  }
+  if (in_step_ && state.store->ordered()) note_use(unit, pass, microbatch);
+  if (in_step_ && !std::exchange(state.used, true)) state.needed = place_in_computation();
   ++state.in_use;
+  state.store->used_for(pass, microbatch);
   if (reads_values(pass)) {
     state.reading = true;
-    if (!state.unit->has_values()) gather(state);
+    if (!state.store->has_values()) gather(state);
     gather_ahead();
     arrive(state);
   }
   if (adds_gradients(pass)) {
-    if (!state.unit->has_gradients()) limit_sums();
-    state.unit->gradients();
+    if (!state.store->has_gradients()) limit_sums();
+    state.store->gradients();
     state.has_gradients = true;
   }
+}
+
+// In the first step notes the use, and later compares it with the one that comes next.
+void UnitTraffic::note_use(std::size_t unit, Pass pass, int microbatch) {
+  if (!knows_order_) {
+    uses_.push_back({unit, pass, microbatch});
+  } else {
+    require(next_ < uses_.size(), "Unit {} is used for {} after the last of the {} uses of a step.", unit, name(pass),
+            uses_.size());
+    const Use& expected = uses_[next_];
+    require(expected.unit == unit && expected.pass == pass && expected.microbatch == microbatch,
+            "Unit {} is used for {} as number {} of a step's {} uses, of microbatch {}, where unit {} for {} comes, of "
+            "microbatch {}.",
+            unit, name(pass), next_, uses_.size(), microbatch, expected.unit, name(expected.pass), expected.microbatch);
+  }
+  if (reads_values(pass)) units_[unit].latest_read = next_;
+  if (adds_gradients(pass)) units_[unit].latest_backward = next_;
+  ++next_;
 }
 
 void UnitTraffic::end_use(std::size_t unit) {
@@ -118,21 +120,21 @@ void UnitTraffic::end_use(std::size_t unit) {
           units_.size());
   State& state = units_[unit];
   if (--state.in_use > 0) return;
-  const bool follows_order = in_step_ && knows_order_;
+  const bool follows_order = in_step_ && knows_order_ && state.store->ordered();
   if (follows_order && state.has_gradients && uses_[state.latest_backward].sums) start_sum(unit);
-  if (learning_) state.unit->discard_gradients();
+  if (learning_) state.store->discard_gradients();
   // What was prefetched for a later use outlasts one that has not read it.
   if (std::exchange(state.reading, false) && !keeps_values(state)) {
-    const std::vector<std::size_t> next =
-        follows_order ? next_units(std::max(options_.prefetch, 1)) : std::vector<std::size_t>();
     const bool stays = follows_order && options_.keep_through_step && !uses_[state.latest_read].last;
-    if (!stays && std::find(next.begin(), next.end(), unit) == next.end()) state.unit->release();
+    if (follows_order) next_reads(std::max(options_.prefetch, 1));
+    if (!stays && !(follows_order && is_upcoming(unit))) state.store->release();
   }
 }
 
 void UnitTraffic::end_microbatch() {
   require(in_step_, "A microbatch ends outside a step; call begin_step() first.");
   if (!knows_order_) learn_sums(ZeroStage::gradients);
+  sum_unordered(true);
 }
 
 void UnitTraffic::finish_sums() {
@@ -142,9 +144,10 @@ void UnitTraffic::finish_sums() {
   require(!knows_order_ || next_ == uses_.size(), "A step ends after {} uses of units, but has {}.", next_, uses_.size());
   const ProfilerRange range([] { return "sums of gradients are waited for"; });
   if (!knows_order_) learn_sums(ZeroStage::none);
+  sum_unordered(false);
   for (const std::size_t unit : options_.summed_last) start_sum(unit);
   for (const State& state : units_) {
-    state.unit->zero_unset();  // of units that were not used
+    state.store->zero_unset();  // of units that were not used
     computation().wait(state.summed);
     computation().wait(state.whole_gradients);
   }
@@ -153,18 +156,32 @@ void UnitTraffic::finish_sums() {
   if (!knows_order_) learn_order();
 }
 
+// What later steps ask of the order.
 void UnitTraffic::learn_order() {
   knows_order_ = !uses_.empty();
-  std::vector<bool> seen(units_.size(), false);
-  for (auto use = uses_.rbegin(); use != uses_.rend(); ++use) {
-    if (!reads_values(use->pass)) continue;
-    use->last = !seen[use->unit];
-    seen[use->unit] = true;
+  std::vector<bool> is_read(units_.size(), false);
+  std::size_t next_read = uses_.size();
+  for (std::size_t i = uses_.size(); i-- > 0;) {
+    Use& use = uses_[i];
+    if (reads_values(use.pass)) {
+      use.last = !is_read[use.unit];
+      is_read[use.unit] = true;
+      const bool same = next_read < uses_.size() && uses_[next_read].unit == use.unit;
+      use.next_of_others = same ? uses_[next_read].next_of_others : next_read;
+      next_read = i;
+    }
+    use.next_read = next_read;
+    if (adds_gradients(use.pass)) units_[use.unit].gets_gradients = true;
   }
-}
-
-bool UnitTraffic::is_summed_last(std::size_t unit) const {
-  return std::find(options_.summed_last.begin(), options_.summed_last.end(), unit) != options_.summed_last.end();
+  forward_order_ = options_.summed_last;
+  std::vector<bool> has_place(units_.size(), false);
+  for (const std::size_t unit : forward_order_) has_place[unit] = true;
+  const auto add = [&](std::size_t unit) {
+    if (!has_place[unit]) forward_order_.push_back(unit);
+    has_place[unit] = true;
+  };
+  for (const Use& use : uses_) add(use.unit);
+  for (std::size_t i = 0; i < units_.size(); ++i) add(i);
 }
 
 // Gradients of units from a stage on are complete if they have been added to. Their sums start now; in later steps, when the
@@ -172,7 +189,10 @@ bool UnitTraffic::is_summed_last(std::size_t unit) const {
 void UnitTraffic::learn_sums(ZeroStage from) {
   std::vector<std::size_t> complete;
   for (std::size_t i = 0; i < units_.size(); ++i) {
-    if (units_[i].has_gradients && units_[i].unit->stage() >= from && !is_summed_last(i)) complete.push_back(i);
+    const State& state = units_[i];
+    if (state.has_gradients && state.store->stage() >= from && !state.summed_last && state.store->ordered()) {
+      complete.push_back(i);
+    }
   }
   std::sort(complete.begin(), complete.end(),
             [&](std::size_t a, std::size_t b) { return units_[a].latest_backward < units_[b].latest_backward; });
@@ -186,13 +206,26 @@ void UnitTraffic::learn_sums(ZeroStage from) {
   }
 }
 
+void UnitTraffic::sum_unordered(bool between_microbatches) {
+  for (std::size_t i = 0; i < units_.size(); ++i) {
+    const State& state = units_[i];
+    if (state.store->ordered() || state.summed_last || learning_) continue;
+    const bool each_microbatch = state.store->stage() >= ZeroStage::gradients;
+    require(between_microbatches || !each_microbatch || !state.has_gradients,
+            "Unit {} has gradients of a microbatch that has not ended; call end_microbatch() behind each.", i);
+    if (each_microbatch != between_microbatches) continue;
+    if (each_microbatch) limit_sums();
+    start_sum(i);
+  }
+}
+
 void UnitTraffic::start_sum(std::size_t unit) {
   const ProfilerRange range([&] { return fmt::format("gradients of unit {} are summed", unit); });
   State& state = units_[unit];
   state.ready = place_in_computation();
-  state.summed = state.unit->sum(sums_);
+  state.summed = state.store->sum(sums_);
   state.has_gradients = false;
-  if (whole_[unit]) state.whole_gradients = state.unit->gather_gradients(sums_);
+  if (whole_[unit]) state.whole_gradients = state.store->gather_gradients(sums_);
   in_flight_.push_back(unit);
 }
 
@@ -208,7 +241,7 @@ void UnitTraffic::limit_sums() {
 
 void UnitTraffic::updated(std::size_t unit) {
   State& state = units_[unit];
-  state.unit->share_changed();
+  state.store->share_changed();
   if (keeps_values(state) && !whole_[unit]) gather(state);
 }
 
@@ -219,7 +252,7 @@ void UnitTraffic::wait_for_values() {
 void UnitTraffic::gather(State& state) {
   const ProfilerRange range([&] { return fmt::format("values of unit {} are gathered", &state - units_.data()); });
   arrive(state);
-  state.gathered = state.unit->gather(gathers_);
+  state.gathered = state.store->gather(gathers_);
   state.arriving = true;
 }
 
@@ -230,22 +263,27 @@ void UnitTraffic::arrive(State& state) {
 
 void UnitTraffic::gather_ahead() {
   if (!in_step_ || !knows_order_) return;
-  for (const std::size_t unit : next_units(options_.prefetch)) {
-    if (!units_[unit].unit->has_values()) gather(units_[unit]);
+  for (const std::size_t i : next_reads(options_.prefetch)) {
+    State& state = units_[uses_[i].unit];
+    if (state.store->has_values()) continue;
+    state.store->used_for(uses_[i].pass, uses_[i].microbatch);
+    gather(state);
   }
 }
 
-// The next units whose values will be read, and are not being read now.
-std::vector<std::size_t> UnitTraffic::next_units(int count) const {
-  std::vector<std::size_t> result;
-  for (std::size_t i = next_; i < uses_.size() && static_cast<int>(result.size()) < count; ++i) {
+// The next uses that read values, one of each unit that is not being read now; in place until the next call.
+const std::vector<std::size_t>& UnitTraffic::next_reads(int count) {
+  upcoming_.clear();
+  std::size_t i = next_ < uses_.size() ? uses_[next_].next_read : next_;
+  for (; i < uses_.size() && static_cast<int>(upcoming_.size()) < count; i = uses_[i].next_of_others) {
     const std::size_t unit = uses_[i].unit;
-    if (reads_values(uses_[i].pass) && !units_[unit].reading &&
-        std::find(result.begin(), result.end(), unit) == result.end()) {
-      result.push_back(unit);
-    }
+    if (!units_[unit].reading && !is_upcoming(unit)) upcoming_.push_back(i);
   }
-  return result;
+  return upcoming_;
+}
+
+bool UnitTraffic::is_upcoming(std::size_t unit) const {
+  return std::any_of(upcoming_.begin(), upcoming_.end(), [&](std::size_t i) { return uses_[i].unit == unit; });
 }
 
 // ---- what the caller may ask and choose
@@ -259,25 +297,9 @@ void UnitTraffic::set_whole(std::vector<bool> units) {
   whole_ = std::move(units);
 }
 
-std::vector<std::size_t> UnitTraffic::forward_order() const {
-  std::vector<std::size_t> order;
-  const auto add = [&](std::size_t unit) {
-    if (std::find(order.begin(), order.end(), unit) == order.end()) order.push_back(unit);
-  };
-  for (const std::size_t unit : options_.summed_last) add(unit);
-  for (const Use& use : uses_) add(use.unit);
-  for (std::size_t i = 0; i < units_.size(); ++i) add(i);
-  return order;
-}
-
 int UnitTraffic::live() const {
   return static_cast<int>(
-      std::count_if(units_.begin(), units_.end(), [](const State& state) { return state.unit->has_values(); }));
-}
-
-bool UnitTraffic::adds_gradients_to(std::size_t unit) const {
-  return std::any_of(uses_.begin(), uses_.end(),
-                     [&](const Use& use) { return use.unit == unit && adds_gradients(use.pass); });
+      std::count_if(units_.begin(), units_.end(), [](const State& state) { return state.store->has_values(); }));
 }
 
 UnitTraffic::Times UnitTraffic::times(std::size_t unit) const {

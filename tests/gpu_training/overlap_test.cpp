@@ -19,6 +19,7 @@
 #include "stretto/overlap/chunked_gemm.hpp"
 #include "stretto/overlap/ring_pass.hpp"
 #include "stretto/overlap/trace.hpp"
+#include "stretto/overlap/sharded_unit.hpp"
 #include "stretto/overlap/unit_traffic.hpp"
 #include "stretto/stretto.hpp"
 #include "support/temporary_directory.hpp"
@@ -49,7 +50,7 @@ std::vector<double> sharded(const Communicator& world, ZeroStage stage, bool sec
   ShardedUnit::Options options{.stage = stage};
   if (second_copy) options.secondary = gathers.node();
   std::vector<std::unique_ptr<ShardedUnit>> units;
-  std::vector<ShardedUnit*> pointers;
+  std::vector<UnitStore*> pointers;
   for (int i = 0; i < 3; ++i) {
     units.push_back(std::make_unique<ShardedUnit>(gathers, world, std::vector<Shape>{{width, width}, {5}}, DType::f32,
                                                   DType::f32, options));

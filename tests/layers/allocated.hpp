@@ -19,7 +19,7 @@ inline void initialise(const Parameters& parameters, std::uint64_t seed) {
 inline void zero_gradients(const Parameters& parameters) {
   for (const auto& each : parameters.all()) {
     each->gradient.zero();
-    each->unset = false;
+    each->unset = nullptr;
   }
 }
 

@@ -55,7 +55,7 @@ void fill_gradients(const Parameters& parameters, Begin begin) {
   for (const auto& parameter : parameters.all()) {
     if (begin == Begin::zeros || !parameter->overwrites_gradient) continue;
     for (std::int64_t i = 0; i < parameter->gradient.size(); ++i) parameter->gradient.set(i, NAN);
-    parameter->unset = begin == Begin::unset;
+    parameter->unset = std::make_shared<bool>(begin == Begin::unset);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "stretto/overlap/sharded_unit.hpp"
 #include "stretto/overlap/unit_traffic.hpp"
 #include "stretto/stretto.hpp"
 
@@ -44,7 +45,7 @@ class IntegerModel {
                                                      DType::f64, ShardedUnit::Options{.stage = how.stage}));
       write_share(i);
     }
-    std::vector<ShardedUnit*> pointers;
+    std::vector<UnitStore*> pointers;
     for (const auto& unit : units_) pointers.push_back(unit.get());
     traffic_ =
         std::make_unique<UnitTraffic>(pointers, Stream("gathers", Priority::urgent), Stream("sums", Priority::background),

@@ -171,15 +171,16 @@ TEST(ShardedUnit, SumsGradientsIntoSharesOverRanksAndMicrobatches) {
   });
 }
 
-// Instead of zeros a gradient with a flag holds anything, until it is overwritten or summed. The control: it does hold what
-// was there before.
+// Instead of zeros a gradient that is overwritten holds anything, until it is overwritten or summed. The control: it does
+// hold what was there before.
 TEST(ShardedUnit, UnsetGradientsAreOverwrittenOrBecomeZeros) {
   for (const int ranks : {1, 3}) {
     run_threads(ranks, [&](const Communicator& world) {
       for (const ZeroStage stage : zero_stages) {
-        bool second = false, last = false;
         ShardedUnit unit(world, world, odd_shapes, DType::f32, DType::f32,
-                         {.stage = stage, .unset = {nullptr, &second, nullptr, &last}});
+                         {.stage = stage, .overwritten = {false, true, false, true}});
+        bool& second = *unit.unset(1);
+        bool& last = *unit.unset(3);
         const auto fill = [](const Tensor& tensor, double value) {
           for (std::int64_t i = 0; i < tensor.size(); ++i) tensor.set(i, value);
         };
@@ -206,9 +207,8 @@ TEST(ShardedUnit, UnsetGradientsAreOverwrittenOrBecomeZeros) {
     });
   }
   run_threads(1, [](const Communicator& world) {
-    bool flag = false;
     EXPECT_NE(sentence_of([&] {
-                ShardedUnit(world, world, odd_shapes, DType::f32, DType::f32, {.unset = {&flag}});
+                ShardedUnit(world, world, odd_shapes, DType::f32, DType::f32, {.overwritten = {true}});
               }).find("1 flags say which of 4 tensors"),
               std::string::npos);
   });

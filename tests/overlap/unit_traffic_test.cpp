@@ -210,15 +210,14 @@ TEST(UnitTraffic, RanksMayUseUnitsThatAreSummedLastInOrdersOfTheirOwn) {
 TEST(UnitTraffic, UnsetGradientsOfUnitsThatAreNotUsedBecomeZeros) {
   run_threads(2, [](const Communicator& world) {
     for (const ZeroStage stage : {ZeroStage::none, ZeroStage::optimizer}) {
-      bool unset = false;
-      ShardedUnit unit(world, world, {{6}}, DType::f32, DType::f32, {.stage = stage, .unset = {&unset}});
+      ShardedUnit unit(world, world, {{6}}, DType::f32, DType::f32, {.stage = stage, .overwritten = {true}});
       unit.gradients()[0].set(1, 5);
       UnitTraffic traffic({&unit}, Stream::inline_(), Stream::inline_());
       traffic.begin_step();
-      EXPECT_TRUE(unset);
+      EXPECT_TRUE(*unit.unset(0));
       EXPECT_EQ(unit.gradients()[0].at(1), 5) << "the control";
       traffic.finish_sums();
-      EXPECT_FALSE(unset);
+      EXPECT_FALSE(*unit.unset(0));
       EXPECT_EQ(unit.gradients()[0].at(1), 0);
     }
   });

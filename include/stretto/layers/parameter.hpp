@@ -48,11 +48,12 @@ struct STRETTO_API Parameter {
   bool overwrites_gradient = false;
   Tensor value = {};     // in the compute type
   Tensor gradient = {};  // in the compute type or its accumulator type; what layers add stays until the next step or sum
-  bool unset = false;    // with overwrites_gradient: `gradient` holds nothing, not even zeros
+  // With overwrites_gradient: whether `gradient` holds nothing, not even zeros. A flag of the unit that owns the gradient.
+  std::shared_ptr<bool> unset = {};
 
   // If it returns true, the caller must overwrite all of the gradient; the next one adds. (A Graph repeats what was enqueued
   // while it was recorded, so it overwrites each time or never.)
-  bool take_unset() { return std::exchange(unset, false); }
+  bool take_unset() { return unset && std::exchange(*unset, false); }
   std::int64_t elements() const;  // of this rank's slice
 
   // What a layer says of a parameter beside its shape.

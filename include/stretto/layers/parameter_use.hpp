@@ -2,7 +2,7 @@
 #include <exception>
 
 #include "stretto/layers/parameter.hpp"
-#include "stretto/overlap/unit_traffic.hpp"
+#include "stretto/overlap/unit_store.hpp"
 
 namespace stretto {
 
@@ -16,6 +16,9 @@ class STRETTO_API ParameterUse {
   ParameterUse(const ParameterUse&) = delete;
   ParameterUse& operator=(const ParameterUse&) = delete;
 
+  // The uses from now on are of this microbatch; 0 until it is called. Layers need not know: whoever runs the microbatches
+  // says it before each action.
+  virtual void set_microbatch(int microbatch);
   // When it returns, Parameter::value of these parameters may be read until end() if reads_values(pass), and
   // Parameter::gradient may be added to if adds_gradients(pass). On a GPU, computation() waits instead of the caller.
   virtual void begin(const UsedParameters& used, Pass pass);

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "stretto/layers/parameter_use.hpp"
+#include "stretto/overlap/sharded_unit.hpp"
+#include "stretto/overlap/unit_traffic.hpp"
 
 namespace stretto {
 
@@ -88,11 +90,12 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   };
   const std::vector<Range>& ranges() const { return ranges_; }
   // The indices in ranges() of those that the optimizer must update: of a unit that is updated by share, this rank's share.
-  std::vector<std::size_t> ranges_to_update(std::size_t unit) const;
+  const std::vector<std::size_t>& ranges_to_update(std::size_t unit) const;
   std::size_t unit_count() const { return units_.size(); }
   std::int64_t unit_elements(std::size_t unit) const { return units_[unit]->elements(); }
   std::size_t unit_of(const Parameter& parameter) const { return places_[parameter.index].unit; }  // if it is here
 
+  void set_microbatch(int microbatch) override { microbatch_ = microbatch; }
   void begin(const UsedParameters& used, Pass pass) override;
   void end(const UsedParameters& used, Pass pass) override;
   // Optional, before the first step: learns the order of uses (UnitTraffic::learn), so that the first step overlaps, and
@@ -147,8 +150,13 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   std::vector<std::vector<std::size_t>> units_of_use_;  // by UsedParameters::index
   std::vector<std::unique_ptr<ShardedUnit>> units_;
   std::vector<Range> ranges_;  // by unit
+  struct RangesOf {            // a unit: indices in ranges_
+    std::vector<std::size_t> all, in_share;
+  };
+  std::vector<RangesOf> ranges_of_;  // by unit
   std::unique_ptr<UnitTraffic> traffic_;
   std::unique_ptr<PostponementChoice> choice_;  // while it is not made
+  int microbatch_ = 0;
   bool uses_are_checked_ = false;
 };
 

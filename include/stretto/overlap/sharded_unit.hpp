@@ -1,18 +1,13 @@
 #pragma once
-#include <array>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "stretto/communicator.hpp"
 #include "stretto/overlap/element_range.hpp"
+#include "stretto/overlap/unit_store.hpp"
 
 namespace stretto {
-
-// The stages of ZeRO (Rajbhandari et al. 2020): the training state of which each of N ranks keeps 1/N only. For values and
-// gradients of 2 bytes and 12 bytes of optimizer state, a rank keeps, per parameter: 16 bytes, 4 + 12/N, 2 + 14/N, or 16/N.
-enum class ZeroStage : std::uint8_t { none, optimizer, gradients, values };
-inline constexpr std::array<ZeroStage, 4> zero_stages = {ZeroStage::none, ZeroStage::optimizer, ZeroStage::gradients,
-                                                         ZeroStage::values};
 
 // Several tensors as one vector over a group of N ranks: one tensor after the other, padded with zeros to N equal shares, in
 // the symmetric heap. Rank r owns share r: it updates these elements. A gather brings all shares to all ranks; a sum brings
@@ -31,7 +26,7 @@ inline constexpr std::array<ZeroStage, 4> zero_stages = {ZeroStage::none, ZeroSt
 //
 // All members must make the same calls in the same order. Only one thread may use a unit. A unit must outlive the Works that
 // it returned. After an exception it cannot be used again.
-class STRETTO_API ShardedUnit {
+class STRETTO_API ShardedUnit : public UnitStore {
  public:
   struct Options {
     ZeroStage stage = ZeroStage::optimizer;
@@ -49,10 +44,9 @@ class STRETTO_API ShardedUnit {
     // they are dropped.
     ErrorFeedback* errors = nullptr;
     std::string name = {};
-    // One entry for each tensor, or none at all: null, or a flag that must outlive the unit. A gradient with a flag is not
-    // zeroed, which saves time; the flag becomes true instead, and whoever adds next must overwrite all of the gradient and
-    // clear the flag.
-    std::vector<bool*> unset = {};
+    // One entry for each tensor, or none at all: whether whoever adds to its gradient first overwrites it instead. The
+    // gradient is then unset instead of zeroed, which saves time (see unset()).
+    std::vector<bool> overwritten = {};
     Method gather_by = Algorithm::automatic, sum_by = Algorithm::automatic;
   };
   // Gathers and sums use two communicators of the same ranks in the same order, so that gathers on a more urgent stream
@@ -67,42 +61,45 @@ class STRETTO_API ShardedUnit {
   std::int64_t padded_elements() const { return share_.size() * sums_.size(); }
   int rank() const { return sums_.rank(); }  // in the group
   int ranks() const { return sums_.size(); }
-  ZeroStage stage() const { return options_.stage; }  // none in a group of one rank
+  ZeroStage stage() const override { return options_.stage; }  // none in a group of one rank
   // The elements of the tensors that this rank owns. No range is empty.
   std::vector<ElementRange> owned() const;
   // This rank's share of the values, padding included. The owner may write it when no gather is in flight, and must then
   // call share_changed().
-  const Tensor& share() const { return share_; }
-  void share_changed();
+  const Tensor& share() const override { return share_; }
+  void share_changed() override;
   // This rank's share of the summed gradients, valid when the Work of the step's last sum() is done; padding as in share().
-  const Tensor& gradient_share() const { return gradient_share_; }
+  const Tensor& gradient_share() const override { return gradient_share_; }
 
   // The tensors, as views by shape; empty while values are not there.
-  const std::vector<Tensor>& values() const { return values_; }
-  bool has_values() const { return bool(values_flat_); }
+  const std::vector<Tensor>& values() const override { return values_; }
+  bool has_values() const override { return bool(values_flat_); }
   // Brings all shares to all ranks; values() may be read when the Work is done.
-  [[nodiscard]] Work gather(const Stream& stream);
+  [[nodiscard]] Work gather(const Stream& stream) override;
   // ZeroStage::values: frees the gathered memory as soon as operations in flight and copies of values() no longer use it.
-  void release();
+  void release() override;
 
   // Begins a step: its first sum replaces gradient_share(), further ones are added. Gradients that are always there become
-  // zeros, or unset (Options::unset).
-  void zero_gradients();
+  // zeros, or unset (Options::overwritten).
+  void zero_gradients() override;
   // The gradients to add to, as views by shape. If they were not there, they are zeros, or unset.
-  const std::vector<Tensor>& gradients();
+  const std::vector<Tensor>& gradients() override;
+  // A flag of a tensor in Options::overwritten: true while its gradient holds nothing, not even zeros. Whoever adds to it
+  // next must overwrite all of it and make the flag false.
+  std::shared_ptr<bool> unset(std::size_t tensor) const { return {unset_, &unset_[static_cast<std::ptrdiff_t>(tensor)]}; }
   // Gradients that are there and that nobody has overwritten become zeros; sum() does this first.
-  void zero_unset();
-  bool has_gradients() const { return bool(gradients_flat_); }
-  void discard_gradients();  // gives up gradients that are not always there, without a sum
+  void zero_unset() override;
+  bool has_gradients() const override { return bool(gradients_flat_); }
+  void discard_gradients() override;  // gives up gradients that are not always there, without a sum
   // Sums the gradients over the group into gradient_share(). Gradients that are not always there are given up by the call:
   // gradients() then returns new ones. Those that are always there are unspecified outside the share afterwards.
-  [[nodiscard]] Work sum(const Stream& stream);
+  [[nodiscard]] Work sum(const Stream& stream) override;
   // How often gradients have been summed: each sum rounds with other random numbers. A job that is resumed goes on from
   // there.
   std::uint64_t sums_so_far() const { return sums_so_far_; }
   void continue_sums(std::uint64_t sums_so_far) { sums_so_far_ = sums_so_far; }
   // ZeroStage::none: brings all shares of the summed gradients to all ranks, in gradients().
-  [[nodiscard]] Work gather_gradients(const Stream& stream);
+  [[nodiscard]] Work gather_gradients(const Stream& stream) override;
 
   // A new tensor of the unit's elements, padding included, with the shares of all ranks; for checks and exports. Collective.
   // `own` is share(), gradient_share() or another tensor of that length.
@@ -120,6 +117,7 @@ class STRETTO_API ShardedUnit {
   Tensor values_flat_, share_, secondary_;
   Tensor gradients_flat_, gradient_share_;
   std::vector<Tensor> values_, gradients_;
+  std::shared_ptr<bool[]> unset_;  // by tensor
   bool secondary_is_valid_ = false;
   bool has_sum_ = false;  // gradient_share_ holds sums of this step
   std::uint64_t sums_so_far_ = 0;

@@ -1,21 +1,13 @@
 #pragma once
 #include <functional>
 #include <memory>
-#include <optional>
 #include <vector>
 
-#include "stretto/overlap/sharded_unit.hpp"
+#include "stretto/overlap/unit_store.hpp"
 
 namespace stretto {
 
-// What a layer is used for. A layer computes its backward at once, or in two halves: the gradient of its input, and later
-// those of its weights (Qi et al. 2023).
-enum class Pass : std::uint8_t { forward, backward, backward_input, backward_weight };
-STRETTO_API const char* name(Pass pass);
-constexpr bool reads_values(Pass pass) { return pass != Pass::backward_weight; }
-constexpr bool adds_gradients(Pass pass) { return pass == Pass::backward || pass == Pass::backward_weight; }
-
-// Decides when units are gathered and summed, while the caller computes with them:
+// Decides when units are gathered and summed, while the caller computes with them. Where a unit lies is its store's matter.
 //
 //   traffic.begin_step();
 //   for each microbatch:
@@ -46,6 +38,11 @@ constexpr bool adds_gradients(Pass pass) { return pass == Pass::backward || pass
 // start the same operations in the same order. Without overlap the same operations run one by one in computation(). Neither
 // overlap nor prefetch changes the bits of a result.
 //
+// A unit whose store is not ordered (UnitStore::ordered) is used in any order, any number of times or not at all, by each
+// rank as it likes as long as ranks agree on its gathers. It is gathered when a use needs it and released behind the use.
+// Its sum starts at the end of each microbatch from ZeroStage::gradients on, and else in finish_sums(), on all ranks: a rank
+// that has not used it adds zeros.
+//
 // Uses outside a step gather what is not there, without prefetch, and free it again; all ranks must make them.
 //
 // Only the thread that computes may use an object. After an exception it cannot be used again. The destructor waits for
@@ -62,10 +59,10 @@ class STRETTO_API UnitTraffic {
     // finish_sums(), behind all others, and they come first in forward_order(). Below ZeroStage::gradients only.
     std::vector<std::size_t> summed_last = {};
   };
-  // Give gathers an urgent stream and sums a background one, so that gathers overtake sums. The units must outlive the
+  // Give gathers an urgent stream and sums a background one, so that gathers overtake sums. The stores must outlive the
   // object.
-  UnitTraffic(const std::vector<ShardedUnit*>& units, Stream gathers, Stream sums, const Options& options);
-  UnitTraffic(const std::vector<ShardedUnit*>& units, Stream gathers, Stream sums)
+  UnitTraffic(const std::vector<UnitStore*>& units, Stream gathers, Stream sums, const Options& options);
+  UnitTraffic(const std::vector<UnitStore*>& units, Stream gathers, Stream sums)
       : UnitTraffic(units, std::move(gathers), std::move(sums), Options()) {}
   ~UnitTraffic();
   UnitTraffic(const UnitTraffic&) = delete;
@@ -76,13 +73,14 @@ class STRETTO_API UnitTraffic {
   // costs little more than to allocate the step's memory, of which no more is needed than in later steps. The contents of
   // tensors are meaningless.
   void learn(const std::function<void()>& step);
-  // Gradients become zeros, or unset (ShardedUnit::Options::unset), and the first gathers begin. From here to finish_sums(),
+  // Gradients become zeros, or unset (UnitStore::zero_unset), and the first gathers begin. From here to finish_sums(),
   // shares must not change.
   void begin_step();
   // Uses of several units, and of one unit, may be nested. Throws Error(invalid_argument) if another use comes next in the
   // order. On a GPU, computation() waits instead of the caller. backward_input needs the values only, backward_weight the
-  // gradients only.
-  void begin_use(std::size_t unit, Pass pass);
+  // gradients only. The store learns the number of the microbatch. No call allocates memory in a step whose order is known,
+  // unless it starts an operation.
+  void begin_use(std::size_t unit, Pass pass, int microbatch = 0);
   // The unit's values and gradients may no longer be there afterwards.
   void end_use(std::size_t unit);
   void end_microbatch();
@@ -103,9 +101,10 @@ class STRETTO_API UnitTraffic {
 
   // Options::summed_last, and then the units in the order of their first use in a step; in their own order until a step has
   // been learned.
-  std::vector<std::size_t> forward_order() const;
-  int live() const;                                // the units whose values are there or on their way
-  bool adds_gradients_to(std::size_t unit) const;  // in a step that has been learned
+  const std::vector<std::size_t>& forward_order() const { return forward_order_; }
+  int live() const;  // the units whose values are there or on their way
+  // Whether uses add gradients, in a step that has been learned; of a unit that is not ordered they may.
+  bool adds_gradients_to(std::size_t unit) const { return units_[unit].gets_gradients || !units_[unit].store->ordered(); }
 
   // Times of the last step in seconds by now_seconds(). needed: when the first use of the unit began; ready: when its last
   // gradient was there, before its last sum. sum, gather: how long the last sum and the gather of gradients or values took;
@@ -119,12 +118,18 @@ class STRETTO_API UnitTraffic {
   struct Use {
     std::size_t unit;
     Pass pass;
+    int microbatch;
     bool sums = false;  // the unit's gradients are summed when this use has ended
     bool last = false;  // the step's last use of the unit that reads values
+    // Indices in uses_ of the next use that reads values, this one included; and of the next of another unit than this one.
+    std::size_t next_read = 0, next_of_others = 0;
   };
   struct State {
-    ShardedUnit* unit;
+    UnitStore* store;
+    bool summed_last = false;
+    bool gets_gradients = false;  // of a use in a step
     int in_use = 0;
+    bool used = false;                // in this step
     bool reading = false;             // while in use: a use has begun that reads values
     std::size_t latest_read = 0;      // index in uses_ of the latest use that has begun and reads values
     std::size_t latest_backward = 0;  // the same of uses that add gradients
@@ -133,14 +138,16 @@ class STRETTO_API UnitTraffic {
     Work gathered, summed, whole_gradients;
     Work needed, ready;  // places in computation()
   };
-  static bool keeps_values(const State& state) { return state.unit->stage() != ZeroStage::values; }
+  static bool keeps_values(const State& state) { return state.store->stage() != ZeroStage::values; }
   void gather(State& state);
   void gather_ahead();
   void arrive(State& state);
-  std::vector<std::size_t> next_units(int count) const;
+  void note_use(std::size_t unit, Pass pass, int microbatch);
+  const std::vector<std::size_t>& next_reads(int count);
+  bool is_upcoming(std::size_t unit) const;
   void learn_sums(ZeroStage from);
   void learn_order();
-  bool is_summed_last(std::size_t unit) const;
+  void sum_unordered(bool between_microbatches);
   void start_sum(std::size_t unit);
   void limit_sums();
 
@@ -148,7 +155,9 @@ class STRETTO_API UnitTraffic {
   Stream gathers_, sums_;
   Options options_;
   std::vector<bool> whole_;
-  std::vector<Use> uses_;               // of a step
+  std::vector<Use> uses_;  // of a step
+  std::vector<std::size_t> forward_order_;
+  std::vector<std::size_t> upcoming_;   // of next_reads()
   std::vector<std::size_t> in_flight_;  // units with a sum that nobody has waited for, the oldest first
   std::size_t next_ = 0;                // index in uses_
   bool in_step_ = false, knows_order_ = false;

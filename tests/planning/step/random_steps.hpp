@@ -11,6 +11,7 @@
 #include "stretto/overlap/all_to_all.hpp"
 #include "stretto/overlap/chunked_gemm.hpp"
 #include "stretto/overlap/ring_pass.hpp"
+#include "stretto/overlap/sharded_unit.hpp"
 #include "stretto/overlap/unit_traffic.hpp"
 #include "stretto/stretto.hpp"
 
@@ -181,7 +182,7 @@ class ShardedLayers {
       : chance_(chance), rank_(world.rank()) {
     const Communicator gathers = world.duplicate(name);
     const Communicator sums = world.duplicate(name + " gradients");
-    std::vector<ShardedUnit*> units;
+    std::vector<UnitStore*> units;
     for (std::size_t i = 0; i < layers; ++i) {
       units_.push_back(std::make_unique<ShardedUnit>(gathers, sums, std::vector<Shape>{{elements}}, DType::f32, DType::f32,
                                                      ShardedUnit::Options{.stage = stage}));

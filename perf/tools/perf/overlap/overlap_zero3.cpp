@@ -1,5 +1,6 @@
 #include "perf/overlap/dense_layers.hpp"
 #include "perf/overlap/overlap_cases.hpp"
+#include "stretto/overlap/sharded_unit.hpp"
 #include "stretto/overlap/unit_traffic.hpp"
 
 namespace perf {
@@ -105,7 +106,7 @@ class ShardedLayers : public OverlapCase {
 
   void prefetch(int ahead) {
     ahead_ = ahead;
-    std::vector<ShardedUnit*> units;
+    std::vector<stretto::UnitStore*> units;
     for (const auto& unit : units_) units.push_back(unit.get());
     traffic_ = std::make_unique<UnitTraffic>(std::move(units), gather_stream_, gradient_stream_,
                                              UnitTraffic::Options{.prefetch = ahead, .overlap = sizes_.overlap});
