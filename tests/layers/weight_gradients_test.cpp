@@ -9,6 +9,7 @@
 #include <string>
 
 #include "device/kernels/kernel_data.hpp"
+#include "layers/allocated.hpp"
 #include "stretto/layers/sharded_parameters.hpp"
 #include "stretto/layers/transformer.hpp"
 #include "stretto/layers/vocabulary.hpp"

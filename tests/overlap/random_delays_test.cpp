@@ -15,6 +15,7 @@
 
 #include "planning/step/random_steps.hpp"
 #include "stretto/stretto.hpp"
+#include "support/data.hpp"
 #include "support/random_interruptions.hpp"
 #include "support/variables.hpp"
 

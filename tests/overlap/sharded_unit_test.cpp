@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "stretto/stretto.hpp"
+#include "support/data.hpp"
 #include "support/error.hpp"
 #include "support/variables.hpp"
 
