@@ -59,10 +59,10 @@ TEST(AdamWOptimizer, StepsAsThePaperSays) {
   run_threads(1, [](const Communicator& world) {
     const Mesh mesh(world, {});
     Parameters parameters;
-    const Parameter& weight =
-        parameters.add({.name = "w", .global_shape = {2}, .first = {0}, .extents = {2}, .initial = {2, 0}});
-    const Parameter& bias =
+    Parameter& weight = parameters.add({.name = "w", .global_shape = {2}, .first = {0}, .extents = {2}, .initial = {2, 0}});
+    Parameter& bias =
         parameters.add({.name = "b", .global_shape = {1}, .first = {0}, .extents = {1}, .initial = {2, 0}, .decays = false});
+    parameters.used_together({&weight, &bias});
     ShardedParameters sharded(parameters, mesh, {.dtype = DType::f64});
     sharded.initialise(1);
     AdamWOptimizer optimizer(sharded, {.beta1 = 0.5, .beta2 = 0.75, .epsilon = 0, .weight_decay = 0.1});
