@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -35,7 +36,7 @@ struct Call {
   int root = 0;  // the peer of send and recv
   std::vector<std::int64_t> counts = {};
   std::vector<std::int64_t> receive_counts = {};
-  Tensor keep_alive = {};
+  std::array<Tensor, 2> keep_alive = {};  // kept until the Work is done, and by a prepared operation as long as it exists
 };
 
 // The cost model's prediction for a call.
@@ -177,11 +178,47 @@ class STRETTO_API Communicator {
   //   between threads of one process.
   Estimate estimate(const Call& call, const OperationOptions& options = {}) const;
 
-  // The two collectives above on a whole tensor, in place. The stream keeps the tensor alive until the Work is done.
+  // The functions above on whole tensors. Counts and the element type are those of the tensors; shapes do not matter. A
+  // tensor may be empty where this rank has no such buffer. The stream keeps the tensors alive until the Work is done.
+  // Throws Error(invalid_argument) if the sizes of the tensors do not fit together. all_reduce, broadcast and reduce are in
+  // place; the others take views for that, such as whole.view(rank() * count, {count}).
   [[nodiscard]] Work all_reduce(const Tensor& tensor, ReduceOp op, const Stream& stream,
                                 const OperationOptions& options = {}, CallSite site = CallSite::here()) const;
   [[nodiscard]] Work broadcast(const Tensor& tensor, int root, const Stream& stream, const OperationOptions& options = {},
                                CallSite site = CallSite::here()) const;
+  [[nodiscard]] Work reduce(const Tensor& tensor, ReduceOp op, int root, const Stream& stream,
+                            const OperationOptions& options = {}, CallSite site = CallSite::here()) const;
+  [[nodiscard]] Work reduce_scatter(const Tensor& input, const Tensor& output, ReduceOp op, const Stream& stream,
+                                    const OperationOptions& options = {}, CallSite site = CallSite::here()) const;
+  [[nodiscard]] Work reduce_scatter_v(const Tensor& input, const Tensor& output, const std::vector<std::int64_t>& counts,
+                                      ReduceOp op, const Stream& stream, const OperationOptions& options = {},
+                                      CallSite site = CallSite::here()) const;
+  [[nodiscard]] Work all_gather(const Tensor& input, const Tensor& output, const Stream& stream,
+                                const OperationOptions& options = {}, CallSite site = CallSite::here()) const;
+  [[nodiscard]] Work all_gather_v(const Tensor& input, const Tensor& output, const std::vector<std::int64_t>& counts,
+                                  const Stream& stream, const OperationOptions& options = {},
+                                  CallSite site = CallSite::here()) const;
+  [[nodiscard]] Work all_to_all(const Tensor& input, const Tensor& output, const Stream& stream,
+                                const OperationOptions& options = {}, CallSite site = CallSite::here()) const;
+  [[nodiscard]] Work all_to_all_v(const Tensor& input, const std::vector<std::int64_t>& send_counts, const Tensor& output,
+                                  const std::vector<std::int64_t>& receive_counts, const Stream& stream,
+                                  const OperationOptions& options = {}, CallSite site = CallSite::here()) const;
+  [[nodiscard]] Work gather(const Tensor& input, const Tensor& output, int root, const Stream& stream,
+                            const OperationOptions& options = {}, CallSite site = CallSite::here()) const;
+  [[nodiscard]] Work gather_v(const Tensor& input, const Tensor& output, const std::vector<std::int64_t>& counts, int root,
+                              const Stream& stream, const OperationOptions& options = {},
+                              CallSite site = CallSite::here()) const;
+  [[nodiscard]] Work scatter(const Tensor& input, const Tensor& output, int root, const Stream& stream,
+                             const OperationOptions& options = {}, CallSite site = CallSite::here()) const;
+  [[nodiscard]] Work scatter_v(const Tensor& input, const Tensor& output, const std::vector<std::int64_t>& counts, int root,
+                               const Stream& stream, const OperationOptions& options = {},
+                               CallSite site = CallSite::here()) const;
+  [[nodiscard]] Work send(const Tensor& tensor, int peer, const Stream& stream, const OperationOptions& options = {},
+                          CallSite site = CallSite::here()) const;
+  [[nodiscard]] Work recv(const Tensor& tensor, int peer, const Stream& stream, const OperationOptions& options = {},
+                          CallSite site = CallSite::here()) const;
+  [[nodiscard]] Work send_recv(const Tensor& input, int to, const Tensor& output, int from, const Stream& stream,
+                               const OperationOptions& options = {}, CallSite site = CallSite::here()) const;
 
   // Collective over all members, like MPI_Comm_split. Members with the same color form a new group, ordered by key, then
   // by rank. A member with a negative color gets an empty Communicator. The name appears in the ledger. Costs a small

@@ -8,16 +8,8 @@ Work exchange(const Communicator& group, const Tensor& out, int to, const Tensor
               const std::string& tag) {
   if (out.size() == 0 && in.size() == 0) return {};
   OperationGroup both;
-  const auto put = [&](Collective collective, const Tensor& tensor, int peer) {
-    if (tensor.size() == 0) return;
-    Call call{collective, nullptr, nullptr, tensor.size(), tensor.dtype(), ReduceOp::sum, peer};
-    if (collective == Collective::send) call.input = tensor.raw();
-    if (collective == Collective::recv) call.output = tensor.raw();
-    call.keep_alive = tensor;
-    std::ignore = group.start(call, stream, {.tag = tag});
-  };
-  put(Collective::send, out, to);
-  put(Collective::recv, in, from);
+  if (out.size() > 0) std::ignore = group.send(out, to, stream, {.tag = tag});
+  if (in.size() > 0) std::ignore = group.recv(in, from, stream, {.tag = tag});
   return both.end();
 }
 

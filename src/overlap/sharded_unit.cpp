@@ -31,15 +31,6 @@ Tensor buffer(std::int64_t count, DType dtype) {
   return Tensor::symmetric({count}, dtype);
 }
 
-Call all_gather_call(const Tensor& own, const Tensor& whole) {
-  return {.collective = Collective::all_gather,
-          .input = own.raw(),
-          .output = whole.raw(),
-          .count = own.size(),
-          .dtype = own.dtype(),
-          .keep_alive = whole};
-}
-
 }  // namespace
 
 ShardedUnit::ShardedUnit(Communicator gathers, Communicator sums, std::vector<Shape> shapes, DType dtype,
@@ -130,19 +121,18 @@ void ShardedUnit::share_changed() { secondary_is_valid_ = false; }
 Work ShardedUnit::gather(const Stream& stream) {
   if (options_.stage != ZeroStage::values) {
     if (gathers_.size() == 1) return {};
-    return gathers_.start(all_gather_call(share_, values_flat_), stream,
-                          gather_options(QuantizedFormat::none, options_.gather_by, "parameters"));
+    return gathers_.all_gather(share_, values_flat_, stream,
+                               gather_options(QuantizedFormat::none, options_.gather_by, "parameters"));
   }
   require(!values_flat_, "A unit of {} tensors is gathered already; release it first.", shapes_.size());
   values_flat_ = buffer(share_.size() * gathers_.size(), share_.dtype());
   values_ = views_of(values_flat_);
   stream.wait(last_gather_);  // which may still fill the second copy
   if (secondary_is_valid_) {
-    return last_gather_ =
-               options_.secondary.start(all_gather_call(secondary_, values_flat_), stream, {.tag = "parameters in node"});
+    return last_gather_ = options_.secondary.all_gather(secondary_, values_flat_, stream, {.tag = "parameters in node"});
   }
-  last_gather_ = gathers_.start(all_gather_call(share_, values_flat_), stream,
-                                gather_options(options_.weights, options_.gather_by, "parameters"));
+  last_gather_ =
+      gathers_.all_gather(share_, values_flat_, stream, gather_options(options_.weights, options_.gather_by, "parameters"));
   if (!options_.secondary) return last_gather_;
   const std::int64_t part = values_flat_.size() / options_.secondary.size();
   if (!secondary_) {
@@ -216,15 +206,8 @@ Work ShardedUnit::sum(const Stream& stream) {
   const bool stays = options_.stage < ZeroStage::gradients;
   if (stays && sums_.size() == 1) return {};
   const Tensor into = has_sum_ ? buffer(gradient_share_.size(), gradient_share_.dtype()) : gradient_share_;
-  const Call call{.collective = Collective::reduce_scatter,
-                  .input = gradients_flat_.raw(),
-                  .output = into.raw(),
-                  .count = into.size(),
-                  .dtype = into.dtype(),
-                  .op = ReduceOp::sum,
-                  .keep_alive = gradients_flat_};
   if (has_sum_) stream.wait(computation());  // a GPU allocates in the order of computation()
-  Work work = sums_.start(call, stream, sum_options());
+  Work work = sums_.reduce_scatter(gradients_flat_, into, ReduceOp::sum, stream, sum_options());
   ++sums_so_far_;
   if (has_sum_) {
     work = stream.enqueue([to = gradient_share_, from = into] { kernels::add(to, from, to); });
@@ -244,14 +227,14 @@ Work ShardedUnit::gather_gradients(const Stream& stream) {
   require(options_.stage == ZeroStage::none, "Whole gradients are kept at ZeRO stage 0 only; this unit has stage {}.",
           static_cast<int>(options_.stage));
   if (sums_.size() == 1) return {};
-  return sums_.start(all_gather_call(gradient_share_, gradients_flat_), stream, {.tag = "gradients"});
+  return sums_.all_gather(gradient_share_, gradients_flat_, stream, {.tag = "gradients"});
 }
 
 Tensor ShardedUnit::whole(const Tensor& own) const {
   require(own.size() == share_.size(), "A share of {} elements is not one of a unit whose shares have {}.", own.size(),
           share_.size());
   Tensor result = buffer(own.size() * gathers_.size(), own.dtype());
-  computation().wait(gathers_.start(all_gather_call(own, result), computation(), {.tag = "whole unit"}));
+  computation().wait(gathers_.all_gather(own, result, computation(), {.tag = "whole unit"}));
   return result;
 }
 

@@ -13,7 +13,7 @@ class GpuBuffers {
   }
   Call call() const {
     Call call = here_.call_in(static_cast<std::byte*>(there_.raw()));
-    call.keep_alive = there_;
+    call.keep_alive = {there_};
     return call;
   }
   std::string fault() {

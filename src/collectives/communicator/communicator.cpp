@@ -66,9 +66,10 @@ std::shared_ptr<const Operation::State> prepared(const Communicator& members,
   state->call = call;
   state->options = with_site(options, site);
   if (call.collective == Collective::barrier) {  // reduces one element, whose value is not used
-    state->call.keep_alive = Tensor({1}, DType::f32, Device::cpu);
-    state->call.keep_alive.set(0, 0);
-    state->call.input = state->call.output = state->call.keep_alive.raw();
+    const Tensor element({1}, DType::f32, Device::cpu);
+    element.set(0, 0);
+    state->call.input = state->call.output = element.raw();
+    state->call.keep_alive = {element};
     state->call.dtype = DType::f32;
     state->call.count = 1;
   }
@@ -190,13 +191,6 @@ Work Communicator::all_reduce(const void* input, void* output, std::int64_t coun
   return start({Collective::all_reduce, input, output, count, dtype, op}, stream, options, site);
 }
 
-Work Communicator::all_reduce(const Tensor& tensor, ReduceOp op, const Stream& stream, const OperationOptions& options,
-                              CallSite site) const {
-  Call call{Collective::all_reduce, tensor.raw(), tensor.raw(), tensor.size(), tensor.dtype(), op};
-  call.keep_alive = tensor;
-  return start(call, stream, options, site);
-}
-
 Work Communicator::reduce_scatter(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op,
                                   const Stream& stream, const OperationOptions& options, CallSite site) const {
   return start({Collective::reduce_scatter, input, output, count, dtype, op}, stream, options, site);
@@ -233,13 +227,6 @@ Work Communicator::all_to_all_v(const void* input, const std::vector<std::int64_
 Work Communicator::broadcast(const void* input, void* output, std::int64_t count, DType dtype, int root,
                              const Stream& stream, const OperationOptions& options, CallSite site) const {
   return start({Collective::broadcast, input, output, count, dtype, ReduceOp::sum, root}, stream, options, site);
-}
-
-Work Communicator::broadcast(const Tensor& tensor, int root, const Stream& stream, const OperationOptions& options,
-                             CallSite site) const {
-  Call call{Collective::broadcast, tensor.raw(), tensor.raw(), tensor.size(), tensor.dtype(), ReduceOp::sum, root};
-  call.keep_alive = tensor;
-  return start(call, stream, options, site);
 }
 
 Work Communicator::reduce(const void* input, void* output, std::int64_t count, DType dtype, ReduceOp op, int root,

@@ -108,7 +108,9 @@ struct LaunchedGroup final : ExecutionListener {
   // Keeps the tensors alive until the GPU has passed this point, but not the communicators: the thread that watches a
   // communicator may release this task last, and must not destroy the communicator that owns it.
   void keep_memory_only() {
-    for (const LaunchedCall& call : calls) memory.push_back(call.operation->call.keep_alive);
+    for (const LaunchedCall& call : calls) {
+      for (const Tensor& tensor : call.operation->call.keep_alive) memory.push_back(tensor);
+    }
     for (const Sequence& sequence : sequences) {
       for (const Execution& execution : sequence) {
         if (!execution.quantizing) continue;

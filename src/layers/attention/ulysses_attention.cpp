@@ -59,13 +59,7 @@ HeadExchanges::Exchange::~Exchange() {
 
 void HeadExchanges::start(Exchange& exchange, const char* tag) const {
   stream_.wait(computation());
-  exchange.work = group_.start({.collective = Collective::all_to_all,
-                                .input = exchange.out.raw(),
-                                .output = exchange.in.raw(),
-                                .count = exchange.out.size() / group_.size(),
-                                .dtype = exchange.out.dtype(),
-                                .keep_alive = exchange.in},
-                               stream_, {.tag = tag});
+  exchange.work = group_.all_to_all(exchange.out, exchange.in, stream_, {.tag = tag});
 }
 
 // A message for each rank: this rank's rows, with some of that rank's heads of each part.

@@ -50,12 +50,8 @@ Tensor TensorParallel::sum_own_rows(const Tensor& tensor, const char* tag) const
     return tensor;
   }
   Tensor own = tensor_to_sum({own_rows(tensor.rows()).count, tensor.columns()}, tensor.dtype());
-  std::ignore = group.start({.collective = Collective::reduce_scatter,
-                             .input = tensor.raw(),
-                             .output = own.raw(),
-                             .dtype = tensor.dtype(),
-                             .counts = elements_of_ranks({tensor.rows(), tensor.columns()}, size())},
-                            computation(), {.tag = tag});
+  std::ignore = group.reduce_scatter_v(tensor, own, elements_of_ranks({tensor.rows(), tensor.columns()}, size()),
+                                       ReduceOp::sum, computation(), {.tag = tag});
   return own;
 }
 
@@ -92,13 +88,8 @@ void DividedTensor::gather() {
   share_ = {};
   const Stream& stream = tensor_parallel_.stream;
   stream.wait(computation());  // which copied; a GPU also allocates in its order
-  gathered_ = tensor_parallel_.group.start({.collective = Collective::all_gather,
-                                            .input = place.raw(),
-                                            .output = whole_.raw(),
-                                            .dtype = whole_.dtype(),
-                                            .counts = elements_of_ranks({whole_.rows(), whole_.columns()}, ranks),
-                                            .keep_alive = whole_},
-                                           stream, {.tag = tag_});
+  gathered_ = tensor_parallel_.group.all_gather_v(place, whole_, elements_of_ranks({whole_.rows(), whole_.columns()}, ranks),
+                                                  stream, {.tag = tag_});
 }
 
 Tensor DividedTensor::whole() {

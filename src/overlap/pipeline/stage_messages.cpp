@@ -204,13 +204,8 @@ void StageMessages::gather(Channel& channel, Input& input) {
   const Tensor& whole = input.tensor;
   std::vector<std::int64_t> counts = part_sizes(whole.rows(), tensor_.size());
   for (std::int64_t& count : counts) count *= whole.columns();
-  input.arrived = channel.gather.start({.collective = Collective::all_gather,
-                                        .input = share(channel, whole).raw(),
-                                        .output = whole.raw(),
-                                        .dtype = whole.dtype(),
-                                        .counts = std::move(counts),
-                                        .keep_alive = whole},
-                                       channel.stream, {.tag = "scattered messages"});
+  input.arrived =
+      channel.gather.all_gather_v(share(channel, whole), whole, counts, channel.stream, {.tag = "scattered messages"});
 }
 
 double StageMessages::seconds_of_send(const Shape& shape, DType dtype) const {

@@ -144,7 +144,7 @@ TEST(OperationGroup, MessagesToItselfMustCorrespond) {
 TEST(Operation, StartsManyTimes) {
   run_threads(3, [](const Communicator& world) {
     const Tensor x({1000}, DType::f32);
-    const Operation sum = world.prepare({.input = x.raw(), .output = x.raw(), .count = 1000, .keep_alive = x});
+    const Operation sum = world.prepare({.input = x.raw(), .output = x.raw(), .count = 1000, .keep_alive = {x}});
     EXPECT_NE(sum.method().algorithm, Algorithm::automatic);
     const Stream stream("s");
     for (int round = 1; round <= 20; ++round) {

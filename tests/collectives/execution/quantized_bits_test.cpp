@@ -115,7 +115,7 @@ void write_results(const Communicator& world, const Stream& stream, bool prepare
       options.quantization.rounding = rounding;
       options.quantization.seed = 7;
       if (prepared) {
-        world.prepare({.input = x.raw(), .output = x.raw(), .count = x.size(), .keep_alive = x}, options)
+        world.prepare({.input = x.raw(), .output = x.raw(), .count = x.size(), .keep_alive = {x}}, options)
             .start(stream)
             .wait();
       } else {

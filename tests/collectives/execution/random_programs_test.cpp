@@ -142,7 +142,7 @@ void exchange_messages(Draw& shared, Draw& own, const Communicator& group, const
     Call call;
     call.dtype = DType::i32;
     call.count = message.count;
-    call.keep_alive = data;
+    call.keep_alive = {data};
     call.collective = sends ? Collective::send : Collective::recv;
     call.root = sends ? message.to : message.from;
     if (sends) {
