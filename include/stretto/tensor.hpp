@@ -8,11 +8,10 @@
 #include <vector>
 
 #include "stretto/dtype.hpp"
+#include "stretto/shape.hpp"
 #include "stretto/stream.hpp"
 
 namespace stretto {
-
-using Shape = std::vector<std::int64_t>;
 
 // A contiguous, row-major array of one element type. The memory is 64-byte aligned, and lies on the calling thread's
 // device (OnDevice) unless the caller names another device. Copies of a tensor share the memory, which is freed with the

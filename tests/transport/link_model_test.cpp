@@ -178,7 +178,7 @@ double seconds_for(const Communicator& world, const std::vector<Message>& messag
   OperationGroup together;
   for (const Message& message : messages) {
     if (message.from == world.rank()) {
-      buffers.emplace_back(std::vector<std::int64_t>{count}, DType::f32);
+      buffers.emplace_back(Shape{count}, DType::f32);
       for (std::int64_t i = 0; i < count; ++i) buffers.back().set(i, value(world.rank(), i));
       std::ignore = world.send(buffers.back().raw(), count, DType::f32, message.to, Stream::inline_());
     }
