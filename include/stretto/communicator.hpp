@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "stretto/job.hpp"
 #include "stretto/ledger.hpp"
 #include "stretto/plan.hpp"
 #include "stretto/stream.hpp"
@@ -17,7 +18,9 @@ class Operation;
 
 struct OperationOptions {
   Method method = Algorithm::automatic;
-  std::string tag = {};  // appears in the ledger
+  // What the operation is for, in the ledger; null: nothing. As of CallSite::file, the characters must stay valid as long as
+  // the job, since the ledger keeps the address: give a string literal. Costs nothing.
+  const char* tag = nullptr;
   // premul_sum only: this rank's contribution is multiplied by `factor`. For an integer element type, `factor` must be
   // an integer that the type can represent.
   double factor = 1;
@@ -72,9 +75,9 @@ struct Estimate {
 // waits for other ranks name it.
 //
 // Errors: a call with wrong arguments throws and has no effect. If the operation itself fails, Work::wait() throws, and
-// the communicator is then unusable. After the loss of a rank, the others can go on with shrink(). If the failure was that a
-// rank was lost or gave up, other ranks of the host may still read and write the operation's buffers for a moment: do not
-// free or reuse these buffers before the whole job has ended.
+// the communicator is then unusable. After the loss of a rank, the others can go on with Job::shrink(). If the failure was
+// that a rank was lost or gave up, other ranks of the host may still read and write the operation's buffers for a moment: do
+// not free or reuse these buffers before the whole job has ended.
 class STRETTO_API Communicator {
  public:
   Communicator() = default;  // empty: has no ranks. split() returns it to ranks that get no group
@@ -238,23 +241,6 @@ class STRETTO_API Communicator {
   // The node of each member. Nodes are numbered from 0 in the order of the members.
   const std::vector<int>& nodes() const;
 
-  // Collective over the ranks of the job that go on after a loss. Returns a communicator of them, in their order in the job,
-  // numbered from 0; its timeout is this one's. `survivors`, if not null, gets their ranks in this communicator. Call it on
-  // a communicator of all ranks of the job, when this rank's operations have ended, most of them by an error. Left behind
-  // are ranks that have ended, those that give no sign of life for STRETTO_MEET_TIMEOUT seconds, those that don't call it
-  // within the timeout, and those that a caller names in `lost` (ranks of this communicator), who need not be lost: their
-  // operations throw Error(peer_gave_up). A stopped process that was left behind must be ended, since it could still write
-  // to its peers' memory.
-  //
-  // The returned communicator belongs to a new job with a ledger of its own, and can shrink again. All other communicators
-  // of the old job are unusable, and hold memory until they are destroyed.
-  //
-  // Throws Error(unavailable) if rank 0 is lost, through which ranks meet, or if the process uses a GPU. Throws
-  // Error(peer_gave_up) on a rank that is left behind. Ranks that are lost meanwhile are left behind, too, or are an error
-  // of the returned communicator. All other errors are those of starting a job; this one must then end. As MPI's
-  // MPIX_Comm_shrink (Bland et al. 2013). Cost: as to start a job.
-  Communicator shrink(const std::vector<int>& lost = {}, std::vector<int>* survivors = nullptr) const;
-
   // How this job chooses methods: its costs, its tables, and what else its choices depend on, as text. Where ranks are more
   // than two, another method adds in another order, so that the last bits of floating-point sums may differ between jobs
   // that choose differently. A checkpoint carries the choices of the job that wrote it.
@@ -272,35 +258,11 @@ class STRETTO_API Communicator {
   // Each member's rank in the job.
   const std::vector<int>& job_ranks() const;
 
-  // The ledger of this rank. All communicators of a rank share one ledger.
-  Ledger& ledger() const;
-  // The flight recorder: writes the last 1,000 operations of this rank, over all communicators, as JSON to the directory,
-  // which is made if needed, and returns the file's path. `stretto-info flight DIRECTORY` compares the files of all ranks.
-  // If STRETTO_FLIGHT_DIR names a directory, each rank writes its file there by itself when an operation of its own times
-  // out, and when the job fails; the first such file stays. Any thread may call this function at any time. It does not
-  // communicate. The file appears when it is complete. Throws Error(io).
-  std::string write_flight(const std::string& directory) const;
+  // What belongs to the job of this rank and not to this group: the ledger, timeouts, shrink(), abort().
+  Job job() const;
   // Throws if the communicator is unusable: a rank was lost or gave up, or an operation of the communicator failed on
   // this rank. Any thread may call this function. It never blocks and does not communicate.
   void check_usable() const;
-  // Tells all other ranks of the job that this rank gives up. Their operations then throw Error(peer_gave_up) with the
-  // reason.
-  void abort(const std::string& reason) const;
-  // If a rank of the job is lost or has given up, throws the error that an operation would throw. Any thread may call
-  // this function at any time. It does not communicate.
-  void check_ranks() const;
-
-  // Sets the timeout, in seconds: the longest time that an operation waits for another rank while no bytes arrive. The
-  // initial value is STRETTO_TIMEOUT. The timeout applies to operations that begin after this call, on all communicators
-  // of this rank; other ranks may set other values. On GPU buffers, a communicator keeps the timeout that was in force
-  // at its first operation on GPU buffers. Any thread may call this function at any time.
-  void set_timeout(double seconds) const;
-  double timeout() const;
-  // A rank leaves the job when its last communicator is destroyed, and then waits until all other ranks have left. This
-  // function limits that wait, in seconds; initially the wait is unlimited. At the limit, the rank tells the others that
-  // it is gone, and their operations throw Error(peer_gave_up). Any thread may call this function at any time.
-  void set_leave_timeout(double seconds) const;
-
   // Internal: not part of the interface.
   class STRETTO_HIDDEN Group;
   explicit Communicator(std::shared_ptr<Group> group) : group_(std::move(group)) {}

@@ -25,7 +25,7 @@ class STRETTO_API Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& sentence) : std::runtime_error(sentence), code_(code) {}
   ErrorCode code() const { return code_; }
-  // Whether another rank is the reason: Communicator::shrink() may then help.
+  // Whether another rank is the reason: Job::shrink() may then help.
   bool is_of_another_rank() const {
     return code_ == ErrorCode::timeout || code_ == ErrorCode::peer_lost || code_ == ErrorCode::peer_gave_up;
   }

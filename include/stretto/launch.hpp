@@ -18,7 +18,7 @@ struct LaunchOptions {
   // Called in the process that called launch() when the job has failed and none of its processes is left. If it returns
   // true, all ranks start again as a new job, and run the same body.
   std::function<bool(const LostRank& lost)> starts_again = {};
-  // The loss of a rank other than rank 0 does not end the other ranks, which may call Communicator::shrink(). The exit
+  // The loss of a rank other than rank 0 does not end the other ranks, which may call Job::shrink(). The exit
   // status is that of rank 0. If shrink() throws because rank 0 is lost, and body does not catch it, a rank 0 that is
   // stopped or hangs is killed, and the status is 1.
   bool survivors_go_on = false;
@@ -64,7 +64,7 @@ STRETTO_API MeetingPoint open_meeting(const std::string& host);
 // by its own thread, and may take part in several jobs at the same time.
 STRETTO_API Communicator connect(int rank, int size, const MeetingPoint& point, const std::string& name = "world");
 
-// From now on, when this process gets `signal`, all ranks in it write their last operations as Communicator::write_flight()
+// From now on, when this process gets `signal`, all ranks in it write their last operations as Job::write_flight()
 // does, to the directory that STRETTO_FLIGHT_DIR names. Replaces the signal's handler: use a signal that the program does
 // not use itself. Only the first call in a process has an effect. If a rank is a process of its own, call it in the rank's
 // body. Stretto installs no other signal handler.

@@ -10,11 +10,11 @@
 #include "stretto/stream.hpp"
 
 // The ledger: a log of a rank's communication. The trainer's output, the tests that compare traffic with a formula, the
-// error message of a timeout and the flight recorder (Communicator::write_flight) use it. The ledger synchronises no
+// error message of a timeout and the flight recorder (Job::write_flight) use it. The ledger synchronises no
 // streams.
 //
 // An operation is "immediate" if it is on an inline stream, between ranks of one host. An immediate operation costs two
-// reads of the clock and 40 bytes stored; any other operation costs an allocation. Immediate operations become records
+// reads of the clock and 48 bytes stored; any other operation costs an allocation. Immediate operations become records
 // later: when the ledger is read, or when the next operation that is not immediate is entered. One that fails becomes a
 // record at once.
 namespace stretto {
@@ -75,7 +75,7 @@ struct STRETTO_API Traffic {  // sums over records
   Traffic& operator+=(const Record& record);
 };
 
-// Each rank has one ledger (Communicator::ledger()). It keeps the last STRETTO_LEDGER records. Any thread may call any
+// Each rank has one ledger (Job::ledger()). It keeps the last STRETTO_LEDGER records. Any thread may call any
 // function.
 class STRETTO_API Ledger {
  public:

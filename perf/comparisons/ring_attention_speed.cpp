@@ -103,9 +103,9 @@ nlohmann::ordered_json overlap(const Communicator& world, const Options& options
     Attention side(world, name, options);
     for (const std::string& pass : options.passes) {
       const auto step = [&] { pass == "forward" ? side.forward() : side.backward(); };
-      const std::uint64_t first = world.ledger().next_sequence();
+      const std::uint64_t first = world.job().ledger().next_sequence();
       step();
-      result[name][pass]["bytes_sent"] = world.ledger().traffic(first).bytes_sent;
+      result[name][pass]["bytes_sent"] = world.job().ledger().traffic(first).bytes_sent;
       const OverlapTimes found =
           measure_overlap(world, step, {.warmup = 1, .steps = options.steps, .rounds = options.rounds});
       for (const auto& [key, value] : found.figures()) result[name][pass][key] = value;

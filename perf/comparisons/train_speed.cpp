@@ -165,7 +165,7 @@ int measure(int argc, char** argv) {
     std::uint64_t sent = 0;
     for (int step = 0; step < warmup + steps; ++step) {
       if (step == warmup) {
-        first_operation = world.ledger().next_sequence();
+        first_operation = world.job().ledger().next_sequence();
         if (!interface.empty()) sent = sent_through(interface);
       }
       const double from = device_now();
@@ -202,7 +202,7 @@ int measure(int argc, char** argv) {
     }
     if (saver) saver->wait();
     trainer.sharded().wait_for_values();
-    const Traffic traffic = world.ledger().traffic(first_operation);
+    const Traffic traffic = world.job().ledger().traffic(first_operation);
     if (world.rank() != 0) return;
     const double step_seconds = median(seconds);
     const double tokens_per_second = static_cast<double>(options.global_batch * sequence) / step_seconds;

@@ -5,7 +5,7 @@
 namespace stretto {
 
 Work exchange(const Communicator& group, const Tensor& out, int to, const Tensor& in, int from, const Stream& stream,
-              const std::string& tag) {
+              const char* tag) {
   if (out.size() == 0 && in.size() == 0) return {};
   OperationGroup both;
   if (out.size() > 0) std::ignore = group.send(out, to, stream, {.tag = tag});

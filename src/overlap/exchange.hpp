@@ -8,7 +8,7 @@ namespace stretto {
 // Sends `out` to rank `to` and receives `in` from rank `from` at the same time; the two ranks may be the same. An empty
 // tensor is neither sent nor received. The operations keep the tensors alive until they are done.
 Work exchange(const Communicator& group, const Tensor& out, int to, const Tensor& in, int from, const Stream& stream,
-              const std::string& tag);
+              const char* tag);
 
 // A view of rows [first, first + count), as a matrix.
 Tensor rows_of(const Tensor& tensor, std::int64_t first, std::int64_t count);

@@ -77,9 +77,9 @@ void add_all(const std::vector<Tensor>& what, const std::vector<Tensor>& sums) {
 
 }  // namespace
 
-RingPass::RingPass(const std::vector<Tensor>& tensors, const Communicator& group, const Stream& stream, std::string tag,
+RingPass::RingPass(const std::vector<Tensor>& tensors, const Communicator& group, const Stream& stream, const char* tag,
                    std::vector<int> reach)
-    : group_(group), stream_(stream), tag_(std::move(tag)), reach_(checked_reach(std::move(reach), group.size())) {
+    : group_(group), stream_(stream), tag_(tag), reach_(checked_reach(std::move(reach), group.size())) {
   for (std::size_t i = 0; i < (group.size() > 1 ? buffers_.size() : 1); ++i) {
     PackedTensors packed = packed_like(tensors, group);
     buffers_[i] = std::move(packed.buffer);
@@ -116,9 +116,9 @@ void RingPass::start_hop() {
                   arrives(next) ? buffers_[1 - place_] : Tensor(), around(group_.rank() - 1, ranks), stream_, tag_);
 }
 
-RingSum::RingSum(const std::vector<Tensor>& like, const Communicator& group, const Stream& stream, std::string tag,
+RingSum::RingSum(const std::vector<Tensor>& like, const Communicator& group, const Stream& stream, const char* tag,
                  std::vector<int> reach, std::optional<DType> dtype)
-    : group_(group), stream_(stream), tag_(std::move(tag)), reach_(checked_reach(std::move(reach), group.size())) {
+    : group_(group), stream_(stream), tag_(tag), reach_(checked_reach(std::move(reach), group.size())) {
   const MemoryScope buffers(MemoryKind::buffers);
   for (const Tensor& tensor : like) own_.emplace_back(tensor.shape(), dtype.value_or(tensor.dtype()));
   const ArrivingSums sums = arriving_sums(reach_, group.rank());

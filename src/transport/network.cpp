@@ -93,7 +93,7 @@ std::vector<std::uint64_t> virtual_nodes(int ranks) {
 
 }  // namespace
 
-Network::Network(Job& job, bool may_pin)
+Network::Network(JobControl& job, bool may_pin)
     : job_(job),
       may_pin_(may_pin && setting("STRETTO_PIN") == "auto"),
       segment_(std::make_unique<Segment>()),

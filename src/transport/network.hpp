@@ -25,10 +25,10 @@ class UcxWorker;
 class Network {
  public:
   // Collective: exchanges addresses. may_pin: whether this rank is a process of its own, which may be bound to cores.
-  explicit Network(Job& job, bool may_pin = false);
+  explicit Network(JobControl& job, bool may_pin = false);
   ~Network();
 
-  Job& job() { return job_; }
+  JobControl& job() { return job_; }
   Segment& segment() { return *segment_; }
   Precedence& precedence() { return *precedence_; }
   AwaitedRanks& awaited_ranks() { return awaited_ranks_; }
@@ -85,7 +85,7 @@ class Network {
     std::unique_ptr<PeerMemory> memory;
   };
 
-  Job& job_;
+  JobControl& job_;
   const bool may_pin_;  // this rank
   std::unique_ptr<Segment> segment_;
   std::unique_ptr<Precedence> precedence_;

@@ -143,14 +143,14 @@ TEST(AllToAll, SendsEveryRowForOthersOnce) {
     for (const int chunks : {1, 4}) {
       const AllToAllOptions options{.chunks = chunks, .tag = "dispatch"};
       const Tensor output(plain.output.shape(), DType::f32);
-      const std::uint64_t since = world.ledger().next_sequence();
+      const std::uint64_t since = world.job().ledger().next_sequence();
       all_to_all_then(
           plain.input, plain.send_rows, output, plain.receive_rows, [](const BlockRows&) {}, world, stream, options);
-      EXPECT_EQ(static_cast<std::int64_t>(world.ledger().traffic(since).bytes_sent), bytes);
-      for (const Record& record : world.ledger().records(since)) EXPECT_EQ(record.tag, "dispatch");
+      EXPECT_EQ(static_cast<std::int64_t>(world.job().ledger().traffic(since).bytes_sent), bytes);
+      for (const Record& record : world.job().ledger().records(since)) EXPECT_EQ(record.tag, "dispatch");
       compute_then_all_to_all([](const BlockRows&) {}, plain.input, plain.send_rows, output, plain.receive_rows, world,
                               stream, options);
-      EXPECT_EQ(static_cast<std::int64_t>(world.ledger().traffic(since).bytes_sent), 2 * bytes);
+      EXPECT_EQ(static_cast<std::int64_t>(world.job().ledger().traffic(since).bytes_sent), 2 * bytes);
     }
   });
 }

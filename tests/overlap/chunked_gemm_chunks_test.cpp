@@ -11,7 +11,7 @@ struct Sent {
 };
 Sent sent_since(const Communicator& world, std::uint64_t since, const std::string& tag) {
   Sent sent;
-  for (const Record& record : world.ledger().records(since)) {
+  for (const Record& record : world.job().ledger().records(since)) {
     EXPECT_EQ(record.tag, tag);
     sent.bytes += static_cast<std::int64_t>(record.bytes_sent);
     sent.elements += record.count;
@@ -30,14 +30,14 @@ TEST(ChunkedGemm, SendsWhatTheFormulasSay) {
     const Stream stream("tp");
     for (const int chunks : {1, 3}) {
       const ChunkedGemmOptions options{.chunks = chunks, .tag = "product"};
-      std::uint64_t since = world.ledger().next_sequence();
+      std::uint64_t since = world.job().ledger().next_sequence();
       all_gather_gemm(each.share(x, world.rank()), each.rows, weight, each.transpose, y, {}, world, stream, options);
       const std::int64_t next = each.own((world.rank() + 1) % 3);
       EXPECT_EQ(sent_since(world, since, "product").bytes, (each.all() - next) * each.inner * 4);
-      since = world.ledger().next_sequence();
+      since = world.job().ledger().next_sequence();
       gemm_reduce_scatter(x, each.rows, weight, each.transpose, own, world, stream, options);
       EXPECT_EQ(sent_since(world, since, "product").bytes, (each.all() - each.own(world.rank())) * each.columns * 4);
-      since = world.ledger().next_sequence();
+      since = world.job().ledger().next_sequence();
       gemm_all_reduce(x, weight, each.transpose, y, world, stream, options);
       EXPECT_EQ(sent_since(world, since, "product").elements, y.size());
       EXPECT_EQ(sent_since(world, since, "product").operations, chunks);
@@ -54,7 +54,7 @@ TEST(ChunkedGemm, ChoosesTheNumberOfChunks) {
       const Tensor x = Tensor::zeros({rows, width}, DType::f32);
       const Tensor weight = Tensor::zeros({width, width}, DType::f32);
       const Tensor y = Tensor::symmetric({rows, width}, DType::f32);
-      const std::uint64_t since = world.ledger().next_sequence();
+      const std::uint64_t since = world.job().ledger().next_sequence();
       gemm_all_reduce(x, weight, Transpose::yes, y, world, stream, options);
       return sent_since(world, since, "").operations;
     };
@@ -75,7 +75,7 @@ TEST(ChunkedGemm, ChoosesTheNumberOfChunksOfEachShare) {
       const Tensor x = Tensor::zeros({each.all(), each.inner}, each.dtype);
       const Tensor weight = Tensor::zeros({each.columns, each.inner}, each.dtype);
       const Tensor y({each.all(), each.columns}, each.dtype);
-      const std::uint64_t since = world.ledger().next_sequence();
+      const std::uint64_t since = world.job().ledger().next_sequence();
       all_gather_gemm(each.share(x, world.rank()), rows, weight, each.transpose, y, {}, world, stream, options);
       const std::int64_t gathering = sent_since(world, since, "").operations;
       gemm_reduce_scatter(x, rows, weight, each.transpose, each.share(y, world.rank()), world, stream, options);
@@ -101,7 +101,7 @@ TEST(ChunkedGemm, SendsNothingInAGroupOfOne) {
     gemm_all_reduce(x, weight, each.transpose, y, world, Stream::inline_());
     gemm_reduce_scatter(x, each.rows, weight, each.transpose, y, world, Stream::inline_());
     all_gather_gemm(x, each.rows, weight, each.transpose, y, {}, world, Stream::inline_());
-    EXPECT_EQ(world.ledger().records().size(), 0U);
+    EXPECT_EQ(world.job().ledger().records().size(), 0U);
   });
 }
 
@@ -131,7 +131,7 @@ TEST(ChunkedGemm, RefusesWhatDoesNotFitBeforeAnythingTravels) {
                   gemm_reduce_scatter(x, {4, 4}, weight, Transpose::yes, y, world, stream);
                 }),
                 testing::HasSubstr("makes y of [4, 6]"));
-    EXPECT_EQ(world.ledger().records().size(), 0U);
+    EXPECT_EQ(world.job().ledger().records().size(), 0U);
   });
 }
 

@@ -143,14 +143,14 @@ TEST(ChunkedGemm, ComputesSomethingElseOnceMeanwhile) {
       const Tensor plain(shape, each.dtype);
       const Tensor y = Tensor::zeros(shape, each.dtype);
       multiply(plain, ChunkedGemmOptions{.chunks = chunks});
-      const std::uint64_t first = world.ledger().next_sequence();
+      const std::uint64_t first = world.job().ledger().next_sequence();
       int calls = 0;
       Tensor then;
       bool communicates = false;
       multiply(y, ChunkedGemmOptions{.chunks = chunks, .meanwhile = [&] {
                                        ++calls;
                                        if (is_mine) then = y.clone();
-                                       communicates = world.ledger().next_sequence() > first;
+                                       communicates = world.job().ledger().next_sequence() > first;
                                      }});
       EXPECT_TRUE(same_bits(plain, y));
       EXPECT_EQ(calls, 1);

@@ -72,9 +72,9 @@ class IntegerModel {
         traffic_->end_microbatch();
       }
     };
-    const std::uint64_t before = world_.ledger().next_sequence();
+    const std::uint64_t before = world_.job().ledger().next_sequence();
     traffic_->learn(uses);
-    EXPECT_EQ(world_.ledger().next_sequence(), before) << "nothing is sent";
+    EXPECT_EQ(world_.job().ledger().next_sequence(), before) << "nothing is sent";
     EXPECT_THROW(traffic_->learn(uses), Error);
   }
 

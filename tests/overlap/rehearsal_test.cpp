@@ -19,7 +19,7 @@ TEST(Rehearsal, OfComputationMovesNothing) {
   run_threads(2, [](const Communicator& world) {
     const Stream stream("comm");
     const Tensor tensor = filled(100, world.rank() + 1);
-    const std::uint64_t first = world.ledger().next_sequence();
+    const std::uint64_t first = world.job().ledger().next_sequence();
     {
       const RehearsalScope scope(Rehearsal::computation);
       for (const Stream& on : {stream, Stream::inline_()}) {
@@ -34,7 +34,7 @@ TEST(Rehearsal, OfComputationMovesNothing) {
       kernels::add(tensor, tensor, tensor);
     }
     EXPECT_EQ(tensor.at(7), 2 * (world.rank() + 1)) << "computed, but not summed";
-    EXPECT_EQ(world.ledger().traffic(first).operations, 0U);
+    EXPECT_EQ(world.job().ledger().traffic(first).operations, 0U);
     world.all_reduce(tensor, ReduceOp::sum, stream).wait();  // the control: afterwards it sums
     EXPECT_EQ(tensor.at(7), 6);
   });

@@ -49,7 +49,7 @@ TEST(RingPass, SendsWhatTheFormulaSays) {
         RingPass pass({k, k}, world, Stream("ring"));
         while (pass.rotate()) {
         }
-        EXPECT_EQ(world.ledger().traffic(0).bytes_sent,
+        EXPECT_EQ(world.job().ledger().traffic(0).bytes_sent,
                   2 * batch * block * hidden * (ranks - 1) * static_cast<std::int64_t>(size_of(dtype)));
       });
     }
@@ -102,9 +102,10 @@ TEST(RingPass, GivesTheBitsOfOneRankOnIntegers) {
 // The next block travels before rotate() asks for it; otherwise this test never ends.
 TEST(RingPass, FetchesTheNextBlockMeanwhile) {
   run_threads(2, [](const Communicator& world) {
-    const std::uint64_t since = world.ledger().next_sequence();
+    const std::uint64_t since = world.job().ledger().next_sequence();
     const auto arrived = [&] {
-      return std::ranges::count_if(world.ledger().records(since), [](const Record& each) { return each.times.done > 0; });
+      return std::ranges::count_if(world.job().ledger().records(since),
+                                   [](const Record& each) { return each.times.done > 0; });
     };
     RingPass pass({Tensor::zeros({1000}, DType::f32)}, world, Stream("ring"));
     while (arrived() < 2) std::this_thread::yield();  // a message each way

@@ -95,8 +95,8 @@ TEST(RingSum, SendsWhatTheFormulaSays) {
         RingSum sum({k, k}, world, Stream("ring"), "dkv");
         for (int hop = 1; hop < ranks; ++hop) sum.pass();
         sum.finish();
-        EXPECT_EQ(world.ledger().traffic(0).bytes_sent, 2 * k.bytes() * static_cast<std::size_t>(ranks - 1));
-        for (const Record& record : world.ledger().records(0)) EXPECT_EQ(record.tag, "dkv");
+        EXPECT_EQ(world.job().ledger().traffic(0).bytes_sent, 2 * k.bytes() * static_cast<std::size_t>(ranks - 1));
+        for (const Record& record : world.job().ledger().records(0)) EXPECT_EQ(record.tag, "dkv");
       });
     }
   }
@@ -142,7 +142,7 @@ TEST(RingSum, FollowsBlocksThatDoNotReachAllRanks) {
         for (std::size_t t = 0; t < part.size(); ++t) kernels::add(expected[t], part[t], expected[t]);
       }
       EXPECT_TRUE(same_bits(found, expected)) << "rank " << rank << " of " << ranks << ", reach " << others;
-      for (const Record& record : world.ledger().records(0)) {
+      for (const Record& record : world.job().ledger().records(0)) {
         if (record.collective == Collective::send) (record.tag == "sums" ? summed : passed) += record.bytes_sent;
       }
     });

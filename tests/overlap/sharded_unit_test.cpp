@@ -243,9 +243,9 @@ TEST(ShardedUnit, TheSecondCopyIsWhatWasGathered) {
         adopt(both, filled(odd_shapes, DType::bf16));
         const std::vector<Tensor> first = gathered(plain, stream);
         EXPECT_EQ(same_bits(first, filled(odd_shapes, DType::bf16)), weights == none);
-        const std::uint64_t since = world.ledger().next_sequence();
+        const std::uint64_t since = world.job().ledger().next_sequence();
         for (int gather = 0; gather < 3; ++gather) EXPECT_TRUE(same_bits(gathered(both, stream), first));
-        const auto records = world.ledger().records(since);
+        const auto records = world.job().ledger().records(since);
         EXPECT_EQ(std::ranges::count(records, "parameters", &Record::tag), 1);
         EXPECT_EQ(std::ranges::count(records, "parameters in node", &Record::tag), 2);
         both.share().zero();
@@ -309,13 +309,13 @@ std::int64_t bytes_of_a_step(int ranks, const Step& step) {
                       .gradients = step.gradients,
                       .gather_by = step.gather_by,
                       .sum_by = step.sum_by});
-    const std::uint64_t since = world.ledger().next_sequence();
+    const std::uint64_t since = world.job().ledger().next_sequence();
     for (int pass = 0; pass < 2; ++pass) {
       unit.gather(Stream::inline_()).wait();
       unit.release();
     }
     unit.sum(Stream::inline_()).wait();
-    bytes += static_cast<std::int64_t>(world.ledger().traffic(since).bytes_between_nodes);
+    bytes += static_cast<std::int64_t>(world.job().ledger().traffic(since).bytes_between_nodes);
   });
   return bytes;
 }

@@ -84,9 +84,9 @@ TEST_P(EveryStage, LearnedUsesFindTheirValuesFromTheFirstStepOn) {
       IntegerModel model(world, {.stage = GetParam(), .microbatches = microbatches}, network(5), 5);
       model.learn();
       const auto gathers = [&] {
-        const std::uint64_t since = world.ledger().next_sequence();
+        const std::uint64_t since = world.job().ledger().next_sequence();
         model.step();
-        return std::ranges::count(world.ledger().records(since), "parameters", &Record::tag);
+        return std::ranges::count(world.job().ledger().records(since), "parameters", &Record::tag);
       };
       const auto first = gathers();
       EXPECT_EQ(gathers(), first);

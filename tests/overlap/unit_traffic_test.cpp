@@ -47,9 +47,9 @@ TEST(UnitTraffic, GathersWhatLeavesAndNothingElse) {
     const auto gathers = [&](ZeroStage stage, int microbatches, const std::vector<ModelUse>& order = network(6)) {
       IntegerModel model(world, {.stage = stage, .microbatches = microbatches}, order, 6);
       model.step();
-      const std::uint64_t since = world.ledger().next_sequence();
+      const std::uint64_t since = world.job().ledger().next_sequence();
       model.step();
-      return std::ranges::count(world.ledger().records(since), "parameters", &Record::tag);
+      return std::ranges::count(world.job().ledger().records(since), "parameters", &Record::tag);
     };
     // Forward gathers 0 to 5 and 0 again. This 0 stays for the first use of backward, which gathers 5 to 0.
     EXPECT_EQ(gathers(ZeroStage::values, 1), 7 + 6);
@@ -87,9 +87,9 @@ TEST(UnitTraffic, PrefetchedUnitsOutlastUsesThatDoNotReadThem) {
     IntegerModel model(world, {.stage = ZeroStage::values, .microbatches = 1},
                        {{0, Pass::forward}, {1, Pass::backward_weight}, {0, Pass::forward}, {1, Pass::forward}}, 2);
     model.step();
-    const std::uint64_t since = world.ledger().next_sequence();
+    const std::uint64_t since = world.job().ledger().next_sequence();
     model.step();
-    EXPECT_EQ(std::ranges::count(world.ledger().records(since), "parameters", &Record::tag), 2);
+    EXPECT_EQ(std::ranges::count(world.job().ledger().records(since), "parameters", &Record::tag), 2);
     EXPECT_EQ(model.fault(), "");
   });
 }
@@ -117,9 +117,9 @@ TEST(UnitTraffic, UnitsThatStayAreGatheredOnceAStep) {
                              order, 5);
           if (learns) model.learn();
           if (!learns) model.step();
-          const std::uint64_t since = world.ledger().next_sequence();
+          const std::uint64_t since = world.job().ledger().next_sequence();
           model.step();
-          const auto records = world.ledger().records(since);
+          const auto records = world.job().ledger().records(since);
           if (learns) model.step();
           EXPECT_EQ(model.fault(), "");
           EXPECT_EQ(model.traffic().live(), 0) << "between steps";
@@ -142,10 +142,10 @@ TEST(UnitTraffic, UnitsThatStayAreGatheredOnceAStep) {
 
 // The number of elements of the units that were summed, in the order in which their last sums began.
 std::vector<std::int64_t> sums_of_a_step(const Communicator& world, IntegerModel& model) {
-  const std::uint64_t since = world.ledger().next_sequence();
+  const std::uint64_t since = world.job().ledger().next_sequence();
   model.step();
   std::vector<std::int64_t> counts;
-  for (const Record& record : world.ledger().records(since)) {
+  for (const Record& record : world.job().ledger().records(since)) {
     if (record.tag == "gradients" && record.collective == Collective::reduce_scatter) counts.push_back(record.count);
   }
   return counts;

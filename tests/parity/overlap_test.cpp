@@ -53,14 +53,14 @@ std::vector<Trace> train_without_a_look(Layout layout, const TrainingOptions& op
   run_threads(layout.ranks(), [&](const Communicator& world) {
     Trainer trainer(Mesh(world, {{Axis::tensor, layout.tensor}, {Axis::data, layout.data}}), options);
     Trace& trace = traces[static_cast<std::size_t>(world.rank())];
-    const std::uint64_t since = world.ledger().next_sequence();
+    const std::uint64_t since = world.job().ledger().next_sequence();
     for (std::int64_t step = 0; step < 5; ++step) {
       const StepResult result = trainer.step(text_of_step(options, step), 3e-3);
       trace.losses.push_back(result.loss);
       trace.norms.push_back(result.gradient_norm);
     }
     trace.parameters = pieces_of(trainer, trainer.sharded().whole_values());
-    trace.records = world.ledger().records(since);
+    trace.records = world.job().ledger().records(since);
   });
   return traces;
 }

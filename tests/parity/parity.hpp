@@ -118,9 +118,9 @@ struct Trace {
 inline Trace advance(Trainer& trainer, std::int64_t first_step, std::int64_t steps) {
   Trace trace;
   for (std::int64_t step = first_step; step < first_step + steps; ++step) {
-    const std::uint64_t since = trainer.mesh().world().ledger().next_sequence();
+    const std::uint64_t since = trainer.mesh().world().job().ledger().next_sequence();
     const StepResult result = trainer.step(text_of_step(trainer.options(), step), 3e-3);
-    trace.records = trainer.mesh().world().ledger().records(since);
+    trace.records = trainer.mesh().world().job().ledger().records(since);
     trace.losses.push_back(result.loss);
     trace.norms.push_back(result.gradient_norm);
     trace.gradients.push_back(pieces_of(trainer, trainer.sharded().whole_gradients()));

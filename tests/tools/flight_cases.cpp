@@ -46,7 +46,7 @@ void swap(const Communicator& world) {
   swaps ? second() : first();
   swaps ? first() : second();
   for (int i = 0; i < 3; ++i) sum(world, 8);
-  world.write_flight(setting("STRETTO_FLIGHT_DIR"));
+  world.job().write_flight(setting("STRETTO_FLIGHT_DIR"));
 }
 
 void circle(const Communicator& world) {
@@ -60,7 +60,7 @@ void slow(const Communicator& world) {
     sleep(world.rank() == 2 ? 0.03 : 0.01);
     sum(world, 1000, "gradients");  // SLOW
   }
-  world.write_flight(setting("STRETTO_FLIGHT_DIR"));
+  world.job().write_flight(setting("STRETTO_FLIGHT_DIR"));
 }
 
 void message(const Communicator& world) {

@@ -303,12 +303,12 @@ TEST_F(ModelledLinks, CarryCollectives) {
 // Collectives over mapped memory would go around the links.
 TEST_F(ModelledLinks, AreNotGoneAround) {
   const auto sum = [](const Communicator& group, const Method& method) {
-    const std::uint64_t before = group.ledger().next_sequence();
+    const std::uint64_t before = group.job().ledger().next_sequence();
     const Tensor data = Tensor::zeros({16}, DType::f32);
     OperationOptions options;
     options.method = method;
     group.all_reduce(data, ReduceOp::sum, Stream::inline_(), options).wait();
-    return group.ledger().records(before).back().method.algorithm;
+    return group.job().ledger().records(before).back().method.algorithm;
   };
   const auto is_refused = [&](const Communicator& group) {
     return sentence_of([&] { sum(group, Algorithm::staged); }).find("do not all reach each other's memory") !=

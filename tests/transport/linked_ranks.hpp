@@ -11,10 +11,10 @@ namespace stretto {
 
 // Runs ranks as threads with a job and the host's links between them. Returns each rank's error message, empty without an
 // error. A rank whose body throws aborts the job with that message and leaves it.
-inline std::vector<std::string> on_linked_ranks(int size, const std::function<void(Links& links, Job& job)>& body) {
+inline std::vector<std::string> on_linked_ranks(int size, const std::function<void(Links& links, JobControl& job)>& body) {
   const auto jobs = make_local_jobs(size);
   return on_ranks(size, [&](int rank) {
-    Job& job = *jobs[static_cast<std::size_t>(rank)];
+    JobControl& job = *jobs[static_cast<std::size_t>(rank)];
     Network network(job);
     Membership members;
     members.rank = rank;

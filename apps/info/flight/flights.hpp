@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-// The flight files of a job (Communicator::write_flight), and what they say across ranks.
+// The flight files of a job (Job::write_flight), and what they say across ranks.
 namespace apps::flight {
 
 struct FlightOperation {

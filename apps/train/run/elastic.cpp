@@ -113,7 +113,7 @@ class ElasticTraining {
   void leave_behind(const std::vector<int>& others, const Error& loss) {
     try {
       std::vector<int> survivors;
-      left_ = left_.shrink(others, &survivors);
+      left_ = left_.job().shrink(others, &survivors);
       for (int& rank : survivors) rank = those_left_[rank];
       those_left_ = std::move(survivors);
     } catch (const Error& error) {

@@ -40,13 +40,13 @@ constexpr const char* consumed_samples_note = "consumed_samples";  // by trainin
 // While this object lives and its end() has not been called, the ranks' operations have another timeout.
 class FirstStepTimeout {
  public:
-  FirstStepTimeout(const Communicator& world, double seconds) : world_(world), later_(world.timeout()) {
-    if (seconds > 0) world.set_timeout(seconds);
+  FirstStepTimeout(const Communicator& world, double seconds) : world_(world), later_(world.job().timeout()) {
+    if (seconds > 0) world.job().set_timeout(seconds);
   }
   ~FirstStepTimeout() { end(); }
   FirstStepTimeout(const FirstStepTimeout&) = delete;
   FirstStepTimeout& operator=(const FirstStepTimeout&) = delete;
-  void end() { world_.set_timeout(later_); }
+  void end() { world_.job().set_timeout(later_); }
 
  private:
   const Communicator& world_;
@@ -68,7 +68,7 @@ class TrainingRun {
         rank0_(world.rank() == 0),
         plan_(rank0_ ? plan_training(trainer_.options(), trainer_.pipeline().schedule()) : TrainingPlan()),
         reporter_(rank0_ ? line.log_dir : "", line.log_interval),
-        traffic_(world.ledger()),
+        traffic_(world.job().ledger()),
         stragglers_(mesh_, line.straggler_threshold.value_or(Stragglers::usual_threshold)) {
     if (line.save.empty()) return;
     if (rank0_) save_lock_ = std::make_unique<DirectoryLock>("--save", line.save);
@@ -90,14 +90,14 @@ class TrainingRun {
       trace_ = std::make_unique<Trace>(mesh_.world());
       if (mesh_.size(Axis::pipeline) > 1) trainer_.pipeline().record_in(trace_.get());
     }
-    const std::uint64_t first_operation = mesh_.world().ledger().next_sequence();
+    const std::uint64_t first_operation = mesh_.world().job().ledger().next_sequence();
     std::int64_t done = first_step_;
     int stopped_by = 0;
     while (done < line_.steps && (stopped_by = stop_.agree(mesh_.world())) == 0) {
       train(done++);
       first_step.end();
     }
-    const std::vector<Record> records = mesh_.world().ledger().records(first_operation);
+    const std::vector<Record> records = mesh_.world().job().ledger().records(first_operation);
     if (!line_.save.empty() && saved_at_ != done) save(done);
     finish_saving();
     if (stopped_by == 0) {

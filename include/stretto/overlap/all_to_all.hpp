@@ -37,7 +37,7 @@ using ComputeRows = std::function<void(const BlockRows&)>;
 struct AllToAllOptions {
   int chunks = 0;              // number of chunks per block; 0: the best by chunk_count() and the cost model
   double seconds_per_row = 0;  // computation per row, for that choice; 0: as long as a row travels. The same on all ranks
-  std::string tag = {};        // appears in the ledger
+  const char* tag = nullptr;   // OperationOptions::tag
 };
 
 // Calls compute for all rows of the output: first once for this rank's own block, then for each chunk of the blocks from

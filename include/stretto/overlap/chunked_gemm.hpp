@@ -43,7 +43,7 @@ struct ChunkedGemmOptions {
   // The rate in FLOP/s at which a rank multiplies, for that choice; 0: assumed_flops_per_second(). The same on all
   // ranks.
   double flops_per_second = 0;
-  std::string tag = {};  // appears in the ledger
+  const char* tag = nullptr;  // OperationOptions::tag
   // Further computation to overlap, such as the gradient of a weight, because a collective often takes longer than its
   // own product. The function calls `meanwhile` exactly once, in the calling thread, even without rows or in a group of
   // one rank: all_gather_gemm after the product of this rank's own rows, the other functions after their last product.

@@ -58,7 +58,7 @@ STRETTO_API int most_messages(const Schedule& schedule, int stage);
 // process run on all cores of the host's ranks: stages that have work take over from stages that wait.
 //
 // Only the thread that computes may use an object. If a stage throws, the other ranks of the job are told that this rank
-// gives up (Communicator::abort), and the object cannot be used again.
+// gives up (Job::abort), and the object cannot be used again.
 class STRETTO_API Pipeline {
  public:
   struct Options {

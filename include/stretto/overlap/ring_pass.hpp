@@ -35,7 +35,7 @@ class STRETTO_API RingPass {
  public:
   // Copies the tensors and starts the first hop. Collective.
   RingPass(const std::vector<Tensor>& tensors, const Communicator& group, const Stream& stream,
-           std::string tag = "ring pass", std::vector<int> reach = {});
+           const char* tag = "ring pass", std::vector<int> reach = {});
 
   // Read-only views of the current block. They are valid until the next rotate(), after which the memory is overwritten.
   const std::vector<Tensor>& current() const { return blocks_[place_]; }
@@ -50,7 +50,7 @@ class STRETTO_API RingPass {
 
   Communicator group_;
   Stream stream_;
-  std::string tag_;
+  const char* tag_;
   std::vector<int> reach_;
   std::array<Tensor, 2> buffers_;
   std::array<std::vector<Tensor>, 2> blocks_;  // views of buffers_
@@ -89,7 +89,7 @@ class STRETTO_API RingSum {
  public:
   // Uses only the shapes and types of the tensors in `like`; with `dtype`, the sums have that type instead. Does not
   // communicate.
-  RingSum(const std::vector<Tensor>& like, const Communicator& group, const Stream& stream, std::string tag = "ring sum",
+  RingSum(const std::vector<Tensor>& like, const Communicator& group, const Stream& stream, const char* tag = "ring sum",
           std::vector<int> reach = {}, std::optional<DType> dtype = std::nullopt);
 
   // Before finish(), the caller must write this rank's contribution for its own block to these tensors. The initial
@@ -110,7 +110,7 @@ class STRETTO_API RingSum {
  private:
   Communicator group_;
   Stream stream_;
-  std::string tag_;
+  const char* tag_;
   std::vector<Tensor> own_;
   std::array<Tensor, 2> buffers_;   // for contributions: one is being written, one may be in flight
   bool contributes(int hop) const;  // whether a block reaches this rank in that hop, counted from 1

@@ -291,9 +291,9 @@ class TestRun {
   void time(const Buffers& buffers, const Values& values, Contender& contender) const {
     if (!contender.action) return;
     buffers.fill(values);
-    const std::uint64_t since = world_.ledger().next_sequence();
+    const std::uint64_t since = world_.job().ledger().next_sequence();
     contender.action(0, 1);
-    contender.traffic = world_.ledger().traffic(since);
+    contender.traffic = world_.job().ledger().traffic(since);
     contender.action(1, buffers.copies() - 1);  // a short loop would leave some copies without results
     const Timing mine =
         measure(world_, {options_.warmup, options_.iterations, options_.seconds, options_.least_seconds}, contender.action);

@@ -177,7 +177,7 @@ class SelfCalibration {
 
 // A stopped rank holds up others, and these hold up still others: an operation's timeout may name a rank that only waits.
 // The job hears every rank, and fails within two seconds after the timeout with a sentence about the silent one.
-void wait_for_the_jobs_own_sentence(const Job& job) {
+void wait_for_the_jobs_own_sentence(const JobControl& job) {
   const double end = now_seconds() + 3;
   while (now_seconds() < end) {
     job.check();

@@ -102,10 +102,7 @@ const std::vector<int>& Communicator::nodes() const { return group().planner().n
 std::uint64_t Communicator::id() const { return group().membership().id; }
 
 const std::vector<int>& Communicator::job_ranks() const { return group().membership().job_ranks; }
-std::string Communicator::write_flight(const std::string& directory) const {
-  return group().context().write_flight(directory, "the program asked for it");
-}
-Ledger& Communicator::ledger() const { return group().context().ledger(); }
+Job Communicator::job() const { return Job({group_, &group().context()}); }
 
 std::string Communicator::choices() const {
   Group& members = group();
@@ -129,21 +126,6 @@ std::string Communicator::choose_by(const std::string& choices) const {
 }
 
 void Communicator::check_usable() const { group().turns().check_usable(); }
-void Communicator::abort(const std::string& reason) const { group().context().job().abort(reason); }
-void Communicator::check_ranks() const { group().context().job().check(); }
-
-void Communicator::set_timeout(double seconds) const {
-  require(seconds > 0, "A timeout of {} s leaves no time; give more than 0.", seconds);
-  group().context().network().set_timeout(seconds);
-}
-
-double Communicator::timeout() const { return group().context().network().timeout(); }
-
-void Communicator::set_leave_timeout(double seconds) const {
-  require(seconds >= 0, "No rank can wait for {} s; give 0 or more.", seconds);
-  group().context().set_leave_timeout(seconds);
-}
-
 Operation Communicator::prepare(const Call& call, const OperationOptions& options, CallSite site) const {
   group();
   return Operation(prepared(*this, group_, call, options, site, current_device()));

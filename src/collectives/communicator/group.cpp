@@ -93,8 +93,8 @@ void Communicator::Group::join_gpus(const ExchangeBytes& exchange_bytes) {
   planner_.join_gpus(gpu_links_->collectives());
 }
 
-Communicator world_of(std::shared_ptr<Job> job, bool may_pin, const std::string& name) {
-  auto context = std::make_shared<RankContext>(std::move(job), may_pin);
+Communicator world_of(std::shared_ptr<JobControl> job, bool may_pin, const std::string& name) {
+  auto context = std::make_shared<RankContext>(std::move(job), may_pin, name);
   const Membership& members = context->world();
   const auto size = static_cast<int>(members.job_ranks.size());
   return Communicator(Communicator::Group::make(std::move(context), members, size, name));

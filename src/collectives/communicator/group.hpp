@@ -112,6 +112,6 @@ inline std::shared_ptr<Turns> turns_of(const std::shared_ptr<Communicator::Group
 
 // Collective: the communicator of all ranks of the job. If an exchange of the job fails, the job can still shrink. may_pin:
 // see Network.
-Communicator world_of(std::shared_ptr<Job> job, bool may_pin = false, const std::string& name = "world");
+Communicator world_of(std::shared_ptr<JobControl> job, bool may_pin = false, const std::string& name = "world");
 
 }  // namespace stretto

@@ -24,11 +24,10 @@ bool overlap(const void* a, std::int64_t a_bytes, const void* b, std::int64_t b_
 
 }  // namespace
 
-// Excludes calls with counts by rank, with a tag, or with any quantization option (options without a format are refused
-// later).
+// Excludes calls with counts by rank, or with any quantization option (options without a format are refused later).
 bool InlineFastPath::can_serve(const Call& call, const OperationOptions& options) {
   const Quantization& how = options.quantization;
-  return !is_message(call.collective) && call.counts.empty() && call.receive_counts.empty() && options.tag.empty() &&
+  return !is_message(call.collective) && call.counts.empty() && call.receive_counts.empty() &&
          how.format == QuantizedFormat::none && how.result == QuantizedFormat::none &&
          how.rounding == Rounding::nearest_even && !how.only_if_faster && how.errors == nullptr && how.tensor.empty();
 }
@@ -67,23 +66,24 @@ bool InlineFastPath::run(const Call& call, const OperationOptions& options, cons
   }
   if (!turns_.is_idle()) return false;
   if (call.op == ReduceOp::premul_sum) check_factor(call, options.factor);
-  perform(*shape.planned, call, options.factor, site, work);
+  perform(*shape.planned, call, options.factor, {site, options.tag}, work);
   return true;
 }
 
 bool InlineFastPath::run_barrier(const OperationOptions& options, const CallSite& site, Work& work) {
   if (!barrier_.planned || options.method != barrier_.method || !turns_.is_idle()) return false;
-  perform(*barrier_.planned, barrier_.call, 1, site, work);
+  perform(*barrier_.planned, barrier_.call, 1, {site, options.tag}, work);
   return true;
 }
 
 bool InlineFastPath::run(const Operation::State& prepared, Work& work) {
   if (!can_serve(prepared.call, prepared.options) || !turns_.is_idle()) return false;
-  perform(*prepared.planned, prepared.call, prepared.options.factor, prepared.options.site, work);
+  perform(*prepared.planned, prepared.call, prepared.options.factor, {prepared.options.site, prepared.options.tag}, work);
   return true;
 }
 
-void InlineFastPath::perform(const PlannedCall& planned, const Call& call, double factor, const CallSite& site, Work& work) {
+void InlineFastPath::perform(const PlannedCall& planned, const Call& call, double factor, const CallLabel& label,
+                             Work& work) {
   std::uint64_t begin = 0, end = 0;
   Network& network = links_.network();
   Execution execution;
@@ -113,7 +113,7 @@ void InlineFastPath::perform(const PlannedCall& planned, const Call& call, doubl
             [&] { return ledger_.last(1).back().headline(); }, [&] { return ledger_.last_operations(8); },
             [&] {
               note_variant();
-              log_.waits_in(variant->record.get(), site, begin);
+              log_.waits_in(variant->record.get(), label, begin);
               waited = true;
             });
       } catch (...) {
@@ -125,28 +125,28 @@ void InlineFastPath::perform(const PlannedCall& planned, const Call& call, doubl
   } catch (const Error& error) {
     // All ranks have found an invalid argument at the same step, and have stopped there, so the communicator stays usable.
     if (error.code() != ErrorCode::invalid_argument) turns_.give_up();
-    note_failure(*variant->record, site, begin);
+    note_failure(*variant->record, label, begin);
     throw;
   } catch (...) {
     turns_.give_up();
-    note_failure(*variant->record, site, begin);
+    note_failure(*variant->record, label, begin);
     throw;
   }
   if (end == 0) end = ticks();
   if (waited) log_.waits_no_longer();
-  log_.write(variant->record.get(), site, begin, end);
+  log_.write(variant->record.get(), label, begin, end);
   // These two stores must not soon be read by one load: such a load would wait until both have left the store buffer, where
   // they queue behind the post.
   work.was_done(begin, end);
 }
 
 // The error may take the communicator with it, and its log, before another thread reads what this rank was in.
-void InlineFastPath::note_failure(const Record& what, const CallSite& site, std::uint64_t begin) {
+void InlineFastPath::note_failure(const Record& what, const CallLabel& label, std::uint64_t begin) {
   try {
     const std::uint64_t now = ticks();
     const Span span = seconds_of(begin == 0 ? now : begin, now);
     Record record = what;
-    record.site = site;
+    label.enter(record);
     record.times = {span.begin, span.begin, span.end, span.end - span.begin};
     record.failed = true;
     ledger_.enter_failed(std::move(record), log_);

@@ -32,8 +32,8 @@ class InlineFastPath {
  private:
   static bool can_serve(const Call& call, const OperationOptions& options);
   bool run_barrier(const OperationOptions& options, const CallSite& site, Work& work);
-  void perform(const PlannedCall& planned, const Call& call, double factor, const CallSite& site, Work& work);
-  void note_failure(const Record& what, const CallSite& site, std::uint64_t begin);  // begin: ticks, or 0
+  void perform(const PlannedCall& planned, const Call& call, double factor, const CallLabel& label, Work& work);
+  void note_failure(const Record& what, const CallLabel& label, std::uint64_t begin);  // begin: ticks, or 0
 
   Links& links_;
   SharedMemory& shared_;

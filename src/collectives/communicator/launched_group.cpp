@@ -129,7 +129,7 @@ struct LaunchedGroup final : ExecutionListener {
     std::string said = fmt::format("{} of {} B by {} in '{}'", name(record.collective),
                                    static_cast<std::uint64_t>(record.count) * size_of(record.dtype),
                                    to_string(record.method), record.group);
-    if (!first.options.tag.empty()) said += fmt::format(", {}", first.options.tag);
+    if (first.options.tag != nullptr) said += fmt::format(", {}", first.options.tag);
     if (calls.size() > 1) said += fmt::format(", and {} more", calls.size() - 1);
     return said;
   }
@@ -140,8 +140,7 @@ std::uint64_t enter_into_ledger(const PendingCall& call, bool is_first) {
   Record record = *operation.variant().record;
   if (operation.is_to_self()) record.bytes_sent = record.bytes_between_nodes = 0;
   record.stream = call.stream.name();
-  record.tag = operation.options.tag;
-  record.site = operation.options.site;
+  CallLabel{operation.options.site, operation.options.tag}.enter(record);
   record.shares_times = !is_first;
   return operation.group->context().ledger().enter(std::move(record));
 }

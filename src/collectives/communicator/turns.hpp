@@ -14,7 +14,7 @@ namespace stretto {
 class Turns {
  public:
   // job must outlive this object. communicator: its name.
-  Turns(Job& job, std::string communicator) : job_(job), communicator_(std::move(communicator)) {}
+  Turns(JobControl& job, std::string communicator) : job_(job), communicator_(std::move(communicator)) {}
 
   // Whether no operation is in flight or in a stream, so that one may begin in the calling thread.
   bool is_idle() const {
@@ -28,7 +28,7 @@ class Turns {
 
  private:
   friend class Turn;
-  Job& job_;
+  JobControl& job_;
   std::string communicator_;
   std::mutex mutex_;
   std::condition_variable changed_;

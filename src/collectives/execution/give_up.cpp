@@ -14,7 +14,7 @@ namespace {
 constexpr double seconds_to_answer = 1;
 constexpr std::size_t most_asked = 8;
 
-std::string said_by(int rank, const RankAccount& account, bool rank_0_answers, const Job& job) {
+std::string said_by(int rank, const RankAccount& account, bool rank_0_answers, const JobControl& job) {
   if (!account.text.empty()) {
     const std::string waits =
         account.waits_for.empty() ? "" : fmt::format(", and waits for rank {}", fmt::join(account.waits_for, ", "));
@@ -32,7 +32,7 @@ std::string said_by(int rank, const RankAccount& account, bool rank_0_answers, c
 }  // namespace
 
 // A stopped process does not answer; a process that computes does.
-std::string accounts_of(std::vector<int> ranks, Job& job) {
+std::string accounts_of(std::vector<int> ranks, JobControl& job) {
   std::string text;
   std::set<int> asked{job.rank()};
   while (!ranks.empty()) {
@@ -58,7 +58,7 @@ std::string accounts_of(std::vector<int> ranks, Job& job) {
 void give_up(std::vector<int> ranks, Network& network, const std::string& what, const std::string& history) {
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  Job& job = network.job();
+  JobControl& job = network.job();
   const std::string sentence = fmt::format("Rank {} waited {} s for rank {} in {}{}", job.rank(), network.timeout(),
                                            fmt::join(ranks, ", "), what, accounts_of(ranks, job));
   job.report(sentence);

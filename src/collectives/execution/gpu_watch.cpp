@@ -16,7 +16,7 @@ constexpr std::chrono::milliseconds between_looks{100};
 
 }  // namespace
 
-GpuWatch::GpuWatch(Gpu& gpu, Job& job, GpuLinks& links, std::vector<int> others, double timeout,
+GpuWatch::GpuWatch(Gpu& gpu, JobControl& job, GpuLinks& links, std::vector<int> others, double timeout,
                    std::function<void()> on_failure)
     : gpu_(gpu),
       job_(job),

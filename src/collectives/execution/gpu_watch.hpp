@@ -22,7 +22,8 @@ class GpuWatch {
   // others: the other members, as ranks of the job.
   // timeout: seconds from the time at which a work is put into its stream, and again from its beginning on the GPU.
   // on_failure: called once, by the watching thread.
-  GpuWatch(Gpu& gpu, Job& job, GpuLinks& links, std::vector<int> others, double timeout, std::function<void()> on_failure);
+  GpuWatch(Gpu& gpu, JobControl& job, GpuLinks& links, std::vector<int> others, double timeout,
+           std::function<void()> on_failure);
   // Blocks until the GPU has completed the works, which need the links, and watches over them until then.
   ~GpuWatch();
   GpuWatch(const GpuWatch&) = delete;
@@ -45,7 +46,7 @@ class GpuWatch {
   void fail(const std::exception_ptr& why);
 
   Gpu& gpu_;
-  Job& job_;
+  JobControl& job_;
   GpuLinks& links_;
   std::vector<int> others_;
   double timeout_;

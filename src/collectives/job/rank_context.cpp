@@ -22,8 +22,9 @@ std::uint64_t random_number() {
 
 }  // namespace
 
-RankContext::RankContext(std::shared_ptr<Job> job, bool may_pin)
+RankContext::RankContext(std::shared_ptr<JobControl> job, bool may_pin, std::string name)
     : job_(std::move(job)),
+      name_(std::move(name)),
       checks_calls_(number_setting("STRETTO_CHECK") != 0),
       exceptions_at_start_(std::uncaught_exceptions()),
       notice_([this] { job_->abort("an exception ended its work; its own message says which."); }) {

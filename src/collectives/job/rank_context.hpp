@@ -16,16 +16,18 @@
 namespace stretto {
 
 // The state that all communicators of one rank share. It is destroyed with the last of them; the destructor then waits for
-// the other ranks (Job::leave) for at most the leave timeout. If an exception is in flight, it tells the other ranks.
+// the other ranks (JobControl::leave) for at most the leave timeout. If an exception is in flight, it tells the other ranks.
 class RankContext final : private JobObserver {
  public:
   // Collective. A job in which it fails can still shrink.
-  explicit RankContext(std::shared_ptr<Job> job, bool may_pin = false);
+  // name: of the job's first communicator.
+  RankContext(std::shared_ptr<JobControl> job, bool may_pin, std::string name);
   ~RankContext() override;
   RankContext(const RankContext&) = delete;
   RankContext& operator=(const RankContext&) = delete;
 
-  Job& job() { return *job_; }
+  JobControl& job() { return *job_; }
+  const std::string& name() const { return name_; }
   const Membership& world() const { return world_; }  // the members of the first communicator, of all ranks
   Network& network() { return *network_; }
   Ledger& ledger() { return ledger_; }
@@ -44,14 +46,15 @@ class RankContext final : private JobObserver {
   RankAccount account(int rank, const OperationId& wanted) override;
   void trouble(const std::string& sentence) override;
 
-  std::shared_ptr<Job> job_;
+  std::shared_ptr<JobControl> job_;
+  std::string name_;
   std::unique_ptr<Network> network_;
   std::unique_ptr<Selector> selector_;
   Membership world_;
   Ledger ledger_;
   bool checks_calls_;
   OpenCalls open_calls_;
-  std::atomic<double> leave_timeout_ = Job::no_limit;
+  std::atomic<double> leave_timeout_ = JobControl::no_limit;
   int exceptions_at_start_;
   std::uint64_t job_name_ = 0;  // in flight files
   std::atomic<bool> leaves_ = false;

@@ -116,7 +116,7 @@ int run_guarded(int rank, int size, const std::function<Communicator()>& join, c
   } catch (const std::exception& error) {
     sentence = error_sentence(error);
   }
-  if (world && !process.is_child()) world.abort(sentence);
+  if (world && !process.is_child()) world.job().abort(sentence);
   report(rank, size, sentence);
   process.end_child(1);
   return status;
@@ -206,7 +206,7 @@ int run(const Communicator& world, const RankBody& body) {
 void run_threads(int ranks, const RankBody& body) {
   begin_process();
   require(ranks >= 1, "{} ranks cannot be started; give at least 1.", ranks);
-  std::vector<std::unique_ptr<Job>> jobs = make_local_jobs(ranks);
+  std::vector<std::unique_ptr<JobControl>> jobs = make_local_jobs(ranks);
   std::mutex mutex;
   std::exception_ptr first;
   std::exception_ptr echo;  // the consequence of another rank's failure
@@ -224,7 +224,7 @@ void run_threads(int ranks, const RankBody& body) {
       process.end_child(1);
       const auto* known = dynamic_cast<const Error*>(&error);
       const bool heard = known != nullptr && known->code() == ErrorCode::peer_gave_up;
-      if (!heard && world) world.abort(error_sentence(error));
+      if (!heard && world) world.job().abort(error_sentence(error));
       running.end(rank);
       {
         const std::lock_guard lock(mutex);

@@ -51,14 +51,14 @@ std::vector<Record> FastPathLog::take(std::uint64_t& lost) {
   const std::uint64_t first = std::max(taken_.load(), written > size_ ? written - size_ : 0);
   struct TimedCallCopy {
     std::uint64_t begin, end;
-    CallSite site;
+    CallLabel label;
     const Record* record;
   };
   std::vector<TimedCallCopy> lines;
   lines.reserve(written - first);
   for (std::uint64_t number = first; number < written; ++number) {
     const TimedCall& entry = entries_[number % size_];
-    lines.push_back({entry.begin.load(std::memory_order_relaxed), entry.end.load(std::memory_order_relaxed), entry.site(),
+    lines.push_back({entry.begin.load(std::memory_order_relaxed), entry.end.load(std::memory_order_relaxed), entry.label(),
                      entry.record.load(std::memory_order_relaxed)});
   }
   // The writer may have overwritten the oldest entries meanwhile; the entry after its last one may be half written.
@@ -74,7 +74,7 @@ std::vector<Record> FastPathLog::take(std::uint64_t& lost) {
   const TickClock clock;
   for (std::size_t i = skip; i < lines.size(); ++i) {
     records.push_back(*lines[i].record);
-    records.back().site = lines[i].site;
+    lines[i].label.enter(records.back());
     const Span span = clock.seconds_of(lines[i].begin, lines[i].end);
     records.back().times = {span.begin, span.begin, span.end, span.end - span.begin};
   }
@@ -88,7 +88,7 @@ std::optional<Record> FastPathLog::waiting_in() {
   const Record* const record = waiting_in_.record.load(std::memory_order_acquire);
   if (record == nullptr) return {};
   Record waiting = *record;
-  waiting.site = waiting_in_.site();
+  waiting_in_.label().enter(waiting);
   const std::uint64_t begin = waiting_in_.begin.load(std::memory_order_relaxed);
   waiting.times.enqueued = waiting.times.started = seconds_of(begin, begin).begin;
   return waiting;

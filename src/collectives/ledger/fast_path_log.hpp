@@ -10,7 +10,17 @@
 
 namespace stretto {
 
-// The operations that one communicator ran in the calling thread (InlineFastPath), in 40 bytes each. The calling thread, one
+// What a call says about itself, as OperationOptions has it.
+struct CallLabel {
+  CallSite site;
+  const char* tag = nullptr;
+  void enter(Record& record) const {
+    record.site = site;
+    record.tag = tag == nullptr ? "" : tag;
+  }
+};
+
+// The operations that one communicator ran in the calling thread (InlineFastPath), in 48 bytes each. The calling thread, one
 // at a time, writes without a lock or an allocation; the ledger collects the entries when it is queried.
 class FastPathLog {
  public:
@@ -22,21 +32,21 @@ class FastPathLog {
   std::shared_ptr<const Record> keep(Record record);
 
   // begin and end: ticks (device/stream/ticks.hpp).
-  void write(const Record* record, const CallSite& site, std::uint64_t begin, std::uint64_t end) {
+  void write(const Record* record, const CallLabel& label, std::uint64_t begin, std::uint64_t end) {
     // No part of this entry may be seen before all of the last one: a reader allows for one half-written entry.
     std::atomic_thread_fence(std::memory_order_release);
     const std::uint64_t number = written_.load(std::memory_order_relaxed);
     TimedCall& entry = entries_[next_];
     next_ = next_ + 1 == size_ ? 0 : next_ + 1;
-    entry.store(record, site, begin, end);
+    entry.store(record, label, begin, end);
     written_.store(number + 1, std::memory_order_release);
   }
 
   // An operation that has not ended is not in the log. Once its wait for other ranks gets long, its thread says so here,
   // so that another thread can tell what the rank does. The caller must hold the record.
-  void waits_in(const Record* record, const CallSite& site, std::uint64_t begin) {
+  void waits_in(const Record* record, const CallLabel& label, std::uint64_t begin) {
     if (waiting_in_.record.load(std::memory_order_relaxed) == record) return;
-    waiting_in_.store(record, site, begin, 0);
+    waiting_in_.store(record, label, begin, 0);
   }
   void waits_no_longer() { waiting_in_.record.store(nullptr, std::memory_order_release); }
   // That operation, with `started` as its only time; null if there is none.
@@ -52,17 +62,22 @@ class FastPathLog {
   struct TimedCall {
     std::atomic<std::uint64_t> begin = 0, end = 0;
     std::atomic<const char*> file = nullptr;
+    std::atomic<const char*> tag = nullptr;
     std::atomic<int> line = 0;
     std::atomic<const Record*> record = nullptr;
 
-    void store(const Record* what, const CallSite& site, std::uint64_t from, std::uint64_t until) {
+    void store(const Record* what, const CallLabel& label, std::uint64_t from, std::uint64_t until) {
       begin.store(from, std::memory_order_relaxed);
       end.store(until, std::memory_order_relaxed);
-      file.store(site.file, std::memory_order_relaxed);
-      line.store(site.line, std::memory_order_relaxed);
+      file.store(label.site.file, std::memory_order_relaxed);
+      tag.store(label.tag, std::memory_order_relaxed);
+      line.store(label.site.line, std::memory_order_relaxed);
       record.store(what, std::memory_order_release);
     }
-    CallSite site() const { return {file.load(std::memory_order_relaxed), line.load(std::memory_order_relaxed)}; }
+    CallLabel label() const {
+      return {{file.load(std::memory_order_relaxed), line.load(std::memory_order_relaxed)},
+              tag.load(std::memory_order_relaxed)};
+    }
   };
   struct Unmap {
     std::size_t bytes;

@@ -102,7 +102,7 @@ bool on_several_nodes(const std::vector<int>& nodes) { return *std::max_element(
 
 }  // namespace
 
-Selector::Selector(Job& job, const Network& network) : explains_(setting("STRETTO_EXPLAIN") == "1") {
+Selector::Selector(JobControl& job, const Network& network) : explains_(setting("STRETTO_EXPLAIN") == "1") {
   RankSettings mine;
   std::transform(std::begin(common_settings), std::end(common_settings), mine.common.begin(),
                  [](const char* name) { return setting(name); });

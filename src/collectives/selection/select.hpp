@@ -12,7 +12,7 @@ namespace stretto {
 class Selector {
  public:
   // Collective. All ranks take rank 0's tuning. Throws if settings differ that must be the same on all ranks.
-  Selector(Job& job, const Network& network);
+  Selector(JobControl& job, const Network& network);
   // nodes: of the communicator's members. symmetric: whether all their buffers are in memory that all of them reach.
   Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const std::vector<int>& nodes, const Links& links,
                 bool symmetric, bool may_be_plain) const;

@@ -49,7 +49,7 @@ void split(const std::shared_ptr<strettoComm>& comm, int color, int key, stretto
   require(color >= 0 || color == STRETTO_SPLIT_NOCOLOR, "Color {} is negative, and not STRETTO_SPLIT_NOCOLOR.", color);
   require_open(*comm);
   const std::string name = checked_name(config, fmt::format("{}.{}", comm->ranks.name(), color));
-  run_or_collect({&comm->ranks.ledger(), [=] {
+  run_or_collect({&comm->ranks.job().ledger(), [=] {
                     Communicator made = comm->ranks.split(color, key, name);
                     if (made) *part = added(std::move(made), comm->clique);
                   }});
@@ -173,7 +173,7 @@ strettoResult_t strettoCommDestroy(strettoComm_t handle) {
 strettoResult_t strettoCommAbort(strettoComm_t handle) {
   return answer([&] {
     const Comm comm = removed(handle, "strettoCommAbort");
-    comm->ranks.abort(fmt::format("strettoCommAbort was called for '{}'.", comm->ranks.name()));
+    comm->ranks.job().abort(fmt::format("strettoCommAbort was called for '{}'.", comm->ranks.name()));
     collect_ended(*comm, true);
   });
 }

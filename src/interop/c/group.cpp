@@ -57,7 +57,7 @@ void end(Group ended) {
     });
   }
   // All communicators of a rank share one ledger.
-  const auto by_rank = sorted_out(ended.operations, [](const Collected& one) { return &one.comm->ranks.ledger(); });
+  const auto by_rank = sorted_out(ended.operations, [](const Collected& one) { return &one.comm->ranks.job().ledger(); });
   for (const auto& list : by_rank) {
     actions.emplace_back([&list] { start(list); });
   }

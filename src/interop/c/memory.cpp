@@ -123,7 +123,7 @@ strettoResult_t strettoCommWindowRegister(strettoComm_t handle, void* buff, size
             "strettoCommWindowRegister got flags {}; there are STRETTO_WIN_DEFAULT and STRETTO_WIN_COLL_SYMMETRIC.",
             winFlags);
     require_open(*comm);
-    run_or_collect({&comm->ranks.ledger(), [=] { open_window(*comm, buff, size, win); }});
+    run_or_collect({&comm->ranks.job().ledger(), [=] { open_window(*comm, buff, size, win); }});
   }));
 }
 

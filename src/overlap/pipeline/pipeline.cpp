@@ -19,7 +19,7 @@ void give_up(const Communicator& stages, const std::exception& error) {
   const auto* known = dynamic_cast<const Error*>(&error);
   const bool others_know =
       known != nullptr && (known->code() == ErrorCode::peer_lost || known->code() == ErrorCode::peer_gave_up);
-  if (!others_know) stages.abort(error.what());
+  if (!others_know) stages.job().abort(error.what());
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ Trace::Trace(const Communicator& world) : notes_(std::make_unique<TraceNotes>())
   require(kernel_notes == nullptr, "This thread has a trace already; destroy it before another is made.");
   notes_->world = world.duplicate("trace");
   notes_->first = compare_with_rank_0(notes_->world, notes_->clock, now_seconds);
-  notes_->next_operation = world.ledger().next_sequence();
+  notes_->next_operation = world.job().ledger().next_sequence();
   kernel_notes = &notes_->kernels;
 }
 
@@ -77,7 +77,7 @@ Trace::Span Trace::part(std::string name) {
 void Trace::harvest() {
   TraceNotes& notes = *notes_;
   notes.kernels.settle();
-  std::vector<Record> records = notes.world.ledger().records(notes.next_operation);
+  std::vector<Record> records = notes.world.job().ledger().records(notes.next_operation);
   if (records.empty()) return;
   const std::uint64_t oldest = records.front().sequence;
   if (oldest > notes.next_operation) {
@@ -85,7 +85,7 @@ void Trace::harvest() {
         "A trace has lost {} operations of rank {}, #{} to #{}, which the ledger had dropped; raise STRETTO_LEDGER={} or "
         "mark more steps.",
         oldest - notes.next_operation, notes.world.rank(), notes.next_operation, oldest - 1,
-        notes.world.ledger().most_records());
+        notes.world.job().ledger().most_records());
     notes.lost += oldest - notes.next_operation;
     notes.next_operation = oldest;
   }

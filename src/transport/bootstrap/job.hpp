@@ -71,9 +71,9 @@ class Observed {
   JobObserver* observer_ = nullptr;
 };
 
-class Job {
+class JobControl {
  public:
-  virtual ~Job() = default;
+  virtual ~JobControl() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
@@ -105,7 +105,7 @@ class Job {
   static constexpr double no_limit = 1e9;  // seconds
 
   struct Survivors {
-    std::unique_ptr<Job> job;
+    std::unique_ptr<JobControl> job;
     std::vector<int> ranks;  // of its ranks: the rank in the larger job
   };
   // Collective over the ranks that go on, whether the job has failed or not. Returns a job of their own, in the order of
@@ -140,7 +140,7 @@ constexpr std::chrono::milliseconds grace_after_failure{700};
 std::string left_early(double timeout);
 
 // Ranks as threads of this process: `size` handles on one job, which share their state under one mutex.
-std::vector<std::unique_ptr<Job>> make_local_jobs(int size);
+std::vector<std::unique_ptr<JobControl>> make_local_jobs(int size);
 
 // The parameters by which ranks that are processes meet, in a star around rank 0 over TCP. The connections stay open, so
 // that deaths are noticed.
@@ -154,7 +154,7 @@ struct Meeting {
   std::string job;        // the job's name; a rank of a job of another name is turned away
   bool insecure = false;  // ranks may be on several hosts although there is no secret
 };
-std::unique_ptr<Job> join_tcp_job(int rank, int size, const Meeting& meeting);
+std::unique_ptr<JobControl> join_tcp_job(int rank, int size, const Meeting& meeting);
 // Throws Error(invalid_argument) if the job has no secret but needs one; who: the other side, on another host.
 void require_trust(const Meeting& meeting, const std::string& who);
 

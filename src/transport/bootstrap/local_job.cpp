@@ -27,7 +27,7 @@ struct LocalJobState {
   std::vector<bool> left;            // by rank
   std::vector<bool> goes_on, named;  // by rank: has called shrink(); is named as lost there
   bool has_shrunk = false;
-  std::vector<std::unique_ptr<Job>> next;  // by rank of this job; null for those that stay behind
+  std::vector<std::unique_ptr<JobControl>> next;  // by rank of this job; null for those that stay behind
   std::vector<int> survivors;
   std::atomic<bool> any_left = false;
   std::atomic<bool> failed = false;
@@ -35,7 +35,7 @@ struct LocalJobState {
   std::vector<std::shared_ptr<Observed>> observed;  // by rank
 };
 
-class LocalJob : public Job {
+class LocalJob : public JobControl {
  public:
   LocalJob(int rank, int size, std::shared_ptr<LocalJobState> state) : rank_(rank), size_(size), state_(std::move(state)) {
     state_->observed[rank] = observed();
@@ -124,7 +124,7 @@ class LocalJob : public Job {
     state_->changed.wait_for(lock, std::chrono::duration<double>(patience),
                              [&] { return state_->has_shrunk || all_known(); });
     if (!state_->has_shrunk) divide();
-    std::unique_ptr<Job> mine = std::move(state_->next[rank_]);
+    std::unique_ptr<JobControl> mine = std::move(state_->next[rank_]);
     if (!mine) fail(ErrorCode::peer_gave_up, "{}", left_behind(rank_));
     went_on_ = true;
     return {std::move(mine), state_->survivors};
@@ -142,7 +142,7 @@ class LocalJob : public Job {
     for (int rank = 0; rank < size_; ++rank) {
       if (state_->goes_on[rank] && !state_->named[rank] && !state_->left[rank]) survivors.push_back(rank);
     }
-    std::vector<std::unique_ptr<Job>> jobs = make_local_jobs(static_cast<int>(survivors.size()));
+    std::vector<std::unique_ptr<JobControl>> jobs = make_local_jobs(static_cast<int>(survivors.size()));
     state_->next.resize(static_cast<std::size_t>(size_));
     for (std::size_t i = 0; i < jobs.size(); ++i) state_->next[survivors[i]] = std::move(jobs[i]);
     state_->has_shrunk = true;
@@ -174,9 +174,9 @@ std::string left_early(double timeout) {
 
 std::string left_behind(int rank) { return fmt::format("The other ranks have gone on without rank {}.", rank); }
 
-std::vector<std::unique_ptr<Job>> make_local_jobs(int size) {
+std::vector<std::unique_ptr<JobControl>> make_local_jobs(int size) {
   const auto state = std::make_shared<LocalJobState>(size);
-  std::vector<std::unique_ptr<Job>> jobs;
+  std::vector<std::unique_ptr<JobControl>> jobs;
   jobs.reserve(size);
   for (int rank = 0; rank < size; ++rank) jobs.push_back(std::make_unique<LocalJob>(rank, size, state));
   return jobs;

@@ -215,7 +215,7 @@ void TcpJob::announce_if_all_left() {
   changed_.notify_all();
 }
 
-std::unique_ptr<Job> join_tcp_job(int rank, int size, const Meeting& meeting) {
+std::unique_ptr<JobControl> join_tcp_job(int rank, int size, const Meeting& meeting) {
   return std::make_unique<TcpJob>(rank, size, meeting);
 }
 

@@ -20,7 +20,7 @@ namespace stretto {
 
 // A job whose ranks are processes, in a star around rank 0. tcp_job.cpp has the calls of a rank, tcp_job_server.cpp the
 // thread that reads the connections and notices failures, tcp_job_shrink.cpp how a smaller job takes over.
-class TcpJob final : public Job {
+class TcpJob final : public JobControl {
  public:
   TcpJob(int rank, int size, const Meeting& meeting);
   ~TcpJob() override;

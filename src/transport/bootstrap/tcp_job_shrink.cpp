@@ -14,7 +14,7 @@
 
 namespace stretto {
 
-Job::Survivors TcpJob::shrink(const std::vector<int>& lost, double patience) {
+JobControl::Survivors TcpJob::shrink(const std::vector<int>& lost, double patience) {
   require(!has_shrunk_, "{}", went_on);
   const std::vector<std::int32_t> names(lost.begin(), lost.end());
   SmallerJob smaller = rank_ == 0 ? admit_survivors(names, patience) : follow_rank_0(names, patience);
@@ -22,7 +22,7 @@ Job::Survivors TcpJob::shrink(const std::vector<int>& lost, double patience) {
   if (place == smaller.survivors.end()) fail(ErrorCode::peer_gave_up, "{}", left_behind(rank_));
   const auto rank = static_cast<int>(place - smaller.survivors.begin());
   std::vector<int> ranks = smaller.survivors;
-  return {std::unique_ptr<Job>(new TcpJob(*this, std::move(smaller), rank)), std::move(ranks)};
+  return {std::unique_ptr<JobControl>(new TcpJob(*this, std::move(smaller), rank)), std::move(ranks)};
 }
 
 TcpJob::TcpJob(const TcpJob& larger, SmallerJob smaller, int rank)

@@ -14,11 +14,11 @@ namespace stretto {
 namespace {
 
 void ledger_begins_here(const Communicator& world) {
-  if (!world.ledger().records().empty() || world.ledger().next_sequence() != 0)
+  if (!world.job().ledger().records().empty() || world.job().ledger().next_sequence() != 0)
     throw std::runtime_error("There are records.");
   float value = 1;
   world.all_reduce(&value, &value, 1, DType::f32, ReduceOp::sum, Stream::inline_()).wait();
-  const std::vector<Record> records = world.ledger().records();
+  const std::vector<Record> records = world.job().ledger().records();
   if (records.size() != 1 || records[0].number != 1) throw std::runtime_error("The first operation is not the first.");
 }
 

@@ -38,11 +38,11 @@ TEST(TimedCall, EveryPossibleMethodAlikeOnAllRanks) {
 TEST(TimedCall, SlowCallsAreFew) {
   run_threads(2, [&](const Communicator& world) {
     const auto operations = [&](double look_seconds, int least_of_look = 1) {
-      const std::uint64_t before = world.ledger().next_sequence();
+      const std::uint64_t before = world.job().ledger().next_sequence();
       const TimedCall call(world, Collective::all_reduce, 64, false);
       call.time({Algorithm::ring},
                 {.looks = 2, .most_calls = 5, .look_seconds = look_seconds, .least_of_look = least_of_look, .seconds = 0});
-      return world.ledger().next_sequence() - before;
+      return world.job().ledger().next_sequence() - before;
     };
     const auto many = operations(1e9), few = operations(0);
     EXPECT_EQ(many, few + 2 * (5 - 1));

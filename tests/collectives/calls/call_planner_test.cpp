@@ -28,7 +28,7 @@ Algorithm algorithm_of_call(const Communicator& world) {
   std::vector<float> ones(elements, 1);
   world.all_reduce(ones.data(), ones.data(), elements, DType::f32, ReduceOp::sum, Stream::inline_()).wait();
   EXPECT_EQ(ones, std::vector<float>(elements, static_cast<float>(world.size())));
-  return world.ledger().records().back().method.algorithm;
+  return world.job().ledger().records().back().method.algorithm;
 }
 
 void learn_ring(const Communicator& world) {

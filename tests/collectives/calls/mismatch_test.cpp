@@ -142,7 +142,7 @@ TEST(MismatchedCalls, OverUcxAreErrors) {
 // A timeout says how to find calls that do not match.
 TEST(MismatchedCalls, ATimeoutSuggestsTheCheck) {
   run_threads(2, [](const Communicator& world) {
-    world.set_timeout(0.5);
+    world.job().set_timeout(0.5);
     double x = 1;
     if (world.rank() != 0) return;
     const std::string sentence = sentence_of([&] { world.recv(&x, 1, DType::f64, 1, Stream::inline_()).wait(); });

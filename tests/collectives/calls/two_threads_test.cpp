@@ -19,7 +19,7 @@ TEST(TwoThreads, OfOneCommunicatorAreNamed) {
   const auto body = [&](const Communicator& world) {
     if (world.rank() == 1) {
       while (true) {
-        world.check_ranks();  // throws when rank 0 has given up
+        world.job().check_ranks();  // throws when rank 0 has given up
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
     }

@@ -431,7 +431,7 @@ TEST(Errors, ATimeoutNamesTheRankThatIsMissing) {
   const std::string said = sentence_of(ErrorCode::timeout, [] {
     run_threads(3, [](const Communicator& world) {
       world.barrier(Stream::inline_()).wait();
-      world.set_timeout(world.rank() == 1 ? 600 : 0.2);
+      world.job().set_timeout(world.rank() == 1 ? 600 : 0.2);
       if (world.rank() == 1) return wait_until_others_fail(world);
       const Tensor x = Tensor::zeros({1}, DType::f32);
       world.reduce(x.raw(), x.raw(), 1, DType::f32, ReduceOp::sum, 0, Stream::inline_(), {.tag = "late"}).wait();

@@ -121,12 +121,12 @@ TEST(OperationGroup, CountsItsTimeOnce) {
   run_threads(2, [](const Communicator& world) {
     const Tensor x = Tensor::zeros({1 << 16}, DType::f32);
     const Tensor y = Tensor::zeros({1 << 16}, DType::f32);
-    const std::uint64_t since = world.ledger().next_sequence();
+    const std::uint64_t since = world.job().ledger().next_sequence();
     world.send_recv(x.raw(), x.size(), 1 - world.rank(), y.raw(), y.size(), 1 - world.rank(), DType::f32, Stream::inline_())
         .wait();
-    const auto records = world.ledger().records(since);
+    const auto records = world.job().ledger().records(since);
     ASSERT_EQ(records.size(), 2U);
-    const Traffic traffic = world.ledger().traffic(since);
+    const Traffic traffic = world.job().ledger().traffic(since);
     EXPECT_DOUBLE_EQ(traffic.busy_seconds, records[0].times.done - records[0].times.started);
     EXPECT_EQ(traffic.bytes_sent, 4U << 16);
   });

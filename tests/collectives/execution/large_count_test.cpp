@@ -84,12 +84,12 @@ TEST(LargeCounts, ReachTheElementsBeyond31Bits) {
     if (all_tests()) algorithms.push_back(Algorithm::two_shot);
     if (!all_tests()) algorithms = {Algorithm::ring};
     for (const Algorithm algorithm : algorithms) {
-      const std::uint64_t since = world.ledger().next_sequence();
+      const std::uint64_t since = world.job().ledger().next_sequence();
       std::ignore = world.all_reduce(vector.data(), vector.data(), element_count, DType::u8, ReduceOp::sum, inline_stream,
                                      {.method = algorithm});
       EXPECT_EQ(vector.fault(times, times), "") << name(algorithm) << " on rank " << rank;
       times *= 2;  // each sum starts from the result of the one before
-      const Record record = world.ledger().records(since).at(0);
+      const Record record = world.job().ledger().records(since).at(0);
       const std::int64_t formula = formulas::all_reduce(record.method.algorithm, 2, element_count);
       EXPECT_NEAR(static_cast<double>(record.bytes_sent), static_cast<double>(formula) / 2, 1) << record.to_string();
     }

@@ -213,13 +213,13 @@ TEST(Quantized, MayBeLeftToTheCostModel) {
     options.quantization.only_if_faster = true;
     options.quantization.errors = &errors;
     options.quantization.tensor = "x";
-    const std::uint64_t since = world.ledger().next_sequence();
+    const std::uint64_t since = world.job().ledger().next_sequence();
     const Tensor x = gaussian(4, DType::f32, world.rank());  // four elements need a whole record, which is never faster
     const Tensor y = x.clone();
     std::ignore = world.all_reduce(x, ReduceOp::sum, calling_thread(), options);
     std::ignore = world.all_reduce(y, ReduceOp::sum, calling_thread());
     EXPECT_TRUE(same_bits(x, y));
-    EXPECT_EQ(world.ledger().records(since).front().quantized, QuantizedFormat::none);
+    EXPECT_EQ(world.job().ledger().records(since).front().quantized, QuantizedFormat::none);
     EXPECT_TRUE(errors.entries().empty());
   });
 }

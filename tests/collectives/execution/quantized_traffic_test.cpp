@@ -15,7 +15,7 @@ using quantized_calls::formats;
 using quantized_calls::quantized_as;
 
 std::int64_t sent(const Communicator& world, std::uint64_t since) {
-  return static_cast<std::int64_t>(world.ledger().traffic(since).bytes_sent);
+  return static_cast<std::int64_t>(world.job().ledger().traffic(since).bytes_sent);
 }
 
 TEST(Quantized, TheLedgerSaysTheBytesOfTheFormula) {
@@ -25,21 +25,21 @@ TEST(Quantized, TheLedgerSaysTheBytesOfTheFormula) {
       const Tensor small = Tensor::zeros({3000}, DType::bf16);
       for (const QuantizedFormat format : formats) {
         const std::int64_t others = size - 1;
-        std::uint64_t since = world.ledger().next_sequence();
+        std::uint64_t since = world.job().ledger().next_sequence();
         std::ignore = world.all_gather(small.raw(), big.raw(), 1000, DType::bf16, calling_thread(),
                                        quantized_as(format, Algorithm::direct));
         EXPECT_EQ(sent(world, since), others * packed_bytes(format, 1000)) << name(format);
-        since = world.ledger().next_sequence();
+        since = world.job().ledger().next_sequence();
         std::ignore = world.reduce_scatter(big.raw(), small.raw(), 1000, DType::bf16, ReduceOp::sum, calling_thread(),
                                            quantized_as(format, Algorithm::direct));
         EXPECT_EQ(sent(world, since), others * packed_bytes(format, 1000)) << name(format);
-        since = world.ledger().next_sequence();
+        since = world.job().ledger().next_sequence();
         OperationOptions options = quantized_as(format, Algorithm::two_shot);
         options.quantization.result = QuantizedFormat::int8;
         std::ignore =
             world.all_reduce(big.raw(), big.raw(), 1024L * size, DType::bf16, ReduceOp::sum, calling_thread(), options);
         EXPECT_EQ(sent(world, since), others * (packed_bytes(format, 1024) + packed_bytes(QuantizedFormat::int8, 1024)));
-        const Record record = world.ledger().records(since).front();
+        const Record record = world.job().ledger().records(since).front();
         EXPECT_EQ(record.quantized, format);
         EXPECT_EQ(record.bytes_between_nodes, 0U);
         EXPECT_THAT(record.to_string(), testing::HasSubstr(name(format)));
@@ -59,22 +59,22 @@ TEST(Quantized, TheLedgerSaysWhatGoesBetweenNodes) {
     const Tensor big = Tensor::zeros({6 * 2048}, DType::f32);
     const Tensor small = Tensor::zeros({2048}, DType::f32);
     const auto expect = [&](std::uint64_t since, std::int64_t inside, std::int64_t between) {
-      const Record record = world.ledger().records(since).front();
+      const Record record = world.job().ledger().records(since).front();
       EXPECT_EQ(record.bytes_sent, static_cast<std::uint64_t>(inside + between)) << record.to_string();
       EXPECT_EQ(record.bytes_between_nodes, static_cast<std::uint64_t>(between)) << record.to_string();
     };
     for (const QuantizedFormat format : formats) {
       const std::int64_t share = packed_bytes(format, 2048);
-      std::uint64_t since = world.ledger().next_sequence();
+      std::uint64_t since = world.job().ledger().next_sequence();
       std::ignore =
           world.all_gather(small.raw(), big.raw(), 2048, DType::f32, calling_thread(), quantized_as(format, method));
       expect(since, (ranks - 1) * nodes * share, (nodes - 1) * share);
-      since = world.ledger().next_sequence();
+      since = world.job().ledger().next_sequence();
       std::ignore = world.reduce_scatter(big.raw(), small.raw(), 2048, DType::f32, ReduceOp::sum, calling_thread(),
                                          quantized_as(format, method));
       expect(since, (ranks - 1) * nodes * share, (nodes - 1) * share);
     }
-    const std::uint64_t since = world.ledger().next_sequence();  // the same without quantization
+    const std::uint64_t since = world.job().ledger().next_sequence();  // the same without quantization
     std::ignore = world.all_gather(small.raw(), big.raw(), 2048, DType::f32, calling_thread(), {.method = plain});
     expect(since, (ranks - 1) * nodes * 8192, (nodes - 1) * 8192);
   });

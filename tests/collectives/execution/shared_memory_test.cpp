@@ -41,7 +41,7 @@ void require_all(const float* data, std::int64_t count, float value, const char*
 
 // The algorithm of the last operation; requires that all ranks used the same one.
 Algorithm last_algorithm(const Communicator& world) {
-  const auto mine = static_cast<std::int32_t>(world.ledger().records().back().method.algorithm);
+  const auto mine = static_cast<std::int32_t>(world.job().ledger().records().back().method.algorithm);
   std::vector<std::int32_t> all(world.size());
   std::ignore = world.all_gather(&mine, all.data(), 1, DType::i32, here);
   for (const std::int32_t other : all)
@@ -226,7 +226,7 @@ TEST(AnyMemory, IsNotTouchedAfterARankHasGivenUp) {
                              std::thread trouble([&] {
                                if (world.rank() != 0) return;
                                std::this_thread::sleep_for(std::chrono::milliseconds(30));
-                               world.abort("enough");
+                               world.job().abort("enough");
                              });
                              try {
                                while (true) {
@@ -260,7 +260,7 @@ TEST(InlineFastPath, ABarrierGoesByTheMethodThatIsAskedFor) {
   run_threads(2, [](const Communicator& world) {
     for (const Algorithm algorithm : {Algorithm::packet, Algorithm::recursive_doubling, Algorithm::packet}) {
       std::ignore = world.start({Collective::barrier}, here, {.method = algorithm});
-      EXPECT_EQ(world.ledger().records().back().method.algorithm, algorithm);
+      EXPECT_EQ(world.job().ledger().records().back().method.algorithm, algorithm);
     }
   });
 }
@@ -371,11 +371,11 @@ TEST(InlineFastPath, IsInTheLedgerWithItsTimes) {
   run_threads(2, [](const Communicator& world) {
     float x = 1;
     const double before = now_seconds();
-    const std::uint64_t since = world.ledger().next_sequence();
+    const std::uint64_t since = world.job().ledger().next_sequence();
     Work work;
     for (int i = 0; i < 10; ++i) work = world.all_reduce(&x, &x, 1, DType::f32, ReduceOp::sum, here);
     const double after = now_seconds();
-    const std::vector<Record> records = world.ledger().records(since);
+    const std::vector<Record> records = world.job().ledger().records(since);
     ASSERT_EQ(records.size(), 10U);
     for (std::size_t i = 0; i < records.size(); ++i) {
       EXPECT_EQ(records[i].sequence, since + i);
@@ -398,7 +398,7 @@ TEST(InlineFastPath, IsInTheLedgerWithItsTimes) {
 TEST(InlineFastPath, KeepsTheOrderOfTheLedger) {
   run_threads(2, [](const Communicator& world) {
     const Communicator other = world.duplicate("other");
-    const std::uint64_t since = world.ledger().next_sequence();
+    const std::uint64_t since = world.job().ledger().next_sequence();
     float x = 1;
     for (int i = 0; i < 5; ++i) {
       std::ignore = world.all_reduce(&x, &x, 1, DType::f32, ReduceOp::max, here);
@@ -406,7 +406,7 @@ TEST(InlineFastPath, KeepsTheOrderOfTheLedger) {
       std::ignore = world.all_reduce(&x, &x, 1, DType::f32, ReduceOp::max, here, {.tag = "named"});
     }
     std::string order;
-    for (const Record& record : world.ledger().records(since)) {
+    for (const Record& record : world.job().ledger().records(since)) {
       order += record.group == "other" ? 'o' : record.tag == "named" ? 'n' : 'w';
     }
     EXPECT_EQ(order, "wonwonwonwonwon");

@@ -204,7 +204,7 @@ TEST_P(InAStream, TheLedgerKnowsWhenTheGpuDidIt) {
   ranks_.run(std::min(2, ranks_.most_ranks()), [](const Communicator& world) {
     const Tensor x = Tensor::zeros({1000}, DType::f32);
     world.all_reduce(x, ReduceOp::sum, Stream("communication"), {.method = Algorithm::ring, .tag = "here"}).wait();
-    const Record record = world.ledger().records().back();
+    const Record record = world.job().ledger().records().back();
     EXPECT_EQ(record.tag, "here");
     EXPECT_EQ(record.bytes_sent, world.size() == 1 ? 0 : 4000);
     EXPECT_GE(record.times.done, record.times.started);

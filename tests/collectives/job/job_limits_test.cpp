@@ -22,7 +22,7 @@ TEST(JobLimits, ATimeoutThatWasSetLater) {
   const std::string said = sentence_of(ErrorCode::timeout, [] {
     run_threads(2, [](const Communicator& world) {
       world.barrier(Stream::inline_()).wait();
-      world.set_timeout(0.2);
+      world.job().set_timeout(0.2);
       if (world.rank() == 0) pause(0.6);
       world.barrier(Stream::inline_()).wait();
     });
@@ -32,15 +32,15 @@ TEST(JobLimits, ATimeoutThatWasSetLater) {
 
 TEST(JobLimits, NoTimeOrLessIsRefused) {
   run_threads(1, [](const Communicator& world) {
-    EXPECT_THAT(sentence_of(ErrorCode::invalid_argument, [&] { world.set_timeout(0); }), HasSubstr("0 s"));
-    EXPECT_THAT(sentence_of(ErrorCode::invalid_argument, [&] { world.set_leave_timeout(-1); }), HasSubstr("-1 s"));
+    EXPECT_THAT(sentence_of(ErrorCode::invalid_argument, [&] { world.job().set_timeout(0); }), HasSubstr("0 s"));
+    EXPECT_THAT(sentence_of(ErrorCode::invalid_argument, [&] { world.job().set_leave_timeout(-1); }), HasSubstr("-1 s"));
   });
 }
 
 // One rank leaves the job; the other stays and must learn of it.
 void leave_early(Communicator& world, bool leaves) {
-  world.set_leave_timeout(0.1);
-  world.check_ranks();
+  world.job().set_leave_timeout(0.1);
+  world.job().check_ranks();
   world.barrier(Stream::inline_()).wait();
   if (leaves) {
     world = {};
@@ -48,7 +48,7 @@ void leave_early(Communicator& world, bool leaves) {
   }
   const std::string said = sentence_of(ErrorCode::peer_gave_up, [&] { world.barrier(Stream::inline_()).wait(); });
   EXPECT_THAT(said, HasSubstr("it has left the job"));
-  EXPECT_EQ(sentence_of(ErrorCode::peer_gave_up, [&] { world.check_ranks(); }), said);
+  EXPECT_EQ(sentence_of(ErrorCode::peer_gave_up, [&] { world.job().check_ranks(); }), said);
 }
 
 TEST(JobLimits, WhoStaysLearnsThatAnotherHasLeft) {
@@ -83,7 +83,7 @@ TEST(JobLimits, WhoWaitsForARankThatHasReturnedIsTold) {
 // The streams of a body that throws wait for ranks that will never come, and those for this rank.
 TEST(JobLimits, ABodyThatThrowsTellsTheOthersBeforeItsStreamsAreDone) {
   const auto body = [](const Communicator& world) {
-    world.set_timeout(30);
+    world.job().set_timeout(30);
     const Communicator other = world.duplicate("other");
     double sum = 1;
     const Stream stream("never done");

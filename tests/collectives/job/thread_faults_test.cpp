@@ -42,7 +42,7 @@ const std::vector<ThreadFault> faults = {
 std::string error_of_a_job(const ThreadFault& fault, int victim, bool in_a_stream) {
   std::atomic<int> ended = 0;
   const auto body = [&](const Communicator& world) {
-    world.set_timeout(0.5);
+    world.job().set_timeout(0.5);
     world.barrier(Stream::inline_()).wait();
     if (world.rank() == victim) return fault.happens(world, ended);
     struct Ends {
@@ -73,7 +73,7 @@ TEST(ThreadFaults, AThreadThatNeverReturnsIsReported) {
   testing::internal::CaptureStderr();
   sentence_of(ErrorCode::timeout, [] {
     run_threads(3, [](const Communicator& world) {
-      world.set_timeout(0.2);
+      world.job().set_timeout(0.2);
       if (world.rank() == 2) {
         std::this_thread::sleep_for(std::chrono::seconds(4));
         return;

@@ -30,7 +30,7 @@ std::string here(int line) { return fmt::format("ledger/flight_test.cpp:{}", lin
 
 TEST(FlightRecorder, NumbersOperationsInTheirCommunicatorAndKnowsTheirCallSites) {
   run_threads(3, [](const Communicator& world) {
-    const std::uint64_t since = world.ledger().next_sequence();
+    const std::uint64_t since = world.job().ledger().next_sequence();
     const Communicator other = world.duplicate("other");
     const Stream stream("comm");
     float x[4] = {};
@@ -49,7 +49,7 @@ TEST(FlightRecorder, NumbersOperationsInTheirCommunicatorAndKnowsTheirCallSites)
     }
     messages.end().wait();
     std::vector<std::string> said;
-    for (const Record& record : world.ledger().records(since)) {
+    for (const Record& record : world.job().ledger().records(since)) {
       said.push_back(fmt::format("{} {} {}", record.group, name(record.collective), record.number));
       if (record.tag == "split" || record.root >= 0) continue;
       EXPECT_EQ(record.site.to_string(), here(lines.front()));
@@ -68,10 +68,10 @@ TEST(FlightRecorder, TheCallSiteIsThatOfTheCallWhereverItsOptionsComeFrom) {
     float x = 0;
     for (const Stream& stream : {Stream::inline_(), Stream("comm")}) {
       world.all_reduce(&x, &x, 1, DType::f32, ReduceOp::sum, stream, options).wait();
-      EXPECT_EQ(world.ledger().last(1).back().site.to_string(), here(__LINE__ - 1));
+      EXPECT_EQ(world.job().ledger().last(1).back().site.to_string(), here(__LINE__ - 1));
       options.site = {"/home/user/model.cpp", 7};
       world.all_reduce(&x, &x, 1, DType::f32, ReduceOp::sum, stream, options).wait();
-      EXPECT_EQ(world.ledger().last(1).back().site.to_string(), "user/model.cpp:7");
+      EXPECT_EQ(world.job().ledger().last(1).back().site.to_string(), "user/model.cpp:7");
       options.site = {};
     }
   });
@@ -94,7 +94,7 @@ std::string sentence_of_a_wait(const std::function<void(const Communicator&)>& m
     run_threads(3, [&](const Communicator& world) {
       double x = 0;
       std::ignore = world.all_reduce(&x, &x, 1, DType::f64, ReduceOp::sum, stream.is_inline() ? stream : Stream("comm"));
-      world.set_timeout(world.rank() == 2 ? 600 : 1);  // rank 2 must still be where it is when the others ask
+      world.job().set_timeout(world.rank() == 2 ? 600 : 1);  // rank 2 must still be where it is when the others ask
       if (world.rank() != 2) {
         world
             .all_reduce(&x, &x, 1, DType::f64, ReduceOp::sum, stream.is_inline() ? stream : Stream("comm"),
@@ -136,7 +136,7 @@ TEST(FlightRecorder, ATimeoutFollowsRanksThatWaitToTheOneThatHoldsThemUp) {
       float x = 0;
       world.barrier(Stream::inline_()).wait();
       if (world.rank() == 3) return wait_until_others_fail(world);
-      world.set_timeout(world.rank() == 0 ? 3 : 600);  // the others have waited long when rank 0 asks
+      world.job().set_timeout(world.rank() == 0 ? 3 : 600);  // the others have waited long when rank 0 asks
       world.recv(&x, 1, DType::f32, world.rank() + 1, Stream::inline_()).wait();
     });
   });
@@ -204,11 +204,11 @@ TEST(FlightRecorder, KnowsTheOperationThatFailedWhenItsCommunicatorIsGone) {
       line = __LINE__ + 1;
       other.barrier(Stream::inline_()).wait();
     } catch (const Error&) {
-      const Record last = world.ledger().last(1).back();
+      const Record last = world.job().ledger().last(1).back();
       EXPECT_EQ(last.headline(), fmt::format("barrier #4 of 'other' (1 f32, at {})", here(line)));
       EXPECT_TRUE(last.failed);
       EXPECT_GT(last.times.started, 0);
-      EXPECT_EQ(world.ledger().records().back().sequence, last.sequence);
+      EXPECT_EQ(world.job().ledger().records().back().sequence, last.sequence);
       has_failed = true;
     }
   };
@@ -221,7 +221,7 @@ TEST(FlightRecorder, IsAskedForByTheProgramOrBySignal) {
   const Variable there("STRETTO_FLIGHT_DIR", directory.path());
   run_threads(2, [&](const Communicator& world) {
     world.barrier(Stream::inline_()).wait();
-    const std::filesystem::path path = world.write_flight(directory / "asked");
+    const std::filesystem::path path = world.job().write_flight(directory / "asked");
     EXPECT_EQ(nlohmann::json::parse(std::ifstream(path))["operations"].size(), 1U);
     world.barrier(Stream::inline_()).wait();
     if (world.rank() == 0) {
@@ -235,7 +235,7 @@ TEST(FlightRecorder, IsAskedForByTheProgramOrBySignal) {
 }
 
 TEST(FlightRecorder, ADirectoryThatCannotBeMadeIsAnError) {
-  run_threads(1, [](const Communicator& world) { EXPECT_THROW(world.write_flight("/dev/null/flights"), Error); });
+  run_threads(1, [](const Communicator& world) { EXPECT_THROW(world.job().write_flight("/dev/null/flights"), Error); });
 }
 
 }  // namespace

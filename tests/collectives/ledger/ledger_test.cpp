@@ -12,7 +12,7 @@ TEST(Ledger, RecordsEveryOperationWithTheBytesOfItsFormula) {
     run_threads(size, [&](const Communicator& world) {
       const std::int64_t count = 24L * size;
       const Tensor x = Tensor::zeros({count}, DType::f32);
-      const std::uint64_t since = world.ledger().next_sequence();
+      const std::uint64_t since = world.job().ledger().next_sequence();
       const Stream stream("comm");
       const Work work = world.all_reduce(x, ReduceOp::sum, stream, {.method = Algorithm::ring, .tag = "gradients"});
       work.wait();
@@ -20,7 +20,7 @@ TEST(Ledger, RecordsEveryOperationWithTheBytesOfItsFormula) {
           .all_gather(x.raw(), Tensor({count * size}, DType::f32).raw(), count, DType::f32, Stream::inline_(),
                       {.method = Algorithm::recursive_halving_doubling})
           .wait();
-      const auto records = world.ledger().records(since);
+      const auto records = world.job().ledger().records(since);
       ASSERT_EQ(records.size(), 2U);
       EXPECT_EQ(records[0].bytes_sent, 2U * (size - 1) * count * 4 / size);
       EXPECT_EQ(records[0].stream, "comm");
@@ -31,7 +31,7 @@ TEST(Ledger, RecordsEveryOperationWithTheBytesOfItsFormula) {
       EXPECT_GE(records[0].times.started, records[0].times.enqueued);
       EXPECT_EQ(records[1].bytes_sent, 4U * (size - 1) * count);
       EXPECT_DOUBLE_EQ(records[1].times.waited, records[1].times.done - records[1].times.started);  // inline hides nothing
-      const Traffic sum = world.ledger().traffic(since);
+      const Traffic sum = world.job().ledger().traffic(since);
       EXPECT_EQ(sum.operations, 2U);
       EXPECT_EQ(sum.bytes_sent, records[0].bytes_sent + records[1].bytes_sent);
     });

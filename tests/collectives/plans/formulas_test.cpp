@@ -214,10 +214,10 @@ std::vector<Ledgers> ledgers_of(const std::vector<Problem>& problems, const Plan
         OperationOptions options;
         options.method = method;
         options.factor = problem.factor(world.rank());
-        const std::uint64_t since = world.ledger().next_sequence();
+        const std::uint64_t since = world.job().ledger().next_sequence();
         const Operation operation = world.prepare(buffers.call(), options);
         operation.start(Stream::inline_()).wait();
-        const auto records = world.ledger().records(since);
+        const auto records = world.job().ledger().records(since);
         ASSERT_EQ(records.size(), 1U);
         ledgers[i][static_cast<std::size_t>(world.rank())].push_back({operation.method(), records.front()});
       }
@@ -326,18 +326,18 @@ TEST(FormulasOf, BarriersAndMessagesAreTheBytesInTheLedger) {
     std::atomic<Algorithm> barrier_by = Algorithm::automatic;
     std::atomic<std::int64_t> messages = 0;
     run_threads(size, [&](const Communicator& world) {
-      const std::uint64_t since = world.ledger().next_sequence();
+      const std::uint64_t since = world.job().ledger().next_sequence();
       world.barrier(Stream::inline_()).wait();
-      const std::uint64_t behind = world.ledger().next_sequence();
-      barrier += static_cast<std::int64_t>(world.ledger().traffic(since).bytes_sent);
-      barrier_by = world.ledger().records(since).front().method.algorithm;
+      const std::uint64_t behind = world.job().ledger().next_sequence();
+      barrier += static_cast<std::int64_t>(world.job().ledger().traffic(since).bytes_sent);
+      barrier_by = world.job().ledger().records(since).front().method.algorithm;
       if (size == 1) return;
       const std::vector<std::byte> out(100);
       std::vector<std::byte> in(100);
       const int next = (world.rank() + 1) % size;
       world.send_recv(out.data(), 50, next, in.data(), 50, (world.rank() + size - 1) % size, DType::bf16, Stream::inline_())
           .wait();
-      for (const Record& record : world.ledger().records(behind)) {
+      for (const Record& record : world.job().ledger().records(behind)) {
         PlanRequest request{record.collective, record.method, world.rank(), size, record.count, next};
         EXPECT_EQ(record.bytes_sent, 2U * formulas::elements_sent(request)) << record.to_string();
         messages += static_cast<std::int64_t>(record.bytes_sent);

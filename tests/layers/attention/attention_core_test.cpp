@@ -18,7 +18,7 @@ constexpr std::int64_t all_tokens = 48, batch_size = 2, head_count = 4, width_of
 
 std::uint64_t bytes_with_tag(const Communicator& world, std::uint64_t first, const std::string& tag) {
   std::uint64_t bytes = 0;
-  for (const Record& record : world.ledger().records(first)) {
+  for (const Record& record : world.job().ledger().records(first)) {
     if (record.tag == tag) bytes += record.bytes_sent;
   }
   return bytes;
@@ -35,10 +35,10 @@ RingBytes ring_bytes(int ranks, SequenceLayout layout, const std::string& mask, 
     const std::int64_t rows = all_tokens / ranks;
     const Tensor qkv = Tensor::zeros({batch_size * rows, 3 * head_count * width_of_head}, dtype);
     AttentionCore::Saved saved;
-    std::uint64_t first = world.ledger().next_sequence();
+    std::uint64_t first = world.job().ledger().next_sequence();
     const Tensor attended = core.forward({batch_size, rows, head_count, width_of_head}, qkv, saved);
     forward += bytes_with_tag(world, first, "keys and values");
-    first = world.ledger().next_sequence();
+    first = world.job().ledger().next_sequence();
     core.backward(attended, saved);
     again += bytes_with_tag(world, first, "keys and values");
     sums += bytes_with_tag(world, first, "gradients of keys and values");
@@ -149,12 +149,12 @@ TEST(UlyssesAttention, SendsWhatTheFormulaSays) {
         const auto expected =
             static_cast<std::uint64_t>(4 * batch_size * rows * head_count * width_of_head * (ranks - 1) / ranks) *
             size_of(dtype);
-        std::uint64_t first = world.ledger().next_sequence();
+        std::uint64_t first = world.job().ledger().next_sequence();
         const Tensor attended = core.forward({batch_size, rows, head_count, width_of_head}, qkv, saved);
-        EXPECT_EQ(world.ledger().traffic(first).bytes_sent, expected);
-        first = world.ledger().next_sequence();
+        EXPECT_EQ(world.job().ledger().traffic(first).bytes_sent, expected);
+        first = world.job().ledger().next_sequence();
         EXPECT_EQ(core.backward(attended, saved).shape(), qkv.shape());
-        EXPECT_EQ(world.ledger().traffic(first).bytes_sent, expected);
+        EXPECT_EQ(world.job().ledger().traffic(first).bytes_sent, expected);
       });
     }
   }

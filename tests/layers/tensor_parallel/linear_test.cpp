@@ -184,19 +184,19 @@ TEST(RowParallelLinear, SumsRowsWhileItComputesOthers) {
                            random_tensor({rows, width}, DType::f32, 7), use);
     };
     const auto on = [&](const std::string& stream, std::uint64_t since) {
-      return std::ranges::count_if(world.ledger().records(since),
+      return std::ranges::count_if(world.job().ledger().records(since),
                                    [&](const Record& record) { return record.stream == stream; });
     };
-    std::uint64_t since = world.ledger().next_sequence();
+    std::uint64_t since = world.job().ledger().next_sequence();
     const Tensor overlapped = forward(Stream("tp"), 2048);
     EXPECT_GE(on("tp", since), 1);
     EXPECT_EQ(on("inline", since), 1);  // the last chunk has no computation beside it
     const auto chunks = on("tp", since) + 1;
-    since = world.ledger().next_sequence();
+    since = world.job().ledger().next_sequence();
     const Tensor plain = forward(Stream::inline_(), 2048);
     EXPECT_EQ(on("inline", since), chunks);
     EXPECT_EQ(values(overlapped), values(plain));
-    since = world.ledger().next_sequence();
+    since = world.job().ledger().next_sequence();
     forward(Stream("tp"), 16);
     EXPECT_EQ(on("tp", since), 0);  // too few rows to be cut
   });

@@ -109,9 +109,9 @@ TEST(Pipeline, SendsAsManyMessagesAsTheFormulaSays) {
     run_threads(3, [&](const Communicator& world) {
       Pipeline pipeline(world, schedule, {});
       ToyStage stage(schedule, world.rank());
-      const std::uint64_t first = world.ledger().next_sequence();
+      const std::uint64_t first = world.job().ledger().next_sequence();
       pipeline.run(stage, ToyStage::message(), DType::f64);
-      for (const Record& record : world.ledger().records(first)) {
+      for (const Record& record : world.job().ledger().records(first)) {
         if (record.collective == Collective::send) bytes += record.bytes_sent;
       }
     });
@@ -132,9 +132,9 @@ TEST(Pipeline, ScattersMessagesBetweenNodes) {
     const Communicator stages = world.split(world.rank() % 2, world.rank(), "pp");
     Pipeline pipeline(stages, schedule, {.tensor = tensor});
     ToyStage stage(schedule, stage_number);
-    const std::uint64_t first = world.ledger().next_sequence();
+    const std::uint64_t first = world.job().ledger().next_sequence();
     pipeline.run(stage, ToyStage::message(), DType::f64);
-    const Traffic traffic = world.ledger().traffic(first);
+    const Traffic traffic = world.job().ledger().traffic(first);
     const std::uint64_t rows = tensor.rank() == 0 ? 2 : 1;
     EXPECT_EQ(traffic.bytes_between_nodes, 4 * rows * 5 * 8);
     EXPECT_EQ(stage.weights().at(stage_number), expected.weights.at(stage_number));

@@ -60,14 +60,14 @@ TEST(Records, SayBetweenWhomBytesMove) {
   run_threads(3, [](const Communicator& world) {
     const Communicator turned = world.split(0, -world.rank(), "turned");
     EXPECT_THAT(turned.job_ranks(), ElementsAre(2, 1, 0));
-    const std::uint64_t first = world.ledger().next_sequence();
+    const std::uint64_t first = world.job().ledger().next_sequence();
     const Tensor data = Tensor::zeros({300}, DType::f32);
     const OperationOptions ring{.method = Algorithm::ring};
     world.all_reduce(data, ReduceOp::sum, Stream::inline_(), ring).wait();
     turned.all_reduce(data, ReduceOp::sum, Stream::inline_(), ring).wait();
     if (world.rank() == 0) world.send(data.raw(), 10, DType::f32, 2, Stream::inline_()).wait();
     if (world.rank() == 2) world.recv(data.raw(), 10, DType::f32, 0, Stream::inline_()).wait();
-    const std::vector<Record> records = world.ledger().records(first);
+    const std::vector<Record> records = world.job().ledger().records(first);
     const int next = (world.rank() + 1) % 3;
     const int previous = (world.rank() + 2) % 3;
     EXPECT_THAT(records.at(0).partners->sends_to, ElementsAre(next));
@@ -107,9 +107,9 @@ TEST(Trace, SaysWhatEveryRankDid) {
   run_threads(3, [&](const Communicator& world) {
     Trace trace(world);
     const Stream stream("dp");
-    const std::uint64_t first = world.ledger().next_sequence();
+    const std::uint64_t first = world.job().ledger().next_sequence();
     some_steps(world, trace, stream);
-    bytes[world.rank()] = world.ledger().traffic(first).bytes_sent;
+    bytes[world.rank()] = world.job().ledger().traffic(first).bytes_sent;
     trace.write(path);
   });
   EXPECT_THAT(directory.files(), ElementsAre("trace.json"));

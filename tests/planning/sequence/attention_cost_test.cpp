@@ -37,14 +37,14 @@ AttentionBytes sent_by(const AttentionCore& core, const DividedAttention& attent
   const std::int64_t rows = attention.division.rows(attention.sequence);
   const Tensor qkv = Tensor::zeros({attention.batch * rows, 3 * attention.hidden}, attention.dtype);
   AttentionCore::Saved saved;
-  std::uint64_t first = world.ledger().next_sequence();
+  std::uint64_t first = world.job().ledger().next_sequence();
   const Tensor attended =
       core.forward({attention.batch, rows, attention.heads, attention.hidden / attention.heads}, qkv, saved);
   AttentionBytes sent;
-  sent.forward = static_cast<std::int64_t>(world.ledger().traffic(first).bytes_sent);
-  first = world.ledger().next_sequence();
+  sent.forward = static_cast<std::int64_t>(world.job().ledger().traffic(first).bytes_sent);
+  first = world.job().ledger().next_sequence();
   core.backward(attended, saved);
-  sent.backward = static_cast<std::int64_t>(world.ledger().traffic(first).bytes_sent);
+  sent.backward = static_cast<std::int64_t>(world.job().ledger().traffic(first).bytes_sent);
   return sent;
 }
 

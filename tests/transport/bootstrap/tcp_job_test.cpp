@@ -25,8 +25,8 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-using Joining = std::future<std::unique_ptr<Job>>;
-using Jobs = std::vector<std::unique_ptr<Job>>;
+using Joining = std::future<std::unique_ptr<JobControl>>;
+using Jobs = std::vector<std::unique_ptr<JobControl>>;
 
 // The meeting as rank 0 opens it; the other ranks use elsewhere().
 Meeting open_place(double timeout = 20) {
@@ -57,7 +57,7 @@ Jobs meet(int size, double timeout = 20) {
   return jobs;
 }
 
-void on_every_rank(const Jobs& jobs, const std::function<void(Job&)>& action) {
+void on_every_rank(const Jobs& jobs, const std::function<void(JobControl&)>& action) {
   std::vector<std::thread> threads;
   for (const auto& job : jobs) {
     if (job) threads.emplace_back([&] { action(*job); });
@@ -66,7 +66,7 @@ void on_every_rank(const Jobs& jobs, const std::function<void(Job&)>& action) {
 }
 
 // Polls check() until it throws and returns that error: a rank hears of another's end with some delay.
-Error end_of(const Job& job) {
+Error end_of(const JobControl& job) {
   const double deadline = now_seconds() + 20;
   while (now_seconds() < deadline) {
     try {
@@ -83,7 +83,7 @@ Bytes contribution(int rank, std::size_t bytes) { return Bytes(bytes, static_cas
 
 TEST(TcpJob, ExchangesPartsOfAllSizes) {
   const Jobs jobs = meet(5);
-  on_every_rank(jobs, [](Job& job) {
+  on_every_rank(jobs, [](JobControl& job) {
     for (const std::size_t unit : {0, 1, 1000, 1000000}) {
       const std::vector<Bytes> parts = job.exchange(contribution(job.rank(), unit * job.rank()));
       ASSERT_EQ(parts.size(), 5U);
@@ -118,7 +118,7 @@ TEST(TcpJob, IsNotDisturbedByStrangers) {
     both.push_back(rank0.get());
     return both;
   }();
-  on_every_rank(jobs, [](Job& job) { EXPECT_EQ(job.exchange(contribution(job.rank(), 3))[1], contribution(1, 3)); });
+  on_every_rank(jobs, [](JobControl& job) { EXPECT_EQ(job.exchange(contribution(job.rank(), 3))[1], contribution(1, 3)); });
 }
 
 TEST(TcpJob, IsNotHeldUpByAStrangerThatTrickles) {
@@ -140,7 +140,7 @@ TEST(TcpJob, IsNotHeldUpByAStrangerThatTrickles) {
 TEST(TcpJob, RefusesASecondRankOfOneNumber) {
   const Meeting place = open_place();
   Joining rank0 = join(0, 3, place);
-  const std::unique_ptr<Job> first = join(1, 3, elsewhere(place)).get();
+  const std::unique_ptr<JobControl> first = join(1, 3, elsewhere(place)).get();
   Joining second = join(1, 3, elsewhere(place));
   EXPECT_THAT(failure_of(second), HasSubstr("Rank 1 came twice"));
   Joining rank2 = join(2, 3, elsewhere(place));
@@ -197,7 +197,7 @@ TEST(TcpJob, SaysThatThePortIsTaken) {
 TEST(TcpJob, SaysWhoDidNotCome) {
   const Meeting place = open_place(0.5);
   Joining rank0 = join(0, 4, place);
-  const std::unique_ptr<Job> rank2 = join(2, 4, elsewhere(place)).get();
+  const std::unique_ptr<JobControl> rank2 = join(2, 4, elsewhere(place)).get();
   EXPECT_THAT(failure_of(rank0), AllOf(HasSubstr("Of 4 ranks, ranks 1 and 3 did not come"), HasSubstr("0.5 s")));
   EXPECT_EQ(end_of(*rank2).code(), ErrorCode::peer_gave_up);
 }
@@ -217,7 +217,7 @@ TEST(TcpJob, TellsAllWhyARankGaveUp) {
   for (const int who : {0, 2}) {
     const Jobs jobs = meet(4);
     jobs[who]->abort("no paper left.");
-    on_every_rank(jobs, [&](Job& job) {
+    on_every_rank(jobs, [&](JobControl& job) {
       const Error heard = end_of(job);
       EXPECT_EQ(heard.code(), ErrorCode::peer_gave_up);
       EXPECT_EQ(std::string(heard.what()), fmt::format("Rank {} gave up: no paper left.", who));
@@ -230,7 +230,7 @@ TEST(TcpJob, TellsAllWhichRankDied) {
   for (const int who : {0, 2}) {
     Jobs jobs = meet(4);
     jobs[who].reset();  // closes its connections without a message, as a crash does
-    on_every_rank(jobs, [&](Job& job) {
+    on_every_rank(jobs, [&](JobControl& job) {
       const Error heard = end_of(job);
       EXPECT_EQ(heard.code(), ErrorCode::peer_lost);
       EXPECT_THAT(heard.what(), AllOf(HasSubstr(fmt::format("Rank {} ", who)), HasSubstr("killed or crashed")));
@@ -312,9 +312,9 @@ TEST(TcpJob, TellsOfADeathBesideARankThatStopsInMidFrame) {
   const Admission stopped = arrive(elsewhere(place), introduce(1, 4, ""));
   Joining joining2 = join(2, 4, elsewhere(place));
   Joining joining3 = join(3, 4, elsewhere(place));
-  std::unique_ptr<Job> rank2 = joining2.get();
-  const std::unique_ptr<Job> rank3 = joining3.get();
-  const std::unique_ptr<Job> first = rank0.get();
+  std::unique_ptr<JobControl> rank2 = joining2.get();
+  const std::unique_ptr<JobControl> rank3 = joining3.get();
+  const std::unique_ptr<JobControl> first = rank0.get();
   const std::uint32_t head[2] = {static_cast<std::uint32_t>(FrameKind::contribution), 1000};
   ASSERT_TRUE(stopped.socket.write_all(&head, sizeof head, 5));
   rank2.reset();
@@ -333,7 +333,7 @@ TEST(TcpJob, KnowsWhoHasLeft) {
     EXPECT_FALSE(jobs[rank]->has_left(1 - rank));
     EXPECT_THAT(jobs[rank]->news_of(2), HasSubstr("Rank 2 has left"));
   }
-  on_every_rank(jobs, [&](Job& job) {
+  on_every_rank(jobs, [&](JobControl& job) {
     if (job.rank() != 2) job.leave();
   });
   leaving.join();
@@ -349,9 +349,9 @@ TEST(TcpJob, HasAnIdentity) {
 TEST(TcpJob, EndsIfARankDiesWhileTheyMeet) {
   const Meeting place = open_place();
   Joining rank0 = join(0, 3, place);
-  const std::unique_ptr<Job> rank2 = join(2, 3, elsewhere(place)).get();
+  const std::unique_ptr<JobControl> rank2 = join(2, 3, elsewhere(place)).get();
   arrive(elsewhere(place), introduce(1, 3, "")).socket.close();
-  std::unique_ptr<Job> job;
+  std::unique_ptr<JobControl> job;
   std::string said = sentence_of([&] { job = rank0.get(); });
   if (job) said = end_of(*job).what();  // all had come before the death was noticed
   EXPECT_THAT(said, HasSubstr("ank 1 "));

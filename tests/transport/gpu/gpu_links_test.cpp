@@ -24,7 +24,7 @@ std::vector<std::string> routes(const std::vector<HostGpu*>& gpus) {
   const int size = static_cast<int>(gpus.size());
   const Variable patience("STRETTO_TIMEOUT", "20");
   std::vector<std::string> result(gpus.size());
-  const auto sentences = on_linked_ranks(size, [&](Links& links, Job& job) {
+  const auto sentences = on_linked_ranks(size, [&](Links& links, JobControl& job) {
     const int rank = job.rank();
     try {
       const StreamInUse stream(*gpus[rank]);

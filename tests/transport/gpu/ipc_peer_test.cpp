@@ -21,7 +21,7 @@ constexpr IpcBlocks three{3, 16};
 void on_two(const std::function<void(IpcPeer& peer, int rank, std::byte* own, std::byte* peers)>& body) {
   std::array<std::array<std::byte, 48>, 2> memory{};
   EXPECT_THAT(on_linked_ranks(2,
-                              [&](Links& links, Job& job) {
+                              [&](Links& links, JobControl& job) {
                                 const auto rank = static_cast<std::size_t>(job.rank());
                                 std::byte* const own = memory[rank].data();
                                 std::byte* const peers = memory[1 - rank].data();
@@ -139,7 +139,7 @@ TEST(IpcPeer, BlocksThatAreSaidToBeEmptyAreFilledAgain) {
 
 TEST(IpcPeer, SaysWhatItDoesNotUnderstand) {
   EXPECT_THAT(on_linked_ranks(2,
-                              [&](Links& links, Job& job) {
+                              [&](Links& links, JobControl& job) {
                                 Link& link = links.to(1 - job.rank(), Links::gpu_lane);
                                 if (job.rank() == 1) {
                                   const std::array<std::uint32_t, 2> note{77, 0};

@@ -29,7 +29,7 @@ class StagedLinksOver : public testing::TestWithParam<Blocks> {
  protected:
   static constexpr IpcBlocks few_small{2, 4096};
   static std::size_t block_bytes() { return GetParam() == Blocks::of_the_host ? HostStaging::block_bytes : few_small.bytes; }
-  static std::unique_ptr<GpuLinks> make(HostGpu& gpu, Links& links, Job& job) {
+  static std::unique_ptr<GpuLinks> make(HostGpu& gpu, Links& links, JobControl& job) {
     if (GetParam() == Blocks::of_the_host) {
       return std::make_unique<StagedLinks>(gpu, links, std::make_unique<HostStaging>(gpu, links));
     }
@@ -45,7 +45,7 @@ class StagedLinksOver : public testing::TestWithParam<Blocks> {
     HostGpu gpu(options);
     std::vector<std::size_t> wrong(static_cast<std::size_t>(size));
     EXPECT_THAT(on_linked_ranks(size,
-                                [&](Links& links, Job& job) {
+                                [&](Links& links, JobControl& job) {
                                   const int rank = job.rank();
                                   const StreamInUse stream(gpu);
                                   const std::unique_ptr<GpuLinks> staged = make(gpu, links, job);
@@ -98,7 +98,7 @@ TEST_P(StagedLinksOver, DoNotLetOnePeerHoldUpAnother) {
   const std::size_t bytes = 5 * block_bytes();
   EXPECT_THAT(
       on_linked_ranks(3,
-                      [&](Links& links, Job& job) {
+                      [&](Links& links, JobControl& job) {
                         const StreamInUse stream(gpu);
                         const std::unique_ptr<GpuLinks> staged = make(gpu, links, job);
                         const OnGpu<std::uint8_t> data(gpu, stream, bytes, static_cast<std::uint8_t>(job.rank() + 1));
@@ -123,7 +123,7 @@ TEST(StagedLinks, GoOverUcxAsWell) {
   HostGpu gpu;
   const std::vector<Posted> posted{{0, 1, 3000000}, {1, 2, 2000000}, {2, 0, 1000000}};
   EXPECT_THAT(on_linked_ranks(3,
-                              [&](Links& links, Job& job) {
+                              [&](Links& links, JobControl& job) {
                                 const StreamInUse stream(gpu);
                                 StagedLinks staged(gpu, links, std::make_unique<HostStaging>(gpu, links));
                                 for (const auto& messages : {everybody_to_everybody(3), posted}) {
@@ -148,7 +148,7 @@ TEST_P(StagedLinksOver, WaitForTheirCopies) {
 
 TEST_P(StagedLinksOver, NoticeALostRank) {
   HostGpu gpu;
-  const auto sentences = on_linked_ranks(2, [&](Links& links, Job& job) {
+  const auto sentences = on_linked_ranks(2, [&](Links& links, JobControl& job) {
     const StreamInUse stream(gpu);
     const std::unique_ptr<GpuLinks> staged = make(gpu, links, job);
     if (job.rank() == 1) throw Error(ErrorCode::internal, "no more of this");
@@ -168,7 +168,7 @@ TEST_P(StagedLinksOver, NoticeALostRank) {
 TEST_P(StagedLinksOver, EndWithAnAbort) {
   HostGpu gpu;
   EXPECT_THAT(on_linked_ranks(2,
-                              [&](Links& links, Job& job) {
+                              [&](Links& links, JobControl& job) {
                                 const StreamInUse stream(gpu);
                                 const std::unique_ptr<GpuLinks> staged = make(gpu, links, job);
                                 const OnGpu<std::uint8_t> data(gpu, stream, 1, std::uint8_t{7});
@@ -192,7 +192,7 @@ TEST_P(StagedLinksOver, EndWhenPeersHaveTakenWhatTheBlocksHold) {
   HostGpu gpu({.longest_delay_us = 50});
   std::atomic<bool> receives = false;
   EXPECT_THAT(on_linked_ranks(2,
-                              [&](Links& links, Job& job) {
+                              [&](Links& links, JobControl& job) {
                                 const StreamInUse stream(gpu);
                                 std::unique_ptr<GpuLinks> staged = make(gpu, links, job);
                                 const OnGpu<std::uint8_t> data(gpu, stream, 1000, static_cast<std::uint8_t>(job.rank() + 1));
@@ -213,7 +213,7 @@ TEST_P(StagedLinksOver, EndWhenPeersHaveTakenWhatTheBlocksHold) {
 TEST_P(StagedLinksOver, SayThatTheyCannotBePartOfAGraph) {
   HostGpu gpu;
   EXPECT_THAT(on_linked_ranks(1,
-                              [&](Links& links, Job& job) {
+                              [&](Links& links, JobControl& job) {
                                 const StreamInUse stream(gpu);
                                 const std::unique_ptr<GpuLinks> staged = make(gpu, links, job);
                                 const OnGpu<std::uint8_t> data(gpu, stream, 2, std::uint8_t{7});
@@ -223,7 +223,7 @@ TEST_P(StagedLinksOver, SayThatTheyCannotBePartOfAGraph) {
                               }),
               Each(""));
   EXPECT_THAT(on_linked_ranks(2,
-                              [&](Links& links, Job& job) {
+                              [&](Links& links, JobControl& job) {
                                 const StreamInUse stream(gpu);
                                 const std::unique_ptr<GpuLinks> staged = make(gpu, links, job);
                                 const OnGpu<std::uint8_t> data(gpu, stream, 1, std::uint8_t{7});

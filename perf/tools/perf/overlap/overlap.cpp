@@ -57,10 +57,10 @@ std::unique_ptr<OverlapCase> settled_case(const Communicator& world, const Overl
 }
 
 double bytes_of_step(const Communicator& world, OverlapCase& overlap_case) {
-  const std::uint64_t first = world.ledger().next_sequence();
+  const std::uint64_t first = world.job().ledger().next_sequence();
   overlap_case.step();
   overlap_case.finish();
-  return largest(world, static_cast<double>(world.ledger().traffic(first).bytes_sent));
+  return largest(world, static_cast<double>(world.job().ledger().traffic(first).bytes_sent));
 }
 
 std::vector<Tensor> results_of(OverlapCase& overlap_case, Rehearsal rehearsal) {

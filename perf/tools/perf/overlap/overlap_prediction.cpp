@@ -21,10 +21,10 @@ struct LinkSpeed {
   double latency = 0, bytes_per_second = 0;
 };
 LinkSpeed speed_of_links(const Communicator& world, OverlapCase& overlap_case, double bytes_per_step) {
-  const std::uint64_t first = world.ledger().next_sequence();
+  const std::uint64_t first = world.job().ledger().next_sequence();
   const double seconds = seconds_per_step(world, overlap_case, Rehearsal::communication);
   // This includes the barrier in front.
-  const double collectives = (static_cast<double>(world.ledger().traffic(first).operations) - 1) / timed_steps;
+  const double collectives = (static_cast<double>(world.job().ledger().traffic(first).operations) - 1) / timed_steps;
   require(collectives > 0,
           "A step of {} ranks that communicates nothing says nothing about links, so that none can be predicted.",
           world.size());

@@ -28,7 +28,7 @@ Group::Group(const StorePtr& store, int rank, int size, Milliseconds timeout)
       workers_(std::make_shared<Workers>()),
       lane_(std::make_shared<Lane>("torch", workers_)),
       messages_(std::make_unique<Messages>(store, world_)) {
-  world_.set_leave_timeout(leave_seconds);
+  world_.job().set_leave_timeout(leave_seconds);
 }
 
 stretto::Communicator Group::world() const {
@@ -40,7 +40,7 @@ void Group::leave() {
   if (left_.exchange(true)) return;
   const auto until = Messages::Clock::now() + std::chrono::seconds(static_cast<int>(leave_seconds));
   if (!lane_->drain(until)) {
-    world_.abort("it has left the group while an operation was under way.");
+    world_.job().abort("it has left the group while an operation was under way.");
     lane_->drain(Messages::Clock::now() + std::chrono::seconds(5));
   }
   messages_->leave(until);
@@ -51,7 +51,7 @@ void Group::leave() {
 }
 
 void Group::abort(const std::string& reason) {
-  if (const stretto::Communicator ranks = world()) ranks.abort(reason);
+  if (const stretto::Communicator ranks = world()) ranks.job().abort(reason);
   messages_->abort(reason);
 }
 

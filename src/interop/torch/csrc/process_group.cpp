@@ -30,18 +30,18 @@ WorkPtr ProcessGroupStretto::put(c10d::OpType type, const char* title, const Ten
   const double patience = seconds(timeout == c10d::kUnsetTimeout || timeout == kNoTimeout ? timeout_.load() : timeout);
   auto task = [world = group()->world(), patience, title, body = std::move(body)](const stretto::Stream& stream) {
     try {
-      world.set_timeout(patience);
+      world.job().set_timeout(patience);
       body(world, stream);
     } catch (const stretto::Error& error) {
       if (error.code() == stretto::ErrorCode::timeout) {
         const stretto::Error late(error.code(), c10::str(title, " Timed out waiting: ", error.what()));
-        world.abort(late.what());
+        world.job().abort(late.what());
         throw late;
       }
-      if (error.code() != stretto::ErrorCode::invalid_argument) world.abort(error.what());
+      if (error.code() != stretto::ErrorCode::invalid_argument) world.job().abort(error.what());
       throw;
     } catch (const std::exception& error) {
-      world.abort(error.what());
+      world.job().abort(error.what());
       throw;
     }
   };

@@ -204,13 +204,13 @@ TEST(Shrink, DividesTheCoresAnew) {
   EXPECT_EQ(launch(4,
                    [&](const Communicator& world) {
                      if (world.rank() >= 2) {
-                       EXPECT_THROW(world.shrink(), Error);
+                       EXPECT_THROW(world.job().shrink(), Error);
                        return;
                      }
                      const auto right = [&](int common, int together) {
                        return common == all || (common == 0 && together > all / 2);  // unpinned beside another job
                      };
-                     check_two_ranks(world.shrink({2, 3}), right);
+                     check_two_ranks(world.job().shrink({2, 3}), right);
                    }),
             0);
 }

@@ -36,7 +36,7 @@ bool Channel::connect() {
   const std::lock_guard only_one(connecting_);
   if (connected_) return true;
   const auto goes_on = [&] {
-    all_.main_.check_ranks();
+    all_.main_.job().check_ranks();
     const std::lock_guard lock(all_.mutex_);
     return !broken_ && (!all_.closing_ || !sends_.empty());
   };
@@ -69,14 +69,14 @@ bool Channel::connect() {
   point.timeout = 10;  // both ranks are present
   const stretto::Communicator forth = stretto::connect(first ? 0 : 1, 2, point);
   if (first) all_.store_->deleteKey(key);  // see meet()
-  forth.set_timeout(unlimited);
-  forth.set_leave_timeout(leave_seconds);
+  forth.job().set_timeout(unlimited);
+  forth.job().set_leave_timeout(leave_seconds);
   const stretto::Communicator back = forth.duplicate("back");
   const std::lock_guard lock(all_.mutex_);
   out_ = first ? forth : back;
   in_ = first ? back : forth;
   connected_ = true;
-  if (broken_) out_.abort("a message between the two could not be delivered.");
+  if (broken_) out_.job().abort("a message between the two could not be delivered.");
   return !broken_;
 }
 
@@ -205,7 +205,7 @@ void Channel::break_with(const std::exception_ptr& error) {
   all_.end_with(std::move(ending), error);
   if (out_) {
     try {
-      out_.abort("a message between the two could not be delivered.");
+      out_.job().abort("a message between the two could not be delivered.");
     } catch (const std::exception&) {  // it has ended already
     }
   }
@@ -221,7 +221,7 @@ std::exception_ptr Channel::in_our_words(const std::exception_ptr& error) const 
   } catch (const stretto::Error& known) {
     try {
       for (int look = 0; known.code() == ErrorCode::peer_lost && look < 50; ++look) {
-        all_.main_.check_ranks();
+        all_.main_.job().check_ranks();
         std::this_thread::sleep_for(Milliseconds(20));
       }
     } catch (...) {

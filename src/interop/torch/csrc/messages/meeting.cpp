@@ -119,7 +119,7 @@ stretto::Communicator meet(const StorePtr& store, int rank, int size, Millisecon
     if (error.code() != stretto::ErrorCode::timeout) throw;
     throw stretto::Error(error.code(), c10::str("Rank ", rank, " Timed out waiting for its group: ", error.what()));
   }
-  world.set_timeout(seconds(timeout));
+  world.job().set_timeout(seconds(timeout));
   forget();  // all ranks have read it
   return world;
 }
