@@ -1,8 +1,8 @@
 # find_package(stretto), pkg-config stretto and a Debian package (cpack -G DEB); users need no dependency of ours.
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/stretto)
-install(TARGETS stretto EXPORT strettoTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(DIRECTORY include/stretto DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} PATTERN planning/proof.hpp EXCLUDE)  # stretto_proof is not installed
+install(TARGETS stretto stretto_proof EXPORT strettoTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(DIRECTORY include/stretto DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT strettoTargets NAMESPACE stretto:: DESTINATION ${package_dir})
 configure_package_config_file(cmake/strettoConfig.cmake.in ${PROJECT_BINARY_DIR}/strettoConfig.cmake
   INSTALL_DESTINATION ${package_dir})

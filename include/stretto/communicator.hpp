@@ -165,6 +165,22 @@ class STRETTO_API Communicator {
   // Checks and plans the call now, so that each Operation::start() costs only the communication. The buffers must stay
   // valid until the last Work is done; after a failure, see "Errors" above.
   Operation prepare(const Call& call, const OperationOptions& options = {}, CallSite site = CallSite::here()) const;
+  // Prepares a plan of one's own: every rank gives its own plan, for its place in this group. `input` and `output` are as
+  // plan.request says (input_count(), output_count()), and stay alive as long as the operation; an empty tensor where the
+  // rank has no such buffer. Their memory may be the same in the collective's in-place form only. The plan runs as the
+  // library's own: messages between any ranks; steps between memories among ranks of one host, on buffers in host memory,
+  // and steps that write to other ranks' buffers, or reduce from all into one of them, in symmetric memory. In all_reduce,
+  // reduce and reduce_scatter, narrow floats travel as f32 if the plan sends messages. It cannot quantize. The ledger has it
+  // as Algorithm::user, with the plan's name; request.method does not matter.
+  //
+  // Errors: prepare() throws Error(invalid_argument), before anything is sent, if the plan is for another rank, size or
+  // message, if a step touches what lies outside a buffer, names a rank that does not exist or is malformed, or if the plan
+  // accesses another rank's memory before it has waited for that rank. Whether the plans of all ranks fit together and
+  // compute the collective, one rank cannot know: verify() (planning/proof.hpp) proves it for all ranks' plans. A plan that
+  // is wrong there gives wrong values, or waits until an operation's timeout names the ranks for which it waits. With
+  // STRETTO_CHECK=1 the ranks compare the call and the plan's name at each start.
+  Operation prepare(const Plan& plan, const Tensor& input, const Tensor& output, ReduceOp op = ReduceOp::sum,
+                    const OperationOptions& options = {}, CallSite site = CallSite::here()) const;
   // Throws the error that prepare() would throw for this call, without communication. The buffers need not exist: errors
   // that depend on them are not found. A call without buffers is checked for the calling thread's current device
   // (OnDevice). Before the communicator's first call on GPU buffers, the library does not know whether NCCL can serve

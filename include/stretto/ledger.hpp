@@ -46,7 +46,8 @@ struct STRETTO_API Record {
   // from the one rank to the other. The members that take part in an operation give it the same number.
   std::uint64_t number = 0;
   Collective collective = Collective::all_reduce;
-  Method method = Algorithm::automatic;  // the chosen one
+  Method method = Algorithm::automatic;  // the chosen one; Algorithm::user for a plan of the caller's own
+  std::string plan;                      // the name of that plan
   std::string group;                     // name of the communicator
   int group_size = 0;
   DType dtype = DType::f32;                           // type of the elements on the wire, unless quantized
@@ -60,10 +61,11 @@ struct STRETTO_API Record {
   CallSite site;    // OperationOptions::site
   int root = -1;    // or the peer of a message: a rank of the communicator; -1: none
   WorkTimes times;
-  bool failed = false;            // then `done` is the time of the error
-  bool shares_times = false;      // an earlier record of the same OperationGroup has the same `times`: count them once
-  std::string headline() const;   // "all_reduce #42 of 'world' (1000 f32, gradients, at train.cpp:33)"
-  std::string to_string() const;  // one line
+  bool failed = false;              // then `done` is the time of the error
+  bool shares_times = false;        // an earlier record of the same OperationGroup has the same `times`: count them once
+  std::string method_text() const;  // "ring*2", or the name of the caller's plan
+  std::string headline() const;     // "all_reduce #42 of 'world' (1000 f32, gradients, at train.cpp:33)"
+  std::string to_string() const;    // one line
 };
 
 struct STRETTO_API Traffic {  // sums over records

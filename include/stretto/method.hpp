@@ -46,6 +46,7 @@ enum class Algorithm : std::uint8_t {
   reduce_scatter_gather,       // reduce of many bytes
   two_level,                   // inside nodes by one algorithm, between nodes by another
   three_level,                 // like two_level, with a third algorithm between pods of nodes
+  user,                        // a plan of the caller's own (Communicator::prepare): not to be asked for
   nccl,                        // on GPUs: NCCL's own collective. Its plan has no steps, and it rounds as NCCL does
   // Through memory that all ranks of one host can access:
   packet,  // few bytes: each rank writes its vector and a number into a slot that all others read; for any buffers

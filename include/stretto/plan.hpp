@@ -25,6 +25,8 @@ struct Slice {
   std::int64_t offset = 0;
   std::int64_t count = 0;
   QuantizedFormat format = QuantizedFormat::none;  // packed memory only
+
+  bool operator==(const Slice&) const = default;
 };
 
 enum class StepKind : std::uint8_t {
@@ -65,6 +67,8 @@ struct Step {
   // length, and each begins `apart` elements after the previous one.
   int vectors = 1;
   std::int64_t apart = 0;
+
+  bool operator==(const Step&) const = default;
 };
 
 // read_reduce: what the rank adds of itself. A source in scratch is a copy of the input for other ranks.
@@ -81,6 +85,8 @@ constexpr Slice own_part(const Step& step) { return {Buffer::input, step.source.
 struct Lane {
   std::vector<Step> steps;
   std::vector<std::size_t> round_ends;  // steps [round_ends[i-1], round_ends[i]) are round i
+
+  bool operator==(const Lane&) const = default;
 };
 
 // The request for one rank's plan. `count` is the number of elements of the whole vector (all_reduce, broadcast, reduce,
@@ -115,12 +121,15 @@ struct PlanRequest {
 STRETTO_API void check_shape(const PlanRequest& request);
 
 struct STRETTO_API Plan {
-  PlanRequest request;
+  std::string name = "user";  // in the ledger, of a plan of one's own: letters, digits, -, _ and .
+  PlanRequest request = {};
   std::int64_t scratch_count = 0;  // elements of scratch that the executor provides
   // Elements of packed memory, by format, and of stored errors, by hop.
   std::array<std::int64_t, quantized_formats> packed_counts = {};
   std::array<std::int64_t, hops> residual_counts = {};
-  std::vector<Lane> lanes;
+  std::vector<Lane> lanes = {};
+
+  bool operator==(const Plan&) const = default;
 
   // The number of elements that this rank sends, or reads from or writes to other ranks' memory. Padding of groups is
   // included.
@@ -142,6 +151,29 @@ struct STRETTO_API Plan {
 // of gather at a rank other than the root.
 STRETTO_API std::int64_t input_count(const PlanRequest& request);
 STRETTO_API std::int64_t output_count(const PlanRequest& request);
+
+// The text form. Empty lines and what follows a # are ignored; words are separated by blanks. First come six lines, in this
+// order. Then come, in any order, the fields of the request and of the plan that are not 0, none or empty. Then comes every
+// lane: its rounds, one a line; commas separate the steps of a round. A step is its kind and
+// - its destination, "=" and its source, as far as it has them: input, output, scratch or a quantized format, with the first
+//   element and the one behind the last;
+// - its peer behind "to" (send), "from" (recv), "with" (recv_reduce), "for" (wait) or "of" (read, read_reduce, copy_to_all):
+//   a rank, or everybody;
+// - "vectors N apart N" (dequantize_reduce, requantize), "errors HOP N" (quantize, requantize);
+// - "finishes", if it adds the last missing contributions.
+//
+//   plan swap                # a name of letters, digits, -, _ and .
+//   collective all_reduce
+//   method user              # as make_plan() was asked; of a plan of one's own: user
+//   rank 0
+//   size 2
+//   count 8
+//   scratch 0                # also root, counts, receive_counts, ranks_per_node, node_sizes, nodes_per_pod, quantized,
+//   lane                     # quantized_result; "packed FORMAT N", "errors HOP N"
+//   send input[0..8) to 1, recv_reduce output[0..8) = input[0..8) with 1 finishes
+STRETTO_API std::string to_text(const Plan& plan);
+// Throws Error(invalid_argument) with the number of the line that it cannot read. It does not check the plan.
+STRETTO_API Plan plan_from_text(const std::string& text);
 
 // Throws Error(invalid_argument) if the algorithm cannot do the collective, or if rank, root or counts do not fit.
 STRETTO_API Plan make_plan(const PlanRequest& request);

@@ -5,8 +5,8 @@
 
 #include "stretto/plan.hpp"
 
-// The proof of plans, and the cases for which it is made. libstretto does not contain it, and no installation has this
-// header: stretto-plan and the tests link the library stretto_proof.
+// The proof of plans, and the cases for which it is made. libstretto does not contain it: programs that prove plans link the
+// static library stretto_proof (CMake: stretto::proof).
 namespace stretto {
 
 // Runs all ranks' plans symbolically; plans[r] is the plan of rank r. Returns nullopt if the plans are correct,

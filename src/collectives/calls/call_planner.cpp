@@ -1,12 +1,16 @@
 #include "collectives/calls/call_planner.hpp"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <functional>
 
+#include "collectives/calls/user_plan.hpp"
 #include "collectives/execution/shared_memory.hpp"
 #include "collectives/plan/call_signature.hpp"
 #include "collectives/plan/plan_builder.hpp"
+#include "collectives/selection/choose_costs.hpp"
 
 namespace stretto {
 namespace {
@@ -191,13 +195,31 @@ Choice CallPlanner::choose_on_gpus(const Call& call, const OperationOptions& opt
 PlanVariant CallPlanner::variant_of(const Call& call, PlanRequest request, const Choice& choice) const {
   request = as_chosen(std::move(request), choice);
   const bool steps = has_steps(request.method.algorithm);
+  return variant_with(call, steps ? make_plan(request) : Plan{.request = request}, choice.wire,
+                      steps ? packet_bytes_of(request, choice.wire) : 0, false);
+}
+
+std::shared_ptr<const PlannedCall> CallPlanner::planned_of(const Call& call, const Plan& plan) const {
+  Plan ruled = plan;
+  ruled.request.method = rules_of(plan);
+  const DType wire = wire_of(call.collective, ruled.request.method.algorithm, call.dtype, call.op);
+  auto planned = std::make_shared<PlannedCall>();
+  const auto name_hash = static_cast<std::uint16_t>(XXH3_64bits(plan.name.data(), plan.name.size()));
+  planned->signature = call_signature(plan.request, call.dtype, call.op) ^ name_hash;
+  planned->ordinary = planned->symmetric = variant_with(call, std::move(ruled), wire, 0, true);
+  return planned;
+}
+
+PlanVariant CallPlanner::variant_with(const Call& call, Plan plan, DType wire, std::size_t packet_bytes, bool own) const {
   PlanVariant variant;
-  variant.plan = std::make_shared<const Plan>(steps ? make_plan(request) : Plan{.request = request});
-  variant.wire = choice.wire;
-  variant.packet_bytes = steps ? packet_bytes_of(request, choice.wire) : 0;
+  variant.plan = std::make_shared<const Plan>(std::move(plan));
+  variant.wire = wire;
+  variant.packet_bytes = packet_bytes;
+  const PlanRequest& request = variant.plan->request;
   Record record;
   record.collective = call.collective;
-  record.method = request.method;
+  record.method = own ? Algorithm::user : request.method;
+  if (own) record.plan = variant.plan->name;
   record.group = communicator_;
   record.group_size = size();
   record.dtype = variant.wire;

@@ -30,6 +30,8 @@ class CallPlanner {
   // Makes the plans, or finds those that were made before for an equal call. Throws what make_plan() throws. device: where
   // the call's buffers lie; for a GPU, join_gpus() must have been called.
   std::shared_ptr<const PlannedCall> plan_for(const Call& call, const OperationOptions& options, Device device);
+  // The same for a plan of the caller's own, which must be checked (check_plan).
+  std::shared_ptr<const PlannedCall> planned_of(const Call& call, const Plan& plan) const;
   void forget_plans();
   // Throws what plan_for() would throw. Needs neither join_gpus() nor the buffers.
   void check(const Call& call, const OperationOptions& options, Device device);
@@ -64,6 +66,8 @@ class CallPlanner {
   std::shared_ptr<const PlannedCall> plan_on_gpus(const Call& call, const OperationOptions& options) const;
   Choice choose_on_gpus(const Call& call, const OperationOptions& options, AssumedLinks assumed) const;
   PlanVariant variant_of(const Call& call, PlanRequest request, const Choice& choice) const;
+  // own: the plan is the caller's.
+  PlanVariant variant_with(const Call& call, Plan plan, DType wire, std::size_t packet_bytes, bool own) const;
 
   const Selector& selector_;
   Links& links_;

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "collectives/calls/call_arguments.hpp"
+#include "collectives/calls/user_plan.hpp"
 #include "collectives/communicator/group.hpp"
 #include "collectives/communicator/launched_group.hpp"
 #include "collectives/communicator/operation_group.hpp"
@@ -56,10 +57,11 @@ std::vector<Bytes> exchange_bytes(const Communicator& members, const Bytes& mine
   return result;
 }
 
-// otherwise: as in device_of().
+// otherwise: as in device_of(). own: the caller's plan; null: the library makes one.
 std::shared_ptr<const Operation::State> prepared(const Communicator& members,
                                                  const std::shared_ptr<Communicator::Group>& group, const Call& call,
-                                                 const OperationOptions& options, const CallSite& site, Device otherwise) {
+                                                 const OperationOptions& options, const CallSite& site, Device otherwise,
+                                                 const Plan* own = nullptr) {
   check_kind(call, options.quantization);
   auto state = std::make_shared<Operation::State>();
   state->group = group;
@@ -77,7 +79,8 @@ std::shared_ptr<const Operation::State> prepared(const Communicator& members,
   if (state->device == Device::cuda) {
     group->join_gpus([&](const Bytes& mine) { return exchange_bytes(members, mine); });
   }
-  state->planned = group->planner().plan_for(state->call, options, state->device);
+  state->planned = own != nullptr ? group->planner().planned_of(state->call, *own)
+                                  : group->planner().plan_for(state->call, options, state->device);
   const PlanRequest& request = state->planned->ordinary.plan->request;
   check_buffers(state->call, request);
   check_factor(state->call, options.factor);
@@ -85,6 +88,26 @@ std::shared_ptr<const Operation::State> prepared(const Communicator& members,
     check_errors_apart(state->call, request, options.quantization.tensor, *state->quantizing());
   }
   return state;
+}
+
+// The call that a plan of the caller's own performs.
+Call call_of(const Plan& plan, const Tensor& input, const Tensor& output, ReduceOp op) {
+  const PlanRequest& request = plan.request;
+  require(input.size() == input_count(request) && output.size() == output_count(request) &&
+              (!input || !output || input.dtype() == output.dtype()),
+          "The plan '{}' reads {} elements and writes {} on rank {}; it got an input of {} {} and an output of {} {}.",
+          plan.name, input_count(request), output_count(request), request.rank, input.size(), name(input.dtype()),
+          output.size(), name(output.dtype()));
+  return {.collective = request.collective,
+          .input = input.raw(),
+          .output = output.raw(),
+          .count = request.count,
+          .dtype = (input ? input : output).dtype(),
+          .op = op,
+          .root = request.root,
+          .counts = request.counts,
+          .receive_counts = request.receive_counts,
+          .keep_alive = {input, output}};
 }
 
 }  // namespace
@@ -129,6 +152,30 @@ void Communicator::check_usable() const { group().turns().check_usable(); }
 Operation Communicator::prepare(const Call& call, const OperationOptions& options, CallSite site) const {
   group();
   return Operation(prepared(*this, group_, call, options, site, current_device()));
+}
+
+Operation Communicator::prepare(const Plan& plan, const Tensor& input, const Tensor& output, ReduceOp op,
+                                const OperationOptions& options, CallSite site) const {
+  const PlanRequest& request = plan.request;
+  require(request.rank == rank() && request.size == size(),
+          "The plan '{}' is for rank {} of {}, and this is rank {} of '{}' of {}.", plan.name, request.rank, request.size,
+          rank(), name(), size());
+  require(options.method == Algorithm::automatic && options.quantization.format == QuantizedFormat::none,
+          "The plan '{}' says how it is done; leave out OperationOptions::method and quantization.", plan.name);
+  require(request.collective != Collective::barrier, "The plan '{}' is for a barrier; make it an all_reduce of one element.",
+          plan.name);
+  check_shape(request);
+  check_plan(plan);
+  const Algorithm rules = rules_of(plan);
+  require(rules == Algorithm::user || group().shared_memory() != nullptr,
+          "The plan '{}' has steps between memories, but the ranks of '{}' are on several hosts; let it send messages.",
+          plan.name, name());
+  OperationOptions as_user = options;
+  as_user.method = Algorithm::user;
+  auto state = prepared(*this, group_, call_of(plan, input, output, op), as_user, site, current_device(), &plan);
+  require(rules == Algorithm::user || state->device == Device::cpu,
+          "The plan '{}' has steps between memories, and its buffers are on a GPU; let it send messages.", plan.name);
+  return Operation(std::move(state));
 }
 
 void Communicator::check(const Call& call, const OperationOptions& options) const {

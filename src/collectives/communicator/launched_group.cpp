@@ -126,9 +126,9 @@ struct LaunchedGroup final : ExecutionListener {
   std::string text() const {
     const Operation::State& first = *calls.front().operation;
     const Record& record = *first.variant().record;
-    std::string said = fmt::format("{} of {} B by {} in '{}'", name(record.collective),
-                                   static_cast<std::uint64_t>(record.count) * size_of(record.dtype),
-                                   to_string(record.method), record.group);
+    std::string said =
+        fmt::format("{} of {} B by {} in '{}'", name(record.collective),
+                    static_cast<std::uint64_t>(record.count) * size_of(record.dtype), record.method_text(), record.group);
     if (first.options.tag != nullptr) said += fmt::format(", {}", first.options.tag);
     if (calls.size() > 1) said += fmt::format(", and {} more", calls.size() - 1);
     return said;

@@ -61,7 +61,10 @@ Work Operation::start(const Stream& stream) const {
   return work;
 }
 
-const Method& Operation::method() const { return plan().request.method; }
+const Method& Operation::method() const {
+  require(state_ != nullptr, "This operation was never prepared.");
+  return state_->variant().record->method;
+}
 const Plan& Operation::plan() const {
   require(state_ != nullptr, "This operation was never prepared.");
   return *state_->variant().plan;

@@ -28,6 +28,7 @@ Execution execution_of(const Operation::State& operation, std::size_t i, bool al
   if (group.context().checks_calls()) {
     CheckedCall checked = checked_call(call, operation.options);
     checked.alone = alone;
+    if (const std::string& plan = operation.variant().record->plan; !plan.empty()) checked.quantized += ", " + plan;
     execution.preamble = std::make_shared<CallComparison>(group.call_check(), std::move(checked));
   }
   return execution;

@@ -171,6 +171,7 @@ void put_messages(const std::vector<const Execution*>& executions, const StreamS
 // lane must have a part of every share.
 bool in_step(const PlanRequest& request) {
   switch (request.method.algorithm) {
+    case Algorithm::user:  // nobody knows
     case Algorithm::double_binary_tree:
     case Algorithm::two_level:
     case Algorithm::three_level: return false;

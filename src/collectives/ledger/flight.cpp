@@ -43,7 +43,7 @@ Json operation_of(const Record& record, double now) {
                  {"type", record.quantized == QuantizedFormat::none ? name(record.dtype) : name(record.quantized)},
                  {"root", record.root},
                  {"bytes_sent", record.bytes_sent},
-                 {"algorithm", to_string(record.method)},
+                 {"algorithm", record.method_text()},
                  {"stream", record.stream},
                  {"tag", record.tag},
                  {"site", record.site.to_string()},

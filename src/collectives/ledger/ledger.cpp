@@ -23,6 +23,8 @@ std::string CallSite::to_string() const {
   return fmt::format("{}:{}", folder == std::string_view::npos ? path : path.substr(folder + 1), line);
 }
 
+std::string Record::method_text() const { return plan.empty() ? stretto::to_string(method) : plan; }
+
 std::string Record::headline() const {
   const std::string at = site.to_string();
   return fmt::format("{} #{} of '{}' ({} {}{}{}{}{})", name(collective), number, group, count,
@@ -32,7 +34,7 @@ std::string Record::headline() const {
 
 std::string Record::to_string() const {
   const char* state = failed ? "failed" : times.done > 0 ? "done" : times.started > 0 ? "started" : "enqueued";
-  return fmt::format("{} of {} ranks by {} on stream '{}': {}", headline(), group_size, stretto::to_string(method), stream,
+  return fmt::format("{} of {} ranks by {} on stream '{}': {}", headline(), group_size, method_text(), stream,
                      state);
 }
 

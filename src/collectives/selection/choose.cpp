@@ -11,14 +11,14 @@
 #include "stretto/planning/tuning.hpp"
 
 namespace stretto {
-namespace {
 
-// Narrow floats travel as they are if they are rounded only once, or not at all; otherwise as f32.
 DType wire_of(Collective collective, Algorithm algorithm, DType dtype, ReduceOp op) {
   if (!has_steps(algorithm)) return dtype;
   if (!reduces(collective) || !is_narrow(dtype) || op == ReduceOp::min || op == ReduceOp::max) return dtype;
   return rounds_once(algorithm) && op != ReduceOp::premul_sum ? dtype : DType::f32;
 }
+
+namespace {
 
 bool sums_in_order(const PlanRequest& request, DType dtype, ReduceOp op) {
   const bool exact = !reduces(request.collective) || op == ReduceOp::min || op == ReduceOp::max ||

@@ -6,6 +6,9 @@
 
 namespace stretto {
 
+// The type in which elements travel: narrow floats as they are if they are rounded only once, or not at all; otherwise f32.
+DType wire_of(Collective collective, Algorithm algorithm, DType dtype, ReduceOp op);
+
 // The cost model's knowledge of the routes between a request's ranks.
 struct KnownCosts {
   const RouteCost& inside;

@@ -23,7 +23,7 @@ bool in_one_node(const Communicator& group) {
   return std::all_of(nodes.begin(), nodes.end(), [&](int node) { return node == nodes.front(); });
 }
 
-std::string tag_of(bool forward) { return forward ? "activations" : "gradients of activations"; }
+const char* tag_of(bool forward) { return forward ? "activations" : "gradients of activations"; }
 
 }  // namespace
 

@@ -1,66 +1,20 @@
 // Schedules as text.
 #include <algorithm>
-#include <cctype>
-#include <charconv>
-#include <sstream>
 
 #include "core/fail.hpp"
+#include "core/files/text_lines.hpp"
 #include "overlap/schedule/limits.hpp"
 #include "stretto/overlap/schedule.hpp"
 
 namespace stretto {
 namespace {
 
-// Lines without comments, and without lines that say nothing.
-class Lines {
- public:
-  explicit Lines(const std::string& text) : stream_(text) {}
-
-  bool next() {
-    while (std::getline(stream_, line_)) {
-      ++number_;
-      line_ = line_.substr(0, line_.find('#'));
-      if (!words(line_).empty()) return true;
-    }
-    return false;
-  }
-  const std::string& line() const { return line_; }
-
-  std::vector<std::string> words(const std::string& text) const {
-    std::istringstream stream(text);
-    std::vector<std::string> found;
-    for (std::string word; stream >> word;) found.push_back(word);
-    return found;
-  }
-  // The value of a line "key value", which must come next.
-  std::string value(const char* key) {
-    require(next(), "The schedule ends where '{}' is expected, behind line {}.", key, number_);
-    const auto both = words(line_);
-    demand(both.size() == 2 && both[0] == key, fmt::format("'{}' and its value are expected", key));
-    return both[1];
-  }
-  int number(const std::string& word) const {
-    int value = 0;
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-    demand(error == std::errc() && end == word.data() + word.size(), fmt::format("'{}' is no number", word.substr(0, 40)));
-    return value;
-  }
-  void demand(bool holds, const std::string& why) const {
-    require(holds, "Line {} of the schedule cannot be read: {}.", number_, why);
-  }
-
- private:
-  std::istringstream stream_;
-  std::string line_;
-  int number_ = 0;
-};
-
-Action action_from(const Lines& lines, const std::string& text) {
-  const auto words = lines.words(text);
+Action action_from(const TextLines& lines, const std::string& text) {
+  const auto words = words_of(text);
   lines.demand(words.size() == 3, "an action is a kind, a microbatch and a chunk");
   for (int kind = 0; kind <= static_cast<int>(ActionKind::receive_backward); ++kind) {
     if (words[0] != name(static_cast<ActionKind>(kind))) continue;
-    return {static_cast<ActionKind>(kind), lines.number(words[1]), lines.number(words[2])};
+    return {static_cast<ActionKind>(kind), lines.number<int>(words[1]), lines.number<int>(words[2])};
   }
   lines.demand(false, fmt::format("'{}' is no kind of action", words[0].substr(0, 40)));
   return {};
@@ -82,24 +36,22 @@ std::string to_text(const Schedule& schedule) {
 }
 
 Schedule schedule_from_text(const std::string& text) {
-  Lines lines(text);
+  TextLines lines(text, "schedule");
   Schedule schedule;
   schedule.name = lines.value("schedule");
-  const auto plain = [](unsigned char c) { return c < 128 && (std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.'); };
-  lines.demand(std::all_of(schedule.name.begin(), schedule.name.end(), plain),
-               "a name has letters, digits, -, _ and . only");
-  schedule.stages = lines.number(lines.value("stages"));
-  schedule.microbatches = lines.number(lines.value("microbatches"));
-  schedule.chunks = lines.number(lines.value("chunks"));
+  lines.demand(is_plain_name(schedule.name), "a name has letters, digits, -, _ and . only");
+  schedule.stages = lines.number<int>(lines.value("stages"));
+  schedule.microbatches = lines.number<int>(lines.value("microbatches"));
+  schedule.chunks = lines.number<int>(lines.value("chunks"));
   const std::string placement = lines.value("placement");
   schedule.placement = placement == name(ChunkPlacement::v_shaped) ? ChunkPlacement::v_shaped : ChunkPlacement::round_robin;
   lines.demand(placement == name(schedule.placement), "the placement is round_robin or v_shaped");
   require_sizes(schedule);
   while (lines.next()) {
-    const auto words = lines.words(lines.line());
+    const auto words = words_of(lines.line());
     if (words[0] == "stage") {
       const int stages = static_cast<int>(schedule.lists.size());
-      lines.demand(words.size() == 2 && lines.number(words[1]) == stages && stages < schedule.stages,
+      lines.demand(words.size() == 2 && lines.number<int>(words[1]) == stages && stages < schedule.stages,
                    fmt::format("the stages are 0 to {}, in order", schedule.stages - 1));
       schedule.lists.emplace_back();
       continue;

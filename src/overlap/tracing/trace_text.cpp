@@ -23,7 +23,7 @@ std::string arguments_of(const Record& record) {
                        {"bytes_between_nodes", record.bytes_between_nodes},
                        {"count", record.count},
                        {"dtype", record.quantized == QuantizedFormat::none ? name(record.dtype) : name(record.quantized)},
-                       {"algorithm", to_string(record.method)},
+                       {"algorithm", record.method_text()},
                        {"group", record.group},
                        {"group_size", record.group_size},
                        {"stream", record.stream},
