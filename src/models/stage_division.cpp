@@ -13,7 +13,9 @@ namespace stretto {
 
 Schedule StageDivision::schedule(int stages, std::int64_t microbatches) const {
   require(microbatches <= std::numeric_limits<int>::max(), "A step of {} microbatches cannot be; give fewer.", microbatches);
-  return named_schedule(schedule_name, stages, static_cast<int>(microbatches), virtual_stages);
+  Schedule schedule = named_schedule(schedule_name, stages, static_cast<int>(microbatches), virtual_stages);
+  require_one_step(schedule);
+  return schedule;
 }
 
 ModelCut StageDivision::cut(const ModelShape& model, const Schedule& schedule, int stage) const {

@@ -63,7 +63,7 @@ class Pipelines(Drawn):
         self.assertRegex(lines[3], r"^under way +4 3 2 1 by stage")
         self.assertEqual(self.json("interleaved", "--pp", 2, "--microbatches", 4, "--virtual-stages", 3),
                          {"schedule": "interleaved", "stages": 2, "microbatches": 4, "chunks": 3, "step": 39.0, "ideal": 36.0,
-                          "bubble": 39 / 36 - 1, "under_way": [7, 5]})
+                          "bubble": 39 / 36 - 1, "under_way": [7, 5], "versions": [1, 1], "delay": [0, 0]})
         self.assertEqual(self.json("zb-v", "--pp", 4, "--microbatches", 8)["bubble"], 0)
         self.assertEqual(self.json("gpipe", "--pp", 2, "--microbatches", 1, "--times", "1,2,3,0.5")["step"], 13)
 
@@ -77,6 +77,20 @@ class Pipelines(Drawn):
         text.write_text("garbage")
         self.refused("Line 1 of the schedule", "pipeline", "--schedule", text)
 
+    def test_windows_say_how_many_versions_they_keep(self):
+        lines = self.schedule("pipedream", "--pp", 4, "--microbatches", 6)
+        self.assertEqual(lines[0], "pipedream, 4 stages, 6 steps of 1 microbatch, 1 chunk a stage: proved")
+        self.assertRegex(lines[1], r"^bubble +0\.00% ")
+        self.assertRegex(lines[5], r"^versions +4 3 2 1 by stage")
+        self.assertRegex(lines[6], r"^delay +3 2 1 0 by stage")
+        figures = self.json("2bw", "--pp", 4, "--microbatches", 6)
+        self.assertEqual((figures["versions"], figures["delay"], figures["step"]), ([2] * 4, [1] * 4, 18))
+        text = self.file.with_suffix(".txt")
+        self.assertEqual(self.schedule("pipedream", "--pp", 4, "--microbatches", 6, "--text", text), lines)
+        self.assertEqual(self.schedule(text), lines)
+        self.schedule("2bw", "--pp", 2, "--microbatches", 4, "--svg", self.file)
+        self.assertIn("update", self.texts())
+
     def test_picture(self):
         self.schedule("zb-h1", "--pp", 8, "--microbatches", 16, "--svg", self.file)
         texts = self.texts()
@@ -87,8 +101,8 @@ class Pipelines(Drawn):
 
     def test_all_are_proved(self):
         lines = self.lines("pipeline", "all", "--verify")
-        self.assertEqual([line.split()[0] for line in lines[:-1]], ["gpipe", "1f1b", "1f1b-eager", "interleaved", "zb-h1", "zb-h2", "zb-v"])
-        self.assertRegex(lines[-1], r"^Proved 6988 schedules ")
+        self.assertEqual([line.split()[0] for line in lines[:-1]], ["gpipe", "1f1b", "1f1b-eager", "interleaved", "zb-h1", "zb-h2", "zb-v", "pipedream", "2bw"])
+        self.assertRegex(lines[-1], r"^Proved 8796 schedules ")
 
     def test_refusals(self):
         for part, words in [
@@ -96,6 +110,7 @@ class Pipelines(Drawn):
             ("'/' is neither", ["--schedule", "/"]),
             ("needs --pp and --microbatches", ["--schedule", "gpipe", "--pp", 2]),
             ("a multiple of its 4 stages", ["--schedule", "interleaved", "--pp", 4, "--microbatches", 6]),
+            ("2bw needs at least as many", ["--schedule", "2bw", "--pp", 4, "--microbatches", 3]),
             ("1 chunk a stage, not 2", ["--schedule", "gpipe", "--pp", 4, "--microbatches", 6, "--virtual-stages", 2]),
             ("--times", ["--schedule", "gpipe", "--pp", 4, "--microbatches", 6, "--times", "1,2,3"]),
             ("--times", ["--schedule", "gpipe", "--pp", 4, "--microbatches", 6, "--times", "1,2,3,-4"]),

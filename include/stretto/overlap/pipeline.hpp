@@ -66,7 +66,7 @@ class STRETTO_API Pipeline {
     Communicator tensor = {};  // the tensor-parallel ranks of this stage, which all have the same messages; may be empty
   };
   // Collective over `stages`, whose rank s runs stage s, and over the tensor-parallel group. Throws what check(schedule)
-  // throws, and if there is another number of ranks than stages.
+  // and require_one_step(schedule) throw, and if there is another number of ranks than stages.
   Pipeline(const Communicator& stages, Schedule schedule, const Options& options);
   ~Pipeline();
   Pipeline(const Pipeline&) = delete;

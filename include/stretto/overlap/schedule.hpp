@@ -17,6 +17,7 @@ enum class ActionKind : std::uint8_t {
   backward,          // computes the gradient of the chunk's input and those of its weights
   backward_input,    // computes the gradient of the chunk's input only; backward_weight comes later
   backward_weight,   // computes the gradients of the chunk's weights only
+  update,            // updates the chunk's weights with the gradients of a step's microbatches
   send_forward,      // sends the chunk's output to the stage of the next part
   receive_forward,   // receives the chunk's input from the stage of the part before
   send_backward,     // sends the gradient of the chunk's input to the stage of the part before
@@ -27,11 +28,15 @@ STRETTO_API bool is_message(ActionKind kind);
 
 struct Action {
   ActionKind kind = ActionKind::forward;
-  int microbatch = 0;  // 0 .. microbatches - 1
+  int microbatch = 0;  // 0 .. all_microbatches() - 1; of an update, its step: 0 .. steps - 1
   int chunk = 0;       // of the stage: 0 .. chunks - 1. For messages too, it is the chunk of the stage that acts
+  // Of a forward or backward: the version of the weights that it reads. 0 are those with which the window of its microbatch
+  // begins, 1 those that the window's first update makes; -1 are those before the last update of the window before.
+  int version = 0;
   auto operator<=>(const Action&) const = default;  // NOLINT(modernize-use-nullptr): none is here
 };
-STRETTO_API std::string to_string(const Action& action);  // "send_forward 3 0": kind, microbatch, chunk
+// "forward 3 0": kind, microbatch, chunk; and the version, if it is not 0: "forward 3 0 -1".
+STRETTO_API std::string to_string(const Action& action);
 
 // Either one computation, or messages that go together, as in an NCCL group.
 using ActionGroup = std::vector<Action>;
@@ -46,11 +51,17 @@ STRETTO_API const char* name(ChunkPlacement placement);  // as the enumerator
 struct STRETTO_API Schedule {
   std::string name;  // of the generator, or of the file's author
   int stages = 1;
-  int microbatches = 1;
-  int chunks = 1;  // of each stage
+  int microbatches = 1;  // of a step
+  int chunks = 1;        // of each stage
   ChunkPlacement placement = ChunkPlacement::round_robin;
   std::vector<std::vector<ActionGroup>> lists;  // of each stage: its groups in the order in which it reaches them
+  // The lists are a window of so many steps, which stages repeat without an end. A schedule of one step that lists no update
+  // leaves it to the caller, behind the lists. In other windows microbatches need not end in the window in which they begin:
+  // an action of a microbatch that comes before its forward in the stage's list belongs to the window before, a
+  // receive_forward behind its forward to the window after, and an update to the window of the last gradient that it needs.
+  int steps = 1;
 
+  int all_microbatches() const { return steps * microbatches; }
   int parts() const { return stages * chunks; }
   int part_of(int stage, int chunk) const;  // 0 .. parts - 1
   int stage_of(int part) const;
@@ -93,6 +104,25 @@ STRETTO_API Schedule make_schedule(ScheduleKind kind, int stages, int microbatch
 // chunk 0, the same through chunk 1, and so on. check() refuses it, since nothing goes backward.
 STRETTO_API Schedule forward_schedule(int stages, int microbatches, int chunks, ChunkPlacement placement);
 
+// Windows of schedules without a flush: the next step's forwards begin while this one's backwards are under way, and read
+// weights that lack the latest updates. Nobody waits, so that T steps of m microbatches take (T m + p - 1) (F + B + W) on p
+// stages. Pipeline does not run them yet; check() and simulate() tell what they cost.
+//
+// PipeDream (Narayanan et al. 2019): 1F1B with an update after each microbatch, and a window of `steps` of them, at least p.
+// Stage s reads weights that are p - 1 - s updates old, the same in forward and backward, for which it keeps p - s versions.
+STRETTO_API Schedule pipedream_schedule(int stages, int steps);
+// PipeDream-2BW (Narayanan et al. 2021): gradients of a step's m >= p microbatches are summed, and all stages read weights
+// that are one update old, for which two versions are enough.
+STRETTO_API Schedule two_buffered_schedule(int stages, int microbatches);
+
+// The window, repeated so many times from an empty pipeline until it is empty again, as one window of more steps. What a
+// repetition does for microbatches of before the first is left out; versions of before the first are version 0. Throws
+// Error(invalid_argument) if a stage has no forward of a microbatch. Cost: O(actions).
+STRETTO_API Schedule repeated(const Schedule& window, int repetitions);
+// Throws Error(invalid_argument) unless the lists are one step that reads version 0 of the weights and leaves the update to
+// the caller: what Pipeline runs.
+STRETTO_API void require_one_step(const Schedule& schedule);
+
 // Inserts the messages into lists that hold computations only. A message goes to both of its stages before the first
 // computation that begins after the message's data are there, in the timetable in which every computation takes 1 (an
 // unsplit backward 2) and starts as early as its list allows. All stages sort their computations and messages by the times
@@ -108,7 +138,12 @@ STRETTO_API Schedule with_messages(Schedule computations);
 // - a computation before its input or gradient is there, a second time, or missing: every microbatch goes forward once and
 //   backward once through every part, in the order of the parts;
 // - a weight gradient before its input gradient, or missing;
-// - a message without a counterpart, of what was not computed, or to a stage that does not expect it.
+// - a message without a counterpart, of what was not computed, or to a stage that does not expect it;
+// - a backward that reads another version of the weights than its forward, and a version that is not made yet;
+// - an update before the step's gradients, before the update of the step before, a second time, or missing.
+// Windows with updates are run three times in turn (repeated()). As every microbatch and update of a window comes once, the
+// window ends in the state in which it begins, so that it can be repeated for ever. Microbatches and steps in a refusal are
+// counted on from one repetition to the next.
 // Cost: O(actions).
 STRETTO_API void check(const Schedule& schedule);
 
@@ -141,20 +176,26 @@ struct ScheduleSimulation {
   std::vector<int> under_way;
   // The same, but until backward or backward_weight has ended: what holds memory for weight gradients, too.
   std::vector<int> unfinished;
+  // By stage: the most versions of a chunk's weights that live at a time, the latest included; and the most updates that a
+  // version lacks when it is read, beside those of the steps before that of the microbatch: 0 in a schedule of one step.
+  std::vector<int> versions, delay;
   std::vector<SimulatedAction> actions;  // computations and messages of all stages, sorted by begin
 };
 
 // Checks the schedule, and predicts its times. Computations of a stage run in order, and its groups of messages run in
 // order beside them: a group begins when the group before it has ended, and the computations whose results it sends. A
 // computation waits for the message that it needs, not for others. Links have no limit: messages do not slow each other
-// down. Cost: O(actions x log(actions)).
+// down. An update takes no time. Of a window with updates, four repetitions are simulated: `step` is a step's part of the
+// longest time from the beginning of the third to that of the fourth on a stage, and the rest is of all four.
+// Cost: O(actions x log(actions)).
 STRETTO_API ScheduleSimulation simulate(const Schedule& schedule, const ScheduleTimes& times = {});
 // The same, with the times of each of the model's parts(); `message` is that of the messages that the part sends.
 STRETTO_API ScheduleSimulation simulate(const Schedule& schedule, const std::vector<ScheduleTimes>& of_parts);
 
 // The text form. Empty lines and what follows a # are ignored; words are separated by blanks. First come five lines, in this
-// order; then every stage with its groups, one a line; commas separate the actions of a group. An action is its kind, its
-// microbatch, and its chunk.
+// order, and `steps` with their number unless it is 1; then every stage with its groups, one a line; commas separate the
+// actions of a group. An action is its kind, its microbatch (of an update: the step), its chunk, and the version of the
+// weights that it reads unless that is 0.
 //
 //   schedule 1f1b            # a name of letters, digits, -, _ and .
 //   stages 2
@@ -174,9 +215,9 @@ STRETTO_API std::string to_text(const Schedule& schedule);
 // Throws Error(invalid_argument) with the number of the line that it cannot read. It does not check() the schedule.
 STRETTO_API Schedule schedule_from_text(const std::string& text);
 
-// The schedule that a user names: a generator's name, or the path of a file in the text form, which is check()ed. chunks 0:
-// usual_chunks(). A file has its own numbers; 0 accepts any, and others must be the same. Throws Error(invalid_argument) in
-// one sentence.
+// The schedule that a user names: a generator's name ("pipedream", "2bw" included), or the path of a file in the text form,
+// which is check()ed. chunks 0: usual_chunks(). The microbatches of "pipedream" are a window's, of one step each. A file has
+// its own numbers; 0 accepts any, and others must be the same. Throws Error(invalid_argument) in one sentence.
 STRETTO_API Schedule named_schedule(const std::string& name_or_file, int stages, int microbatches, int chunks = 0);
 
 }  // namespace stretto

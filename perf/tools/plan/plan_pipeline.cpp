@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "common/command_line.hpp"
 #include "common/output_file.hpp"
@@ -29,7 +30,8 @@ bool parse(int argc, char** argv, PipelineLine& line) {
   app.set_help_flag("-h,--help", "Print this help");
   auto* what = app.add_option("all", line.what, "With --verify: all schedules")->check(CLI::IsMember({"all"}));
   auto* verify = app.add_flag("--verify", line.verify, "Prove all schedules")->needs(what);
-  auto* schedule = app.add_option("--schedule", line.schedule, schedule_names() + ", or a file with a schedule");
+  auto* schedule =
+      app.add_option("--schedule", line.schedule, schedule_names() + ", pipedream, 2bw, or a file with a schedule");
   app.add_option("--pp", line.stages, "Number of stages")->needs(schedule);
   app.add_option("--microbatches", line.microbatches, "Of a step")->needs(schedule);
   app.add_option("--virtual-stages", line.chunks,
@@ -60,10 +62,16 @@ namespace {
 // The schedule of a generator, or of a file.
 Schedule schedule_of(const PipelineLine& line) {
   const std::vector<ScheduleKind> kinds = all_schedule_kinds();
-  const bool is_made = std::ranges::any_of(kinds, [&](ScheduleKind kind) { return line.schedule == name(kind); });
+  const bool is_made = line.schedule == "pipedream" || line.schedule == "2bw" ||
+                       std::ranges::any_of(kinds, [&](ScheduleKind kind) { return line.schedule == name(kind); });
   require(!is_made || (line.stages > 0 && line.microbatches > 0), "--schedule {} needs --pp and --microbatches.",
           line.schedule);
   return named_schedule(line.schedule, line.stages, line.microbatches, line.chunks);
+}
+
+std::string work_of(const Schedule& schedule) {
+  const std::string of_step = fmt::format("{} microbatch{}", schedule.microbatches, schedule.microbatches == 1 ? "" : "es");
+  return schedule.steps == 1 ? of_step : fmt::format("{} steps of {}", schedule.steps, of_step);
 }
 
 // The first chunk has the kind's colour, later ones are paler.
@@ -79,10 +87,11 @@ std::string shade(unsigned color, int chunk, int chunks) {
 
 Picture picture_of(const Schedule& schedule, const ScheduleSimulation& result) {
   require(schedule.stages <= 64, "--svg draws up to 64 stages, not {}; choose fewer.", schedule.stages);
-  constexpr std::array colors{0x7ba7d7U, 0x8ecf9bU, 0x8ecf9bU, 0xf0a35eU};  // by ActionKind: F, B with W, B, W
+  // By ActionKind: F, B with W, B, W, update.
+  constexpr std::array colors{0x7ba7d7U, 0x8ecf9bU, 0x8ecf9bU, 0xf0a35eU, 0x404040U};
   Picture picture;
-  picture.title = fmt::format("{}, {} stages, {} microbatches: {:.1f}% bubble", schedule.name, schedule.stages,
-                              schedule.microbatches, 100 * result.bubble);
+  picture.title = fmt::format("{}, {} stages, {}: {:.1f}% bubble", schedule.name, schedule.stages, work_of(schedule),
+                              100 * result.bubble);
   picture.unit = "s";
   picture.row = "stage";
   picture.remark = "numbers: the microbatch";
@@ -97,17 +106,20 @@ Picture picture_of(const Schedule& schedule, const ScheduleSimulation& result) {
   for (const SimulatedAction& each : result.actions) {
     if (is_message(each.action.kind)) continue;
     const std::size_t look = static_cast<std::size_t>(each.action.kind) * schedule.chunks + each.action.chunk;
-    picture.bars.push_back({each.stage, 0, look, std::to_string(each.action.microbatch), each.begin, each.end});
+    const bool is_update = each.action.kind == ActionKind::update;
+    picture.bars.push_back(
+        {each.stage, 0, look, is_update ? "" : std::to_string(each.action.microbatch), each.begin, each.end});
     if (each.end > each.begin) shortest = std::min(shortest, each.end - each.begin);
   }
+  for (auto& bar : picture.bars) bar.end = std::max(bar.end, bar.begin + shortest / 8);  // updates take no time
   // Two digits need 18 pixels. If times differ much, the bound on the whole width decides.
   picture.pixels_a_unit = std::min(19 / std::max(shortest, 1e-12), 8000 / std::max(result.last_end, 1e-9));
   return picture;
 }
 
 void print(const Schedule& schedule, const ScheduleSimulation& result) {
-  fmt::print("{}, {} stages, {} microbatches, {} {} a stage: proved\n", schedule.name, schedule.stages,
-             schedule.microbatches, schedule.chunks, schedule.chunks == 1 ? "chunk" : "chunks");
+  fmt::print("{}, {} stages, {}, {} {} a stage: proved\n", schedule.name, schedule.stages, work_of(schedule),
+             schedule.chunks, schedule.chunks == 1 ? "chunk" : "chunks");
   fmt::print("bubble      {:.2f}% of the ideal step; a stage computes for {:.1f}% of the step\n", 100 * result.bubble,
              result.step > 0 ? 100 * result.ideal / result.step : 100.0);
   fmt::print(
@@ -116,13 +128,17 @@ void print(const Schedule& schedule, const ScheduleSimulation& result) {
   fmt::print("under way   {} by stage: forward begun, backward of the input not ended\n", fmt::join(result.under_way, " "));
   fmt::print("unfinished  {} by stage: forward begun, gradients of the weights not ended\n",
              fmt::join(result.unfinished, " "));
+  if (std::ranges::max(result.versions) == 1 && std::ranges::max(result.delay) == 0) return;
+  fmt::print("versions    {} by stage: of the weights, at a time\n", fmt::join(result.versions, " "));
+  fmt::print("delay       {} by stage: updates that the weights of a microbatch lack\n", fmt::join(result.delay, " "));
 }
 
 void write_json(const std::string& path, const Schedule& schedule, const ScheduleSimulation& result) {
   const nlohmann::ordered_json json = {
-      {"schedule", schedule.name}, {"stages", schedule.stages},    {"microbatches", schedule.microbatches},
-      {"chunks", schedule.chunks}, {"step", result.step},          {"ideal", result.ideal},
-      {"bubble", result.bubble},   {"under_way", result.under_way}};
+      {"schedule", schedule.name}, {"stages", schedule.stages},     {"microbatches", schedule.microbatches},
+      {"chunks", schedule.chunks}, {"step", result.step},           {"ideal", result.ideal},
+      {"bubble", result.bubble},   {"under_way", result.under_way}, {"versions", result.versions},
+      {"delay", result.delay}};
   perf::write_file("--json", path, json.dump(1) + "\n");
 }
 
@@ -130,21 +146,33 @@ void verify_all_schedules() {
   constexpr int most_stages = 16, most_microbatches = 64, most_chunks = 4;
   const auto begin = std::chrono::steady_clock::now();
   int all = 0;
-  for (const ScheduleKind kind : all_schedule_kinds()) {
+  const auto prove = [&](const char* name, const auto& made) {
     const auto its_begin = std::chrono::steady_clock::now();
     int proved = 0;
     for (int stages = 1; stages <= most_stages; ++stages) {
       for (int microbatches = 1; microbatches <= most_microbatches; ++microbatches) {
         for (int chunks = 1; chunks <= most_chunks; ++chunks) {
-          if (!allows(kind, stages, microbatches, chunks)) continue;
-          check(make_schedule(kind, stages, microbatches, chunks));
+          const std::optional<Schedule> schedule = made(stages, microbatches, chunks);
+          if (!schedule) continue;
+          check(*schedule);
           ++proved;
         }
       }
     }
-    fmt::print("{:<12} {:>6} schedules {:>7.2f} s\n", name(kind), proved, seconds_since(its_begin));
+    fmt::print("{:<12} {:>6} schedules {:>7.2f} s\n", name, proved, seconds_since(its_begin));
     std::fflush(stdout);
     all += proved;
+  };
+  for (const ScheduleKind kind : all_schedule_kinds()) {
+    prove(name(kind), [&](int stages, int microbatches, int chunks) {
+      return allows(kind, stages, microbatches, chunks) ? std::optional(make_schedule(kind, stages, microbatches, chunks))
+                                                        : std::nullopt;
+    });
+  }
+  for (const auto& [name, make] : {std::pair{"pipedream", &pipedream_schedule}, {"2bw", &two_buffered_schedule}}) {
+    prove(name, [&](int stages, int microbatches, int chunks) {
+      return chunks == 1 && microbatches >= stages ? std::optional(make(stages, microbatches)) : std::nullopt;
+    });
   }
   fmt::print("Proved {} schedules of 1 to {} stages, 1 to {} microbatches and 1 to {} chunks in {:.1f} s.\n", all,
              most_stages, most_microbatches, most_chunks, seconds_since(begin));

@@ -27,6 +27,7 @@ void give_up(const Communicator& stages, const std::exception& error) {
 Pipeline::Pipeline(const Communicator& stages, Schedule schedule, const Options& options)
     : stages_(stages), schedule_(std::move(schedule)) {
   check(schedule_);
+  require_one_step(schedule_);
   require(stages.size() == schedule_.stages, "A schedule of {} stages cannot run on {} ranks.", schedule_.stages,
           stages.size());
   if (stages.size() > 1) leave_shared_core();

@@ -11,13 +11,15 @@ namespace stretto {
 namespace {
 
 // Its result is needed by another part of the model.
-bool has_result(const Action& action) { return action.kind != ActionKind::backward_weight; }
+bool has_result(const Action& action) { return action.kind < ActionKind::backward_weight; }
+
+int duration(ActionKind kind) { return kind == ActionKind::backward ? 2 : kind == ActionKind::update ? 0 : 1; }
 
 // When every computation begins and ends if messages take no time.
 class Timetable {
  public:
   explicit Timetable(const Schedule& of) : of_(of), begins_(of.lists.size()) {
-    const std::size_t pairs = static_cast<std::size_t>(of.parts()) * of.microbatches;
+    const std::size_t pairs = static_cast<std::size_t>(of.parts()) * of.all_microbatches();
     for (auto* ends : {&forward_ends_, &backward_ends_}) ends->assign(pairs, -1);
     std::vector<std::int64_t> free(of.stages, 0);
     for (bool moved = true; moved;) {
@@ -40,7 +42,7 @@ class Timetable {
 
  private:
   std::size_t index(int part, int microbatch) const {
-    return static_cast<std::size_t>(part) * of_.microbatches + microbatch;
+    return static_cast<std::size_t>(part) * of_.all_microbatches() + microbatch;
   }
 
   bool advance(int stage, std::int64_t& free) {
@@ -57,7 +59,7 @@ class Timetable {
         begin = std::max(begin, ready);
       }
       begins.push_back(begin);
-      free = begin + (action.kind == ActionKind::backward ? 2 : 1);
+      free = begin + duration(action.kind);
       if (has_result(action)) {
         (goes_forward(action.kind) ? forward_ends_ : backward_ends_)[index(part, action.microbatch)] = free;
       }
@@ -89,7 +91,7 @@ Schedule with_messages(Schedule schedule) {
     for (const ActionGroup& group : schedule.lists[stage]) {
       require(group.size() == 1 && !is_message(group.front().kind) && group.front().chunk >= 0 &&
                   group.front().chunk < schedule.chunks && group.front().microbatch >= 0 &&
-                  group.front().microbatch < schedule.microbatches,
+                  group.front().microbatch < schedule.all_microbatches(),
               "Stage {} has a group that is not one computation of the schedule; messages come by themselves.", stage);
     }
   }

@@ -26,9 +26,14 @@ Schedule named_schedule(const std::string& name_or_file, int stages, int microba
     if (name_or_file != name(kind)) continue;
     return make_schedule(kind, stages, microbatches, chunks > 0 ? chunks : usual_chunks(kind));
   }
+  for (const auto& [name, make] : {std::pair{"pipedream", &pipedream_schedule}, {"2bw", &two_buffered_schedule}}) {
+    if (name_or_file != name) continue;
+    require(chunks <= 1, "{} has 1 chunk a stage, not {}; leave the number out.", name, chunks);
+    return make(stages, microbatches);
+  }
   Schedule schedule = schedule_in_file(name_or_file);
   for (const auto& [what, asked, has] : {std::tuple{"stages", stages, schedule.stages},
-                                         {"microbatches", microbatches, schedule.microbatches},
+                                         {"microbatches", microbatches, schedule.all_microbatches()},
                                          {"chunks a stage", chunks, schedule.chunks}}) {
     require(asked == 0 || asked == has, "The schedule in {} is for {} {}, not for {}; choose another, or that number.",
             name_or_file, has, what, asked);

@@ -11,6 +11,7 @@ const char* name(ActionKind kind) {
     case ActionKind::backward: return "backward";
     case ActionKind::backward_input: return "backward_input";
     case ActionKind::backward_weight: return "backward_weight";
+    case ActionKind::update: return "update";
     case ActionKind::send_forward: return "send_forward";
     case ActionKind::receive_forward: return "receive_forward";
     case ActionKind::send_backward: return "send_backward";
@@ -21,7 +22,8 @@ const char* name(ActionKind kind) {
 bool is_message(ActionKind kind) { return kind >= ActionKind::send_forward; }
 
 std::string to_string(const Action& action) {
-  return fmt::format("{} {} {}", name(action.kind), action.microbatch, action.chunk);
+  const std::string version = action.version == 0 ? "" : fmt::format(" {}", action.version);
+  return fmt::format("{} {} {}{}", name(action.kind), action.microbatch, action.chunk, version);
 }
 
 const char* name(ChunkPlacement placement) { return placement == ChunkPlacement::round_robin ? "round_robin" : "v_shaped"; }

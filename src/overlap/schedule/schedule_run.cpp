@@ -5,6 +5,7 @@
 #include "core/fail.hpp"
 #include "overlap/schedule/actions.hpp"
 #include "overlap/schedule/limits.hpp"
+#include "overlap/schedule/window.hpp"
 
 namespace stretto {
 
@@ -21,7 +22,8 @@ ScheduleRun::ScheduleRun(const Schedule& schedule, const std::vector<ScheduleTim
     }
   }
   stages_.resize(schedule.stages);
-  progress_.resize(static_cast<std::size_t>(schedule.parts()) * schedule.microbatches);
+  progress_.resize(static_cast<std::size_t>(schedule.parts()) * schedule.all_microbatches());
+  updates_.resize(schedule.parts());
 }
 
 void ScheduleRun::run() {
@@ -47,7 +49,7 @@ bool ScheduleRun::advance(int stage) {
     for (const Action& action : group) expect(stage, action);
     require(!group.empty(), "Stage {} has an empty group; leave it out.", stage);
     if (!is_message(group.front().kind)) {
-      compute(stage, group.front());
+      group.front().kind == ActionKind::update ? update(stage, group.front()) : compute(stage, group.front());
       ++its.place;
       return true;
     }
@@ -60,25 +62,37 @@ bool ScheduleRun::advance(int stage) {
 }
 
 void ScheduleRun::expect(int stage, const Action& action) {
-  require(action.microbatch >= 0 && action.microbatch < schedule_.microbatches && action.chunk >= 0 &&
-              action.chunk < schedule_.chunks,
-          "Stage {} has {}, but the microbatches are 0 to {} and its chunks 0 to {}.", stage, to_string(action),
-          schedule_.microbatches - 1, schedule_.chunks - 1);
+  require_numbers(schedule_, stage, action);
   const ActionGroup& group = group_of(stage);
   require(group.size() == 1 || is_message(action.kind),
           "Stage {} has {} beside other actions of a group; only messages go together.", stage, to_string(action));
 }
 
+void ScheduleRun::update(int stage, const Action& action) {
+  const int part = schedule_.part_of(stage, action.chunk);
+  const int step = action.microbatch;
+  require(step >= updates_[part], "Stage {} has {} a second time.", stage, to_string(action));
+  require(step == updates_[part], "Stage {} has {} before that of step {}.", stage, to_string(action), updates_[part]);
+  for (int i = step * schedule_.microbatches; i < (step + 1) * schedule_.microbatches; ++i) {
+    require(at(part, i).weights >= 0, "Stage {} has {} before the backward of microbatch {}.", stage, to_string(action), i);
+  }
+  ++updates_[part];
+  actions_.push_back({stage, action, stages_[stage].computed, stages_[stage].computed});
+}
+
 void ScheduleRun::compute(int stage, const Action& action) {
   const int part = schedule_.part_of(stage, action.chunk);
   Progress& its = at(part, action.microbatch);
-  const auto demand = [&](bool holds, const char* why) {
+  const auto demand = [&](bool holds, const std::string& why) {
     require(holds, "Stage {} computes {} {}.", stage, to_string(action), why);
   };
   // The neighbouring part gives a message, or the result itself if the same stage holds that part.
   const auto from = [&](int neighbour, double Progress::*computed, double arrived) {
     return schedule_.stage_of(neighbour) == stage ? at(neighbour, action.microbatch).*computed : arrived;
   };
+  demand(action.version >= 0 && action.version <= updates_[part], "where that version of the weights is not made");
+  demand(action.kind == ActionKind::forward || its.forward < 0 || its.version == action.version,
+         fmt::format("with another version of the weights than its forward, which read version {}", its.version));
   const ScheduleTimes& times = times_[part];
   double& free = stages_[stage].computed;
   double begin = free, seconds = times.backward_weight;
@@ -89,6 +103,7 @@ void ScheduleRun::compute(int stage, const Action& action) {
     begin = std::max(begin, input);
     seconds = times.forward;
     its.forward = begin + seconds;
+    its.version = action.version;
   } else if (action.kind == ActionKind::backward_weight) {
     demand(its.weights < 0, "a second time");
     demand(its.backward >= 0, "before its backward_input");
@@ -201,10 +216,13 @@ void ScheduleRun::explain_waiting() const {
   fail(ErrorCode::invalid_argument, "Stages would wait for each other for ever: {}.", cycle);
 }
 
-void ScheduleRun::require_all_done() const {
+void ScheduleRun::require_all_done() {
+  const bool with_updates = has_updates(schedule_);
   for (int part = 0; part < schedule_.parts(); ++part) {
-    for (int i = 0; i < schedule_.microbatches; ++i) {
-      const Progress& its = progress_[static_cast<std::size_t>(part) * schedule_.microbatches + i];
+    require(!with_updates || updates_[part] == schedule_.steps, "Stage {} never has {}.", schedule_.stage_of(part),
+            to_string({ActionKind::update, updates_[part], schedule_.chunk_of(part)}));
+    for (int i = 0; i < schedule_.all_microbatches(); ++i) {
+      const Progress& its = at(part, i);
       for (const auto& [done, kind] :
            {std::pair{its.forward, ActionKind::forward}, std::pair{its.backward, ActionKind::backward},
             std::pair{its.weights, ActionKind::backward_weight}}) {

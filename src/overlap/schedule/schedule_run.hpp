@@ -31,6 +31,7 @@ class ScheduleRun {
   struct Progress {
     double input = -1, gradient = -1;                  // arrival of the message
     double forward = -1, backward = -1, weights = -1;  // end of the computation; backward: of the input's gradient
+    int version = 0;                                   // of the weights, that forward has read
     std::array<bool, 4> posted = {};                   // messages, by kind
   };
   struct Channel {  // messages from one stage to another that wait for their other side
@@ -38,6 +39,7 @@ class ScheduleRun {
   };
 
   bool advance(int stage);
+  void update(int stage, const Action& action);
   void compute(int stage, const Action& action);
   void post(int stage, const ActionGroup& group);
   double ready_to_send(int stage, const Action& action);
@@ -45,9 +47,9 @@ class ScheduleRun {
   void match(int from, int to);
   [[noreturn]] void explain_waiting() const;
   Action first_waiting(int stage) const;
-  void require_all_done() const;
+  void require_all_done();
   Progress& at(int part, int microbatch) {
-    return progress_[static_cast<std::size_t>(part) * schedule_.microbatches + microbatch];
+    return progress_[static_cast<std::size_t>(part) * schedule_.all_microbatches() + microbatch];
   }
   const ActionGroup& group_of(int stage) const { return schedule_.lists[stage][stages_[stage].place]; }
 
@@ -55,6 +57,7 @@ class ScheduleRun {
   const std::vector<ScheduleTimes>& times_;  // by part
   std::vector<Stage> stages_;
   std::vector<Progress> progress_;
+  std::vector<int> updates_;                         // by part
   std::map<std::pair<int, int>, Channel> channels_;  // by sender and receiver
   std::vector<int> woken_;                           // stages that may go on
   std::vector<SimulatedAction> actions_;

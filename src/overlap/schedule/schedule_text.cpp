@@ -11,10 +11,14 @@ namespace {
 
 Action action_from(const TextLines& lines, const std::string& text) {
   const auto words = words_of(text);
-  lines.demand(words.size() == 3, "an action is a kind, a microbatch and a chunk");
+  lines.demand(words.size() == 3 || words.size() == 4,
+               "an action is a kind, a microbatch and a chunk, and the version of the weights that it reads");
   for (int kind = 0; kind <= static_cast<int>(ActionKind::receive_backward); ++kind) {
     if (words[0] != name(static_cast<ActionKind>(kind))) continue;
-    return {static_cast<ActionKind>(kind), lines.number<int>(words[1]), lines.number<int>(words[2])};
+    const auto found = static_cast<ActionKind>(kind);
+    lines.demand(words.size() == 3 || found < ActionKind::update, "updates and messages read no version of the weights");
+    return {found, lines.number<int>(words[1]), lines.number<int>(words[2]),
+            words.size() == 4 ? lines.number<int>(words[3]) : 0};
   }
   lines.demand(false, fmt::format("'{}' is no kind of action", words[0].substr(0, 40)));
   return {};
@@ -25,6 +29,7 @@ Action action_from(const TextLines& lines, const std::string& text) {
 std::string to_text(const Schedule& schedule) {
   std::string text = fmt::format("schedule {}\nstages {}\nmicrobatches {}\nchunks {}\nplacement {}\n", schedule.name,
                                  schedule.stages, schedule.microbatches, schedule.chunks, name(schedule.placement));
+  if (schedule.steps != 1) text += fmt::format("steps {}\n", schedule.steps);
   for (std::size_t stage = 0; stage < schedule.lists.size(); ++stage) {
     text += fmt::format("stage {}\n", stage);
     for (const ActionGroup& group : schedule.lists[stage]) {
@@ -49,6 +54,12 @@ Schedule schedule_from_text(const std::string& text) {
   require_sizes(schedule);
   while (lines.next()) {
     const auto words = words_of(lines.line());
+    if (words[0] == "steps" && schedule.lists.empty()) {
+      lines.demand(words.size() == 2, "'steps' and its value are expected");
+      schedule.steps = lines.number<int>(words[1]);
+      require_sizes(schedule);
+      continue;
+    }
     if (words[0] == "stage") {
       const int stages = static_cast<int>(schedule.lists.size());
       lines.demand(words.size() == 2 && lines.number<int>(words[1]) == stages && stages < schedule.stages,

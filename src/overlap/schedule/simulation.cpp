@@ -1,9 +1,12 @@
 // check() and simulate(): both run all stages.
 #include <algorithm>
 #include <limits>
+#include <optional>
 
+#include "core/fail.hpp"
 #include "overlap/schedule/limits.hpp"
 #include "overlap/schedule/schedule_run.hpp"
+#include "overlap/schedule/window.hpp"
 
 namespace stretto {
 namespace {
@@ -24,11 +27,34 @@ std::size_t parts_of(const Schedule& schedule) {
   return static_cast<std::size_t>(schedule.parts());
 }
 
+// Empty for one step that leaves the update to the caller, which begins and ends with an empty pipeline.
+std::optional<Schedule> repeated_window(const Schedule& schedule, int repetitions) {
+  if (has_updates(schedule)) return repeated(schedule, repetitions);
+  require(schedule.steps == 1, "A window of {} steps has no update; put one behind each step's backwards on every stage.",
+          schedule.steps);
+  return {};
+}
+
+// Of a step: the longest time between the beginnings of the last two repetitions on a stage.
+double steady_step(const Schedule& window, const std::vector<SimulatedAction>& actions, int repetitions) {
+  constexpr double never = std::numeric_limits<double>::infinity();
+  std::vector<std::vector<double>> begins(window.stages, std::vector<double>(repetitions, never));
+  for (const SimulatedAction& each : actions) {
+    if (each.action.kind != ActionKind::forward) continue;
+    double& begin = begins[each.stage][each.action.microbatch / window.all_microbatches()];
+    begin = std::min(begin, each.begin);
+  }
+  double longest = 0;
+  for (const std::vector<double>& its : begins) longest = std::max(longest, its[repetitions - 1] - its[repetitions - 2]);
+  return longest / window.steps;
+}
+
 }  // namespace
 
 void check(const Schedule& schedule) {
   const std::vector<ScheduleTimes> times(parts_of(schedule));
-  ScheduleRun(schedule, times).run();
+  const std::optional<Schedule> in_turn = repeated_window(schedule, 3);
+  ScheduleRun(in_turn ? *in_turn : schedule, times).run();
 }
 
 ScheduleSimulation simulate(const Schedule& schedule, const ScheduleTimes& times) {
@@ -36,7 +62,10 @@ ScheduleSimulation simulate(const Schedule& schedule, const ScheduleTimes& times
 }
 
 ScheduleSimulation simulate(const Schedule& schedule, const std::vector<ScheduleTimes>& of_parts) {
-  ScheduleRun run(schedule, of_parts);
+  constexpr int repetitions = 4;
+  const std::optional<Schedule> in_turn = repeated_window(schedule, repetitions);
+  const Schedule& lists = in_turn ? *in_turn : schedule;
+  ScheduleRun run(lists, of_parts);
   run.run();
   ScheduleSimulation result;
   result.actions = run.actions();
@@ -52,12 +81,15 @@ ScheduleSimulation simulate(const Schedule& schedule, const std::vector<Schedule
   for (int stage = 0; stage < schedule.stages; ++stage) {
     result.step = std::max(result.step, ends[stage] - begins[stage]);
     result.last_end = std::max(result.last_end, ends[stage]);
-    result.under_way.push_back(most_open(schedule.lists[stage], ActionKind::backward_input));
-    result.unfinished.push_back(most_open(schedule.lists[stage], ActionKind::backward_weight));
+    result.under_way.push_back(most_open(lists.lists[stage], ActionKind::backward_input));
+    result.unfinished.push_back(most_open(lists.lists[stage], ActionKind::backward_weight));
     double computing = 0;
     for (int chunk = 0; chunk < schedule.chunks; ++chunk) computing += of_parts[schedule.part_of(stage, chunk)].all();
     result.ideal = std::max(result.ideal, schedule.microbatches * computing);
   }
+  if (in_turn) result.step = steady_step(schedule, result.actions, repetitions);
+  result.versions = live_versions(lists);
+  result.delay = delays(schedule);
   result.bubble = result.ideal > 0 ? result.step / result.ideal - 1 : 0;
   return result;
 }

@@ -1,0 +1,223 @@
+// Windows of steps that repeat: PipeDream and 2BW are proved, their formulas hold, and whatever is changed in them is
+// refused.
+#include "overlap/schedule/window.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "support/error.hpp"
+
+namespace stretto {
+namespace {
+
+constexpr int most_stages = 6;
+
+std::vector<Schedule> some_windows() {
+  return {pipedream_schedule(1, 2),    pipedream_schedule(3, 3),    pipedream_schedule(4, 6),
+          two_buffered_schedule(1, 2), two_buffered_schedule(3, 3), two_buffered_schedule(4, 6)};
+}
+
+TEST(ScheduleWindows, VersionsAndDelaysAreThoseOfThePapers) {
+  for (int p = 1; p <= most_stages; ++p) {
+    for (int n = p; n <= p + 7; ++n) {
+      SCOPED_TRACE(testing::Message() << p << " stages, " << n << " microbatches");
+      const ScheduleSimulation pipedream = simulate(pipedream_schedule(p, n));
+      const ScheduleSimulation two_buffered = simulate(two_buffered_schedule(p, n));
+      for (int s = 0; s < p; ++s) {
+        EXPECT_EQ(pipedream.versions[s], p - s);
+        EXPECT_EQ(pipedream.delay[s], p - 1 - s);
+        EXPECT_EQ(two_buffered.versions[s], 2);
+        EXPECT_EQ(two_buffered.delay[s], 1);
+        EXPECT_EQ(pipedream.under_way[s], p - s) << "as 1F1B";
+        EXPECT_EQ(two_buffered.under_way[s], p - s);
+      }
+    }
+  }
+  for (const ScheduleKind kind : all_schedule_kinds()) {
+    const ScheduleSimulation flushed = simulate(make_schedule(kind, 3, 6, usual_chunks(kind)));
+    EXPECT_THAT(flushed.versions, testing::Each(1)) << name(kind);
+    EXPECT_THAT(flushed.delay, testing::Each(0)) << name(kind);
+  }
+}
+
+TEST(ScheduleWindows, NobodyWaitsButInTheBeginningAndAtTheEnd) {
+  for (const ScheduleTimes& of : {ScheduleTimes{1, 1, 1}, ScheduleTimes{3, 4, 2}, ScheduleTimes{2, 3, 1}}) {
+    for (int p = 1; p <= most_stages; ++p) {
+      for (const int n : {p, p + 3}) {
+        for (const Schedule& window : {pipedream_schedule(p, n), two_buffered_schedule(p, n)}) {
+          SCOPED_TRACE(testing::Message() << window.name << ", " << p << " stages, " << n << " microbatches");
+          EXPECT_NEAR(simulate(window, of).bubble, 0, 1e-9);
+          // Four repetitions; and four times five that end with an empty pipeline each.
+          EXPECT_NEAR(simulate(window, of).last_end, (4 * n + p - 1) * of.all(), 1e-9);
+          EXPECT_NEAR(simulate(repeated(window, 5), of).last_end, 4 * (5 * n + p - 1) * of.all(), 1e-9) << "the control";
+        }
+      }
+    }
+  }
+}
+
+TEST(ScheduleWindows, OneStepThatListsItsUpdateIsTheSameAsOneThatDoesNot) {
+  for (const ScheduleKind kind : all_schedule_kinds()) {
+    const Schedule plain = make_schedule(kind, 3, 6, usual_chunks(kind));
+    Schedule listed = plain;
+    for (auto& list : listed.lists) {
+      for (int chunk = 0; chunk < listed.chunks; ++chunk) list.push_back({{ActionKind::update, 0, chunk}});
+    }
+    const ScheduleSimulation simulation = simulate(listed);
+    EXPECT_THAT(simulation.versions, testing::Each(1)) << name(kind);
+    EXPECT_THAT(simulation.delay, testing::Each(0));
+    EXPECT_EQ(simulation.under_way, simulate(plain).under_way);
+    listed.lists[1].pop_back();
+    EXPECT_THAT(sentence_of([&] { check(listed); }), testing::HasSubstr("Stage 1 "));
+  }
+}
+
+TEST(ScheduleWindows, HaveATextForm) {
+  for (const Schedule& window : some_windows()) {
+    const Schedule read = schedule_from_text(to_text(window));
+    EXPECT_EQ(read.steps, window.steps);
+    EXPECT_EQ(read.lists, window.lists);
+    EXPECT_NO_THROW(check(read));
+  }
+  EXPECT_THAT(to_text(pipedream_schedule(2, 3)),
+              testing::AllOf(testing::HasSubstr("steps 3\nstage 0\nforward 0 0 -1\n"), testing::HasSubstr("update 2 0\n")));
+  EXPECT_THAT(to_text(make_schedule(ScheduleKind::gpipe, 2, 2)), testing::Not(testing::HasSubstr("steps")));
+  const std::string head = "schedule s\nstages 1\nmicrobatches 1\nchunks 1\nplacement round_robin\n";
+  for (const auto& [text, part] :
+       std::vector<std::pair<std::string, std::string>>{{"steps 0\n", "window of 0 steps"},
+                                                        {"steps\n", "'steps' and its value"},
+                                                        {"steps 5000000\n", "more than 2^22"},
+                                                        {"stage 0\nupdate 0 0 1\n", "read no version"},
+                                                        {"stage 0\nforward 0 0 1 1\n", "and the version"}}) {
+    EXPECT_THAT(sentence_of([&] { schedule_from_text(head + text); }), testing::HasSubstr(part));
+  }
+}
+
+TEST(ScheduleWindows, AreNamedAndNeedAsManyMicrobatchesAsStages) {
+  EXPECT_EQ(to_text(named_schedule("pipedream", 3, 4)), to_text(pipedream_schedule(3, 4)));
+  EXPECT_EQ(to_text(named_schedule("2bw", 3, 4)), to_text(two_buffered_schedule(3, 4)));
+  EXPECT_THAT(sentence_of([] { named_schedule("pipedream", 3, 2); }), testing::HasSubstr("not 2 on 3"));
+  EXPECT_THAT(sentence_of([] { named_schedule("2bw", 3, 2); }), testing::HasSubstr("not 2 on 3"));
+  EXPECT_THAT(sentence_of([] { named_schedule("2bw", 3, 4, 2); }), testing::HasSubstr("1 chunk a stage, not 2"));
+}
+
+// ---- windows that are wrong
+
+void expect_refused(const Schedule& wrong, const std::string& what) {
+  EXPECT_THAT(sentence_of([&] { check(wrong); }), testing::HasSubstr("Stage")) << wrong.name << ": " << what;
+}
+
+template <class F>
+void for_each_place(const Schedule& window, F f) {
+  for (std::size_t stage = 0; stage < window.lists.size(); ++stage) {
+    for (std::size_t group = 0; group < window.lists[stage].size(); ++group) {
+      for (std::size_t i = 0; i < window.lists[stage][group].size(); ++i) f(stage, group, i);
+    }
+  }
+}
+
+TEST(WrongWindows, AnyOtherVersionRead) {
+  for (const Schedule& right : some_windows()) {
+    for_each_place(right, [&](std::size_t stage, std::size_t group, std::size_t i) {
+      if (right.lists[stage][group][i].kind > ActionKind::backward) return;
+      for (const int by : {-1, 1}) {
+        Schedule wrong = right;
+        Action& action = wrong.lists[stage][group][i];
+        action.version += by;
+        expect_refused(wrong, to_string(action));
+      }
+    });
+  }
+}
+
+// A later version everywhere is not made yet; an older one is, but one more of them has to be kept.
+TEST(WrongWindows, AllVersionsLaterOrOlder) {
+  for (const Schedule& right : some_windows()) {
+    const auto moved = [&](int by) {
+      Schedule other = right;
+      for_each_place(right, [&](std::size_t stage, std::size_t group, std::size_t i) {
+        Action& action = other.lists[stage][group][i];
+        if (action.kind <= ActionKind::backward) action.version += by;
+      });
+      return other;
+    };
+    if (right.name == "pipedream") expect_refused(moved(1), "later versions");
+    const ScheduleSimulation older = simulate(moved(-1)), as_it_was = simulate(right);
+    for (int stage = 0; stage < right.stages; ++stage) {
+      EXPECT_EQ(older.versions[stage], as_it_was.versions[stage] + 1);
+      EXPECT_EQ(older.delay[stage], as_it_was.delay[stage] + 1);
+    }
+  }
+}
+
+TEST(WrongWindows, AnyActionDropped) {
+  for (const Schedule& right : some_windows()) {
+    for_each_place(right, [&](std::size_t stage, std::size_t group, std::size_t i) {
+      Schedule wrong = right;
+      ActionGroup& actions = wrong.lists[stage][group];
+      const std::string what = to_string(actions[i]) + " dropped";
+      actions.erase(actions.begin() + static_cast<std::ptrdiff_t>(i));
+      if (actions.empty()) wrong.lists[stage].erase(wrong.lists[stage].begin() + static_cast<std::ptrdiff_t>(group));
+      expect_refused(wrong, what);
+    });
+  }
+}
+
+TEST(WrongWindows, AnyUpdateBeforeItsLastBackward) {
+  for (const Schedule& right : some_windows()) {
+    for_each_place(right, [&](std::size_t stage, std::size_t group, std::size_t i) {
+      const Action update = right.lists[stage][group][i];
+      if (update.kind != ActionKind::update) return;
+      Schedule wrong = right;
+      auto& list = wrong.lists[stage];
+      list.erase(list.begin() + static_cast<std::ptrdiff_t>(group));
+      const int last = (update.microbatch + 1) * right.microbatches - 1;
+      const auto backward = std::find_if(list.begin(), list.end(), [&](const ActionGroup& each) {
+        return each[0].kind == ActionKind::backward && each[0].microbatch == last;
+      });
+      list.insert(backward, ActionGroup{update});
+      expect_refused(wrong, to_string(update) + " too early");
+    });
+  }
+}
+
+TEST(WrongWindows, ThatDoNotCloseAreRefused) {
+  for (const Schedule& right : some_windows()) {
+    Schedule longer = right;
+    ++longer.steps;
+    expect_refused(longer, "a step more than the lists have");
+    for (int stage = 0; stage < right.stages; ++stage) {
+      Schedule twice = right;
+      twice.lists[stage].push_back({{ActionKind::update, right.steps - 1}});
+      expect_refused(twice, "an update more on one stage");
+    }
+  }
+  const Schedule none = schedule_from_text(
+      "schedule s\nstages 1\nmicrobatches 1\nchunks 1\nplacement round_robin\nsteps 2\nstage 0\n"
+      "forward 0 0\nbackward 0 0\nforward 1 0\nbackward 1 0\n");
+  EXPECT_THAT(sentence_of([&] { check(none); }), testing::HasSubstr("window of 2 steps has no update"));
+}
+
+TEST(WrongWindows, SentencesNameStageActionAndVersion) {
+  const auto changed = [](const Schedule& right, const std::string& from, const std::string& to) {
+    std::string text = to_text(right);
+    const std::size_t at = text.find(from);
+    EXPECT_NE(at, std::string::npos) << from << "\n" << text;
+    return schedule_from_text(text.replace(at, from.size(), to));
+  };
+  const auto refusal_of = [](const Schedule& wrong) { return sentence_of([&] { check(wrong); }); };
+  const Schedule two = two_buffered_schedule(1, 2);
+  EXPECT_EQ(refusal_of(changed(two, "backward 0 0 -1", "backward 0 0")),
+            "Stage 0 computes backward 2 0 1 with another version of the weights than its forward, which read version 0.");
+  EXPECT_EQ(refusal_of(changed(two, "backward 1 0 -1\nupdate 0 0", "update 0 0\nbackward 1 0 -1")),
+            "Stage 0 has update 0 0 before the backward of microbatch 1.");
+  EXPECT_EQ(refusal_of(changed(pipedream_schedule(1, 2), "update 1 0\n", "")),
+            "Stage 0 computes forward 2 0 2 where that version of the weights is not made.");
+  EXPECT_THAT(sentence_of([&] { require_one_step(two); }), testing::HasSubstr("Schedule 2bw"));
+  EXPECT_NO_THROW(require_one_step(make_schedule(ScheduleKind::zb_v, 2, 4, 2)));
+}
+
+}  // namespace
+}  // namespace stretto
