@@ -6,7 +6,6 @@
 
 #include "core/fail.hpp"
 #include "core/split_mix.hpp"
-#include "device/rehearsal_mode.hpp"
 #include "layers/first_of_copies.hpp"
 #include "layers/record_check.hpp"
 #include "layers/unit_cut.hpp"
@@ -268,7 +267,6 @@ void ShardedParameters::finish_sums() {
 
 // After the first step: what layers have added to a gradient outside a use stays on the rank.
 void ShardedParameters::check_uses() const {
-  if (rehearsal_mode.skip_kernels) return;
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     if (traffic_->adds_gradients_to(unit) || !units_[unit]->has_gradients()) continue;
     for (const std::size_t member : members_[unit].parameters) {
@@ -296,8 +294,7 @@ void ShardedParameters::update(const std::function<void(std::size_t unit)>& upda
       traffic_->updated(unit);
     }
   }
-  // A rehearsal measures something else, and its ranks could not agree.
-  if (choice_ && !rehearsal_mode.skip_communication && choice_->end_step(*traffic_)) choice_.reset();
+  if (choice_ && choice_->end_step(*traffic_)) choice_.reset();
 }
 
 // ---- for checks and exports

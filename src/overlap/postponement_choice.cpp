@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "device/stream/place_in_computation.hpp"
+#include "device/stream/skipped_work.hpp"
 
 namespace stretto {
 
@@ -26,15 +27,16 @@ bool PostponementChoice::end_step(UnitTraffic& traffic) {
     sending.insert(sending.end(), {times.sum, times.gather});
   }
   const auto agree = [&](std::vector<double>& numbers, ReduceOp op, std::vector<double>& least) {
-    world_
-        .all_reduce(numbers.data(), numbers.data(), static_cast<std::int64_t>(numbers.size()), DType::f64, op,
-                    Stream::inline_(), {.tag = "times of units"})
-        .wait();
+    const Work agreement = world_.all_reduce(numbers.data(), numbers.data(), static_cast<std::int64_t>(numbers.size()),
+                                             DType::f64, op, Stream::inline_(), {.tag = "times of units"});
+    agreement.wait();
+    if (was_skipped(agreement)) return false;
     if (least.empty()) least = numbers;
     for (std::size_t i = 0; i < least.size(); ++i) least[i] = std::min(least[i], numbers[i]);
+    return true;
   };
-  agree(computing, ReduceOp::max, computing_);
-  agree(sending, ReduceOp::min, sending_);
+  // A rehearsal without communication measures something else, and its ranks cannot agree.
+  if (!agree(computing, ReduceOp::max, computing_) || !agree(sending, ReduceOp::min, sending_)) return false;
   if (--steps_ > 0) return false;
 
   std::vector<std::size_t> order;  // of backward

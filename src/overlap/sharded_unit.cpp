@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "core/fail.hpp"
-#include "device/rehearsal_mode.hpp"
 #include "device/stream/kernel_scope.hpp"
+#include "device/stream/skipped_work.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
 
@@ -140,7 +140,7 @@ Work ShardedUnit::gather(const Stream& stream) {
     secondary_ = Tensor::symmetric({part}, share_.dtype());
     stream.wait(computation());  // a GPU allocates in the order of computation(): the memory exists from this point on
   }
-  if (rehearsal_mode.skip_communication) return last_gather_;  // nothing has been gathered
+  if (was_skipped(last_gather_)) return last_gather_;
   secondary_is_valid_ = true;
   return last_gather_ = stream.enqueue([kept = secondary_, from = values_flat_.view(options_.secondary.rank() * part,
                                                                                     {part})] { kept.copy_from(from); });

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "device/stream/skipped_work.hpp"
 #include "stretto/error.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/launch.hpp"
@@ -25,17 +26,21 @@ TEST(Rehearsal, OfComputationMovesNothing) {
       for (const Stream& on : {stream, Stream::inline_()}) {
         const Work work = world.all_reduce(tensor, ReduceOp::sum, on);
         EXPECT_TRUE(work.done());
+        EXPECT_TRUE(was_skipped(work));
         work.wait();
       }
       OperationGroup group;
       const Work inside = world.all_reduce(tensor, ReduceOp::sum, stream);
       group.end().wait();
       inside.wait();
+      EXPECT_TRUE(was_skipped(inside));
       kernels::add(tensor, tensor, tensor);
     }
     EXPECT_EQ(tensor.at(7), 2 * (world.rank() + 1)) << "computed, but not summed";
     EXPECT_EQ(world.job().ledger().traffic(first).operations, 0U);
-    world.all_reduce(tensor, ReduceOp::sum, stream).wait();  // the control: afterwards it sums
+    const Work control = world.all_reduce(tensor, ReduceOp::sum, stream);
+    control.wait();
+    EXPECT_FALSE(was_skipped(control));
     EXPECT_EQ(tensor.at(7), 6);
   });
 }

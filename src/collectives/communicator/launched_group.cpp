@@ -263,7 +263,8 @@ void launch_together(const std::vector<PendingCall>& calls, const Work& work) {
 }  // namespace
 
 void launch(const std::vector<PendingCall>& calls, const Work& work) {
-  if (calls.empty() || rehearsal_mode.skip_communication) return Stream::inline_().enqueue([] {}, work);
+  work.state()->skipped = rehearsal_mode.skip_communication;
+  if (calls.empty() || work.state()->skipped) return Stream::inline_().enqueue([] {}, work);
   launch_together(calls, work);
   if (rehearsal_mode.no_overlap) work.wait();
 }

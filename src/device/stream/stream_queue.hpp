@@ -56,6 +56,7 @@ struct Work::State {
   std::shared_ptr<State> cause;  // the earlier work, of this stream or another, whose error this one has taken over
   std::atomic<bool> error_seen = false;
   bool finished = false;
+  bool skipped = false;  // a rehearsal has left the operation out; set before the task is put into a stream
   const int made_at = forks;
   // On a GPU, under the mutex: the first place in computation() after which computation() waits for this work; and whether
   // this work is in computation() itself, where its whole time is exposed.
