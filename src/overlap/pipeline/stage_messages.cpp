@@ -28,7 +28,12 @@ const char* tag_of(bool forward) { return forward ? "activations" : "gradients o
 }  // namespace
 
 StageMessages::StageMessages(const Communicator& stages, const Schedule& schedule, const Communicator& tensor, bool overlap)
-    : stages_(stages), tensor_(tensor), stage_(stages.rank()), may_be_ahead_(overlap && current_device() == Device::cpu) {
+    : stages_(stages),
+      tensor_(tensor),
+      stage_(stages.rank()),
+      may_be_ahead_(overlap && current_device() == Device::cpu),
+      steps_(&schedule),
+      plans_of_steps_(receive_plans(schedule, stage_)) {
   if (stages.size() > 1) make_channels(schedule, overlap);
 }
 
@@ -89,11 +94,12 @@ void StageMessages::begin(const Schedule& schedule, const Shape& shape, DType dt
   dtype_ = dtype;
   // A rank that waits for each operation at once would wait for a message that its neighbour cannot send yet.
   ahead_ = may_be_ahead_ && !rehearsal_mode.no_overlap;
-  std::map<Route, ReceivePlan> plans = receive_plans(schedule, stage_);
+  if (&schedule != steps_) other_plans_ = receive_plans(schedule, stage_);
+  std::map<Route, ReceivePlan>& plans = &schedule == steps_ ? plans_of_steps_ : other_plans_;
   for (auto& [route, channel] : channels_) {
-    channel.plan = std::move(plans[route]);
+    channel.plan = &plans[route];
     channel.begun = channel.used = 0;
-    if (ahead_) receive_until(channel, channel.plan.most);
+    if (ahead_) receive_until(channel, channel.plan->most);
   }
 }
 
@@ -117,7 +123,7 @@ Tensor StageMessages::take_input(const Action& action) {
   const auto channel = channels_.find({from, stage_, goes_forward(action.kind)});
   if (channel != channels_.end()) {
     ++channel->second.used;
-    if (ahead_) receive_until(channel->second, channel->second.used + channel->second.plan.most);
+    if (ahead_) receive_until(channel->second, channel->second.used + channel->second.plan->most);
   }
   return input.tensor;
 }
@@ -187,8 +193,8 @@ void StageMessages::send(Channel& channel, const Action& message) {
 }
 
 void StageMessages::receive_until(Channel& channel, std::size_t count) {
-  for (; channel.begun < std::min(count, channel.plan.receives.size()); ++channel.begun) {
-    const Action& message = channel.plan.receives[channel.begun];
+  for (; channel.begun < std::min(count, channel.plan->receives.size()); ++channel.begun) {
+    const Action& message = channel.plan->receives[channel.begun];
     const ProfilerRange range([&] { return to_string(message); });
     const MemoryScope activations(MemoryKind::activations);
     Input& input = inputs_[place_of_input(message)];

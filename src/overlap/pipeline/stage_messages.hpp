@@ -12,7 +12,8 @@ namespace stretto {
 // The messages of one stage of a pipeline: results wait here until they are sent, and inputs until they are computed with.
 class StageMessages {
  public:
-  // Collective over `stages` and `tensor` (Pipeline).
+  // Collective over `stages` and `tensor` (Pipeline). `schedule`, which must outlive the object, is planned once; begin()
+  // plans others.
   StageMessages(const Communicator& stages, const Schedule& schedule, const Communicator& tensor, bool overlap);
 
   // Begins a step, in which messages have this shape and type. The schedule must live until finish().
@@ -38,8 +39,8 @@ class StageMessages {
     Communicator gather;  // the receiver's tensor-parallel ranks, where each is sent a share of the rows
     bool scattered = false;
     Stream stream = Stream::inline_();
-    Work sent = {};         // the last message, where this stage sends
-    ReceivePlan plan = {};  // of the step, where this stage receives
+    Work sent = {};                     // the last message, where this stage sends
+    const ReceivePlan* plan = nullptr;  // of the schedule that runs, where this stage receives
     std::size_t begun = 0, used = 0;
   };
   struct Input {  // of a computation
@@ -62,6 +63,8 @@ class StageMessages {
   bool may_be_ahead_;
   bool ahead_ = false;  // in this step, receives begin before the schedule has them
   std::map<Route, Channel> channels_;
+  const Schedule* steps_;  // the schedule of steps, whose plans are made once
+  std::map<Route, ReceivePlan> plans_of_steps_, other_plans_;
   const Schedule* schedule_ = nullptr;
   Shape shape_;
   DType dtype_ = DType::f32;
