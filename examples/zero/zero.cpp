@@ -39,8 +39,8 @@ void train(const Communicator& world) {
   for (int step = 0; step < steps; ++step) {
     const Samples batch(world.rank(), step);
     sharded.begin_step();
-    Tensor before_gelu;
-    const Tensor middle = up.forward_gelu(batch.x, batch.x.rows(), before_gelu, sharded);
+    const Tensor middle({samples, hidden}, DType::f32);
+    const Tensor before_gelu = up.forward(batch.x, samples, sharded, nullptr, {kernels::Activation::gelu_tanh, middle});
     const Tensor error = down.forward(middle, batch.x, sharded);
     loss = 0;
     for (std::int64_t i = 0; i < error.size(); ++i) {  // the error of the mean square, and its gradient
@@ -48,7 +48,8 @@ void train(const Communicator& world) {
       loss += each * each / static_cast<double>(error.size());
       error.set(i, 2 * each / static_cast<double>(error.size() * world.size()));
     }
-    up.backward(batch.x, down.backward_gelu(middle, error, before_gelu, sharded), sharded);
+    const kernels::BackwardEpilogue through_gelu{kernels::Activation::gelu_tanh, before_gelu};
+    up.backward(batch.x, down.backward(middle, error, sharded, nullptr, through_gelu), sharded);
     sharded.end_microbatch();
     sharded.finish_sums();
     optimizer.step(3e-3, 1);

@@ -111,6 +111,35 @@ STRETTO_API void gelu_backward(const Tensor& x, const Tensor& dy, const Tensor& 
 STRETTO_API void add_bias(const Tensor& x, const Tensor& bias);
 // Bias and GELU in one pass over memory: x[row] += bias in place (kept for backward), y = gelu(x).
 STRETTO_API void add_bias_gelu(const Tensor& x, const Tensor& bias, const Tensor& y);
+
+// The activation of an MLP, as data. A new one is an enumerator, its kernels, and their cases in
+// device/kernels/activation.cpp.
+enum class Activation : std::uint8_t { gelu_tanh };
+// The number of products that the activation joins to one result: 1, or 2 for one with a gate. They lie side by side in the
+// rows of x, as one product with both weights leaves them.
+constexpr int products_of(Activation activation) {
+  switch (activation) {
+    case Activation::gelu_tanh: return 1;
+  }
+  return 1;
+}
+// y = activation(x); x: f [rows, products_of(activation) * columns]; y: f [rows, columns].
+STRETTO_API void activation_forward(Activation activation, const Tensor& x, const Tensor& y);
+// dx: like x; may be dy if the activation has no gate.
+STRETTO_API void activation_backward(Activation activation, const Tensor& x, const Tensor& dy, const Tensor& dx);
+
+// What is computed from the result of a product element by element: in the product's kernel or the pass that adds the bias,
+// if there is such a kernel, and else after it. Empty: nothing.
+struct Epilogue {
+  Activation activation = Activation::gelu_tanh;
+  Tensor activated = {};  // becomes the activation of the result, which is kept for backward
+};
+// The other way round: the gradient of what was activated becomes that of `before`, which was activated.
+struct BackwardEpilogue {
+  Activation activation = Activation::gelu_tanh;
+  Tensor before = {};
+};
+
 // sums[c] += sum over rows of x[row][c]; sums: f or the accumulator type. This is the gradient of a bias.
 STRETTO_API void add_column_sums(const Tensor& x, const Tensor& sums);
 
@@ -178,22 +207,25 @@ enum class Transpose : bool { no = false, yes = true };
 // into rows. a and b: f; c: f or the accumulator type, since gradients of 16-bit weights may accumulate in f32.
 STRETTO_API void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b, const Tensor& c,
                       bool accumulate = false);
-// y = x weight^T + bias for every row. x: f [rows, in]; weight: f [out, in]; bias: f [out]; y: f [rows, out]. The host
-// rounds the product to f before it adds the bias; a GPU may round once, after the bias.
-STRETTO_API void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y);
-// linear() and GELU: before_gelu = x weight^T + bias (kept for backward), y = gelu(before_gelu), both f [rows, out]. A
-// GPU may apply GELU before it rounds.
-STRETTO_API void linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& before_gelu,
-                             const Tensor& y);
-
+// y = x weight^T + bias for every row, and then the epilogue. x: f [rows, in]; weight: f [out, in]; bias: f [out], or empty
+// for none; y: f [rows, out]. The host rounds the product to f before it adds the bias; a GPU may round once, after the
+// bias, and may apply the activation before it rounds.
+STRETTO_API void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y,
+                        const Epilogue& epilogue = {});
+// What linear() does with a product that y holds already: y[row] += bias in place, unless it is empty, and the epilogue, in
+// one pass over memory where there is a kernel for both.
+STRETTO_API void finish_linear(const Tensor& y, const Tensor& bias, const Epilogue& epilogue = {});
+// What linear_backward() does with a product dx = dy weight that is there already.
+STRETTO_API void finish_linear_backward(const Tensor& dx, const BackwardEpilogue& epilogue);
 // linear() and a residual: y = residual + x weight^T + bias. residual: f [rows, out], not the same memory as y. The host
 // rounds after each of the three terms; a GPU may round once.
 STRETTO_API void linear_add(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& residual,
                             const Tensor& y);
-// Backward through a linear layer and the GELU before it: dx = (dy weight) gelu'(before_gelu). dy: f [rows, out];
-// weight: f [out, in]; before_gelu, dx: f [rows, in], not the same memory. The host rounds the product dy weight and
-// then the result; a GPU may round only the result.
-STRETTO_API void linear_backward_gelu(const Tensor& dy, const Tensor& weight, const Tensor& before_gelu, const Tensor& dx);
+// Backward through a linear layer, dx = dy weight, and through the activation before it: dx = (dy weight) *
+// activation'(before). dy: f [rows, out]; weight: f [out, in]; dx, before: f [rows, in], not the same memory. The host
+// rounds the product dy weight and then the result; a GPU may round only the result.
+STRETTO_API void linear_backward(const Tensor& dy, const Tensor& weight, const Tensor& dx,
+                                 const BackwardEpilogue& epilogue = {});
 
 // ---- attention, after FlashAttention (Dao et al. 2022). The matrix of scores of queries and keys is computed in tiles,
 // which are used at once and not stored. Forward stores one log-sum-exp per row, and backward computes the tiles again from

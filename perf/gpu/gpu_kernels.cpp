@@ -261,7 +261,7 @@ std::vector<Case> linear(std::int64_t rows, std::int64_t in, std::int64_t out) {
              const Tensor bias = random({out}, DType::bf16);
              const Tensor before({rows, out}, DType::bf16);
              const Tensor y({rows, out}, DType::bf16);
-             return [=] { k::linear_gelu(x, weight, bias, before, y); };
+             return [=] { k::linear(x, weight, bias, before, {k::Activation::gelu_tanh, y}); };
            }}};
 }
 

@@ -17,15 +17,9 @@ Initial into_residual(const TransformerShape& shape) {
 }
 
 // The result of a norm, from its kept input.
-Tensor again(const LayerNorm& norm, const LayerNorm::Saved& saved, ParameterUse& use) {
-  LayerNorm::Saved same;
+Tensor again(const Norm& norm, const Norm::Saved& saved, ParameterUse& use) {
+  Norm::Saved same;
   return norm.forward(saved.x, same, use);
-}
-
-Tensor gelu_again(const Tensor& before_gelu) {
-  Tensor after_gelu(before_gelu.shape(), before_gelu.dtype());
-  kernels::gelu_forward(before_gelu, after_gelu);
-  return after_gelu;
 }
 
 // dx as it is now: weight gradients that are computed later need it, and the layers before this one add to dx.
@@ -38,51 +32,30 @@ Tensor kept(const Tensor& dx, const WeightGradients* later) {
 
 }  // namespace
 
-void TransformerShape::check_heads(int tensor_ranks, int ulysses_ranks) const {
+TransformerShape TransformerShape::gpt2(std::int64_t hidden, std::int64_t heads, std::int64_t layers) {
   require(heads >= 1 && hidden % heads == 0,
           "A hidden size of {} does not divide into {} attention heads; choose a multiple of the heads.", hidden, heads);
+  return {.hidden = hidden, .heads = heads, .head_size = hidden / heads, .mlp_width = 4 * hidden, .layers = layers};
+}
+
+void TransformerShape::check_heads(int tensor_ranks, int ulysses_ranks) const {
   const std::int64_t ranks = std::int64_t{tensor_ranks} * ulysses_ranks;
-  require(heads % ranks == 0,
+  require(heads >= 1 && heads % ranks == 0,
           "{} attention heads do not divide over {} tensor-parallel x {} ulysses ranks; choose a multiple of {}.", heads,
           tensor_ranks, ulysses_ranks, ranks);
-}
-
-LayerNorm::LayerNorm(Parameters& parameters, const std::string& name, std::int64_t hidden, double epsilon,
-                     const TensorParallel& tensor_parallel)
-    : tensor_parallel_(tensor_parallel), epsilon_(epsilon) {
-  const auto add = [&](const char* suffix, double value) {
-    return &parameters.add(
-        Parameter::whole(name + suffix, {hidden}, tensor_parallel.row_axes(), {.initial = {value, 0}, .decays = false}));
-  };
-  gamma_ = add(".weight", 1);
-  beta_ = add(".bias", 0);
-  used_ = &parameters.used_together({gamma_, beta_});
-}
-
-Tensor LayerNorm::forward(const Tensor& x, Saved& saved, ParameterUse& use) const {
-  const InUse in_use(use, *used_, Pass::forward);
-  const DType accumulator = kernels::accumulator(x.dtype());
-  saved = {x, Tensor({x.rows()}, accumulator), Tensor({x.rows()}, accumulator)};
-  Tensor y =
-      tensor_parallel_.has_own_rows() ? tensor_parallel_.tensor_to_sum(x.shape(), x.dtype()) : Tensor(x.shape(), x.dtype());
-  kernels::layer_norm_forward(x, gamma_->value, beta_->value, epsilon_, y, saved.mean, saved.rstd);
-  return y;
-}
-
-void LayerNorm::backward(const Tensor& dy, const Saved& saved, const Tensor& dx, ParameterUse& use) const {
-  const InUse in_use(use, *used_, Pass::backward);
-  kernels::layer_norm_backward(saved.x, gamma_->value, saved.mean, saved.rstd, dy, dx, gamma_->gradient, beta_->gradient);
 }
 
 AttentionLayer::AttentionLayer(Parameters& parameters, const std::string& norm_name, const std::string& name,
                                const TransformerShape& shape, const TensorParallel& tensor_parallel,
                                std::shared_ptr<const AttentionCore> core)
     : local_heads_(shape.heads / tensor_parallel.size()),
-      head_size_(shape.hidden / shape.heads),
+      head_size_(shape.head_size),
       core_(std::move(core)),
-      norm_(parameters, norm_name, shape.hidden, shape.norm_epsilon, tensor_parallel),
-      qkv_(parameters, name + ".c_attn", shape.hidden, 3 * shape.hidden, 3, {0, deviation}, tensor_parallel),
-      projection_(parameters, name + ".c_proj", shape.hidden, shape.hidden, into_residual(shape), tensor_parallel) {
+      norm_(parameters, norm_name, shape.hidden, shape.norm, tensor_parallel),
+      qkv_(parameters, name + ".c_attn", shape.hidden, 3 * shape.heads * shape.head_size, 3, {0, deviation}, tensor_parallel,
+           shape.biases.qkv),
+      projection_(parameters, name + ".c_proj", shape.heads * shape.head_size, shape.hidden, into_residual(shape),
+                  tensor_parallel, shape.biases.projection) {
   shape.check_heads(tensor_parallel.size());
 }
 
@@ -101,28 +74,39 @@ void AttentionLayer::backward(const Tensor& dx, const Saved& saved, ParameterUse
 
 MlpLayer::MlpLayer(Parameters& parameters, const std::string& norm_name, const std::string& name,
                    const TransformerShape& shape, const TensorParallel& tensor_parallel)
-    : norm_(parameters, norm_name, shape.hidden, shape.norm_epsilon, tensor_parallel),
-      fc_(parameters, name + ".c_fc", shape.hidden, shape.mlp_factor * shape.hidden, 1, {0, deviation}, tensor_parallel),
-      projection_(parameters, name + ".c_proj", shape.mlp_factor * shape.hidden, shape.hidden, into_residual(shape),
-                  tensor_parallel) {}
+    : activation_(shape.activation),
+      local_width_(share_of(shape.mlp_width, tensor_parallel.size(), tensor_parallel.rank()).count),
+      norm_(parameters, norm_name, shape.hidden, shape.norm, tensor_parallel),
+      fc_(parameters, name + ".c_fc", shape.hidden, kernels::products_of(shape.activation) * shape.mlp_width,
+          kernels::products_of(shape.activation), {0, deviation}, tensor_parallel, shape.biases.mlp),
+      projection_(parameters, name + ".c_proj", shape.mlp_width, shape.hidden, into_residual(shape), tensor_parallel,
+                  shape.biases.mlp) {}
 
 void MlpLayer::save(const Tensor& x, std::int64_t tokens, Saved& saved, ParameterUse& use) const {
-  saved.after_gelu = fc_.forward_gelu(norm_.forward(x, saved.norm, use), tokens, saved.before_gelu, use, &saved.normed);
+  const Tensor normed = norm_.forward(x, saved.norm, use);
+  saved.activated = Tensor({tokens, local_width_}, x.dtype());
+  saved.before_activation = fc_.forward(normed, tokens, use, &saved.normed, {activation_, saved.activated});
 }
 
 Tensor MlpLayer::forward(const Tensor& x, std::int64_t tokens, Saved& saved, ParameterUse& use) const {
   save(x, tokens, saved, use);
-  return projection_.forward(saved.after_gelu, x, use);
+  return projection_.forward(saved.activated, x, use);
+}
+
+Tensor MlpLayer::activated_again(const Tensor& before) const {
+  Tensor activated({before.rows(), local_width_}, before.dtype());
+  kernels::activation_forward(activation_, before, activated);
+  return activated;
 }
 
 void MlpLayer::backward(const Tensor& dx, const Saved& saved, ParameterUse& use, WeightGradients* later) const {
-  Tensor dgelu;
+  Tensor dbefore;
   {
-    const Tensor after_gelu = saved.after_gelu ? saved.after_gelu : gelu_again(saved.before_gelu);
-    dgelu = projection_.backward_gelu(after_gelu, kept(dx, later), saved.before_gelu, use, later);
+    const Tensor activated = saved.activated ? saved.activated : activated_again(saved.before_activation);
+    dbefore = projection_.backward(activated, kept(dx, later), use, later, {activation_, saved.before_activation});
   }
   const Tensor normed = saved.normed ? saved.normed : again(norm_, saved.norm, use);
-  norm_.backward(fc_.backward(normed, dgelu, use, later), saved.norm, dx, use);
+  norm_.backward(fc_.backward(normed, dbefore, use, later), saved.norm, dx, use);
 }
 
 TransformerBlock::TransformerBlock(Parameters& parameters, const std::string& prefix, const TransformerShape& shape,
@@ -138,7 +122,7 @@ TransformerBlock::TransformerBlock(Parameters& parameters, const std::string& pr
 Tensor TransformerBlock::forward(const Tensor& x, std::int64_t batch, std::int64_t sequence, Saved& saved,
                                  ParameterUse& use) const {
   Tensor y = mlp_.forward(attention_.forward(x, batch, sequence, saved.attention, use), batch * sequence, saved.mlp, use);
-  if (recompute_.level == Recompute::selective) saved.attention.normed = saved.mlp.normed = saved.mlp.after_gelu = {};
+  if (recompute_.level == Recompute::selective) saved.attention.normed = saved.mlp.normed = saved.mlp.activated = {};
   if (recompute_.level == Recompute::full) {
     saved = {.input = DividedTensor(x, tensor_parallel_, recompute_.partition), .batch = batch, .sequence = sequence};
   }

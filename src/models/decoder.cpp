@@ -42,7 +42,7 @@ Decoder::Decoder(Parameters& parameters, const ModelShape& shape, const TensorPa
       used_positions_(&parameters.used_together({positions_})),
       chunks_(make_chunks(parameters, shape, tensor_parallel, recompute, cut, attention)),
       // The norm belongs to the last part, like the last block.
-      norm_(parameters, "ln_f", shape.hidden, shape.block().norm_epsilon, tensor_parallel),
+      norm_(parameters, "ln_f", shape.hidden, shape.block().norm, tensor_parallel),
       cross_entropy_(tensor_parallel) {}
 
 std::vector<Decoder::Chunk> Decoder::make_chunks(Parameters& parameters, const ModelShape& shape,

@@ -48,7 +48,7 @@ void add_records(Parameters& parameters, const ModelShape& shape, const TensorPa
       const TransformerBlock block(parameters, "h." + std::to_string(number++) + ".", shape.block(), tensor_parallel);
     }
   }
-  const LayerNorm norm(parameters, "ln_f", shape.hidden, shape.block().norm_epsilon, tensor_parallel);
+  const Norm norm(parameters, "ln_f", shape.hidden, shape.block().norm, tensor_parallel);
 }
 
 }  // namespace stretto

@@ -175,7 +175,7 @@ TEST(TrainingPlan, TellsTheBytesOfOwnRows) {
 // Korthikanti et al. (2022), table 2: 34 s b h / t bytes in 16 bits, of which 2 are dropout's masks, and statistics.
 TEST(TrainingPlan, KeepsWhatThePaperOfSequenceParallelismSays) {
   constexpr std::int64_t b = 2, s = 512, h = 256, a = 8;
-  const TransformerShape shape{.hidden = h, .heads = a, .layers = 1};
+  const TransformerShape shape = TransformerShape::gpt2(h, a, 1);
   const auto kept = [&](const TensorParallel& tensor_parallel, Recompute level) {
     return block_activations(shape, b, s, DType::bf16, tensor_parallel, {.level = level}).kept;
   };

@@ -12,7 +12,7 @@ using stretto::ErrorCode;
 
 namespace {
 
-constexpr double norm_epsilon = stretto::TransformerShape().norm_epsilon;
+constexpr double norm_epsilon = stretto::Norm::Options().epsilon;
 
 class ConfigReader {
  public:
@@ -56,7 +56,7 @@ stretto::ModelShape read_hf_config(const std::string& directory) {
                                   .vocabulary = config.number("vocab_size")};
   config.expect("activation_function", "gelu_new", {"gelu_new", "gelu_pytorch_tanh"});
   config.expect("layer_norm_epsilon", 1e-5, {norm_epsilon});
-  config.expect("n_inner", json(), {json(), 4 * shape.hidden});
+  config.expect("n_inner", json(), {json(), shape.block().mlp_width});
   config.expect("scale_attn_weights", true, {true});
   config.expect("scale_attn_by_inverse_layer_idx", false, {false});
   config.expect("tie_word_embeddings", true, {true});

@@ -35,12 +35,13 @@ class ComputationMeasurement {
   void measure_other_kernels() {
     const std::int64_t rows = std::min<std::int64_t>(model_.sequence * 4, std::int64_t{1} << 14);
     const Tensor x = some_numbers(rows, model_.hidden, dtype_), y({rows, model_.hidden}, dtype_), dx(y.shape(), dtype_);
-    const Tensor wide = some_numbers(rows, 4 * model_.hidden, dtype_), after(wide.shape(), dtype_);
+    const std::int64_t mlp_width = model_.block().mlp_width;
+    const Tensor wide = some_numbers(rows, mlp_width, dtype_), after(wide.shape(), dtype_);
     const DType accumulator = kernels::accumulator(dtype_);
     const Tensor gamma = some_numbers(1, model_.hidden, dtype_).view(0, {model_.hidden});
     const Tensor mean({rows}, accumulator), rstd({rows}, accumulator);
     const Tensor dgamma({model_.hidden}, accumulator), dbeta({model_.hidden}, accumulator);
-    const Tensor sums({4 * model_.hidden}, accumulator);
+    const Tensor sums({mlp_width}, accumulator);
     for (const Tensor& each : {dx, dgamma, dbeta, sums}) each.zero();
     const double seconds = timing_.alone(timing_.slowest([&] {
       for (int norm = 0; norm < 2; ++norm) {
@@ -51,8 +52,8 @@ class ComputationMeasurement {
       kernels::gelu_backward(wide, after, after);
       kernels::add_column_sums(wide, sums);
     }));
-    const double tensors = 2 * (2 + 4) + 4 * (2 + 3 + 1);  // of the residual's width
-    const double bytes = tensors * static_cast<double>(rows * model_.hidden * static_cast<std::int64_t>(size_of(dtype_)));
+    const std::int64_t columns = 2 * (2 + 4) * model_.hidden + (2 + 3 + 1) * mlp_width;
+    const auto bytes = static_cast<double>(rows * columns * static_cast<std::int64_t>(size_of(dtype_)));
     cluster_.memory_bytes_per_second = bytes / seconds;
     const Tensor few = some_numbers(1, 8, dtype_);
     constexpr int calls = 50;
@@ -107,7 +108,7 @@ class ComputationMeasurement {
       for (int ranks = 1; ranks <= world().size() && model_.heads % ranks == 0; ranks *= 2) {
         add_product(products, {tokens, model_.hidden, 3 * model_.hidden / ranks});
         add_product(products, {tokens, model_.hidden / ranks, model_.hidden});
-        add_product(products, {tokens, model_.hidden, 4 * model_.hidden / ranks});
+        add_product(products, {tokens, model_.hidden, model_.block().mlp_width / ranks});
         add_product(products, {tokens, model_.hidden, (model_.vocabulary + ranks - 1) / ranks});
       }
     }

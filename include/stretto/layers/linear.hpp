@@ -1,4 +1,5 @@
 #pragma once
+#include "stretto/kernels.hpp"
 #include "stretto/layers/tensor_parallel.hpp"
 #include "stretto/layers/weight_gradients.hpp"
 
@@ -11,6 +12,9 @@
 // layer and a reduce-scatter behind a row-parallel one then take the place of the all-reduce, and the same the other way
 // round in backward: as many elements, in chunks that travel while others are multiplied (overlap/chunked_gemm.hpp).
 //
+// The bias is optional: a layer without one has no record of it. Layers know no activation. An Epilogue, which they hand on
+// to the kernel of their product, lets it compute one in the same pass.
+//
 // A backward with `later` computes dx alone and leaves the gradients of weight and bias there (weight_gradients.hpp), which
 // keeps x and dy: until they are computed, the caller must not overwrite these.
 namespace stretto {
@@ -21,14 +25,12 @@ namespace stretto {
 class STRETTO_API ColumnParallelLinear {
  public:
   ColumnParallelLinear(Parameters& parameters, const std::string& name, std::int64_t in, std::int64_t out, int parts,
-                       Initial weight, const TensorParallel& tensor_parallel);
+                       Initial weight, const TensorParallel& tensor_parallel, bool has_bias = true);
 
   // x: own rows of so many tokens. Returns [tokens, this rank's share of out]. If given, *for_backward becomes the x that
   // backward takes: x, or the rows of all ranks with TensorParallel::keeps_gathered.
-  Tensor forward(const Tensor& x, std::int64_t tokens, ParameterUse& use, Tensor* for_backward = nullptr) const;
-  // Returns gelu(forward(...)), and sets before_gelu to forward(...), which backward needs.
-  Tensor forward_gelu(const Tensor& x, std::int64_t tokens, Tensor& before_gelu, ParameterUse& use,
-                      Tensor* for_backward = nullptr) const;
+  Tensor forward(const Tensor& x, std::int64_t tokens, ParameterUse& use, Tensor* for_backward = nullptr,
+                 const kernels::Epilogue& epilogue = {}) const;
   // Returns own rows of dx = dy W, summed over the group. The sum runs on the stream while the gradients of weight and bias
   // are computed. With `later`, nothing is left to compute meanwhile, and the sum is waited for at once.
   Tensor backward(const Tensor& x, const Tensor& dy, ParameterUse& use, WeightGradients* later = nullptr) const;
@@ -36,7 +38,7 @@ class STRETTO_API ColumnParallelLinear {
  private:
   TensorParallel tensor_parallel_;
   Parameter* weight_;
-  Parameter* bias_;
+  Parameter* bias_;  // null if there is none
   const UsedParameters* used_;
 };
 
@@ -45,25 +47,23 @@ class STRETTO_API ColumnParallelLinear {
 class STRETTO_API RowParallelLinear {
  public:
   RowParallelLinear(Parameters& parameters, const std::string& name, std::int64_t in, std::int64_t out, Initial weight,
-                    const TensorParallel& tensor_parallel);
+                    const TensorParallel& tensor_parallel, bool has_bias = true);
 
   // x: [tokens, this rank's share of in]; residual: own rows of [tokens, out], added to the result. Returns own rows of the
   // sum. If it pays, some rows are summed on the stream while others are computed.
   Tensor forward(const Tensor& x, const Tensor& residual, ParameterUse& use) const;
-  // dy: own rows; where these are all rows, the same on every rank. Returns this rank's share of dx; it needs no sum.
-  Tensor backward(const Tensor& x, const Tensor& dy, ParameterUse& use, WeightGradients* later = nullptr) const;
-  // Like backward, for an x that was gelu(before_gelu): returns the gradient with respect to before_gelu.
-  Tensor backward_gelu(const Tensor& x, const Tensor& dy, const Tensor& before_gelu, ParameterUse& use,
-                       WeightGradients* later = nullptr) const;
+  // dy: own rows; where these are all rows, the same on every rank. Returns this rank's share of dx; it needs no sum. With
+  // an epilogue, x was the activation of epilogue.before, and the gradient with respect to that is returned.
+  Tensor backward(const Tensor& x, const Tensor& dy, ParameterUse& use, WeightGradients* later = nullptr,
+                  const kernels::BackwardEpilogue& epilogue = {}) const;
 
  private:
-  void add_gradients(const Tensor& x, const Tensor& dy, WeightGradients* later) const;
   // backward() where ranks have own rows of dy.
   Tensor backward_of_rows(const Tensor& x, const Tensor& dy, WeightGradients* later) const;
 
   TensorParallel tensor_parallel_;
   Parameter* weight_;
-  Parameter* bias_;
+  Parameter* bias_;  // null if there is none
   const UsedParameters* used_;
 };
 

@@ -3,12 +3,13 @@
 
 #include "stretto/layers/attention.hpp"
 #include "stretto/layers/linear.hpp"
+#include "stretto/layers/norm.hpp"
 #include "stretto/layers/recompute.hpp"
 
-// The blocks of GPT-2 (Radford et al. 2019): layer norm first, GELU, causal attention. Activations are own rows
-// (layers/linear.hpp) of [batch * sequence, hidden]. A layer keeps nothing between forward and backward. The caller keeps a
-// Saved with what backward needs, so several microbatches may be in flight. Tensors of a Saved that are said to be optional
-// may be empty: backward then computes them again (layers/recompute.hpp).
+// The blocks of a decoder, as GPT-2 has them (Radford et al. 2019): each of their two layers begins with a norm; attention
+// is causal. Activations are own rows (layers/linear.hpp) of [batch * sequence, hidden]. A layer keeps nothing between
+// forward and backward. The caller keeps a Saved with what backward needs, so several microbatches may be in flight. Tensors
+// of a Saved that are said to be optional may be empty: backward then computes them again (layers/recompute.hpp).
 //
 // A backward with `later` computes gradients of activations alone, and leaves those of the linear layers' weights there
 // (weight_gradients.hpp). At every level of recomputation a block leaves r h e (4 + 12 / t) bytes there, in the letters of
@@ -18,37 +19,24 @@
 // copies are among these bytes.
 namespace stretto {
 
+// The shape of a block. GPT-2's is one value of it.
 struct STRETTO_API TransformerShape {
   std::int64_t hidden = 0;
-  std::int64_t heads = 0;
+  std::int64_t heads = 0, head_size = 0;
+  std::int64_t mlp_width = 0;
   // The number of layers of the whole model. Initial weights of projections into the residual are divided by sqrt(2
   // layers).
   std::int64_t layers = 0;
-  std::int64_t mlp_factor = 4;
-  double norm_epsilon = 1e-5;
+  Norm::Options norm = {};
+  kernels::Activation activation = kernels::Activation::gelu_tanh;
+  struct Biases {
+    bool qkv = true, projection = true, mlp = true;
+  } biases = {};
 
-  // Throws Error(invalid_argument), in one sentence, unless the width divides into heads, and these over the ranks.
+  // Throws Error(invalid_argument), in one sentence, unless the width divides into heads.
+  static TransformerShape gpt2(std::int64_t hidden, std::int64_t heads, std::int64_t layers);
+  // Throws Error(invalid_argument), in one sentence, unless the heads divide over the ranks.
   void check_heads(int tensor_ranks, int ulysses_ranks = 1) const;
-};
-
-class STRETTO_API LayerNorm {
- public:
-  LayerNorm(Parameters& parameters, const std::string& name, std::int64_t hidden, double epsilon,
-            const TensorParallel& tensor_parallel);
-  struct Saved {
-    Tensor x, mean, rstd;
-  };
-  Tensor forward(const Tensor& x, Saved& saved, ParameterUse& use) const;
-  // Adds the gradient with respect to x to dx. Ranks of a tensor-parallel group that have all rows compute the same. The
-  // small gradients of the weights are computed by the same pass over x, and are therefore never left for later.
-  void backward(const Tensor& dy, const Saved& saved, const Tensor& dx, ParameterUse& use) const;
-
- private:
-  TensorParallel tensor_parallel_;
-  Parameter* gamma_;
-  Parameter* beta_;
-  const UsedParameters* used_;
-  double epsilon_;
 };
 
 // x + proj(attention(qkv(norm(x)))). Each of the t ranks of the tensor-parallel group has heads / t of the heads. The core
@@ -59,7 +47,7 @@ class STRETTO_API AttentionLayer {
                  const TransformerShape& shape, const TensorParallel& tensor_parallel,
                  std::shared_ptr<const AttentionCore> core);
   struct Saved {
-    LayerNorm::Saved norm;
+    Norm::Saved norm;
     Tensor normed;  // optional; what ColumnParallelLinear::forward leaves for backward
     AttentionCore::Saved core;
     Tensor attended;
@@ -73,21 +61,21 @@ class STRETTO_API AttentionLayer {
   std::int64_t local_heads_;
   std::int64_t head_size_;
   std::shared_ptr<const AttentionCore> core_;
-  LayerNorm norm_;
+  Norm norm_;
   ColumnParallelLinear qkv_;
   RowParallelLinear projection_;
 };
 
-// x + proj(gelu(fc(norm(x))))
+// x + proj(activation(fc(norm(x)))). An activation with a gate takes two products of mlp_width each, which fc makes as one.
 class STRETTO_API MlpLayer {
  public:
   MlpLayer(Parameters& parameters, const std::string& norm_name, const std::string& name, const TransformerShape& shape,
            const TensorParallel& tensor_parallel);
   struct Saved {
-    LayerNorm::Saved norm;
+    Norm::Saved norm;
     Tensor normed;  // optional
-    Tensor before_gelu;
-    Tensor after_gelu;  // optional
+    Tensor before_activation;
+    Tensor activated;  // optional
   };
   // x: own rows of so many tokens.
   Tensor forward(const Tensor& x, std::int64_t tokens, Saved& saved, ParameterUse& use) const;
@@ -96,7 +84,11 @@ class STRETTO_API MlpLayer {
   void backward(const Tensor& dx, const Saved& saved, ParameterUse& use, WeightGradients* later = nullptr) const;
 
  private:
-  LayerNorm norm_;
+  Tensor activated_again(const Tensor& before) const;
+
+  kernels::Activation activation_;
+  std::int64_t local_width_;
+  Norm norm_;
   ColumnParallelLinear fc_;
   RowParallelLinear projection_;
 };

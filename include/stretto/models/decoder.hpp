@@ -39,7 +39,7 @@ class STRETTO_API Decoder {
   // that backward has left for later.
   struct Saved {
     std::vector<TransformerBlock::Saved> blocks;
-    LayerNorm::Saved norm;
+    Norm::Saved norm;
     Tensor normed;
     WeightGradients later;
   };
@@ -84,7 +84,7 @@ class STRETTO_API Decoder {
   Parameter* positions_;
   const UsedParameters* used_positions_;
   std::vector<Chunk> chunks_;
-  LayerNorm norm_;
+  Norm norm_;
   VocabularyParallelCrossEntropy cross_entropy_;
 };
 

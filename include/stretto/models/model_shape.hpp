@@ -11,7 +11,7 @@ namespace stretto {
 struct STRETTO_API ModelShape {
   std::int64_t layers = 4, hidden = 192, heads = 6, sequence = 128, vocabulary = 256;
 
-  TransformerShape block() const { return {.hidden = hidden, .heads = heads, .layers = layers}; }
+  TransformerShape block() const { return TransformerShape::gpt2(hidden, heads, layers); }
   std::int64_t parameters() const;  // of the whole model
   // Floating-point operations per trained token, forward and backward: 6 per parameter, and 12 layers hidden sequence for
   // attention, as in PaLM (Chowdhery et al. 2022) and nanoGPT. The causal mask's half is not subtracted.

@@ -42,7 +42,7 @@ void check_product(const char* kernel, const Tensor& a, Transpose transpose_a, c
 void check_linear(const char* kernel, const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) {
   check_product(kernel, x, Transpose::no, weight, Transpose::yes, y);
   check_holds(kernel, "y", y, x.dtype(), y.size());
-  check_holds(kernel, "bias", bias, x.dtype(), y.columns());
+  if (bias) check_holds(kernel, "bias", bias, x.dtype(), y.columns());
 }
 
 void check_apart(const char* kernel, const char* one_name, const Tensor& one, const char* other_name, const Tensor& other) {
@@ -65,34 +65,30 @@ void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose tra
   cpu::gemm(a, transpose_a, b, transpose_b, c, accumulate);
 }
 
-void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y) {
+void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y, const Epilogue& epilogue) {
+  const Tensor& activated = epilogue.activated;
   check_linear("linear", x, weight, bias, y);
-  if (on_gpu("linear", x, weight, bias, y) && y.size() > 0 && x.columns() > 0) {
+  const bool fused = bias && y.size() > 0 && x.columns() > 0 && on_gpu("linear", x, weight, bias, y);
+  if (fused && activated && epilogue.activation == Activation::gelu_tanh && on_gpu("linear", y, activated)) {
+    check_holds("linear", "activated", activated, x.dtype(), y.size());
+    const KernelScope scope("linear_gelu");
+    if (!scope.skipped()) gpu().kernels().linear_gelu(x, weight, bias, y, activated, gpu_stream());
+    return;
+  }
+  if (fused && !activated) {
     const KernelScope scope("linear");
     if (!scope.skipped()) gpu().kernels().linear(x, weight, bias, y, gpu_stream());
     return;
   }
   gemm(x, Transpose::no, weight, Transpose::yes, y);
-  add_bias(y, bias);
-}
-
-void linear_gelu(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& before_gelu, const Tensor& y) {
-  check_linear("linear_gelu", x, weight, bias, before_gelu);
-  check_holds("linear_gelu", "y", y, x.dtype(), before_gelu.size());
-  if (on_gpu("linear_gelu", x, weight, bias, before_gelu, y) && y.size() > 0 && x.columns() > 0) {
-    const KernelScope scope("linear_gelu");
-    if (!scope.skipped()) gpu().kernels().linear_gelu(x, weight, bias, before_gelu, y, gpu_stream());
-    return;
-  }
-  gemm(x, Transpose::no, weight, Transpose::yes, before_gelu);
-  add_bias_gelu(before_gelu, bias, y);
+  finish_linear(y, bias, epilogue);
 }
 
 void linear_add(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& residual, const Tensor& y) {
   check_linear("linear_add", x, weight, bias, y);
   check_holds("linear_add", "residual", residual, y.dtype(), y.size());
   check_apart("linear_add", "residual", residual, "y", y);
-  if (on_gpu("linear_add", x, weight, bias, residual, y) && y.size() > 0 && x.columns() > 0) {
+  if (bias && on_gpu("linear_add", x, weight, bias, residual, y) && y.size() > 0 && x.columns() > 0) {
     const KernelScope scope("linear_add");
     if (!scope.skipped()) gpu().kernels().linear_add(x, weight, bias, residual, y, gpu_stream());
     return;
@@ -101,18 +97,21 @@ void linear_add(const Tensor& x, const Tensor& weight, const Tensor& bias, const
   add(residual, y, y);
 }
 
-void linear_backward_gelu(const Tensor& dy, const Tensor& weight, const Tensor& before_gelu, const Tensor& dx) {
-  check_product("linear_backward_gelu", dy, Transpose::no, weight, Transpose::no, dx);
-  check_holds("linear_backward_gelu", "dx", dx, dy.dtype(), dx.size());
-  check_holds("linear_backward_gelu", "before_gelu", before_gelu, dy.dtype(), dx.size());
-  check_apart("linear_backward_gelu", "before_gelu", before_gelu, "dx", dx);
-  if (on_gpu("linear_backward_gelu", dy, weight, before_gelu, dx) && dx.size() > 0 && dy.columns() > 0) {
+void linear_backward(const Tensor& dy, const Tensor& weight, const Tensor& dx, const BackwardEpilogue& epilogue) {
+  const Tensor& before = epilogue.before;
+  if (!before) return gemm(dy, Transpose::no, weight, Transpose::no, dx);
+  check_product("linear_backward", dy, Transpose::no, weight, Transpose::no, dx);
+  check_holds("linear_backward", "dx", dx, dy.dtype(), dx.size());
+  check_holds("linear_backward", "before", before, dy.dtype(), dx.size());
+  check_apart("linear_backward", "before", before, "dx", dx);
+  if (epilogue.activation == Activation::gelu_tanh && on_gpu("linear_backward", dy, weight, before, dx) && dx.size() > 0 &&
+      dy.columns() > 0) {
     const KernelScope scope("linear_backward_gelu");
-    if (!scope.skipped()) gpu().kernels().linear_backward_gelu(dy, weight, before_gelu, dx, gpu_stream());
+    if (!scope.skipped()) gpu().kernels().linear_backward_gelu(dy, weight, before, dx, gpu_stream());
     return;
   }
   gemm(dy, Transpose::no, weight, Transpose::no, dx);
-  gelu_backward(before_gelu, dx, dx);
+  finish_linear_backward(dx, epilogue);
 }
 
 }  // namespace stretto::kernels

@@ -48,8 +48,10 @@ BlockTimes::BlockTimes(const TrainingOptions& layout, bool splits, const Trainin
   ranks_tensor_ = layout.mesh[Axis::tensor];
   qkv_ = linear(hidden_, 3 * hidden_ / ranks_tensor_);
   projection_ = linear(hidden_ / ranks_tensor_, hidden_);
-  up_ = linear(hidden_, 4 * hidden_ / ranks_tensor_);
-  down_ = linear(4 * hidden_ / ranks_tensor_, hidden_);
+  const auto mlp_width = static_cast<double>(layout.model.block().mlp_width);
+  mlp_ = mlp_width / hidden_;
+  up_ = linear(hidden_, mlp_width / ranks_tensor_);
+  down_ = linear(mlp_width / ranks_tensor_, hidden_);
   const StepGroup group{layout.mesh[Axis::tensor], 1};
   const std::int64_t elements = tokens * layout.model.hidden;
   // Links are described as they are when all ranks communicate. On shared cores the schedule's time counts ranks that wait
@@ -92,20 +94,22 @@ BlockTraffic BlockTimes::forward_traffic() const {
   if (system_.writes_scores) return system_.forward;
   const bool alone = ranks_tensor_ == 1;
   const bool own = tensor_.has_own_rows();
-  return {4.0 + (alone ? 2 : 10), 8.0 + (own ? 6 : 0), 0, 3.0 + (alone ? 0 : 4) + (own ? 1 : 0)};
+  return {4.0 + (alone ? 2 : 10), 2 * mlp_ + (own ? 6 : 0), 0, 3.0 + (alone ? 0 : 4) + (own ? 1 : 0)};
 }
 
 // Norms read their inputs and gradients, and add to a gradient; GELU; gradients that are left for later are copied.
 BlockTraffic BlockTimes::backward_traffic() const {
   if (system_.writes_scores) return system_.backward;
-  return {8.0 + (splits_ ? 4 : 0), 12, 0, 3.0 + (splits_ ? 2 : 0)};
+  return {8.0 + (splits_ ? 4 : 0), 3 * mlp_, 0, 3.0 + (splits_ ? 2 : 0)};
 }
 
 // The gradients of biases are sums of columns.
-BlockTraffic BlockTimes::weight_traffic() const { return system_.writes_scores ? BlockTraffic{} : BlockTraffic{2, 7, 0, 4}; }
+BlockTraffic BlockTimes::weight_traffic() const {
+  return system_.writes_scores ? BlockTraffic{} : BlockTraffic{2, 3 + mlp_, 0, 4};
+}
 
 BlockTraffic BlockTimes::again_traffic() const {
-  return system_.writes_scores ? system_.attention : BlockTraffic{4, 8, 0, 3};
+  return system_.writes_scores ? system_.attention : BlockTraffic{4, 2 * mlp_, 0, 3};
 }
 
 PartTime BlockTimes::attention() const {

@@ -102,32 +102,35 @@ BlockActivations block_activations(const TransformerShape& shape, std::int64_t b
   const std::int64_t row = tokens * token;      // a tensor of the residual's shape
   const std::int64_t own = own_tokens * token;  // this rank's rows of it
   const bool gathers = tensor_parallel.has_own_rows();
-  const std::int64_t input = tensor_parallel.keeps_gathered ? row : own;   // of a column-parallel layer, as it is kept
-  const std::int64_t divided = row / ranks;                                // of one that is divided over heads
-  const std::int64_t wide = shape.mlp_factor * divided;                    // within the MLP
+  const std::int64_t input = tensor_parallel.keeps_gathered ? row : own;  // of a column-parallel layer, as it is kept
+  const std::int64_t divided = tokens * shape.heads * shape.head_size * bytes_of(dtype) / ranks;  // of q, k, v
+  const std::int64_t wide = tokens * shape.mlp_width * bytes_of(dtype) / ranks;  // of the activation's result
+  const std::int64_t before = kernels::products_of(shape.activation) * wide;
   const std::int64_t scores = tokens * statistic * (shape.heads / ranks);  // log-sum-exp
-  // The inputs of both norms with mean and rstd; q, k and v, what attention made of them, log-sum-exp; before GELU.
-  const std::int64_t needed = 2 * own + 4 * own_tokens * statistic + 4 * divided + scores + wide;
-  const std::int64_t again = 2 * input + wide;  // the norms' results, and GELU's
-  // In the MLP's backward: the gradient before GELU, and what it takes to get that before the norm. GELU's result is freed
-  // before. Own rows of a gradient are the sum of a product for every rank's rows, and of one from every rank.
+  // The inputs of both norms with mean and rstd; q, k and v, what attention made of them, log-sum-exp; before the
+  // activation.
+  const std::int64_t needed = 2 * own + 4 * own_tokens * statistic + 4 * divided + scores + before;
+  const std::int64_t again = 2 * input + wide;  // the norms' results, and the activation's
+  // In the MLP's backward: the gradient before the activation, and what it takes to get that before the norm. The
+  // activation's result is freed before. Own rows of a gradient are the sum of a product for every rank's rows, and of one
+  // from every rank.
   const std::int64_t before_norm = gathers ? 2 * row + (tensor_parallel.keeps_gathered ? 0 : row) : row;
   const std::int64_t gathered = gathers ? row : 0;  // the gradient of the MLP's result
-  // The products' inputs, and the gradients of their results: both norms' results, GELU's, and what attention made; the
-  // gradients of q, k and v, before GELU, and two of the residual stream.
-  const std::int64_t later = 4 * input + 4 * divided + 2 * wide;
+  // The products' inputs, and the gradients of their results: both norms' results, the activation's, and what attention
+  // made; the gradients of q, k and v, before the activation, and two of the residual stream.
+  const std::int64_t later = 4 * input + 4 * divided + wide + before;
   switch (recompute.level) {
-    case Recompute::none: return {needed + again, wide + before_norm, later};
+    case Recompute::none: return {needed + again, before + before_norm, later};
     case Recompute::selective: {
       const std::int64_t norm_again = std::max(own + before_norm, 2 * own + 2 * own_tokens * statistic);
-      return {needed, wide + std::max(wide + gathered, norm_again), later};
+      return {needed, before + std::max(wide + gathered, norm_again), later};
     }
     case Recompute::full: break;
   }
   const std::int64_t kept = recompute.partition ? (tokens + ranks - 1) / ranks * token : own;
   // The kept input is one of the tensors that are there again, or its share is freed. The gathered input of the next block
   // takes the place of its share meanwhile.
-  return {kept, needed + again + wide + before_norm - kept + (recompute.partition ? row - kept : 0), later};
+  return {kept, needed + again + before + before_norm - kept + (recompute.partition ? row - kept : 0), later};
 }
 
 // Two all-reduces of a block's rows in each pass, and with full recomputation that of attention once more. With own rows

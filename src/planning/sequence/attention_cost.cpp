@@ -50,7 +50,7 @@ RingBlock ring_block(const DividedAttention& attention, std::int64_t width) {
 }
 
 void DividedAttention::check() const {
-  TransformerShape{.hidden = hidden, .heads = heads}.check_heads(tensor, division.ulysses);
+  TransformerShape::gpt2(hidden, heads, 1).check_heads(tensor, division.ulysses);
   division.check(sequence);
 }
 

@@ -210,11 +210,11 @@ TEST_P(Linear, TakesAnyAlignment) {
   const Tensor bias = whole_numbers({32}, GetParam(), 4);
   const Tensor before_gelu({24, 32}, GetParam());
   const Tensor y({24, 32}, GetParam());
-  linear_gelu(x, weight, bias, before_gelu, y);
+  linear(x, weight, bias, before_gelu, {Activation::gelu_tanh, y});
   const Tensor shifted_before = shifted(before_gelu);
   const Tensor shifted_y = shifted(y);
   shifted_before.zero();
-  linear_gelu(shifted(x), shifted(weight), shifted(bias), shifted_before, shifted_y);
+  linear(shifted(x), shifted(weight), shifted(bias), shifted_before, {Activation::gelu_tanh, shifted_y});
   expect_equal(shifted_before, before_gelu);
   linear(shifted(x), shifted(weight), shifted(bias), shifted_y);
   expect_equal(shifted_y, before_gelu);
@@ -236,7 +236,7 @@ TEST_P(Linear, GeluIsOfTheSumThatIsKept) {
     const Tensor y({rows, out}, GetParam());
     const Tensor sum({rows, out}, GetParam());
     linear(x, weight, bias, sum);
-    linear_gelu(x, weight, bias, before_gelu, y);
+    linear(x, weight, bias, before_gelu, {Activation::gelu_tanh, y});
     expect_equal(before_gelu, sum);
     const Tensor expected({rows, out}, GetParam());
     gelu_forward(sum, expected);
@@ -276,11 +276,42 @@ TEST_P(Linear, GoesBackThroughGelu) {
     double largest = 1;  // where GELU is flat, the error of a large product remains although dx is small
     for (std::int64_t i = 0; i < expected.size(); ++i) largest = std::max(largest, std::abs(expected.at(i)));
     gelu_backward(before_gelu, expected, expected);
-    linear_backward_gelu(dy, weight, before_gelu, dx);
+    linear_backward(dy, weight, dx, {Activation::gelu_tanh, before_gelu});
     for (std::int64_t i = 0; i < dx.size(); ++i) {
       ASSERT_NEAR(dx.at(i), expected.at(i), tolerance * largest) << "element " << i;
     }
   }
+}
+
+TEST_P(Linear, HasNoBiasUnlessItIsGiven) {
+  for (const auto& [rows, in, out] : layers) {
+    SCOPED_TRACE(testing::Message() << rows << " rows, " << in << " to " << out);
+    const Tensor x = whole_numbers({rows, in}, GetParam(), 1), weight = whole_numbers({out, in}, GetParam(), 2);
+    const Tensor zeros = Tensor::zeros({out}, GetParam()), residual = whole_numbers({rows, out}, GetParam(), 5);
+    const auto make = [shape = Shape{rows, out}] { return Tensor(shape, GetParam()); };
+    const Tensor y = make(), activated = make(), sum = make(), product = make(), its_gelu = make(), expected = make();
+    linear(x, weight, {}, y, {Activation::gelu_tanh, activated});
+    linear_add(x, weight, {}, residual, sum);
+    gemm(x, Transpose::no, weight, Transpose::yes, product);
+    expect_equal(y, product);
+    gelu_forward(product, its_gelu);
+    expect_equal(activated, its_gelu);
+    linear_add(x, weight, zeros, residual, expected);
+    expect_equal(sum, expected);
+  }
+}
+
+TEST_P(Linear, FinishesAProductThatIsThere) {
+  const Tensor x = whole_numbers({24, 16}, GetParam(), 1), weight = whole_numbers({32, 16}, GetParam(), 2);
+  const Tensor bias = whole_numbers({32}, GetParam(), 4);
+  const auto make = [] { return Tensor({24, 32}, GetParam()); };
+  const Tensor product = make(), activated = make(), expected = make(), its_gelu = make();
+  gemm(x, Transpose::no, weight, Transpose::yes, product);
+  finish_linear(product, bias, {Activation::gelu_tanh, activated});
+  linear(x, weight, bias, expected);
+  expect_equal(product, expected);
+  gelu_forward(expected, its_gelu);
+  expect_equal(activated, its_gelu);
 }
 
 // A weight of several parts is one matrix with the parts below each other; its bias likewise.
@@ -310,7 +341,7 @@ TEST(LinearInF16, WhatIsTooLargeBecomesInfinite) {
   };
   linear(x, weight, bias, y);
   expect_too_large(y);
-  linear_gelu(x, weight, bias, sum, y);
+  linear(x, weight, bias, sum, {Activation::gelu_tanh, y});
   expect_too_large(sum);
   linear_add(x, weight, bias, tensor_of({5, 5, 5, 5}, DType::f16).reshaped({1, 4}), y);
   expect_too_large(y);
@@ -324,16 +355,16 @@ TEST(LinearArguments, WhatDoesNotFitIsRefused) {
   EXPECT_THROW(linear(x, weight, make({4}), make({2, 5})), Error);
   EXPECT_THROW(linear(x, weight, make({5}, DType::f64), make({2, 5})), Error);
   EXPECT_THROW(linear(x, weight, make({5}), make({2, 5}, DType::f64)), Error);
-  EXPECT_THROW(linear_gelu(x, weight, make({5}), make({2, 5}), make({2, 4})), Error);
+  EXPECT_THROW(linear(x, weight, make({5}), make({2, 5}), {Activation::gelu_tanh, make({2, 4})}), Error);
   EXPECT_THROW(linear_add(x, weight, make({5}), make({2, 4}), make({2, 5})), Error);
   const Tensor y = make({2, 5});
   EXPECT_THROW(linear_add(x, weight, make({5}), y, y), Error);
-  EXPECT_THROW(linear_backward_gelu(y, weight, make({2, 4}), make({2, 3})), Error);
-  EXPECT_THROW(linear_backward_gelu(y, weight, make({2, 3}), make({2, 4})), Error);
-  EXPECT_THROW(linear_backward_gelu(y, weight, x, x), Error);
-  EXPECT_THROW(
-      linear_gelu(make({2, 3}, DType::bf16), make({5, 3}, DType::bf16), make({5}, DType::bf16), make({2, 5}), make({2, 5})),
-      Error);
+  EXPECT_THROW(linear_backward(y, weight, make({2, 3}), {Activation::gelu_tanh, make({2, 4})}), Error);
+  EXPECT_THROW(linear_backward(y, weight, make({2, 4}), {Activation::gelu_tanh, make({2, 3})}), Error);
+  EXPECT_THROW(linear_backward(y, weight, x, {Activation::gelu_tanh, x}), Error);
+  EXPECT_THROW(linear(make({2, 3}, DType::bf16), make({5, 3}, DType::bf16), make({5}, DType::bf16), make({2, 5}),
+                      {Activation::gelu_tanh, make({2, 5})}),
+               Error);
 }
 
 }  // namespace

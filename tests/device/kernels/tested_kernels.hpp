@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "device/gpu.hpp"
+#include "device/missing.hpp"
 #include "device/test_device.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
@@ -46,8 +47,12 @@ class Mirror {
     return piece.begin();
   }
   kernels::TokenHeads operator()(const kernels::TokenHeads& host) { return {(*this)(host.tensor), host.first_column}; }
+  kernels::Epilogue operator()(const kernels::Epilogue& host) { return {host.activation, (*this)(host.activated)}; }
+  kernels::BackwardEpilogue operator()(const kernels::BackwardEpilogue& host) {
+    return {host.activation, (*this)(host.before)};
+  }
   Tensor operator()(const Tensor& host) {
-    if (test_device() == Device::cpu) return host;
+    if (test_device() == Device::cpu || is_missing(host)) return host;
     const void* const begin = (*this)(host.raw(), host.bytes());
     for (const Piece& piece : pieces_) {
       if (piece.begin() == begin) return piece.memory.view(piece.skipped, host.shape(), host.dtype());
@@ -103,7 +108,7 @@ struct OnTestDevice {
     Mirror mirror;
     const auto there = [&](const auto& argument) {
       using Argument = std::decay_t<decltype(argument)>;
-      if constexpr (std::is_same_v<Argument, Tensor> || std::is_same_v<Argument, TokenHeads>) {
+      if constexpr (std::is_invocable_v<Mirror&, const Argument&>) {
         return mirror(argument);
       } else {
         return argument;
@@ -153,10 +158,13 @@ inline constexpr auto attention_block_backward = [](const AttentionBlock& block,
   OnTestDevice{&kernels::attention_block_backward}(block, q, k, v, out, log_sum_exp, dout, dq, dk, dv, sums);
 };
 
-inline constexpr OnTestDevice linear{&kernels::linear};
-inline constexpr OnTestDevice linear_gelu{&kernels::linear_gelu};
+inline constexpr auto linear = [](const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y,
+                                  const Epilogue& epilogue = {}) {
+  OnTestDevice{&kernels::linear}(x, weight, bias, y, epilogue);
+};
+inline constexpr OnTestDevice finish_linear{&kernels::finish_linear};
 inline constexpr OnTestDevice linear_add{&kernels::linear_add};
-inline constexpr OnTestDevice linear_backward_gelu{&kernels::linear_backward_gelu};
+inline constexpr OnTestDevice linear_backward{&kernels::linear_backward};
 
 inline constexpr auto gemm = [](const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b,
                                 const Tensor& c, bool accumulate = false) {

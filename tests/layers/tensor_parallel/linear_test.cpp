@@ -62,13 +62,14 @@ void enter_gradients(Wholes& wholes, const Parameters& parameters) {
 
 struct How {
   bool divides_rows = false, keeps_gathered = false, in_halves = false;
+  bool has_bias = true;
   TensorParallel of(const Communicator& world) const {
     return {.group = world, .stream = Stream("tp"), .divides_rows = divides_rows, .keeps_gathered = keeps_gathered};
   }
 };
 std::ostream& operator<<(std::ostream& out, const How& how) {
   return out << (how.divides_rows ? ", own rows" : "") << (how.keeps_gathered ? ", kept" : "")
-             << (how.in_halves ? ", in halves" : "");
+             << (how.in_halves ? ", in halves" : "") << (how.has_bias ? "" : ", no bias");
 }
 const std::vector<How> ways = {{}, {false, false, true}, {true}, {true, true}, {true, false, true}, {true, true, true}};
 
@@ -79,7 +80,8 @@ Wholes column_parallel(int ranks, const How& how = {}) {
   run_threads(ranks, [&](const Communicator& world) {
     const TensorParallel tensor_parallel = how.of(world);
     Parameters parameters;
-    const ColumnParallelLinear layer(parameters, "column", in, projections * middle, projections, {}, tensor_parallel);
+    const ColumnParallelLinear layer(parameters, "column", in, projections * middle, projections, {}, tensor_parallel,
+                                     how.has_bias);
     allocate(parameters, DType::f32);
     set_integers(parameters);
     ParameterUse use;
@@ -113,7 +115,7 @@ Wholes row_parallel(int ranks, const How& how = {}) {
   run_threads(ranks, [&](const Communicator& world) {
     const TensorParallel tensor_parallel = how.of(world);
     Parameters parameters;
-    const RowParallelLinear layer(parameters, "row", in, middle, {}, tensor_parallel);
+    const RowParallelLinear layer(parameters, "row", in, middle, {}, tensor_parallel, how.has_bias);
     allocate(parameters, DType::f32);
     set_integers(parameters);
     const Share share = share_of(in, world.size(), world.rank());
@@ -165,6 +167,25 @@ TEST(RowParallelLinear, GivesTheBitsOfOneRank) {
   EXPECT_EQ(expected.size(), 4U);
   for (const int ranks : {2, 3, 4, 8}) {  // with own rows, 2 of 8 ranks have none
     for (const How& how : ways) EXPECT_EQ(row_parallel(ranks, how), expected) << ranks << how;
+  }
+}
+
+// Without a bias, a layer has no record of one, and adds none.
+TEST(LinearLayers, HaveNoBiasUnlessTheyAreAskedFor) {
+  using Layer = Wholes (*)(int, const How&);
+  for (const Layer layer : {Layer(column_parallel), Layer(row_parallel)}) {
+    const Wholes with = layer(1, {});
+    const Wholes expected = layer(1, {.has_bias = false});
+    EXPECT_EQ(expected.size(), 3U);
+    EXPECT_EQ(expected.at("dx"), with.at("dx"));
+    const double bias = with.at("y").front() - expected.at("y").front();
+    EXPECT_EQ(bias, -5) << "the bias that the layer would have";
+    for (const int ranks : {2, 3}) {
+      for (How how : ways) {
+        how.has_bias = false;
+        EXPECT_EQ(layer(ranks, how), expected) << ranks << how;
+      }
+    }
   }
 }
 

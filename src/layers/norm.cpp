@@ -1,0 +1,41 @@
+#include "stretto/layers/norm.hpp"
+
+#include "stretto/kernels.hpp"
+
+namespace stretto {
+
+Norm::Norm(Parameters& parameters, const std::string& name, std::int64_t hidden, const Options& options,
+           const TensorParallel& tensor_parallel)
+    : tensor_parallel_(tensor_parallel), options_(options) {
+  const auto add = [&](const char* suffix, double value) {
+    return &parameters.add(
+        Parameter::whole(name + suffix, {hidden}, tensor_parallel.row_axes(), {.initial = {value, 0}, .decays = false}));
+  };
+  gamma_ = add(".weight", 1);
+  beta_ = add(".bias", 0);
+  used_ = &parameters.used_together({gamma_, beta_});
+}
+
+Tensor Norm::forward(const Tensor& x, Saved& saved, ParameterUse& use) const {
+  const InUse in_use(use, *used_, Pass::forward);
+  const DType accumulator = kernels::accumulator(x.dtype());
+  saved = {x, Tensor({x.rows()}, accumulator), Tensor({x.rows()}, accumulator)};
+  Tensor y =
+      tensor_parallel_.has_own_rows() ? tensor_parallel_.tensor_to_sum(x.shape(), x.dtype()) : Tensor(x.shape(), x.dtype());
+  switch (options_.kind) {
+    case Kind::layer:
+      kernels::layer_norm_forward(x, gamma_->value, beta_->value, options_.epsilon, y, saved.mean, saved.rstd);
+  }
+  return y;
+}
+
+void Norm::backward(const Tensor& dy, const Saved& saved, const Tensor& dx, ParameterUse& use) const {
+  const InUse in_use(use, *used_, Pass::backward);
+  switch (options_.kind) {
+    case Kind::layer:
+      kernels::layer_norm_backward(saved.x, gamma_->value, saved.mean, saved.rstd, dy, dx, gamma_->gradient,
+                                   beta_->gradient);
+  }
+}
+
+}  // namespace stretto
