@@ -260,13 +260,21 @@ struct AttentionBlock {
   AttentionMask mask;
 };
 
-// The heads of tokens, side by side in the rows of a tensor: a row for each token, sequence after sequence; the heads begin
-// at first_column. Packed qkv are three of these over one tensor.
+// The heads of tokens in the rows of a tensor: a row for each token, sequence after sequence. The heads lie side by side
+// from first_column on, or in `parts` of equal length, which begin part_step columns apart: head h is then the (h /
+// parts)-th of part h % parts. Packed qkv are three of these over one tensor.
 struct TokenHeads {
   Tensor tensor;
   std::int64_t first_column = 0;
+  std::int64_t parts = 1, part_step = 0;
+
+  std::int64_t column(std::int64_t head, std::int64_t head_size) const {
+    return first_column + head % parts * part_step + head / parts * head_size;
+  }
 };
 
+// Attention of whole sequences over packed operands is attention_forward() and attention_backward(), with their bits.
+//
 // q, k, v: f. out: f or the accumulator type. log_sum_exp: accumulator type [batch, heads, queries]; -infinity, with zeros
 // in out, for a query that sees no key. With `merge`, out and log_sum_exp hold attention over earlier blocks of keys, and
 // become attention over those and this block's; a query that sees no key of this block keeps them bit by bit. out must then

@@ -24,7 +24,7 @@ struct Options {
   int nproc = 2;
   std::vector<std::string> passes = {"forward", "backward"};
   std::vector<std::string> cores = {"local", "zigzag", "contiguous", "striped", "ulysses"};
-  AttentionCore::Shape shape{.batch = 1, .rows = 8192, .heads = 8, .head_size = 64};  // of the whole sequence
+  AttentionCore::Shape shape{.batch = 1, .rows = 8192, .heads = 8, .kv_heads = 8, .head_size = 64};  // of the whole sequence
   int rounds = 5;
   int steps = 1;
   bool overlap = true;
@@ -39,11 +39,12 @@ class Attention {
     if (name != "local") shape_.rows /= world.size();
     const std::int64_t rows = shape_.batch * shape_.rows, width = shape_.heads * shape_.head_size;
     qkv_ = perf::random({rows, 3 * width}, DType::f32);
+    dqkv_ = Tensor(qkv_.shape(), DType::f32);
     dattended_ = perf::random({rows, width}, DType::f32);
     forward();
   }
-  void forward() { core_->forward(shape_, qkv_, saved_); }
-  void backward() { core_->backward(dattended_, saved_); }
+  void forward() { core_->forward(shape_, packed_heads(shape_, qkv_), saved_); }
+  void backward() { core_->backward(dattended_, saved_, packed_heads(shape_, dqkv_)); }
 
  private:
   static std::shared_ptr<const AttentionCore> core_of(const Communicator& world, const std::string& name, bool overlap) {
@@ -58,7 +59,7 @@ class Attention {
 
   std::shared_ptr<const AttentionCore> core_;
   AttentionCore::Shape shape_;
-  Tensor qkv_, dattended_;
+  Tensor qkv_, dqkv_, dattended_;
   AttentionCore::Saved saved_;
 };
 

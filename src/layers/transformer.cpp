@@ -22,6 +22,11 @@ Tensor again(const Norm& norm, const Norm::Saved& saved, ParameterUse& use) {
   return norm.forward(saved.x, same, use);
 }
 
+const TransformerShape& checked(const TransformerShape& shape, const TensorParallel& tensor_parallel) {
+  shape.check(tensor_parallel.size());
+  return shape;
+}
+
 // dx as it is now: weight gradients that are computed later need it, and the layers before this one add to dx.
 Tensor kept(const Tensor& dx, const WeightGradients* later) {
   if (later == nullptr) return dx;
@@ -35,39 +40,64 @@ Tensor kept(const Tensor& dx, const WeightGradients* later) {
 TransformerShape TransformerShape::gpt2(std::int64_t hidden, std::int64_t heads, std::int64_t layers) {
   require(heads >= 1 && hidden % heads == 0,
           "A hidden size of {} does not divide into {} attention heads; choose a multiple of the heads.", hidden, heads);
-  return {.hidden = hidden, .heads = heads, .head_size = hidden / heads, .mlp_width = 4 * hidden, .layers = layers};
+  return {.hidden = hidden,
+          .heads = heads,
+          .kv_heads = heads,
+          .head_size = hidden / heads,
+          .mlp_width = 4 * hidden,
+          .layers = layers};
 }
 
-void TransformerShape::check_heads(int tensor_ranks, int ulysses_ranks) const {
+void TransformerShape::check(int tensor_ranks, int ulysses_ranks) const {
   const std::int64_t ranks = std::int64_t{tensor_ranks} * ulysses_ranks;
+  require(
+      hidden >= 1 && head_size >= 1 && mlp_width >= 1 && layers >= 1,
+      "A block of width {} with heads of {} elements and an MLP of width {}, one of {}, computes nothing; give all sizes.",
+      hidden, head_size, mlp_width, layers);
   require(heads >= 1 && heads % ranks == 0,
           "{} attention heads do not divide over {} tensor-parallel x {} ulysses ranks; choose a multiple of {}.", heads,
           tensor_ranks, ulysses_ranks, ranks);
+  require(kv_heads >= 1 && heads % kv_heads == 0,
+          "{} attention heads do not divide over {} heads of keys and values; choose a divisor of the heads.", heads,
+          kv_heads);
+  require(kv_heads % ranks == 0,
+          "{} heads of keys and values do not divide over {} tensor-parallel x {} ulysses ranks; choose a multiple of {}.",
+          kv_heads, tensor_ranks, ulysses_ranks, ranks);
 }
 
 AttentionLayer::AttentionLayer(Parameters& parameters, const std::string& norm_name, const std::string& name,
                                const TransformerShape& shape, const TensorParallel& tensor_parallel,
                                std::shared_ptr<const AttentionCore> core)
-    : local_heads_(shape.heads / tensor_parallel.size()),
+    : local_heads_(checked(shape, tensor_parallel).heads / tensor_parallel.size()),
+      local_kv_heads_(shape.kv_heads / tensor_parallel.size()),
       head_size_(shape.head_size),
       core_(std::move(core)),
       norm_(parameters, norm_name, shape.hidden, shape.norm, tensor_parallel),
-      qkv_(parameters, name + ".c_attn", shape.hidden, 3 * shape.heads * shape.head_size, 3, {0, deviation}, tensor_parallel,
-           shape.biases.qkv),
+      qkv_(parameters, name + ".c_attn", shape.hidden, (shape.heads + 2 * shape.kv_heads) * shape.head_size,
+           static_cast<int>(shape.heads / shape.kv_heads) + 2, {0, deviation}, tensor_parallel, shape.biases.qkv),
       projection_(parameters, name + ".c_proj", shape.heads * shape.head_size, shape.hidden, into_residual(shape),
-                  tensor_parallel, shape.biases.projection) {
-  shape.check_heads(tensor_parallel.size());
+                  tensor_parallel, shape.biases.projection) {}
+
+AttentionCore::Shape AttentionLayer::shape_of(const Tokens& tokens) const {
+  return {tokens.batch, tokens.length, local_heads_, local_kv_heads_, head_size_};
 }
 
-Tensor AttentionLayer::forward(const Tensor& x, std::int64_t batch, std::int64_t sequence, Saved& saved,
-                               ParameterUse& use) const {
-  const Tensor qkv = qkv_.forward(norm_.forward(x, saved.norm, use), batch * sequence, use, &saved.normed);
-  saved.attended = core_->forward({batch, sequence, local_heads_, head_size_}, qkv, saved.core);
+Tensor AttentionLayer::forward(const Tensor& x, const Tokens& tokens, Saved& saved, ParameterUse& use) const {
+  const Tensor qkv = qkv_.forward(norm_.forward(x, saved.norm, use), tokens.count(), use, &saved.normed);
+  const AttentionCore::Shape shape = shape_of(tokens);
+  saved.attended = core_->forward(shape, packed_heads(shape, qkv), saved.core);
   return projection_.forward(saved.attended, x, use);
 }
 
-void AttentionLayer::backward(const Tensor& dx, const Saved& saved, ParameterUse& use, WeightGradients* later) const {
-  const Tensor dqkv = core_->backward(projection_.backward(saved.attended, kept(dx, later), use, later), saved.core);
+void AttentionLayer::backward(const Tensor& dx, const Tokens& tokens, const Saved& saved, ParameterUse& use,
+                              WeightGradients* later) const {
+  const AttentionCore::Shape shape = shape_of(tokens);
+  Tensor dqkv;
+  {
+    const Tensor dattended = projection_.backward(saved.attended, kept(dx, later), use, later);
+    dqkv = Tensor({tokens.count(), (shape.heads + 2 * shape.kv_heads) * shape.head_size}, dx.dtype());
+    core_->backward(dattended, saved.core, packed_heads(shape, dqkv));
+  }
   const Tensor normed = saved.normed ? saved.normed : again(norm_, saved.norm, use);
   norm_.backward(qkv_.backward(normed, dqkv, use, later), saved.norm, dx, use);
 }
@@ -119,12 +149,12 @@ TransformerBlock::TransformerBlock(Parameters& parameters, const std::string& pr
   recompute.check(tensor_parallel);
 }
 
-Tensor TransformerBlock::forward(const Tensor& x, std::int64_t batch, std::int64_t sequence, Saved& saved,
-                                 ParameterUse& use) const {
-  Tensor y = mlp_.forward(attention_.forward(x, batch, sequence, saved.attention, use), batch * sequence, saved.mlp, use);
+Tensor TransformerBlock::forward(const Tensor& x, const Tokens& tokens, Saved& saved, ParameterUse& use) const {
+  saved.tokens = tokens;
+  Tensor y = mlp_.forward(attention_.forward(x, tokens, saved.attention, use), tokens.count(), saved.mlp, use);
   if (recompute_.level == Recompute::selective) saved.attention.normed = saved.mlp.normed = saved.mlp.activated = {};
   if (recompute_.level == Recompute::full) {
-    saved = {.input = DividedTensor(x, tensor_parallel_, recompute_.partition), .batch = batch, .sequence = sequence};
+    saved = {.input = DividedTensor(x, tensor_parallel_, recompute_.partition), .tokens = tokens};
   }
   return y;
 }
@@ -132,13 +162,12 @@ Tensor TransformerBlock::forward(const Tensor& x, std::int64_t batch, std::int64
 void TransformerBlock::backward(const Tensor& dx, Saved& saved, ParameterUse& use, WeightGradients* later) const {
   if (recompute_.level == Recompute::full) {
     const Tensor x = saved.input.whole();
-    mlp_.save(attention_.forward(x, saved.batch, saved.sequence, saved.attention, use), saved.batch * saved.sequence,
-              saved.mlp, use);
+    mlp_.save(attention_.forward(x, saved.tokens, saved.attention, use), saved.tokens.count(), saved.mlp, use);
     saved.input = {};
   }
   mlp_.backward(dx, saved.mlp, use, later);
   saved.mlp = {};
-  attention_.backward(dx, saved.attention, use, later);
+  attention_.backward(dx, saved.tokens, saved.attention, use, later);
   saved.attention = {};
 }
 

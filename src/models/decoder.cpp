@@ -88,7 +88,7 @@ Tensor Decoder::forward(int chunk, const Batch& batch, Tensor x, Saved& saved, P
   }
   saved.blocks.resize(its.blocks.size());
   for (std::size_t i = 0; i < its.blocks.size(); ++i) {
-    x = its.blocks[i].forward(x, batch.sequences, batch.length, saved.blocks[i], use);
+    x = its.blocks[i].forward(x, {batch.sequences, batch.length, batch.positions}, saved.blocks[i], use);
   }
   if (!its.is_last) return x;
   return table_.logits(norm_.forward(x, saved.norm, use), batch.tokens.size(), use, &saved.normed);

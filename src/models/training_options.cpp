@@ -41,7 +41,7 @@ void TrainingOptions::check_sizes() const {
               global_batch / micro_batch % mesh[Axis::data] == 0,
           "A global batch of {} does not divide into microbatches of {} on {} data-parallel ranks.", global_batch,
           micro_batch, mesh[Axis::data]);
-  model.block().check_heads(mesh[Axis::tensor], mesh[Axis::ulysses]);
+  model.block().check(mesh[Axis::tensor], mesh[Axis::ulysses]);
   division().check(model.sequence);
   sharding.check(mesh);
   loss_scale.check();

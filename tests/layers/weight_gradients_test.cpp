@@ -74,7 +74,7 @@ struct Blocks {
     TransformerBlock::Saved of_blocks[2];
   };
   void forward(Tensor x, Saved& saved, ParameterUse& use) const {
-    for (std::size_t i = 0; i < 2; ++i) x = blocks[i].forward(x, sequences, length, saved.of_blocks[i], use);
+    for (std::size_t i = 0; i < 2; ++i) x = blocks[i].forward(x, {sequences, length}, saved.of_blocks[i], use);
   }
   void backward(const Tensor& dx, Saved& saved, ParameterUse& use, WeightGradients* later) const {
     for (const std::size_t i : {1, 0}) blocks[i].backward(dx, saved.of_blocks[i], use, later);
@@ -217,7 +217,7 @@ TEST(WeightGradients, AreComputedInTheOrderOfBackward) {
     TransformerBlock::Saved saved;
     WeightGradients later;
     const Tensor x = random_tensor({rows, width}, DType::f64);
-    block.forward(x, sequences, length, saved, use);
+    block.forward(x, {sequences, length}, saved, use);
     use.uses.clear();
     block.backward(x, saved, use, &later);
     using testing::ElementsAre;

@@ -29,15 +29,14 @@ inline void leave_out_of_sum(Parameter& parameter, Axis axis) {
 class FaultyAttention final : public AttentionCore {
  public:
   FaultyAttention(std::shared_ptr<const AttentionCore> core, const Fault& fault) : core_(std::move(core)), fault_(fault) {}
-  Tensor forward(const Shape& shape, const Tensor& qkv, Saved& saved) const override {
-    Tensor result = core_->forward(shape, qkv, saved);
+  Tensor forward(const Shape& shape, const QueriesKeysValues& of, Saved& saved) const override {
+    Tensor result = core_->forward(shape, of, saved);
     if (fault_.in_attention) fault_.in_attention(saved);
     return result;
   }
-  Tensor backward(const Tensor& dattended, const Saved& saved) const override {
-    Tensor dqkv = core_->backward(dattended, saved);
-    if (fault_.in_attention_backward) fault_.in_attention_backward(dqkv);
-    return dqkv;
+  void backward(const Tensor& dattended, const Saved& saved, const QueriesKeysValues& gradients) const override {
+    core_->backward(dattended, saved, gradients);
+    if (fault_.in_attention_backward) fault_.in_attention_backward(gradients.q.tensor);
   }
 
  private:

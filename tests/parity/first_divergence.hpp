@@ -38,19 +38,20 @@ class Observations {
     bool operator==(const Place&) const = default;
   };
 
-  // A row for each position, `parts` times some columns of each part of `width` columns, from `first` on.
-  void put(const Place& place, const Tensor& piece, const std::vector<std::int64_t>& positions, std::int64_t length,
-           int parts, std::int64_t first, std::int64_t width) {
-    const std::int64_t count = piece.columns() / parts;
+  // Heads of a piece's rows, one row for each position: `count` of the head_size columns that `heads` gives, which become
+  // those from `first` on of a whole of so many columns.
+  void put(const Place& place, const kernels::TokenHeads& heads, std::int64_t first_row, std::int64_t count,
+           std::int64_t head_size, const std::vector<std::int64_t>& positions, std::int64_t length, std::int64_t first,
+           std::int64_t columns) {
     const std::lock_guard lock(mutex_);
     Whole& whole = tensors_[place];
-    whole.columns = parts * width;
-    whole.values.resize(static_cast<std::size_t>(length * whole.columns), std::numeric_limits<double>::quiet_NaN());
+    whole.columns = columns;
+    whole.values.resize(static_cast<std::size_t>(length * columns), std::numeric_limits<double>::quiet_NaN());
     for (std::size_t row = 0; row < positions.size(); ++row) {
-      for (std::int64_t i = 0; i < piece.columns(); ++i) {
-        const std::int64_t column = i / count * width + first + i % count;
-        whole.values[static_cast<std::size_t>(positions[row] * whole.columns + column)] =
-            piece.at(static_cast<std::int64_t>(row) * piece.columns() + i);
+      for (std::int64_t i = 0; i < count * head_size; ++i) {
+        const std::int64_t from = heads.column(i / head_size, head_size) + i % head_size;
+        whole.values[static_cast<std::size_t>(positions[row] * columns + first + i)] =
+            heads.tensor.at((first_row + static_cast<std::int64_t>(row)) * heads.tensor.columns() + from);
       }
     }
   }
@@ -96,25 +97,32 @@ class ObservedAttention final : public AttentionCore {
     action_ = action;
     calls_ = 0;
   }
-  Tensor forward(const Shape& shape, const Tensor& qkv, Saved& saved) const override {
-    Tensor result = core_->forward(shape, qkv, saved);
+  Tensor forward(const Shape& shape, const QueriesKeysValues& of, Saved& saved) const override {
+    Tensor result = core_->forward(shape, of, saved);
     if (action_.kind == ActionKind::forward) {  // recomputation calls it in backward, too
-      put(Observed::qkv, qkv, shape, 3);
-      put(Observed::attended, result, shape, 1);
+      put(Observed::qkv, of, shape);
+      put(Observed::attended, result, shape);
       ++calls_;
     }
     return result;
   }
-  Tensor backward(const Tensor& dattended, const Saved& saved) const override {
-    put(Observed::attended_gradient, dattended, saved.shape, 1);
-    Tensor dqkv = core_->backward(dattended, saved);
-    put(Observed::qkv_gradient, dqkv, saved.shape, 3);
+  void backward(const Tensor& dattended, const Saved& saved, const QueriesKeysValues& gradients) const override {
+    put(Observed::attended_gradient, dattended, saved.shape);
+    core_->backward(dattended, saved, gradients);
+    put(Observed::qkv_gradient, gradients, saved.shape);
     ++calls_;
-    return dqkv;
   }
 
  private:
-  void put(Observed what, const Tensor& piece, const Shape& shape, int parts) const {
+  void put(Observed what, const Tensor& attended, const Shape& shape) const {
+    put(what, shape, {{{attended}, shape.heads}});
+  }
+  void put(Observed what, const QueriesKeysValues& of, const Shape& shape) const {
+    put(what, shape, {{of.q, shape.heads}, {of.k, shape.kv_heads}, {of.v, shape.kv_heads}});
+  }
+  // The heads of this rank beside those of other tensor-parallel ranks, one tensor behind the other.
+  void put(Observed what, const Shape& shape,
+           const std::vector<std::pair<kernels::TokenHeads, std::int64_t>>& tensors) const {
     const int part = schedule_.part_of(mesh_.rank(Axis::pipeline), action_.chunk);
     const ModelCut cut = options_.cut(schedule_, mesh_.rank(Axis::pipeline));
     std::int64_t layer = 0;
@@ -128,11 +136,17 @@ class ObservedAttention final : public AttentionCore {
             .positions(options_.model.sequence, mesh_.rank(Axis::ring), mesh_.rank(Axis::ulysses));
     const std::int64_t first_sequence =
         options_.global_batch / mesh_.size(Axis::data) * mesh_.rank(Axis::data) + action_.microbatch * options_.micro_batch;
+    std::int64_t columns = 0;
+    for (const auto& [heads, count] : tensors) columns += mesh_.size(Axis::tensor) * count * shape.head_size;
     for (std::int64_t i = 0; i < shape.batch; ++i) {
       place.sequence = first_sequence + i;
-      const stretto::Shape rows{shape.rows, piece.columns()};
-      to_.put(place, piece.view(i * shape.rows * piece.columns(), rows), positions, options_.model.sequence, parts,
-              mesh_.rank(Axis::tensor) * shape.heads * shape.head_size, options_.model.hidden);
+      std::int64_t first = 0;
+      for (const auto& [heads, count] : tensors) {
+        const std::int64_t width = count * shape.head_size;
+        to_.put(place, heads, i * shape.rows, count, shape.head_size, positions, options_.model.sequence,
+                first + mesh_.rank(Axis::tensor) * width, columns);
+        first += mesh_.size(Axis::tensor) * width;
+      }
     }
   }
 

@@ -8,7 +8,10 @@ namespace stretto {
 namespace {
 
 const Tensor as_host(const Tensor& tensor) { return tensor.borrowed_as(Device::cpu); }
-const kernels::TokenHeads as_host(const kernels::TokenHeads& heads) { return {as_host(heads.tensor), heads.first_column}; }
+const kernels::TokenHeads as_host(kernels::TokenHeads heads) {
+  heads.tensor = as_host(heads.tensor);
+  return heads;
+}
 template <class Other>
 const Other& as_host(const Other& other) {
   return other;

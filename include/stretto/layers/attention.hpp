@@ -19,15 +19,23 @@ STRETTO_API kernels::AttentionMask attention_mask_from_text(const std::string& t
 // The text from which attention_mask_from_text() makes this causal mask.
 STRETTO_API std::string to_text(const kernels::AttentionMask& mask);
 
+// The queries, keys and values of tokens, or their gradients. They may lie in one tensor or in several.
+struct QueriesKeysValues {
+  kernels::TokenHeads q, k, v;
+};
+
 class STRETTO_API AttentionCore {
  public:
+  // Of this rank. Each head of keys and values serves heads / kv_heads heads of queries that follow each other (grouped
+  // heads; Ainslie et al. 2023).
   struct Shape {
-    std::int64_t batch = 0, rows = 0, heads = 0, head_size = 0;  // of this rank
+    std::int64_t batch = 0, rows = 0, heads = 0, kv_heads = 0, head_size = 0;
   };
   // Between forward and backward: what core.backward() needs.
   struct Saved {
     Shape shape;
-    Tensor qkv, attended, log_sum_exp;
+    QueriesKeysValues of;
+    Tensor attended, log_sum_exp;
     std::vector<Saved> pieces;  // UlyssesAttention: what its inner core needs for each piece, instead of the tensors
   };
   AttentionCore() = default;
@@ -35,19 +43,23 @@ class STRETTO_API AttentionCore {
   AttentionCore(const AttentionCore&) = delete;
   AttentionCore& operator=(const AttentionCore&) = delete;
 
-  // qkv: [batch * rows, 3 * heads * head_size]; a row holds q, then k, then v of a token, each split into heads. Returns
-  // [batch * rows, heads * head_size]. Collective over the ranks that hold tokens of the same sequences.
-  virtual Tensor forward(const Shape& shape, const Tensor& qkv, Saved& saved) const = 0;
-  // Returns the gradient of qkv for that of the result. Collective likewise.
-  virtual Tensor backward(const Tensor& dattended, const Saved& saved) const = 0;
+  // Returns [batch * rows, heads * head_size]. Collective over the ranks that hold tokens of the same sequences.
+  virtual Tensor forward(const Shape& shape, const QueriesKeysValues& of, Saved& saved) const = 0;
+  // Writes the gradients of queries, keys and values for that of the result. Collective likewise.
+  virtual void backward(const Tensor& dattended, const Saved& saved, const QueriesKeysValues& gradients) const = 0;
 };
+
+// Queries, keys and values packed into rows of (heads + 2 kv_heads) * head_size columns, as one product makes them: equal
+// parts of kv_heads heads. The first heads / kv_heads parts are queries, of which each has one head of each group; then come
+// the keys, and the values. A division of every part over ranks keeps groups together.
+STRETTO_API QueriesKeysValues packed_heads(const AttentionCore::Shape& shape, const Tensor& packed);
 
 // Whole sequences on each rank.
 class STRETTO_API LocalAttention final : public AttentionCore {
  public:
   explicit LocalAttention(kernels::AttentionMask mask = {}) : mask_(mask) {}
-  Tensor forward(const Shape& shape, const Tensor& qkv, Saved& saved) const override;
-  Tensor backward(const Tensor& dattended, const Saved& saved) const override;
+  Tensor forward(const Shape& shape, const QueriesKeysValues& of, Saved& saved) const override;
+  void backward(const Tensor& dattended, const Saved& saved, const QueriesKeysValues& gradients) const override;
 
  private:
   kernels::AttentionMask mask_;
@@ -63,14 +75,14 @@ STRETTO_API bool makes_all_hops(const std::vector<int>& reach);
 // Ring attention (Liu et al. 2023): each of c ranks has 1/c of every sequence. Keys and values rotate while a rank attends
 // to the block at hand, in both passes, and their gradients follow and come home (RingPass, RingSum). Blocks that the mask
 // hides from all queries of a rank are not computed, and travel only as far as somebody sees them. Forward sends
-// 2 b (s/c) h (c-1) e bytes a rank where no hop is left out, for keys and values of h = heads * head_size elements of e
+// 2 b (s/c) h (c-1) e bytes a rank where no hop is left out, for keys and values of h = kv_heads * head_size elements of e
 // bytes; backward sends that again, and 2 b (s/c) h (c-1) gradients in the accumulator type.
 class STRETTO_API RingAttention final : public AttentionCore {
  public:
   // `division` says where the ring's ranks hold the tokens; its ulysses ranks count as one. Collective over the ring.
   RingAttention(const Communicator& ring, const SequenceDivision& division, kernels::AttentionMask mask, bool overlap);
-  Tensor forward(const Shape& shape, const Tensor& qkv, Saved& saved) const override;
-  Tensor backward(const Tensor& dattended, const Saved& saved) const override;
+  Tensor forward(const Shape& shape, const QueriesKeysValues& of, Saved& saved) const override;
+  void backward(const Tensor& dattended, const Saved& saved, const QueriesKeysValues& gradients) const override;
 
  private:
   kernels::AttentionBlock block_of(const Shape& shape, int source) const;
@@ -82,9 +94,9 @@ class STRETTO_API RingAttention final : public AttentionCore {
 };
 
 // DeepSpeed-Ulysses (Jacobs et al. 2023): each of u ranks has 1/u of every sequence, and gets all of its tokens for 1/u of
-// the heads by an all-to-all; another one brings the result back. Forward sends 4 b (s/u) h (u-1)/u e bytes a rank, and
-// backward the same. `inner` attends to the tokens of the u ranks together: LocalAttention, or RingAttention for both at
-// once (USP; Fang & Zhao 2024).
+// the heads by an all-to-all; another one brings the result back. Forward sends (2 + 2 kv_heads/heads) b (s/u) h (u-1)/u e
+// bytes a rank, and backward the same: groups of heads stay together. `inner` attends to the tokens of the u ranks together:
+// LocalAttention, or RingAttention for both at once (USP; Fang & Zhao 2024).
 //
 // The heads of a rank go in pieces: while `inner` attends to one piece, the next one arrives and the results of the last
 // one travel back. With k pieces, 1/k of the communication is exposed where attention takes longer; with one head a rank,
@@ -92,12 +104,12 @@ class STRETTO_API RingAttention final : public AttentionCore {
 class STRETTO_API UlyssesAttention final : public AttentionCore {
  public:
   static constexpr int usual_pieces = 4;
-  // pieces: at most so many, and at most the heads of a rank; 1 or more.
+  // pieces: at most so many, and at most the heads of keys and values of a rank; 1 or more.
   UlyssesAttention(const Communicator& group, std::shared_ptr<const AttentionCore> inner, const Stream& stream,
                    int pieces = usual_pieces);
-  // Throws Error(invalid_argument) if shape.heads is no multiple of the group's size.
-  Tensor forward(const Shape& shape, const Tensor& qkv, Saved& saved) const override;
-  Tensor backward(const Tensor& dattended, const Saved& saved) const override;
+  // Throws Error(invalid_argument) if shape.kv_heads is no multiple of the group's size.
+  Tensor forward(const Shape& shape, const QueriesKeysValues& of, Saved& saved) const override;
+  void backward(const Tensor& dattended, const Saved& saved, const QueriesKeysValues& gradients) const override;
 
  private:
   Communicator group_;

@@ -22,7 +22,7 @@ namespace stretto {
 // The shape of a block. GPT-2's is one value of it.
 struct STRETTO_API TransformerShape {
   std::int64_t hidden = 0;
-  std::int64_t heads = 0, head_size = 0;
+  std::int64_t heads = 0, kv_heads = 0, head_size = 0;  // kv_heads: a divisor of heads (AttentionCore::Shape)
   std::int64_t mlp_width = 0;
   // The number of layers of the whole model. Initial weights of projections into the residual are divided by sqrt(2
   // layers).
@@ -35,12 +35,20 @@ struct STRETTO_API TransformerShape {
 
   // Throws Error(invalid_argument), in one sentence, unless the width divides into heads.
   static TransformerShape gpt2(std::int64_t hidden, std::int64_t heads, std::int64_t layers);
-  // Throws Error(invalid_argument), in one sentence, unless the heads divide over the ranks.
-  void check_heads(int tensor_ranks, int ulysses_ranks = 1) const;
+  // Throws Error(invalid_argument), in one sentence, unless the sizes make a block and the heads divide over the ranks.
+  void check(int tensor_ranks, int ulysses_ranks = 1) const;
 };
 
-// x + proj(attention(qkv(norm(x)))). Each of the t ranks of the tensor-parallel group has heads / t of the heads. The core
-// knows where the tokens of a sequence are.
+// The tokens of a microbatch that are here: `length` of each of `batch` sequences, which follow each other.
+struct Tokens {
+  std::int64_t batch = 0, length = 0;
+  Tensor positions = {};  // i32: of each token in its whole sequence; may be empty if nothing in a block needs them
+  std::int64_t count() const { return batch * length; }
+};
+
+// x + proj(attention(qkv(norm(x)))). Each of the t ranks of the tensor-parallel group has heads / t of the heads, and
+// kv_heads / t of those of keys and values, as packed_heads() has them in the result of qkv. The core knows where the tokens
+// of a sequence are.
 class STRETTO_API AttentionLayer {
  public:
   AttentionLayer(Parameters& parameters, const std::string& norm_name, const std::string& name,
@@ -52,14 +60,15 @@ class STRETTO_API AttentionLayer {
     AttentionCore::Saved core;
     Tensor attended;
   };
-  // sequence: the number of tokens of each sequence that are here.
-  Tensor forward(const Tensor& x, std::int64_t batch, std::int64_t sequence, Saved& saved, ParameterUse& use) const;
+  Tensor forward(const Tensor& x, const Tokens& tokens, Saved& saved, ParameterUse& use) const;
   // dx holds the gradient with respect to the result, and becomes that with respect to x.
-  void backward(const Tensor& dx, const Saved& saved, ParameterUse& use, WeightGradients* later = nullptr) const;
+  void backward(const Tensor& dx, const Tokens& tokens, const Saved& saved, ParameterUse& use,
+                WeightGradients* later = nullptr) const;
 
  private:
-  std::int64_t local_heads_;
-  std::int64_t head_size_;
+  AttentionCore::Shape shape_of(const Tokens& tokens) const;
+
+  std::int64_t local_heads_, local_kv_heads_, head_size_;
   std::shared_ptr<const AttentionCore> core_;
   Norm norm_;
   ColumnParallelLinear qkv_;
@@ -103,9 +112,9 @@ class STRETTO_API TransformerBlock {
     AttentionLayer::Saved attention;
     MlpLayer::Saved mlp;
     DividedTensor input;  // with Recompute::full, instead of the others
-    std::int64_t batch = 0, sequence = 0;
+    Tokens tokens;
   };
-  Tensor forward(const Tensor& x, std::int64_t batch, std::int64_t sequence, Saved& saved, ParameterUse& use) const;
+  Tensor forward(const Tensor& x, const Tokens& tokens, Saved& saved, ParameterUse& use) const;
   // Optional: where the kept input is divided, starts to gather it. Call it a block ahead of backward.
   void prefetch(Saved& saved) const { saved.input.gather(); }
   // dx holds the gradient with respect to the result, and becomes that with respect to x. Frees what was saved.

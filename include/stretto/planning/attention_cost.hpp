@@ -10,13 +10,15 @@
 // memory, and the time on a cluster that need not exist. All functions are pure: no rank communicates or computes.
 //
 // The letters: b sequences of s tokens, a width of h, t tensor-parallel ranks, a ring of c, u Ulysses ranks, elements of e
-// bytes and accumulators of f (kernels::accumulator). A rank has b s/(c u) rows; a ring rank attends, for h/(t u) of the
-// width, with s/c queries of each sequence. All figures are of one layer and one microbatch.
+// bytes and accumulators of f (kernels::accumulator); g is the width of keys, and of values: h, or less where queries share
+// them. A rank has b s/(c u) rows; a ring rank attends, for h/(t u) of the width, with s/c queries of each sequence. All
+// figures are of one layer and one microbatch.
 namespace stretto {
 
 struct STRETTO_API DividedAttention {
   std::int64_t batch = 1, sequence = 0;  // b, and s of the whole sequence
-  std::int64_t hidden = 0, heads = 0;    // of the whole layer
+  std::int64_t hidden = 0, heads = 0;    // of the whole layer: all columns of queries
+  std::int64_t kv_heads = 0;             // a divisor of `heads`; 0: as many
   DType dtype = DType::bf16;
   kernels::AttentionMask mask;
   SequenceDivision division;
@@ -24,6 +26,7 @@ struct STRETTO_API DividedAttention {
 
   // Throws Error(invalid_argument), in one sentence, if heads or tokens do not divide.
   void check() const;
+  std::int64_t groups() const { return kv_heads > 0 ? kv_heads : heads; }
   int ranks() const { return division.ring * division.ulysses * tensor; }
 };
 
@@ -32,11 +35,12 @@ struct STRETTO_API DividedAttention {
 struct AttentionBytes {
   std::int64_t forward = 0, backward = 0;
 };
-// Returns the bytes that a ring rank sends to its ring (RingAttention). Forward: the blocks of 2 b (s/c) h/(t u) e bytes of
+// Returns the bytes that a ring rank sends to its ring (RingAttention). Forward: the blocks of 2 b (s/c) g/(t u) e bytes of
 // keys and values that it starts or passes on: c - 1, or fewer where the mask leaves hops out (ring_reach). Backward: the
 // blocks again, and sums of as many elements of f bytes.
 STRETTO_API AttentionBytes ring_bytes(const DividedAttention& attention, int ring_rank);
-// Returns the bytes that a rank sends by all-to-alls (UlyssesAttention), in either pass: 4 b (s/(c u)) (h/t) (u-1)/u e.
+// Returns the bytes that a rank sends by all-to-alls (UlyssesAttention), in either pass: 2 b (s/(c u))
+// ((h + g)/t) (u-1)/u e.
 STRETTO_API AttentionBytes ulysses_bytes(const DividedAttention& attention);
 
 // ---- Work
@@ -79,25 +83,25 @@ struct AttentionPass {
 struct AttentionCost {
   AttentionPass forward, backward;
   double balance = 1;
-  // Bytes that a rank's core keeps between forward and backward: q, k, v and the result, 4 b (s/(c u)) (h/t) e, and f for
-  // each token and head. With Ulysses the layer keeps the result once more, as the projection needs it.
+  // Bytes that a rank's core keeps between forward and backward: q, k, v and the result, 2 b (s/(c u)) ((h + g)/t) e, and f
+  // for each token and head. With Ulysses the layer keeps the result once more, as the projection needs it.
   std::int64_t kept = 0, result_again = 0;
   // The most bytes that a rank's message buffers take at a time, which is in backward. Ring: keys and values twice
-  // (RingPass), and their gradients ring_sum_buffers() times, of the rank that has most. Ulysses with k pieces: eight times
-  // a piece's result; seven times with k = 2, six with k = 1. With both: the ring's for a piece, and seven, six or no
-  // results.
+  // (RingPass), and their gradients ring_sum_buffers() times, of the rank that has most. Ulysses with k pieces: the
+  // gradients of a piece's queries, keys and values twice, and its result twice, once with k = 2, not with k = 1. With
+  // both: the ring's for a piece, and of these one result less, or nothing with k = 1.
   std::int64_t buffers = 0;
 };
 
 // The time is simulated hop by hop, in lock-step. A hop takes as long as the rank that computes longest, or as the messages
 // that travel meanwhile: in forward the block of the next hop, in backward also the sum of the previous one. Backward begins
 // and ends with one half each of the own block's work: while the last half is computed, the last sum comes home. If some
-// block makes fewer hops, or a piece has one head, the own block is computed at once, and nothing hides the last sum. A
-// message costs alpha + overhead + bytes/bandwidth of its link (Hockney 1994; the innermost level that holds both ranks),
-// and shares the ports of its node with those of the node's other rings. A hop that some block makes counts as if all blocks
-// made it.
+// block makes fewer hops, or a piece has one head of keys, the own block is computed at once, and nothing hides the last
+// sum. A message costs alpha + overhead + bytes/bandwidth of its link (Hockney 1994; the innermost level that holds both
+// ranks), and shares the ports of its node with those of the node's other rings. A hop that some block makes counts as if
+// all blocks made it.
 //
-// Ulysses exchanges heads in `pieces`, as even as possible, but in no more pieces than a rank's h/(t u) has heads. The
+// Ulysses exchanges heads in `pieces`, as even as possible, but in no more pieces than a rank has heads of keys. The
 // arrival of the first piece and the departure of the last are exposed. While a rank attends to a piece, the next one
 // arrives and the previous one departs. An all-to-all takes the time of the cluster's fastest method (cost.hpp). If it and
 // the ring use links of the same level, they share them.

@@ -55,12 +55,15 @@ struct Named {
 };
 
 void check_operand(const AttentionBlock& block, DType f, const Named& given) {
-  const auto& [tensor, column] = given.operand;
+  const auto& [tensor, column, parts, part_step] = given.operand;
+  require(parts >= 1 && given.heads % parts == 0 && (parts == 1 || part_step >= given.heads / parts * block.head_size),
+          "Attention with {} heads of {} elements in {} cannot have them in {} parts that begin {} columns apart.",
+          given.heads, block.head_size, given.name, parts, part_step);
   const DType dtype = tensor.dtype();
   require(given.must_accumulate ? dtype == accumulator(f) : dtype == f || (given.may_accumulate && dtype == accumulator(f)),
           "Attention of {} needs {} in {}, but was given {}.", name(f), given.name,
           given.must_accumulate ? name(accumulator(f)) : name(f), name(dtype));
-  const std::int64_t width = given.heads * block.head_size;
+  const std::int64_t width = (parts - 1) * part_step + given.heads / parts * block.head_size;
   require(
       tensor.rows() == block.batch * given.tokens && column >= 0 && column + width <= tensor.columns(),
       "Attention with {} tokens in {} sequences needs {} rows and the columns [{}, {}) in {}, but was given {} rows of {}.",
@@ -78,6 +81,26 @@ void check_inputs(const AttentionBlock& block, const TokenHeads& q, const TokenH
   check_operand(block, f, {"v", v, block.keys, kv_heads_of(block), false, false});
   check_holds("attention", "log_sum_exp", log_sum_exp, accumulator(f), block.batch * block.heads * block.queries);
 }
+
+bool begin_together(const Tensor& a, const Tensor& b) { return a.raw() == b.raw() && a.shape() == b.shape(); }
+
+// Whether the heads are all columns of the rows, or one of three equal parts of them.
+bool are_all(const AttentionBlock& block, const TokenHeads& heads, std::int64_t part = 0, std::int64_t parts = 1) {
+  const std::int64_t width = block.heads * block.head_size;
+  return heads.parts == 1 && heads.tensor.columns() == parts * width && heads.first_column == part * width;
+}
+bool are_packed(const AttentionBlock& block, const TokenHeads& q, const TokenHeads& k, const TokenHeads& v) {
+  return begin_together(q.tensor, k.tensor) && begin_together(q.tensor, v.tensor) && are_all(block, q, 0, 3) &&
+         are_all(block, k, 1, 3) && are_all(block, v, 2, 3);
+}
+
+// Dense causal attention of whole sequences, of equal heads.
+bool is_of_whole_sequences(const AttentionBlock& block) {
+  return block.queries == block.keys && kv_heads_of(block) == block.heads && block.mask == AttentionMask() &&
+         block.query_positions == Positions() && block.key_positions == Positions();
+}
+
+AttentionShape shape_of(const AttentionBlock& block) { return {block.batch, block.queries, block.heads, block.head_size}; }
 
 }  // namespace
 
@@ -108,6 +131,9 @@ void attention_block_forward(const AttentionBlock& block, const TokenHeads& q, c
                              const TokenHeads& out, const Tensor& log_sum_exp, bool merge) {
   check_inputs(block, q, k, v, log_sum_exp);
   check_operand(block, q.tensor.dtype(), {"out", out, block.queries, block.heads, true, merge});
+  if (is_of_whole_sequences(block) && !merge && are_packed(block, q, k, v) && are_all(block, out) &&
+      out.tensor.dtype() == q.tensor.dtype())
+    return attention_forward(shape_of(block), q.tensor, out.tensor, log_sum_exp);
   const KernelScope scope("attention_block_forward");
   if (scope.skipped()) return;
   if (on_gpu("attention_block_forward", q.tensor, k.tensor, v.tensor, out.tensor, log_sum_exp))
@@ -125,6 +151,9 @@ void attention_block_backward(const AttentionBlock& block, const TokenHeads& q, 
   check_operand(block, f, {"dq", dq, block.queries, block.heads, true, sums.queries});
   check_operand(block, f, {"dk", dk, block.keys, kv_heads_of(block), true, sums.keys});
   check_operand(block, f, {"dv", dv, block.keys, kv_heads_of(block), true, sums.keys});
+  if (is_of_whole_sequences(block) && !sums.queries && !sums.keys && are_packed(block, q, k, v) && are_all(block, out) &&
+      are_all(block, dout) && are_packed(block, dq, dk, dv) && out.tensor.dtype() == f && dq.tensor.dtype() == f)
+    return attention_backward(shape_of(block), q.tensor, out.tensor, log_sum_exp, dout.tensor, dq.tensor);
   const KernelScope scope("attention_block_backward");
   if (scope.skipped()) return;
   if (on_gpu("attention_block_backward", q.tensor, k.tensor, v.tensor, out.tensor, log_sum_exp, dout.tensor, dq.tensor,

@@ -17,7 +17,7 @@ inline std::int64_t kv_heads_of(const AttentionBlock& block) { return block.kv_h
 // The part of packed rows that begins at `part` times the hidden size: 0 for queries, 1 for keys, 2 for values.
 inline TokenHeads heads_of(const AttentionShape& shape, const Tensor& packed, std::int64_t part, std::int64_t parts = 3) {
   const std::int64_t hidden = shape.heads * shape.head_size;
-  return {packed.reshaped({shape.batch * shape.sequence, parts * hidden}), part * hidden};
+  return {.tensor = packed.reshaped({shape.batch * shape.sequence, parts * hidden}), .first_column = part * hidden};
 }
 
 }  // namespace stretto::kernels

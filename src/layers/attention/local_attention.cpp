@@ -9,40 +9,33 @@ kernels::AttentionBlock block_of(const AttentionCore::Shape& shape, const kernel
           .keys = shape.rows,
           .heads = shape.heads,
           .head_size = shape.head_size,
+          .kv_heads = shape.kv_heads,
           .mask = mask};
 }
 
 }  // namespace
 
-Tensor LocalAttention::forward(const Shape& shape, const Tensor& qkv, Saved& saved) const {
-  const std::int64_t width = shape.heads * shape.head_size;
+QueriesKeysValues packed_heads(const AttentionCore::Shape& shape, const Tensor& packed) {
+  const std::int64_t parts = shape.heads / shape.kv_heads, width = shape.kv_heads * shape.head_size;
+  return {.q = {.tensor = packed, .parts = parts, .part_step = parts > 1 ? width : 0},
+          .k = {.tensor = packed, .first_column = parts * width},
+          .v = {.tensor = packed, .first_column = (parts + 1) * width}};
+}
+
+Tensor LocalAttention::forward(const Shape& shape, const QueriesKeysValues& of, Saved& saved) const {
+  const DType dtype = of.q.tensor.dtype();
   saved = {.shape = shape,
-           .qkv = qkv,
-           .attended = Tensor({qkv.rows(), width}, qkv.dtype()),
-           .log_sum_exp = Tensor({shape.batch, shape.heads, shape.rows}, kernels::accumulator(qkv.dtype()))};
-  if (mask_ == kernels::AttentionMask()) {
-    kernels::attention_forward({shape.batch, shape.rows, shape.heads, shape.head_size}, qkv, saved.attended,
-                               saved.log_sum_exp);
-  } else {
-    kernels::attention_block_forward(block_of(shape, mask_), {qkv}, {qkv, width}, {qkv, 2 * width}, {saved.attended},
-                                     saved.log_sum_exp);
-  }
+           .of = of,
+           .attended = Tensor({shape.batch * shape.rows, shape.heads * shape.head_size}, dtype),
+           .log_sum_exp = Tensor({shape.batch, shape.heads, shape.rows}, kernels::accumulator(dtype))};
+  kernels::attention_block_forward(block_of(shape, mask_), of.q, of.k, of.v, {saved.attended}, saved.log_sum_exp);
   return saved.attended;
 }
 
-Tensor LocalAttention::backward(const Tensor& dattended, const Saved& saved) const {
-  const Shape& shape = saved.shape;
-  const Tensor& qkv = saved.qkv;
-  const std::int64_t width = shape.heads * shape.head_size;
-  Tensor dqkv(qkv.shape(), qkv.dtype());
-  if (mask_ == kernels::AttentionMask()) {
-    kernels::attention_backward({shape.batch, shape.rows, shape.heads, shape.head_size}, qkv, saved.attended,
-                                saved.log_sum_exp, dattended, dqkv);
-  } else {
-    kernels::attention_block_backward(block_of(shape, mask_), {qkv}, {qkv, width}, {qkv, 2 * width}, {saved.attended},
-                                      saved.log_sum_exp, {dattended}, {dqkv}, {dqkv, width}, {dqkv, 2 * width});
-  }
-  return dqkv;
+void LocalAttention::backward(const Tensor& dattended, const Saved& saved, const QueriesKeysValues& gradients) const {
+  const auto& [q, k, v] = saved.of;
+  kernels::attention_block_backward(block_of(saved.shape, mask_), q, k, v, {saved.attended}, saved.log_sum_exp, {dattended},
+                                    gradients.q, gradients.k, gradients.v);
 }
 
 }  // namespace stretto

@@ -3,6 +3,7 @@
 #include "core/fail.hpp"
 #include "core/log.hpp"
 #include "device/stream/kernel_scope.hpp"
+#include "layers/attention/grouped_heads.hpp"
 #include "stretto/device.hpp"
 #include "stretto/layers/attention.hpp"
 #include "stretto/layers/parameter.hpp"
@@ -15,13 +16,23 @@ Tensor message_buffer(const stretto::Shape& shape, DType dtype) {
   return Tensor::symmetric(shape, dtype);
 }
 
+// Heads beside each other in a message, each of some groups.
+struct Part {
+  kernels::TokenHeads heads;  // all of them, in the rows of this rank
+  std::int64_t each;          // of a group
+};
+
 // The all-to-alls between rows of all heads and all rows of some heads.
 class HeadExchanges {
  public:
-  HeadExchanges(const Communicator& group, const Stream& stream) : group_(group), stream_(stream) {}
+  HeadExchanges(const Communicator& group, const Stream& stream, const AttentionCore::Shape& shape)
+      : group_(group), stream_(stream), shape_(shape) {}
+  // attend: takes all rows of a piece's heads, as a message has them, and returns such rows of the result.
   template <class Attend>
-  Tensor in_pieces(int pieces, const AttentionCore::Shape& shape, const Tensor& rows, int parts, int result_parts,
-                   const std::array<const char*, 2>& tags, Attend attend) const;
+  void in_pieces(int pieces, const std::vector<Part>& from, const std::vector<Part>& to,
+                 const std::array<const char*, 2>& tags, Attend attend) const;
+  // The parts in rows that hold those of so many groups only.
+  std::vector<kernels::TokenHeads> in_message(const std::vector<Part>& parts, const Tensor& rows, std::int64_t groups) const;
 
  private:
   struct Exchange {
@@ -32,21 +43,21 @@ class HeadExchanges {
     Tensor out, in;  // a message for each rank, and from each rank
     Work work;
   };
-  // Some columns of each rank's heads, in rows where `parts` tensors of all heads lie beside each other.
-  struct Columns {
-    int parts;
-    std::int64_t width;  // of the heads of one rank
-    std::int64_t first, count;
-    std::int64_t place(int part, int rank, int ranks) const { return (part * ranks + rank) * width + first; }
+  // Some groups of each rank's heads.
+  struct Groups {
+    std::int64_t of_rank, first, count;
+    std::int64_t place(int rank) const { return rank * of_rank + first; }
   };
+  std::int64_t columns(const Part& part, std::int64_t groups) const { return groups * part.each * shape_.head_size; }
   void start(Exchange& exchange, const char* tag) const;
-  Exchange to_heads(const Tensor& rows, const Columns& of, const char* tag) const;
-  Tensor all_rows(const Exchange& exchange, std::int64_t batch) const;
-  Exchange to_rows(const Tensor& heads, std::int64_t batch, const char* tag) const;
-  void put(const Exchange& exchange, const Columns& of, const Tensor& rows) const;
+  Exchange to_heads(const std::vector<Part>& from, const Groups& groups, const char* tag) const;
+  Tensor all_rows(const Exchange& exchange) const;
+  Exchange to_rows(const Tensor& heads, const char* tag) const;
+  void put(const Exchange& exchange, const Groups& groups, const std::vector<Part>& to) const;
 
   const Communicator& group_;
   const Stream& stream_;
+  const AttentionCore::Shape& shape_;
 };
 
 HeadExchanges::Exchange::~Exchange() {
@@ -62,28 +73,44 @@ void HeadExchanges::start(Exchange& exchange, const char* tag) const {
   exchange.work = group_.all_to_all(exchange.out, exchange.in, stream_, {.tag = tag});
 }
 
+std::vector<kernels::TokenHeads> HeadExchanges::in_message(const std::vector<Part>& parts, const Tensor& rows,
+                                                           std::int64_t groups) const {
+  std::vector<kernels::TokenHeads> result;
+  std::int64_t column = 0;
+  for (const Part& part : parts) {
+    result.push_back(like(part.heads, rows, columns(part, groups), column));
+    column += columns(part, groups);
+  }
+  return result;
+}
+
 // A message for each rank: this rank's rows, with some of that rank's heads of each part.
-HeadExchanges::Exchange HeadExchanges::to_heads(const Tensor& rows, const Columns& of, const char* tag) const {
+HeadExchanges::Exchange HeadExchanges::to_heads(const std::vector<Part>& from, const Groups& groups, const char* tag) const {
   const int ranks = group_.size();
-  const std::int64_t block = rows.rows() * of.parts * of.count;
+  const Tensor& tensor = from.front().heads.tensor;
+  std::int64_t width = 0;
+  for (const Part& part : from) width += columns(part, groups.count);
+  const Shape message{tensor.rows(), width};
   Exchange exchange;
-  exchange.out = message_buffer({ranks, rows.rows(), of.parts * of.count}, rows.dtype());
-  exchange.in = Tensor::symmetric(exchange.out.shape(), rows.dtype());  // an activation, as the inner core keeps it
+  exchange.out = message_buffer({ranks, tensor.rows(), width}, tensor.dtype());
+  exchange.in = Tensor::symmetric(exchange.out.shape(), tensor.dtype());  // an activation, as the inner core keeps it
   for (int rank = 0; rank < ranks; ++rank) {
-    const Tensor message = exchange.out.view(rank * block, {rows.rows(), of.parts * of.count});
-    for (int part = 0; part < of.parts; ++part) {
-      kernels::copy_columns(rows, of.place(part, rank, ranks), message, part * of.count, of.count);
+    const Tensor rows = exchange.out.view(rank * tensor.rows() * width, message);
+    const std::vector<kernels::TokenHeads> places = in_message(from, rows, groups.count);
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      copy_heads(from_group(from[i].heads, groups.place(rank), from[i].each, shape_.head_size), places[i],
+                 columns(from[i], groups.count));
     }
   }
   start(exchange, tag);
   return exchange;
 }
 
-Tensor HeadExchanges::all_rows(const Exchange& exchange, std::int64_t batch) const {
+Tensor HeadExchanges::all_rows(const Exchange& exchange) const {
   computation().wait(exchange.work);
   const int ranks = group_.size();
   const Tensor& in = exchange.in;
-  const std::int64_t rows = in.rows() / ranks, columns = in.columns();
+  const std::int64_t batch = shape_.batch, rows = in.rows() / ranks, columns = in.columns();
   if (batch == 1) return in.reshaped({ranks * rows, columns});
   // Ranks' rows of each sequence belong behind each other.
   Tensor result({ranks * rows, columns}, in.dtype());
@@ -98,9 +125,9 @@ Tensor HeadExchanges::all_rows(const Exchange& exchange, std::int64_t batch) con
   return result;
 }
 
-HeadExchanges::Exchange HeadExchanges::to_rows(const Tensor& heads, std::int64_t batch, const char* tag) const {
+HeadExchanges::Exchange HeadExchanges::to_rows(const Tensor& heads, const char* tag) const {
   const int ranks = group_.size();
-  const std::int64_t rows = heads.rows() / ranks, columns = heads.columns();
+  const std::int64_t batch = shape_.batch, rows = heads.rows() / ranks, columns = heads.columns();
   const std::int64_t run = rows / batch * columns;
   Exchange exchange;
   exchange.out = message_buffer({ranks, rows, columns}, heads.dtype());
@@ -116,41 +143,47 @@ HeadExchanges::Exchange HeadExchanges::to_rows(const Tensor& heads, std::int64_t
   return exchange;
 }
 
-void HeadExchanges::put(const Exchange& exchange, const Columns& of, const Tensor& rows) const {
+void HeadExchanges::put(const Exchange& exchange, const Groups& groups, const std::vector<Part>& to) const {
   computation().wait(exchange.work);
   const int ranks = group_.size();
-  const std::int64_t block = rows.rows() * of.parts * of.count;
+  const Shape message{exchange.in.rows() / ranks, exchange.in.columns()};
   for (int rank = 0; rank < ranks; ++rank) {
-    const Tensor message = exchange.in.view(rank * block, {rows.rows(), of.parts * of.count});
-    for (int part = 0; part < of.parts; ++part) {
-      kernels::copy_columns(message, part * of.count, rows, of.place(part, rank, ranks), of.count);
+    const Tensor rows = exchange.in.view(rank * message[0] * message[1], message);
+    const std::vector<kernels::TokenHeads> places = in_message(to, rows, groups.count);
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      copy_heads(places[i], from_group(to[i].heads, groups.place(rank), to[i].each, shape_.head_size),
+                 columns(to[i], groups.count));
     }
   }
 }
 
 // While a piece is attended to, the heads of the next piece and the rows of the last one are on their way.
 template <class Attend>
-Tensor HeadExchanges::in_pieces(int pieces, const AttentionCore::Shape& shape, const Tensor& rows, int parts,
-                                int result_parts, const std::array<const char*, 2>& tags, Attend attend) const {
-  const std::int64_t heads = shape.heads / group_.size();
-  const auto columns = [&](int piece, int of_parts) {
-    const Share run = share_of(heads, pieces, piece);
-    return Columns{of_parts, heads * shape.head_size, run.first * shape.head_size, run.count * shape.head_size};
+void HeadExchanges::in_pieces(int pieces, const std::vector<Part>& from, const std::vector<Part>& to,
+                              const std::array<const char*, 2>& tags, Attend attend) const {
+  const std::int64_t of_rank = shape_.kv_heads / group_.size();
+  const auto groups = [&](int piece) {
+    const Share run = share_of(of_rank, pieces, piece);
+    return Groups{of_rank, run.first, run.count};
   };
-  Tensor result({rows.rows(), result_parts * shape.heads * shape.head_size}, rows.dtype());
-  Exchange coming = to_heads(rows, columns(0, parts), tags[0]), going;
+  Exchange coming = to_heads(from, groups(0), tags[0]), going;
   for (int i = 0; i < pieces; ++i) {
-    Exchange next = i + 1 < pieces ? to_heads(rows, columns(i + 1, parts), tags[0]) : Exchange();
-    const Tensor heads_here = all_rows(coming, shape.batch);
+    Exchange next = i + 1 < pieces ? to_heads(from, groups(i + 1), tags[0]) : Exchange();
+    const Tensor heads_here = all_rows(coming);
     coming = std::move(next);
-    const Tensor attended = attend(i, heads_here);
-    if (i > 0) put(going, columns(i - 1, result_parts), result);
+    const Tensor attended = attend(i, heads_here, groups(i).count);
+    if (i > 0) put(going, groups(i - 1), to);
     going = {};  // before there are buffers for the next one
-    going = to_rows(attended, shape.batch, tags[1]);
+    going = to_rows(attended, tags[1]);
   }
-  put(going, columns(pieces - 1, result_parts), result);
-  return result;
+  put(going, groups(pieces - 1), to);
 }
+
+// Queries, keys and values as parts of a message, and back.
+std::vector<Part> parts_of(const QueriesKeysValues& of, const AttentionCore::Shape& shape) {
+  return {{of.q, heads_a_group(shape)}, {of.k, 1}, {of.v, 1}};
+}
+QueriesKeysValues joined(const std::vector<kernels::TokenHeads>& heads) { return {heads[0], heads[1], heads[2]}; }
 
 }  // namespace
 
@@ -160,24 +193,39 @@ UlyssesAttention::UlyssesAttention(const Communicator& group, std::shared_ptr<co
   require(pieces >= 1, "Attention heads do not go in {} pieces; give 1 or more.", pieces);
 }
 
-Tensor UlyssesAttention::forward(const Shape& shape, const Tensor& qkv, Saved& saved) const {
+Tensor UlyssesAttention::forward(const Shape& shape, const QueriesKeysValues& of, Saved& saved) const {
   const int ranks = group_.size();
   require(shape.heads % ranks == 0, "{} attention heads do not divide over {} ulysses ranks.", shape.heads, ranks);
-  const auto count = static_cast<int>(std::clamp<std::int64_t>(shape.heads / ranks, 1, pieces_));
+  require(shape.kv_heads % ranks == 0, "{} heads of keys and values do not divide over {} ulysses ranks.", shape.kv_heads,
+          ranks);
+  const auto count = static_cast<int>(std::clamp<std::int64_t>(shape.kv_heads / ranks, 1, pieces_));
   saved = {.shape = shape, .pieces = std::vector<Saved>(static_cast<std::size_t>(count))};
-  return HeadExchanges(group_, stream_)
-      .in_pieces(count, shape, qkv, 3, 1, {"queries, keys and values", "attended"}, [&](int i, const Tensor& heads) {
-        const Shape inner{shape.batch, shape.rows * ranks, heads.columns() / shape.head_size / 3, shape.head_size};
-        return inner_->forward(inner, heads, saved.pieces[static_cast<std::size_t>(i)]);
-      });
+  Tensor attended({shape.batch * shape.rows, shape.heads * shape.head_size}, of.q.tensor.dtype());
+  const HeadExchanges exchanges(group_, stream_, shape);
+  const std::int64_t each = heads_a_group(shape);
+  const std::vector<Part> parts = parts_of(of, shape);
+  exchanges.in_pieces(count, parts, {{{attended}, each}}, {"queries, keys and values", "attended"},
+                      [&](int i, const Tensor& rows, std::int64_t groups) {
+                        const Shape inner{shape.batch, shape.rows * ranks, groups * each, groups, shape.head_size};
+                        return inner_->forward(inner, joined(exchanges.in_message(parts, rows, groups)),
+                                               saved.pieces[static_cast<std::size_t>(i)]);
+                      });
+  return attended;
 }
 
-Tensor UlyssesAttention::backward(const Tensor& dattended, const Saved& saved) const {
-  return HeadExchanges(group_, stream_)
-      .in_pieces(static_cast<int>(saved.pieces.size()), saved.shape, dattended, 1, 3,
-                 {"gradients of attended", "gradients of queries, keys and values"}, [&](int i, const Tensor& heads) {
-                   return inner_->backward(heads, saved.pieces[static_cast<std::size_t>(i)]);
-                 });
+void UlyssesAttention::backward(const Tensor& dattended, const Saved& saved, const QueriesKeysValues& gradients) const {
+  const Shape& shape = saved.shape;
+  const HeadExchanges exchanges(group_, stream_, shape);
+  const std::vector<Part> parts = parts_of(gradients, shape);
+  exchanges.in_pieces(
+      static_cast<int>(saved.pieces.size()), {{{dattended}, heads_a_group(shape)}}, parts,
+      {"gradients of attended", "gradients of queries, keys and values"},
+      [&](int i, const Tensor& rows, std::int64_t groups) {
+        const Tensor result({rows.rows(), (shape.heads / shape.kv_heads + 2) * groups * shape.head_size}, rows.dtype());
+        inner_->backward(rows, saved.pieces[static_cast<std::size_t>(i)],
+                         joined(exchanges.in_message(parts, result, groups)));
+        return result;
+      });
 }
 
 }  // namespace stretto

@@ -46,10 +46,14 @@ BlockTimes::BlockTimes(const TrainingOptions& layout, bool splits, const Trainin
   own_tokens_ = static_cast<double>(tensor_.own_rows(tokens).count);
   hidden_ = static_cast<double>(layout.model.hidden);
   ranks_tensor_ = layout.mesh[Axis::tensor];
-  qkv_ = linear(hidden_, 3 * hidden_ / ranks_tensor_);
-  projection_ = linear(hidden_ / ranks_tensor_, hidden_);
-  const auto mlp_width = static_cast<double>(layout.model.block().mlp_width);
+  const TransformerShape block = layout.model.block();
+  const auto queries = static_cast<double>(block.heads * block.head_size);
+  const auto packed = static_cast<double>((block.heads + 2 * block.kv_heads) * block.head_size);
+  const auto mlp_width = static_cast<double>(block.mlp_width);
+  packed_ = packed / hidden_;
   mlp_ = mlp_width / hidden_;
+  qkv_ = linear(hidden_, packed / ranks_tensor_);
+  projection_ = linear(queries / ranks_tensor_, hidden_);
   up_ = linear(hidden_, mlp_width / ranks_tensor_);
   down_ = linear(mlp_width / ranks_tensor_, hidden_);
   const StepGroup group{layout.mesh[Axis::tensor], 1};
@@ -94,7 +98,7 @@ BlockTraffic BlockTimes::forward_traffic() const {
   if (system_.writes_scores) return system_.forward;
   const bool alone = ranks_tensor_ == 1;
   const bool own = tensor_.has_own_rows();
-  return {4.0 + (alone ? 2 : 10), 2 * mlp_ + (own ? 6 : 0), 0, 3.0 + (alone ? 0 : 4) + (own ? 1 : 0)};
+  return {4.0 + (alone ? 2 : 10), 2 * mlp_ + (own ? 2 * packed_ : 0), 0, 3.0 + (alone ? 0 : 4) + (own ? 1 : 0)};
 }
 
 // Norms read their inputs and gradients, and add to a gradient; GELU; gradients that are left for later are copied.
@@ -105,7 +109,7 @@ BlockTraffic BlockTimes::backward_traffic() const {
 
 // The gradients of biases are sums of columns.
 BlockTraffic BlockTimes::weight_traffic() const {
-  return system_.writes_scores ? BlockTraffic{} : BlockTraffic{2, 3 + mlp_, 0, 4};
+  return system_.writes_scores ? BlockTraffic{} : BlockTraffic{2, packed_ + mlp_, 0, 4};
 }
 
 BlockTraffic BlockTimes::again_traffic() const {
@@ -128,11 +132,13 @@ PartTime BlockTimes::attention() const {
     time.input.computing = scores + 3 * result;
     return time;
   }
+  const TransformerShape block = layout_.model.block();
   const AttentionMachine machine{{cluster_.links, static_cast<int>(ranks_)}, cluster_.attention_flops};
   const AttentionCost cost = attention_cost({.batch = layout_.micro_batch,
                                              .sequence = layout_.model.sequence,
-                                             .hidden = layout_.model.hidden,
-                                             .heads = layout_.model.heads,
+                                             .hidden = block.heads * block.head_size,
+                                             .heads = block.heads,
+                                             .kv_heads = block.kv_heads,
                                              .dtype = dtype_,
                                              .mask = layout_.mask,
                                              .division = layout_.division(),

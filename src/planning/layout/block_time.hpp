@@ -65,7 +65,7 @@ class BlockTimes {
   DType dtype_;
   double width_;  // bytes of an element
   double tokens_, own_tokens_, hidden_, ranks_tensor_;
-  double mlp_;  // widths of the residual in the width of the MLP
+  double packed_, mlp_;  // widths of the residual in that of packed q, k and v, and in that of the MLP
   Products qkv_, projection_, up_, down_;
   double all_reduce_ = 0, gather_ = 0, scatter_ = 0;  // seconds of an exchange of a tensor of the residual's shape
 };

@@ -128,10 +128,12 @@ std::int64_t PlannedStage::of_attentions(const AttentionBytes& bytes) const {
 }
 
 DividedAttention PlannedStage::attention() const {
+  const TransformerShape block = layout_.model.block();
   return {.batch = layout_.micro_batch,
           .sequence = layout_.model.sequence,
-          .hidden = layout_.model.hidden,
-          .heads = layout_.model.heads,
+          .hidden = block.heads * block.head_size,
+          .heads = block.heads,
+          .kv_heads = block.kv_heads,
           .dtype = layout_.sharding.dtype,
           .mask = layout_.mask,
           .division = layout_.division(),

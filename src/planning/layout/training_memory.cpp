@@ -103,13 +103,14 @@ BlockActivations block_activations(const TransformerShape& shape, std::int64_t b
   const std::int64_t own = own_tokens * token;  // this rank's rows of it
   const bool gathers = tensor_parallel.has_own_rows();
   const std::int64_t input = tensor_parallel.keeps_gathered ? row : own;  // of a column-parallel layer, as it is kept
-  const std::int64_t divided = tokens * shape.heads * shape.head_size * bytes_of(dtype) / ranks;  // of q, k, v
+  const std::int64_t divided = tokens * shape.heads * shape.head_size * bytes_of(dtype) / ranks;  // queries
+  const std::int64_t keys = divided * shape.kv_heads / shape.heads;
   const std::int64_t wide = tokens * shape.mlp_width * bytes_of(dtype) / ranks;  // of the activation's result
   const std::int64_t before = kernels::products_of(shape.activation) * wide;
   const std::int64_t scores = tokens * statistic * (shape.heads / ranks);  // log-sum-exp
   // The inputs of both norms with mean and rstd; q, k and v, what attention made of them, log-sum-exp; before the
   // activation.
-  const std::int64_t needed = 2 * own + 4 * own_tokens * statistic + 4 * divided + scores + before;
+  const std::int64_t needed = 2 * own + 4 * own_tokens * statistic + 2 * divided + 2 * keys + scores + before;
   const std::int64_t again = 2 * input + wide;  // the norms' results, and the activation's
   // In the MLP's backward: the gradient before the activation, and what it takes to get that before the norm. The
   // activation's result is freed before. Own rows of a gradient are the sum of a product for every rank's rows, and of one
@@ -118,7 +119,7 @@ BlockActivations block_activations(const TransformerShape& shape, std::int64_t b
   const std::int64_t gathered = gathers ? row : 0;  // the gradient of the MLP's result
   // The products' inputs, and the gradients of their results: both norms' results, the activation's, and what attention
   // made; the gradients of q, k and v, before the activation, and two of the residual stream.
-  const std::int64_t later = 4 * input + 4 * divided + wide + before;
+  const std::int64_t later = 4 * input + 2 * divided + 2 * keys + wide + before;
   switch (recompute.level) {
     case Recompute::none: return {needed + again, before + before_norm, later};
     case Recompute::selective: {

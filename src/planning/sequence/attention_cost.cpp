@@ -14,6 +14,9 @@ namespace {
 std::int64_t width_of(const DividedAttention& attention) {
   return attention.hidden / attention.tensor / attention.division.ulysses;
 }
+std::int64_t key_width_of(const DividedAttention& attention) {
+  return width_of(attention) * attention.groups() / attention.heads;
+}
 
 std::vector<int> reach_of(const DividedAttention& attention) {
   return ring_reach(attention.division, attention.mask, attention.sequence / attention.division.ring);
@@ -21,7 +24,7 @@ std::vector<int> reach_of(const DividedAttention& attention) {
 
 AttentionBytes ring_bytes(const DividedAttention& attention, const std::vector<int>& reach, int ring_rank) {
   const int ranks = attention.division.ring;
-  const RingBlock block = ring_block(attention, width_of(attention));
+  const RingBlock block = ring_block(attention, key_width_of(attention));
   // In hop i a rank passes on the block that has made i - 1 hops, and then the sum for the one that has made i.
   std::int64_t blocks = 0, sums = 0;
   for (int hop = 1; hop < ranks; ++hop) {
@@ -31,13 +34,14 @@ AttentionBytes ring_bytes(const DividedAttention& attention, const std::vector<i
   return {blocks * block.bytes, blocks * block.bytes + sums * block.gradient_bytes};
 }
 
-// The heads of a rank, as Ulysses exchanges them. The first piece is one of the largest.
-std::vector<Share> pieces_of_heads(const DividedAttention& attention, int pieces) {
-  const std::int64_t heads = attention.heads / attention.tensor / attention.division.ulysses;
-  const int count = attention.division.ulysses == 1 ? 1 : static_cast<int>(std::min<std::int64_t>(pieces, heads));
+// The heads of keys and values of a rank, as Ulysses exchanges them with their queries. The first piece is one of the
+// largest.
+std::vector<Share> pieces_of_groups(const DividedAttention& attention, int pieces) {
+  const std::int64_t groups = attention.groups() / attention.tensor / attention.division.ulysses;
+  const int count = attention.division.ulysses == 1 ? 1 : static_cast<int>(std::min<std::int64_t>(pieces, groups));
   std::vector<Share> result;
   result.reserve(static_cast<std::size_t>(count));
-  for (int i = 0; i < count; ++i) result.push_back(share_of(heads, count, i));
+  for (int i = 0; i < count; ++i) result.push_back(share_of(groups, count, i));
   return result;
 }
 
@@ -50,7 +54,9 @@ RingBlock ring_block(const DividedAttention& attention, std::int64_t width) {
 }
 
 void DividedAttention::check() const {
-  TransformerShape::gpt2(hidden, heads, 1).check_heads(tensor, division.ulysses);
+  TransformerShape shape = TransformerShape::gpt2(hidden, heads, 1);
+  shape.kv_heads = groups();
+  shape.check(tensor, division.ulysses);
   division.check(sequence);
 }
 
@@ -61,7 +67,7 @@ AttentionBytes ring_bytes(const DividedAttention& attention, int ring_rank) {
 AttentionBytes ulysses_bytes(const DividedAttention& attention) {
   const int ranks = attention.division.ulysses;
   const std::int64_t rows = attention.batch * attention.division.rows(attention.sequence);
-  const std::int64_t elements = 4 * rows * width_of(attention) * (ranks - 1);
+  const std::int64_t elements = 2 * rows * (width_of(attention) + key_width_of(attention)) * (ranks - 1);
   const std::int64_t bytes = elements * static_cast<std::int64_t>(size_of(attention.dtype));
   return {bytes, bytes};
 }
@@ -103,7 +109,8 @@ AttentionCost attention_cost(const DividedAttention& attention, const AttentionM
   const std::int64_t row = attention.hidden / attention.tensor * static_cast<std::int64_t>(size_of(attention.dtype));
   AttentionCost cost;
   cost.balance = work.balance();
-  cost.kept = rows * (4 * row + attention.heads / attention.tensor * statistic);
+  const std::int64_t key_row = row * attention.groups() / attention.heads;
+  cost.kept = rows * (2 * row + 2 * key_row + attention.heads / attention.tensor * statistic);
   cost.result_again = division.ulysses > 1 ? rows * row : 0;
   const std::vector<int> reach = reach_of(attention);
   for (int rank = 0; rank < division.ring; ++rank) {
@@ -117,8 +124,8 @@ AttentionCost attention_cost(const DividedAttention& attention, const AttentionM
   const double flops = static_cast<double>(work.most()) * static_cast<double>(attention.batch) * static_cast<double>(width);
   cost.forward.flops = attention_forward_flops * flops;
   cost.backward.flops = attention_backward_flops * flops;
-  const std::vector<Share> heads = pieces_of_heads(attention, pieces);
-  const std::int64_t piece_width = heads.front().count * (attention.hidden / attention.heads);
+  const std::vector<Share> groups = pieces_of_groups(attention, pieces);
+  const std::int64_t piece_width = groups.front().count * (attention.hidden / attention.heads);  // of keys
   if (division.ring > 1) {
     const RingBlock block = ring_block(attention, piece_width);
     int sums = 0;
@@ -126,14 +133,18 @@ AttentionCost attention_cost(const DividedAttention& attention, const AttentionM
     cost.buffers = 2 * block.bytes + sums * block.gradient_bytes;
   }
   if (division.ulysses > 1) {
-    const auto count = std::min<std::size_t>(heads.size(), 3);
-    const std::int64_t piece = rows * division.ulysses * piece_width * static_cast<std::int64_t>(size_of(attention.dtype));
+    const auto count = static_cast<std::int64_t>(std::min<std::size_t>(groups.size(), 3));
+    const std::int64_t keys = rows * division.ulysses * piece_width * static_cast<std::int64_t>(size_of(attention.dtype));
+    const std::int64_t result = keys * attention.heads / attention.groups(), gradients = result + 2 * keys;
     // Without a ring, the most when a piece has just left; with one, while a piece is attended to.
-    const std::size_t held = division.ring == 1 ? count + 5 : count == 1 ? 0 : count + 4;
-    cost.buffers += static_cast<std::int64_t>(held) * piece;
+    if (division.ring == 1) {
+      cost.buffers += 2 * gradients + (count - 1) * result;
+    } else if (count > 1) {
+      cost.buffers += 2 * gradients + (count - 2) * result;
+    }
   }
   if (machine == nullptr) return cost;
-  AttentionClock clock(attention, work, reach, *machine, heads);
+  AttentionClock clock(attention, work, reach, *machine, groups);
   clock.time_forward(cost.forward);
   clock.time_backward(cost.backward);
   return cost;

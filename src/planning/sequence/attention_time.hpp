@@ -14,8 +14,8 @@ RingBlock ring_block(const DividedAttention& attention, std::int64_t width);
 // Predicts the time of both passes (attention_cost.hpp).
 class AttentionClock {
  public:
-  // reach: by block (ring_reach). pieces: of a rank's heads. The attention, its work and the machine must outlive the
-  // object.
+  // reach: by block (ring_reach). pieces: of a rank's heads of keys and values. The attention, its work and the machine must
+  // outlive the object.
   AttentionClock(const DividedAttention& attention, const AttentionWork& work, const std::vector<int>& reach,
                  const AttentionMachine& machine, const std::vector<Share>& pieces);
   void time_forward(AttentionPass& pass);  // both functions set the seconds
@@ -25,16 +25,20 @@ class AttentionClock {
   struct Kind {
     double flops;   // for each pair and element of the width
     bool has_sums;  // go round the ring behind the blocks
-    int in, out;    // the tensors of the rows' width that Ulysses exchanges before and behind attention
+    // Before and behind attention, Ulysses exchanges as many columns as queries have, and with `keys` as many as keys and
+    // values have besides.
+    bool keys_in, keys_out;
   };
   struct RingTime {
     double seconds = 0, computing = 0;
     double travelling = 0;  // the links of the ring are busy
   };
   void time(const Kind& kind, AttentionPass& pass);
-  RingTime ring(const Kind& kind, std::int64_t heads) const;
-  double exchange(std::int64_t heads, int tensors);
-  std::int64_t width(std::int64_t heads) const { return heads * (attention_.hidden / attention_.heads); }
+  RingTime ring(const Kind& kind, std::int64_t groups) const;
+  double exchange(std::int64_t groups, bool with_keys);
+  // The columns of keys, and of queries, of so many heads of keys.
+  std::int64_t key_width(std::int64_t groups) const { return groups * (attention_.hidden / attention_.heads); }
+  std::int64_t width(std::int64_t groups) const { return key_width(groups) * attention_.heads / attention_.groups(); }
 
   const DividedAttention& attention_;
   const AttentionWork& work_;

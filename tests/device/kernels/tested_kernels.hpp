@@ -46,7 +46,9 @@ class Mirror {
     piece.memory.copy_from_host(contents.data());
     return piece.begin();
   }
-  kernels::TokenHeads operator()(const kernels::TokenHeads& host) { return {(*this)(host.tensor), host.first_column}; }
+  kernels::TokenHeads operator()(const kernels::TokenHeads& host) {
+    return {(*this)(host.tensor), host.first_column, host.parts, host.part_step};
+  }
   kernels::Epilogue operator()(const kernels::Epilogue& host) { return {host.activation, (*this)(host.activated)}; }
   kernels::BackwardEpilogue operator()(const kernels::BackwardEpilogue& host) {
     return {host.activation, (*this)(host.before)};

@@ -16,6 +16,24 @@ namespace {
 
 constexpr std::int64_t all_tokens = 48, batch_size = 2, head_count = 4, width_of_head = 8;
 
+AttentionCore::Shape shape_of(std::int64_t rows, std::int64_t heads = head_count, std::int64_t kv_heads = 0) {
+  return {batch_size, rows, heads, kv_heads > 0 ? kv_heads : heads, width_of_head};
+}
+std::int64_t packed_columns(const AttentionCore::Shape& shape) {
+  return (shape.heads + 2 * shape.kv_heads) * shape.head_size;
+}
+
+// A core's passes over packed rows.
+Tensor forward(const AttentionCore& core, const AttentionCore::Shape& shape, const Tensor& qkv,
+               AttentionCore::Saved& saved) {
+  return core.forward(shape, packed_heads(shape, qkv), saved);
+}
+Tensor backward(const AttentionCore& core, const Tensor& dattended, const AttentionCore::Saved& saved) {
+  Tensor dqkv({dattended.rows(), packed_columns(saved.shape)}, dattended.dtype());
+  core.backward(dattended, saved, packed_heads(saved.shape, dqkv));
+  return dqkv;
+}
+
 std::uint64_t bytes_with_tag(const Communicator& world, std::uint64_t first, const std::string& tag) {
   std::uint64_t bytes = 0;
   for (const Record& record : world.job().ledger().records(first)) {
@@ -28,34 +46,37 @@ std::uint64_t bytes_with_tag(const Communicator& world, std::uint64_t first, con
 struct RingBytes {
   std::uint64_t forward = 0, blocks_again = 0, sums = 0;
 };
-RingBytes ring_bytes(int ranks, SequenceLayout layout, const std::string& mask, DType dtype) {
-  std::atomic<std::uint64_t> forward = 0, again = 0, sums = 0;
+RingBytes ring_bytes(int ranks, SequenceLayout layout, const std::string& mask, DType dtype,
+                     std::int64_t kv_heads = head_count) {
+  std::atomic<std::uint64_t> once = 0, again = 0, sums = 0;
   run_threads(ranks, [&](const Communicator& world) {
     const RingAttention core(world, {.ring = ranks, .layout = layout}, attention_mask_from_text(mask), true);
-    const std::int64_t rows = all_tokens / ranks;
-    const Tensor qkv = Tensor::zeros({batch_size * rows, 3 * head_count * width_of_head}, dtype);
+    const AttentionCore::Shape shape = shape_of(all_tokens / ranks, head_count, kv_heads);
+    const Tensor qkv = Tensor::zeros({batch_size * shape.rows, packed_columns(shape)}, dtype);
     AttentionCore::Saved saved;
     std::uint64_t first = world.job().ledger().next_sequence();
-    const Tensor attended = core.forward({batch_size, rows, head_count, width_of_head}, qkv, saved);
-    forward += bytes_with_tag(world, first, "keys and values");
+    const Tensor attended = forward(core, shape, qkv, saved);
+    once += bytes_with_tag(world, first, "keys and values");
     first = world.job().ledger().next_sequence();
-    core.backward(attended, saved);
+    backward(core, attended, saved);
     again += bytes_with_tag(world, first, "keys and values");
     sums += bytes_with_tag(world, first, "gradients of keys and values");
   });
-  return {forward, again, sums};
+  return {once, again, sums};
 }
 
-// 2 b (s/c) h (c-1) e bytes of a rank, and of gradients as many elements.
+// 2 b (s/c) h (c-1) e bytes of a rank, of the width h of keys, and of gradients as many elements.
 TEST(RingAttention, SendsWhatTheFormulaSays) {
   for (const int ranks : {1, 2, 3, 4}) {
-    for (const DType dtype : {DType::f64, DType::bf16}) {
-      const RingBytes found = ring_bytes(ranks, SequenceLayout::zigzag, "dense", dtype);
-      const auto elements = static_cast<std::uint64_t>(2 * batch_size * (all_tokens / ranks) * head_count * width_of_head *
-                                                       (ranks - 1) * ranks);
-      EXPECT_EQ(found.forward, elements * size_of(dtype)) << ranks;
-      EXPECT_EQ(found.blocks_again, found.forward);
-      EXPECT_EQ(found.sums, elements * size_of(kernels::accumulator(dtype)));
+    for (const std::int64_t kv_heads : {4, 2, 1}) {
+      for (const DType dtype : {DType::f64, DType::bf16}) {
+        const RingBytes found = ring_bytes(ranks, SequenceLayout::zigzag, "dense", dtype, kv_heads);
+        const auto elements = static_cast<std::uint64_t>(2 * batch_size * (all_tokens / ranks) * kv_heads * width_of_head *
+                                                         (ranks - 1) * ranks);
+        EXPECT_EQ(found.forward, elements * size_of(dtype)) << ranks;
+        EXPECT_EQ(found.blocks_again, found.forward);
+        EXPECT_EQ(found.sums, elements * size_of(kernels::accumulator(dtype)));
+      }
     }
   }
 }
@@ -91,8 +112,9 @@ Tensor rows_at(const Tensor& all, const std::vector<std::int64_t>& positions) {
 
 // The largest difference between what the ranks of a ring compute, in both passes, and one rank; infinite where overlap
 // changes a bit. The fault: ranks take their tokens from other places than they tell the ring.
-double difference_from_one_rank(int ranks, std::int64_t heads, bool fault = false) {
-  const std::int64_t columns = 3 * heads * width_of_head, results = heads * width_of_head;
+double difference_from_one_rank(int ranks, std::int64_t heads, std::int64_t kv_heads, bool fault = false) {
+  const AttentionCore::Shape whole = shape_of(all_tokens, heads, kv_heads);
+  const std::int64_t columns = packed_columns(whole), results = heads * width_of_head;
   const auto number = [](std::int64_t i) { return static_cast<double>((i * 31 + i / 7 * 17) % 29 - 14) / 8; };
   Tensor qkv({batch_size * all_tokens, columns}, DType::f64), dattended({batch_size * all_tokens, results}, DType::f64);
   for (const Tensor& tensor : {qkv, dattended}) {
@@ -100,8 +122,8 @@ double difference_from_one_rank(int ranks, std::int64_t heads, bool fault = fals
   }
   AttentionCore::Saved saved;
   const LocalAttention alone;
-  const Tensor attended = alone.forward({batch_size, all_tokens, heads, width_of_head}, qkv, saved);
-  const Tensor dqkv = alone.backward(dattended, saved);
+  const Tensor attended = forward(alone, whole, qkv, saved);
+  const Tensor dqkv = backward(alone, dattended, saved);
   std::atomic<double> largest = 0;
   run_threads(ranks, [&](const Communicator& world) {
     const SequenceDivision division{.ring = ranks};
@@ -113,8 +135,8 @@ double difference_from_one_rank(int ranks, std::int64_t heads, bool fault = fals
     for (const bool overlap : {true, false}) {
       const RingAttention core(world, division, {}, overlap);
       AttentionCore::Saved its;
-      const Tensor out = core.forward({batch_size, rows, heads, width_of_head}, own(qkv), its);
-      const std::vector<Tensor> found = {out, core.backward(own(dattended), its)};
+      const Tensor out = forward(core, shape_of(rows, heads, kv_heads), own(qkv), its);
+      const std::vector<Tensor> found = {out, backward(core, own(dattended), its)};
       const std::vector<Tensor> expected = {own(attended), own(dqkv)};
       for (std::size_t i = 0; i < found.size(); ++i) {
         if (!first.empty() && std::memcmp(first[i].raw(), found[i].raw(), found[i].bytes()) != 0) largest = INFINITY;
@@ -128,41 +150,103 @@ double difference_from_one_rank(int ranks, std::int64_t heads, bool fault = fals
   return largest;
 }
 
-// One head cannot travel in halves, and three make unequal ones.
+// One head of keys cannot travel in halves, and three make unequal ones.
 TEST(RingAttention, ComputesWhatOneRankDoesWithAnyNumberOfHeads) {
   for (const int ranks : {1, 2, 3, 4}) {
-    for (const std::int64_t heads : {1, 2, 3})
-      EXPECT_LT(difference_from_one_rank(ranks, heads), 1e-12) << ranks << ' ' << heads;
+    for (const auto& [heads, kv_heads] : std::vector<std::pair<int, int>>{{1, 1}, {2, 2}, {3, 3}, {4, 1}, {4, 2}, {6, 3}})
+      EXPECT_LT(difference_from_one_rank(ranks, heads, kv_heads), 1e-12) << ranks << ' ' << heads << ' ' << kv_heads;
   }
-  EXPECT_GT(difference_from_one_rank(2, 3, true), 1e-3);
+  EXPECT_GT(difference_from_one_rank(2, 3, 3, true), 1e-3);
+  EXPECT_GT(difference_from_one_rank(2, 6, 3, true), 1e-3);
 }
 
-// 4 b (s/u) h (u-1)/u e bytes of a rank, in each pass.
+// Grouped heads are what heads of their own are that have the same keys and values; the gradients of these add up. In the
+// control, queries look at the keys of another group.
+TEST(LocalAttention, GroupedHeadsAreThoseOfRepeatedKeysAndValues) {
+  for (const auto& [heads, kv_heads] : std::vector<std::pair<int, int>>{{4, 4}, {4, 2}, {4, 1}, {6, 2}, {6, 3}}) {
+    const AttentionCore::Shape shape = shape_of(all_tokens, heads, kv_heads), repeated = shape_of(all_tokens, heads);
+    const std::int64_t rows = batch_size * all_tokens, group = heads / kv_heads;
+    std::mt19937 random(7);
+    std::normal_distribution<double> normal;
+    const auto numbers = [&](std::int64_t columns) {
+      Tensor tensor({rows, columns}, DType::f64);
+      for (std::int64_t i = 0; i < tensor.size(); ++i) tensor.set(i, normal(random));
+      return tensor;
+    };
+    const Tensor qkv = numbers(packed_columns(shape)), dattended = numbers(heads * width_of_head);
+    const Tensor wide({rows, packed_columns(repeated)}, DType::f64);
+    const auto copy_head = [&](const kernels::TokenHeads& from, std::int64_t head, const kernels::TokenHeads& to,
+                               std::int64_t place) {
+      kernels::copy_columns(from.tensor, from.column(head, width_of_head), to.tensor, to.column(place, width_of_head),
+                            width_of_head);
+    };
+    const QueriesKeysValues from = packed_heads(shape, qkv), to = packed_heads(repeated, wide);
+    const auto difference = [&](std::int64_t wrong) {
+      for (std::int64_t head = 0; head < heads; ++head) {
+        copy_head(from.q, head, to.q, head);
+        copy_head(from.k, (head / group + wrong) % kv_heads, to.k, head);
+        copy_head(from.v, (head / group + wrong) % kv_heads, to.v, head);
+      }
+      AttentionCore::Saved saved, its;
+      const LocalAttention core;
+      const Tensor attended = forward(core, shape, qkv, saved), expected = forward(core, repeated, wide, its);
+      const Tensor found = backward(core, dattended, saved), of_all = backward(core, dattended, its);
+      const Tensor summed = Tensor::zeros(found.shape(), DType::f64);
+      const QueriesKeysValues parts = packed_heads(repeated, of_all), sums = packed_heads(shape, summed);
+      const auto add_head = [&](const kernels::TokenHeads& part, std::int64_t head, const kernels::TokenHeads& sum,
+                                std::int64_t place) {
+        for (std::int64_t row = 0; row < rows; ++row) {
+          for (std::int64_t c = 0; c < width_of_head; ++c) {
+            const std::int64_t at = row * summed.columns() + sum.column(place, width_of_head) + c;
+            summed.set(at, summed.at(at) + of_all.at(row * of_all.columns() + part.column(head, width_of_head) + c));
+          }
+        }
+      };
+      for (std::int64_t head = 0; head < heads; ++head) {
+        add_head(parts.q, head, sums.q, head);
+        add_head(parts.k, head, sums.k, head / group);
+        add_head(parts.v, head, sums.v, head / group);
+      }
+      double largest = 0;
+      for (std::int64_t i = 0; i < found.size(); ++i) largest = std::max(largest, std::abs(found.at(i) - summed.at(i)));
+      for (std::int64_t i = 0; i < attended.size(); ++i) {
+        largest = std::max(largest, std::abs(attended.at(i) - expected.at(i)));
+      }
+      return largest;
+    };
+    EXPECT_LT(difference(0), 1e-12) << heads << ' ' << kv_heads;
+    if (kv_heads > 1) EXPECT_GT(difference(1), 1e-2) << "the control";
+  }
+}
+
+// 2 b (s/u) (h + g) (u-1)/u e bytes of a rank, in each pass; g is the width of keys.
 TEST(UlyssesAttention, SendsWhatTheFormulaSays) {
   for (const int ranks : {1, 2, 4}) {
-    for (const DType dtype : {DType::f64, DType::bf16}) {
-      run_threads(ranks, [&](const Communicator& world) {
-        const UlyssesAttention core(world, std::make_shared<LocalAttention>(), Stream("ulysses"));
-        const std::int64_t rows = all_tokens / ranks;
-        const Tensor qkv = Tensor::zeros({batch_size * rows, 3 * head_count * width_of_head}, dtype);
-        AttentionCore::Saved saved;
-        const auto expected =
-            static_cast<std::uint64_t>(4 * batch_size * rows * head_count * width_of_head * (ranks - 1) / ranks) *
-            size_of(dtype);
-        std::uint64_t first = world.job().ledger().next_sequence();
-        const Tensor attended = core.forward({batch_size, rows, head_count, width_of_head}, qkv, saved);
-        EXPECT_EQ(world.job().ledger().traffic(first).bytes_sent, expected);
-        first = world.job().ledger().next_sequence();
-        EXPECT_EQ(core.backward(attended, saved).shape(), qkv.shape());
-        EXPECT_EQ(world.job().ledger().traffic(first).bytes_sent, expected);
-      });
+    for (const std::int64_t kv_heads : {4, 2, 1}) {
+      if (kv_heads % ranks != 0) continue;
+      for (const DType dtype : {DType::f64, DType::bf16}) {
+        run_threads(ranks, [&](const Communicator& world) {
+          const UlyssesAttention core(world, std::make_shared<LocalAttention>(), Stream("ulysses"));
+          const AttentionCore::Shape shape = shape_of(all_tokens / ranks, head_count, kv_heads);
+          const Tensor qkv = Tensor::zeros({batch_size * shape.rows, packed_columns(shape)}, dtype);
+          AttentionCore::Saved saved;
+          const auto expected =
+              static_cast<std::uint64_t>(2 * qkv.rows() * (head_count + kv_heads) * width_of_head * (ranks - 1) / ranks) *
+              size_of(dtype);
+          std::uint64_t first = world.job().ledger().next_sequence();
+          const Tensor attended = forward(core, shape, qkv, saved);
+          EXPECT_EQ(world.job().ledger().traffic(first).bytes_sent, expected);
+          first = world.job().ledger().next_sequence();
+          EXPECT_EQ(backward(core, attended, saved).shape(), qkv.shape());
+          EXPECT_EQ(world.job().ledger().traffic(first).bytes_sent, expected);
+        });
+      }
     }
   }
 }
 
 // Heads that go in pieces, or all at once, give bit for bit what one rank finds.
 TEST(UlyssesAttention, GivesWhatOneRankFindsWhateverThePieces) {
-  constexpr std::int64_t width = head_count * width_of_head;
   std::mt19937 random(7);
   std::normal_distribution<float> normal;
   const auto numbers = [&](std::int64_t columns) {
@@ -170,29 +254,33 @@ TEST(UlyssesAttention, GivesWhatOneRankFindsWhateverThePieces) {
     for (std::int64_t i = 0; i < tensor.size(); ++i) tensor.data<float>()[i] = normal(random);
     return tensor;
   };
-  const Tensor qkv = numbers(3 * width), dattended = numbers(width);
-  const LocalAttention alone;
-  AttentionCore::Saved saved_alone;
-  const Tensor attended = alone.forward({batch_size, all_tokens, head_count, width_of_head}, qkv, saved_alone);
-  const Tensor dqkv = alone.backward(dattended, saved_alone);
-  for (const int ranks : {1, 2, 4}) {
-    for (const int pieces : {1, 2, 3}) {
-      run_threads(ranks, [&](const Communicator& world) {
-        const UlyssesAttention core(world, std::make_shared<LocalAttention>(), Stream("ulysses"), pieces);
-        const std::vector<std::int64_t> positions =
-            SequenceDivision{.ulysses = ranks}.positions(all_tokens, 0, world.rank());
-        AttentionCore::Saved saved;
-        const Tensor out =
-            core.forward({batch_size, all_tokens / ranks, head_count, width_of_head}, rows_at(qkv, positions), saved);
-        const Tensor gradient = core.backward(rows_at(dattended, positions), saved);
-        const auto expect_same = [&](const Tensor& found, const Tensor& all) {
-          const Tensor expected = rows_at(all, positions);
-          ASSERT_EQ(found.shape(), expected.shape());
-          EXPECT_EQ(std::memcmp(found.raw(), expected.raw(), expected.bytes()), 0) << ranks << " ranks, " << pieces;
-        };
-        expect_same(out, attended);
-        expect_same(gradient, dqkv);
-      });
+  for (const auto& [heads, kv_heads] : std::vector<std::pair<int, int>>{{4, 4}, {8, 4}, {4, 2}}) {
+    const AttentionCore::Shape whole = shape_of(all_tokens, heads, kv_heads);
+    const Tensor qkv = numbers(packed_columns(whole)), dattended = numbers(heads * width_of_head);
+    const LocalAttention alone;
+    AttentionCore::Saved saved_alone;
+    const Tensor attended = forward(alone, whole, qkv, saved_alone);
+    const Tensor dqkv = backward(alone, dattended, saved_alone);
+    for (const int ranks : {1, 2, 4}) {
+      if (kv_heads % ranks != 0) continue;
+      for (const int pieces : {1, 2, 3}) {
+        run_threads(ranks, [&](const Communicator& world) {
+          const UlyssesAttention core(world, std::make_shared<LocalAttention>(), Stream("ulysses"), pieces);
+          const std::vector<std::int64_t> positions =
+              SequenceDivision{.ulysses = ranks}.positions(all_tokens, 0, world.rank());
+          AttentionCore::Saved saved;
+          const Tensor out =
+              forward(core, shape_of(all_tokens / ranks, whole.heads, whole.kv_heads), rows_at(qkv, positions), saved);
+          const Tensor gradient = backward(core, rows_at(dattended, positions), saved);
+          const auto expect_same = [&](const Tensor& found, const Tensor& all) {
+            const Tensor expected = rows_at(all, positions);
+            ASSERT_EQ(found.shape(), expected.shape());
+            EXPECT_EQ(std::memcmp(found.raw(), expected.raw(), expected.bytes()), 0) << ranks << " ranks, " << pieces;
+          };
+          expect_same(out, attended);
+          expect_same(gradient, dqkv);
+        });
+      }
     }
   }
 }
@@ -201,10 +289,11 @@ TEST(UlyssesAttention, RefusesHeadsThatDoNotDivide) {
   run_threads(3, [](const Communicator& world) {
     const UlyssesAttention core(world, std::make_shared<LocalAttention>(), Stream("ulysses"));
     AttentionCore::Saved saved;
-    EXPECT_EQ(sentence_of([&] {
-                core.forward({1, 2, 4, 8}, Tensor({2, 96}, DType::f32), saved);
-              }),
-              "4 attention heads do not divide over 3 ulysses ranks.");
+    const auto refusal = [&](const AttentionCore::Shape& shape) {
+      return sentence_of([&] { forward(core, shape, Tensor({2, packed_columns(shape)}, DType::f32), saved); });
+    };
+    EXPECT_EQ(refusal({1, 2, 4, 4, 8}), "4 attention heads do not divide over 3 ulysses ranks.");
+    EXPECT_EQ(refusal({1, 2, 6, 2, 8}), "2 heads of keys and values do not divide over 3 ulysses ranks.");
   });
 }
 

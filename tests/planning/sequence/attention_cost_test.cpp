@@ -22,28 +22,34 @@ const std::vector<std::string> planned_masks = {"dense",     "window:7",  "windo
                                                 "strided:5", "strided:6", "global:3+window:4"};
 
 DividedAttention planned(const SequenceDivision& division, const std::string& mask = "dense", std::int64_t sequence = 48,
-                         DType dtype = DType::bf16) {
+                         DType dtype = DType::bf16, std::int64_t kv_heads = 4) {
   return {.batch = 2,
           .sequence = sequence,
           .hidden = 32,
           .heads = 4,
+          .kv_heads = kv_heads,
           .dtype = dtype,
           .mask = attention_mask_from_text(mask),
           .division = division};
 }
 
+AttentionCore::Shape shape_of(const DividedAttention& attention, std::int64_t rows) {
+  return {attention.batch, rows, attention.heads, attention.groups(), attention.hidden / attention.heads};
+}
+
 // What this rank sends in each pass of a core, with tensors of nothing but their shapes.
 AttentionBytes sent_by(const AttentionCore& core, const DividedAttention& attention, const Communicator& world) {
   const std::int64_t rows = attention.division.rows(attention.sequence);
-  const Tensor qkv = Tensor::zeros({attention.batch * rows, 3 * attention.hidden}, attention.dtype);
+  const AttentionCore::Shape shape = shape_of(attention, rows);
+  const std::int64_t columns = (shape.heads + 2 * shape.kv_heads) * shape.head_size;
+  const Tensor qkv = Tensor::zeros({attention.batch * rows, columns}, attention.dtype);
   AttentionCore::Saved saved;
   std::uint64_t first = world.job().ledger().next_sequence();
-  const Tensor attended =
-      core.forward({attention.batch, rows, attention.heads, attention.hidden / attention.heads}, qkv, saved);
+  const Tensor attended = core.forward(shape, packed_heads(shape, qkv), saved);
   AttentionBytes sent;
   sent.forward = static_cast<std::int64_t>(world.job().ledger().traffic(first).bytes_sent);
   first = world.job().ledger().next_sequence();
-  core.backward(attended, saved);
+  core.backward(attended, saved, packed_heads(shape, qkv));
   sent.backward = static_cast<std::int64_t>(world.job().ledger().traffic(first).bytes_sent);
   return sent;
 }
@@ -52,7 +58,8 @@ TEST(AttentionCost, RingBytesAreThoseOfEveryRanksLedger) {
   for (const int ranks : {2, 3, 4}) {
     for (const SequenceLayout layout : sequence_layouts) {
       for (const std::string& mask : planned_masks) {
-        const DividedAttention attention = planned({.ring = ranks, .layout = layout}, mask);
+        const DividedAttention attention =
+            planned({.ring = ranks, .layout = layout}, mask, 48, DType::bf16, ranks == 2 ? 4 : 2);
         run_threads(ranks, [&](const Communicator& world) {
           const RingAttention core(world, attention.division, attention.mask, true);
           const AttentionBytes sent = sent_by(core, attention, world);
@@ -66,9 +73,9 @@ TEST(AttentionCost, RingBytesAreThoseOfEveryRanksLedger) {
 }
 
 TEST(AttentionCost, UlyssesBytesAreThoseOfTheLedger) {
-  for (const DType dtype : {DType::f64, DType::bf16}) {
-    const DividedAttention attention = planned({.ulysses = 4}, "dense", 48, dtype);
-    run_threads(4, [&](const Communicator& world) {
+  for (const auto& [dtype, kv_heads] : {std::pair{DType::f64, 4}, {DType::bf16, 4}, {DType::bf16, 2}}) {
+    const DividedAttention attention = planned({.ulysses = kv_heads}, "dense", 48, dtype, kv_heads);
+    run_threads(kv_heads, [&](const Communicator& world) {
       const UlyssesAttention core(world, std::make_shared<LocalAttention>(), Stream("ulysses"));
       const AttentionBytes sent = sent_by(core, attention, world);
       EXPECT_EQ(ulysses_bytes(attention).forward, sent.forward);
@@ -158,14 +165,18 @@ TEST(AttentionCost, CountsOperationsAndMemory) {
 }
 
 TEST(AttentionCost, KeepsWhatACoreSaves) {
-  const DividedAttention attention = planned({.ring = 2});
-  run_threads(2, [&](const Communicator& world) {
-    const RingAttention core(world, attention.division, attention.mask, true);
-    AttentionCore::Saved saved;
-    core.forward({2, 24, 4, 8}, Tensor::zeros({2 * 24, 3 * 32}, attention.dtype), saved);
-    EXPECT_EQ(static_cast<std::size_t>(attention_cost(attention).kept),
-              saved.qkv.bytes() + saved.attended.bytes() + saved.log_sum_exp.bytes());
-  });
+  for (const std::int64_t kv_heads : {4, 2, 1}) {
+    const DividedAttention attention = planned({.ring = 2}, "dense", 48, DType::bf16, kv_heads);
+    run_threads(2, [&](const Communicator& world) {
+      const RingAttention core(world, attention.division, attention.mask, true);
+      AttentionCore::Saved saved;
+      const AttentionCore::Shape shape = shape_of(attention, 24);
+      const Tensor qkv = Tensor::zeros({2 * 24, (4 + 2 * kv_heads) * 8}, attention.dtype);
+      core.forward(shape, packed_heads(shape, qkv), saved);
+      EXPECT_EQ(static_cast<std::size_t>(attention_cost(attention).kept),
+                saved.of.q.tensor.bytes() + saved.attended.bytes() + saved.log_sum_exp.bytes());
+    });
+  }
 }
 
 // ---- Times, on one link: `alpha` seconds for a message, and some bytes a second.

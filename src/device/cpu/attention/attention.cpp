@@ -40,7 +40,7 @@ namespace stretto::kernels::attention::HWY_NAMESPACE {
 Rows rows_of(const TokenHeads& heads, Index tokens, Index batch, Index head, Index head_size) {
   const Tensor& tensor = heads.tensor;
   const Rows all{static_cast<std::byte*>(tensor.raw()), tensor.dtype(), tensor.columns()};
-  return all.from(batch * tokens).at(heads.first_column + head * head_size);
+  return all.from(batch * tokens).at(heads.column(head, head_size));
 }
 
 // Calls visit(batch, head) for each head of queries, after begin(batch, kv_head) and before end(batch, kv_head).

@@ -30,8 +30,9 @@ __global__ void __launch_bounds__(block_threads) sum_deltas(kernels::AttentionBl
   if (row >= rows) return;  // all of the warp returns
   const Index token = row / block.heads;
   const Index head = row % block.heads;
-  const Index out_at = token * given.out.pitch + head * block.head_size;
-  const F* const dout = given.dout.data + token * given.dout.pitch + head * block.head_size;
+  const Head whole(token, 1, head, block.head_size);
+  const Index out_at = whole.in(given.out);
+  const F* const dout = given.dout.data + whole.in(given.dout);
   T sum = 0;
   for (int c = threadIdx.x % warp; c < block.head_size; c += warp) sum += given.out.load(out_at + c) * widened(dout[c]);
   for (int distance = warp / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffffU, sum, distance);

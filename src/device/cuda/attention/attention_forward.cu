@@ -41,6 +41,7 @@ __global__ void __launch_bounds__(block_threads) forward(kernels::AttentionBlock
   const Index first_query = (tiles - 1 - blockIdx.x / heads) * tile;  // queries that see the most keys begin first
   const int head_size = static_cast<int>(block.head_size);
 
+  const Index out_at = query_head.in(given.out);
   T top[own];
   T sum[own];  // this thread's part
   T o[own][width / side];
@@ -55,7 +56,7 @@ __global__ void __launch_bounds__(block_threads) forward(kernels::AttentionBlock
     for (int j = 0; j < width / side; ++j) {
       const int column = threadIdx.x + side * j;
       const bool is_there = before != none && column < head_size;
-      o[i][j] = is_there ? given.out.load(query_head.in(given.out.pitch) + query * given.out.pitch + column) : T(0);
+      o[i][j] = is_there ? given.out.load(out_at + query * given.out.pitch + column) : T(0);
     }
   }
   load_tile<tile, width>(given.q, query_head, first_query, block.queries, head_size, given.scale, q);

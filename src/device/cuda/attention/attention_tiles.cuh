@@ -52,15 +52,15 @@ constexpr int pitch = width + 1;
 template <class F>
 struct Source {
   const F* data;
-  Index pitch;
+  Index pitch, parts, part_step;  // TokenHeads
 };
 
 // Heads that are read and written: elements of F, or of the type in which F is computed if `wide`.
 template <class F>
 struct Results {
   void* data;
-  Index pitch;
-  bool wide, add;  // add: to the elements in memory
+  Index pitch, parts, part_step;  // TokenHeads
+  bool wide, add;                 // add: to the elements in memory
 
   __device__ Compute<F> load(Index at) const {
     return wide ? static_cast<const Compute<F>*>(data)[at] : widened(static_cast<const F*>(data)[at]);
@@ -75,13 +75,18 @@ struct Results {
   }
 };
 
-// One head of one sequence: `tokens` rows, each with `heads` heads.
+// One head of one sequence of `tokens` rows.
 struct Head {
-  Index token, column;
+  Index token, head, head_size;
 
   __device__ Head(Index sequence, Index tokens, Index head, Index head_size)
-      : token(sequence * tokens), column(head * head_size) {}
-  __device__ Index in(Index pitch) const { return token * pitch + column; }
+      : token(sequence * tokens), head(head), head_size(head_size) {}
+  template <class Place>
+  __device__ Index in(const Place& place) const {
+    const Index column =
+        place.parts == 1 ? head * head_size : head % place.parts * place.part_step + head / place.parts * head_size;
+    return token * place.pitch + column;
+  }
 };
 
 // Loads `tile` rows from row `first` on, times a factor. Elements beyond the head or the sequence become zero.
@@ -89,7 +94,7 @@ template <int tile, int width, class F, class T>
 __device__ void load_tile(const Source<F>& from, const Head& head, Index first, Index tokens, int head_size, T factor,
                           T* to) {
   const int thread = threadIdx.y * side + threadIdx.x;
-  const F* const rows = from.data + head.in(from.pitch);
+  const F* const rows = from.data + head.in(from);
   for (int i = thread; i < tile * width; i += block_threads) {
     const int row = i / width;
     const int column = i % width;
@@ -176,6 +181,7 @@ __device__ void keep_weights(const T (&from)[tile / side][tile / side], T* weigh
 template <int tile, int width, class F, class T>
 __device__ void store_tile(const T (&from)[tile / side][width / side], const T (&factors)[tile / side], const Head& head,
                            Index first, Index tokens, int head_size, const Results<F>& to) {
+  const Index begin = head.in(to);
 #pragma unroll
   for (int i = 0; i < tile / side; ++i) {
     const Index row = first + threadIdx.y + side * i;
@@ -183,7 +189,7 @@ __device__ void store_tile(const T (&from)[tile / side][width / side], const T (
 #pragma unroll
     for (int j = 0; j < width / side; ++j) {
       const int column = threadIdx.x + side * j;
-      if (column < head_size) to.store(from[i][j] * factors[i], head.in(to.pitch) + row * to.pitch + column);
+      if (column < head_size) to.store(from[i][j] * factors[i], begin + row * to.pitch + column);
     }
   }
 }
@@ -222,14 +228,20 @@ cudaError_t with_type_and_width(DType dtype, Index head_size, Run run) {
 
 template <class F>
 Source<F> source(const kernels::TokenHeads& heads) {
-  return {static_cast<const F*>(heads.tensor.raw()) + heads.first_column, heads.tensor.columns()};
+  return {static_cast<const F*>(heads.tensor.raw()) + heads.first_column, heads.tensor.columns(), heads.parts,
+          heads.part_step};
 }
 
 template <class F>
 Results<F> results(const kernels::TokenHeads& heads, DType f, bool add = false) {
   const bool wide = heads.tensor.dtype() != f;
   const std::size_t size = wide ? sizeof(Compute<F>) : sizeof(F);
-  return {static_cast<unsigned char*>(heads.tensor.raw()) + heads.first_column * size, heads.tensor.columns(), wide, add};
+  return {static_cast<unsigned char*>(heads.tensor.raw()) + heads.first_column * size,
+          heads.tensor.columns(),
+          heads.parts,
+          heads.part_step,
+          wide,
+          add};
 }
 
 inline kernels::AttentionBlock with_kv_heads(kernels::AttentionBlock block) {
