@@ -19,6 +19,7 @@ struct MatrixCell {
   std::string mask = "dense";
   bool keeps_gathered = false;
   int microbatches = 2, micro_batch = 1;
+  int kv_heads = 0;  // of the model; 0: as many as heads of queries
 };
 
 inline std::string text_of(const MatrixCell& cell) {
@@ -29,6 +30,7 @@ inline std::string text_of(const MatrixCell& cell) {
   if (layout.pipeline > 1) text += fmt::format(", {}", name(cell.schedule));
   text += fmt::format(", {} microbatches of {}, recompute {}{}", cell.microbatches, cell.micro_batch,
                       static_cast<int>(cell.recompute.level), cell.recompute.partition ? " divided" : "");
+  if (cell.kv_heads > 0) text += fmt::format(", {} heads of keys", cell.kv_heads);
   return text + fmt::format(", {} {}", name(cell.places), cell.mask);
 }
 
@@ -37,6 +39,7 @@ inline TrainingOptions options_of(const MatrixCell& cell, DType dtype = DType::f
   const Layout& layout = cell.layout;
   TrainingOptions options = tiny({.tensor = layout.tensor * layout.ulysses}, dtype);
   options.model.layers = layout.pipeline > 1 ? layout.pipeline * usual_chunks(cell.schedule) + 1 : 2;
+  options.model.kv_heads = cell.kv_heads;
   options.divides_rows = cell.own_rows;
   options.keeps_gathered = cell.keeps_gathered;
   options.sequence_layout = cell.places;
@@ -71,6 +74,10 @@ inline std::vector<MatrixCell> matrix_cells(std::vector<std::pair<MatrixCell, st
                         : turn % 2 == 0 || cell.schedule == ScheduleKind::interleaved ? pipeline
                                                                                       : pipeline + 1;
     cell.micro_batch = 1 + static_cast<int>(turn % 2);
+    // One or two heads of keys on each rank, in two of five cells.
+    const int divided = cell.layout.tensor * cell.layout.ulysses;
+    const int of_a_rank = turn % 5 == 0 ? 1 : turn % 5 == 1 && 8 % (2 * divided) == 0 ? 2 : 0;
+    cell.kv_heads = of_a_rank * divided;
     const std::string sentence = sentence_of([&] { options_of(cell).on(cell.layout.mesh()).check(); });
     if (sentence.empty()) {
       cells.push_back(cell);

@@ -161,6 +161,57 @@ INSTANTIATE_TEST_SUITE_P(Axes, MatrixBreakage,
                          testing::Values(Axis::data, Axis::tensor, Axis::pipeline, Axis::ring, Axis::ulysses),
                          [](const auto& axis) { return std::string(name(axis.param)); });
 
+// Takes queries for heads side by side, which those of a group are not, so that they meet keys of other groups.
+class WrongGroups final : public AttentionCore {
+ public:
+  explicit WrongGroups(std::shared_ptr<const AttentionCore> core) : core_(std::move(core)) {}
+  Tensor forward(const Shape& shape, const QueriesKeysValues& of, Saved& saved) const override {
+    return core_->forward(shape, side_by_side(of), saved);
+  }
+  void backward(const Tensor& dattended, const Saved& saved, const QueriesKeysValues& gradients) const override {
+    core_->backward(dattended, saved, side_by_side(gradients));
+  }
+
+ private:
+  static QueriesKeysValues side_by_side(QueriesKeysValues of) {
+    of.q.parts = 1;
+    return of;
+  }
+  std::shared_ptr<const AttentionCore> core_;
+};
+
+TEST(GroupedHeads, EqualOneRankUnlessQueriesMeetOtherKeys) {
+  for (const Layout layout : {Layout{.tensor = 2}, {.ring = 2}, {.ulysses = 2}, {.pipeline = 2}}) {
+    MatrixCell cell{.layout = layout, .own_rows = layout.tensor > 1, .recompute = {.level = Recompute::full}, .kv_heads = 2};
+    if (layout.pipeline > 1) cell.schedule = ScheduleKind::zb_h1;
+    gpt::TrainerOptions options = options_of(cell);
+    options.clip_norm = 0;
+    const auto gradients_differ = [&](const Fault& fault) {
+      std::atomic<int> differ = 0;
+      const Trace& expected = of_one_rank(options);
+      run_threads(layout.ranks(), [&](const Communicator& world) {
+        const Trace trace = train_by_hand(world, layout, options, fault);
+        if (!compare(expected, trace, parity_tolerance, Has::those_of_its_stage).gradient.empty()) ++differ;
+      });
+      return differ > 0;
+    };
+    EXPECT_FALSE(gradients_differ({})) << text_of(cell);
+    EXPECT_TRUE(gradients_differ({.around_attention = [](std::shared_ptr<const AttentionCore> core) {
+      return std::make_shared<WrongGroups>(std::move(core));
+    }})) << text_of(cell);
+  }
+}
+
+TEST(GroupedHeads, ThatDoNotDivideAreRefused) {
+  gpt::TrainerOptions options = options_of({.layout = {.tensor = 2}});
+  options.model.kv_heads = 1;
+  EXPECT_EQ(sentence_of([&] { options.check(Layout{.tensor = 2}.mesh()); }),
+            "1 heads of keys and values do not divide over 2 tensor-parallel x 1 ulysses ranks; choose a multiple of 2.");
+  options.model.kv_heads = 3;
+  EXPECT_EQ(sentence_of([&] { options.check(Layout{}.mesh()); }),
+            "8 attention heads do not divide over 3 heads of keys and values; choose a divisor of the heads.");
+}
+
 TEST(FirstDivergence, NamesLayerSequenceAndTensor) {
   MatrixCell cell{.layout = {.tensor = 2, .pipeline = 2}, .own_rows = true, .microbatches = 3};
   const TrainingOptions options = options_of(cell);

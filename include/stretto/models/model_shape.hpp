@@ -10,8 +10,13 @@ namespace stretto {
 // The sizes of a GPT: token and position embeddings, blocks, a last norm, and logits from the tied token embedding.
 struct STRETTO_API ModelShape {
   std::int64_t layers = 4, hidden = 192, heads = 6, sequence = 128, vocabulary = 256;
+  std::int64_t kv_heads = 0;  // TransformerShape::kv_heads; 0: as many as heads
 
-  TransformerShape block() const { return TransformerShape::gpt2(hidden, heads, layers); }
+  TransformerShape block() const {
+    TransformerShape shape = TransformerShape::gpt2(hidden, heads, layers);
+    if (kv_heads > 0) shape.kv_heads = kv_heads;
+    return shape;
+  }
   std::int64_t parameters() const;  // of the whole model
   // Floating-point operations per trained token, forward and backward: 6 per parameter, and 12 layers hidden sequence for
   // attention, as in PaLM (Chowdhery et al. 2022) and nanoGPT. The causal mask's half is not subtracted.

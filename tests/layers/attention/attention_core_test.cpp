@@ -215,7 +215,9 @@ TEST(LocalAttention, GroupedHeadsAreThoseOfRepeatedKeysAndValues) {
       return largest;
     };
     EXPECT_LT(difference(0), 1e-12) << heads << ' ' << kv_heads;
-    if (kv_heads > 1) EXPECT_GT(difference(1), 1e-2) << "the control";
+    if (kv_heads > 1) {
+      EXPECT_GT(difference(1), 1e-2) << "the control";
+    }
   }
 }
 
