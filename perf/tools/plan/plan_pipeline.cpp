@@ -96,7 +96,9 @@ Picture picture_of(const Schedule& schedule, const ScheduleSimulation& result) {
   picture.row = "stage";
   picture.remark = "numbers: the microbatch";
   picture.ranks = schedule.stages;
-  for (std::size_t kind = 0; kind < colors.size(); ++kind) {
+  const auto is_update = [](const SimulatedAction& each) { return each.action.kind == ActionKind::update; };
+  const std::size_t kinds = colors.size() - (std::ranges::any_of(result.actions, is_update) ? 0 : 1);
+  for (std::size_t kind = 0; kind < kinds; ++kind) {
     for (int chunk = 0; chunk < schedule.chunks; ++chunk) {
       const std::string which = schedule.chunks > 1 ? fmt::format(", chunk {}", chunk) : "";
       picture.looks.push_back({name(static_cast<ActionKind>(kind)) + which, shade(colors[kind], chunk, schedule.chunks), 0});
@@ -106,12 +108,13 @@ Picture picture_of(const Schedule& schedule, const ScheduleSimulation& result) {
   for (const SimulatedAction& each : result.actions) {
     if (is_message(each.action.kind)) continue;
     const std::size_t look = static_cast<std::size_t>(each.action.kind) * schedule.chunks + each.action.chunk;
-    const bool is_update = each.action.kind == ActionKind::update;
-    picture.bars.push_back(
-        {each.stage, 0, look, is_update ? "" : std::to_string(each.action.microbatch), each.begin, each.end});
+    const std::string label = is_update(each) ? "" : std::to_string(each.action.microbatch);
+    picture.bars.push_back({each.stage, 0, look, label, each.begin, each.end});
     if (each.end > each.begin) shortest = std::min(shortest, each.end - each.begin);
   }
-  for (auto& bar : picture.bars) bar.end = std::max(bar.end, bar.begin + shortest / 8);  // updates take no time
+  for (auto& bar : picture.bars) {
+    if (bar.label.empty()) bar.end = bar.begin + shortest / 8;  // an update, which takes no time
+  }
   // Two digits need 18 pixels. If times differ much, the bound on the whole width decides.
   picture.pixels_a_unit = std::min(19 / std::max(shortest, 1e-12), 8000 / std::max(result.last_end, 1e-9));
   return picture;
@@ -122,13 +125,14 @@ void print(const Schedule& schedule, const ScheduleSimulation& result) {
              schedule.chunks, schedule.chunks == 1 ? "chunk" : "chunks");
   fmt::print("bubble      {:.2f}% of the ideal step; a stage computes for {:.1f}% of the step\n", 100 * result.bubble,
              result.step > 0 ? 100 * result.ideal / result.step : 100.0);
-  fmt::print(
-      "step        {:g} s from a stage's first computation to its last; ideal {:g} s; the last stage ends at {:g} s\n",
-      result.step, result.ideal, result.last_end);
+  const bool repeats = std::ranges::max(result.versions) > 1 || std::ranges::max(result.delay) > 0;
+  fmt::print("step        {:g} s {}; ideal {:g} s; the last stage ends at {:g} s{}\n", result.step,
+             repeats ? "while the window repeats" : "from a stage's first computation to its last", result.ideal,
+             result.last_end, repeats ? " after four windows" : "");
   fmt::print("under way   {} by stage: forward begun, backward of the input not ended\n", fmt::join(result.under_way, " "));
   fmt::print("unfinished  {} by stage: forward begun, gradients of the weights not ended\n",
              fmt::join(result.unfinished, " "));
-  if (std::ranges::max(result.versions) == 1 && std::ranges::max(result.delay) == 0) return;
+  if (!repeats) return;
   fmt::print("versions    {} by stage: of the weights, at a time\n", fmt::join(result.versions, " "));
   fmt::print("delay       {} by stage: updates that the weights of a microbatch lack\n", fmt::join(result.delay, " "));
 }
