@@ -5,8 +5,8 @@
 #include <cstdlib>
 
 #include "stretto/kernels.hpp"
+#include "stretto/layers/adamw.hpp"
 #include "stretto/layers/linear.hpp"
-#include "stretto/layers/optimizer.hpp"
 #include "stretto/stretto.hpp"
 
 using namespace stretto;
@@ -33,7 +33,7 @@ void train(const Communicator& world) {
   const RowParallelLinear down(parameters, "down", hidden, width, {0, 0.05}, undivided);
   ShardedParameters sharded(parameters, mesh, {.zero = ZeroStage::values, .unit_bytes = 1 << 14});
   sharded.initialise(1);
-  AdamWOptimizer optimizer(sharded, {.weight_decay = 0});
+  AdamW optimizer(sharded, {.weight_decay = 0});
   double first = 0;
   double loss = 0;
   for (int step = 0; step < steps; ++step) {

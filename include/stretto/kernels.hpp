@@ -186,7 +186,7 @@ STRETTO_API void embedding_backward(const Tensor& tokens, std::int64_t first, co
 
 // ---- optimizer
 
-struct AdamW {  // decoupled weight decay (Loshchilov & Hutter 2017); step counts from 1
+struct AdamWStep {  // decoupled weight decay (Loshchilov & Hutter 2017); step counts from 1
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1;
   std::int64_t step = 1;
   double gradient_scale = 1;  // multiplies the gradient first, for example to clip it
@@ -196,8 +196,17 @@ struct AdamW {  // decoupled weight decay (Loshchilov & Hutter 2017); step count
 // rounded to f. The order of operations is the same at every vector width: p -= lr * weight_decay * p; m = b1 m + (1-b1) g;
 // v = b2 v + (1-b2) g^2; p -= lr * (m/c1) / (sqrt(v/c2) + eps), with c1 = 1 - b1^step and c2 = 1 - b2^step.
 // torch.optim.AdamW computes the same.
-STRETTO_API void adamw(const AdamW& options, const Tensor& gradient, const Tensor& master, const Tensor& m, const Tensor& v,
-                       const Tensor& parameter);
+STRETTO_API void adamw(const AdamWStep& options, const Tensor& gradient, const Tensor& master, const Tensor& m,
+                       const Tensor& v, const Tensor& parameter);
+
+struct SGDStep {
+  double lr = 1e-3, momentum = 0.9, weight_decay = 0;
+  double gradient_scale = 1;  // multiplies the gradient first, for example to clip it
+};
+// One fused pass of stochastic gradient descent: g += weight_decay p; b = momentum b + g; p -= lr b. Tensors as for adamw();
+// `b` is the accumulator type, or empty if momentum is 0, and then p -= lr g. torch.optim.SGD computes the same.
+STRETTO_API void sgd(const SGDStep& options, const Tensor& gradient, const Tensor& master, const Tensor& b,
+                     const Tensor& parameter);
 
 // ---- matrix products. The host uses oneDNN for f32 and 16-bit types and OpenBLAS for f64, chosen by measurement. f16,
 // and bf16 on processors without instructions for it, cost f32 copies of the operands. A GPU uses cuBLASLt.

@@ -55,8 +55,10 @@ class GpuKernels {
                                  GpuStream stream) = 0;
   virtual void embedding_backward(const Tensor& tokens, std::int64_t first, const Tensor& dy, const Tensor& dtable,
                                   GpuStream stream) = 0;
-  virtual void adamw(const kernels::AdamW& options, const Tensor& gradient, const Tensor& master, const Tensor& m,
+  virtual void adamw(const kernels::AdamWStep& options, const Tensor& gradient, const Tensor& master, const Tensor& m,
                      const Tensor& v, const Tensor& parameter, GpuStream stream) = 0;
+  virtual void sgd(const kernels::SGDStep& options, const Tensor& gradient, const Tensor& master, const Tensor& b,
+                   const Tensor& parameter, GpuStream stream) = 0;
   virtual void gemm(const Tensor& a, kernels::Transpose transpose_a, const Tensor& b, kernels::Transpose transpose_b,
                     const Tensor& c, bool accumulate, GpuStream stream) = 0;
   // gemm and the functions below get no empty matrices. A GPU that cannot add the bias within the product adds it

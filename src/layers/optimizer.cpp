@@ -1,12 +1,26 @@
 #include "stretto/layers/optimizer.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <set>
+#include <utility>
 
+#include "core/fail.hpp"
 #include "stretto/kernels.hpp"
 
 namespace stretto {
+namespace {
+
+void fill(const Tensor& tensor, double value) {
+  const Tensor values(tensor.shape(), tensor.dtype(), Device::cpu);
+  for (std::int64_t i = 0; i < values.size(); ++i) values.set(i, value);
+  tensor.copy_from(values);
+}
+
+}  // namespace
 
 double gradient_norm(const ShardedParameters& parameters) {
   std::vector<Tensor> gradients;
@@ -22,53 +36,63 @@ double gradient_norm(const ShardedParameters& parameters) {
   return std::sqrt(squares);
 }
 
-AdamWOptimizer::AdamWOptimizer(ShardedParameters& parameters, const Options& options)
-    : parameters_(parameters), options_(options) {
-  const MemoryScope state(MemoryKind::optimizer);
+std::int64_t OptimizerKind::state_bytes(DType compute) const {
+  const DType wide = kernels::accumulator(compute);
+  std::size_t bytes = compute == wide ? 0 : size_of(wide);
+  for (const StateSlot& slot : slots) bytes += size_of(slot.dtype.value_or(wide));
+  return static_cast<std::int64_t>(bytes);
+}
+
+std::string to_string(const OptimizerKind& kind) {
+  std::vector<std::string> names;
+  for (const StateSlot& slot : kind.slots) names.push_back(slot.name);
+  return names.empty() ? kind.name + " without slots" : fmt::format("{} ({})", kind.name, fmt::join(names, ", "));
+}
+
+Optimizer::Optimizer(ShardedParameters& parameters, OptimizerKind kind) : parameters_(parameters), kind_(std::move(kind)) {
+  std::set<std::string> names;
+  for (const StateSlot& slot : kind_.slots) {
+    require(names.insert(slot.name).second, "Optimizer {} has two slots '{}'; give each a name of its own.", kind_.name,
+            slot.name);
+  }
+  const MemoryScope memory(MemoryKind::optimizer);
   const DType dtype = parameters.options().dtype;
-  const DType accumulator = kernels::accumulator(dtype);
+  const DType wide = kernels::accumulator(dtype);
   std::int64_t elements = 0;
   for (const ShardedParameters::Range& range : parameters.ranges()) elements += range.count;
-  const Tensor m = Tensor::zeros({elements}, accumulator);
-  const Tensor v = Tensor::zeros({elements}, accumulator);
-  const Tensor master = dtype == accumulator ? Tensor() : Tensor({elements}, accumulator);
+  std::vector<Tensor> slots;
+  for (const StateSlot& slot : kind_.slots) {
+    slots.push_back(Tensor::zeros({elements}, slot.dtype.value_or(wide)));
+    if (slot.initial != 0) fill(slots.back(), slot.initial);
+  }
+  const Tensor master = dtype == wide ? Tensor() : Tensor({elements}, wide);
   std::int64_t first = 0;
   for (const ShardedParameters::Range& range : parameters.ranges()) {
     const auto part = [&](const Tensor& whole) { return whole.view(first, {range.count}); };
-    states_.push_back({master ? part(master) : range.value, part(m), part(v)});
+    State& state = states_.emplace_back(State{master ? part(master) : range.value, {}});
+    for (const Tensor& slot : slots) state.slots.push_back(part(slot));
     first += range.count;
   }
   adopt_values();
 }
 
-void AdamWOptimizer::step(double lr, double gradient_scale) {
-  ++steps_;
-  parameters_.update([&](std::size_t unit) { update(unit, lr, gradient_scale); });
+void Optimizer::step(double lr, double gradient_scale) {
+  const Step step{.lr = lr, .gradient_scale = gradient_scale, .number = ++steps_};
+  parameters_.update([&](std::size_t unit) {
+    for (const std::size_t i : parameters_.ranges_to_update(unit)) {
+      const ShardedParameters::Range& range = parameters_.ranges()[i];
+      update(range, *parameters_.parameters().all()[range.parameter], states_[i], step);
+    }
+  });
 }
 
-void AdamWOptimizer::update(std::size_t unit, double lr, double gradient_scale) {
-  for (const std::size_t i : parameters_.ranges_to_update(unit)) {
-    const ShardedParameters::Range& range = parameters_.ranges()[i];
-    const State& state = states_[i];
-    const kernels::AdamW options{
-        .lr = lr,
-        .beta1 = options_.beta1,
-        .beta2 = options_.beta2,
-        .epsilon = options_.epsilon,
-        .weight_decay = parameters_.parameters().all()[range.parameter]->decays ? options_.weight_decay : 0,
-        .step = steps_,
-        .gradient_scale = gradient_scale};
-    kernels::adamw(options, range.gradient, state.master, state.m, state.v, range.value);
-  }
-}
-
-void AdamWOptimizer::restore(std::int64_t steps) {
+void Optimizer::restore(std::int64_t steps) {
   steps_ = steps;
   for (std::size_t i = 0; i < states_.size(); ++i) kernels::convert(states_[i].master, parameters_.ranges()[i].value);
   parameters_.share_values();
 }
 
-void AdamWOptimizer::adopt_values() {
+void Optimizer::adopt_values() {
   for (std::size_t i = 0; i < states_.size(); ++i) kernels::convert(parameters_.ranges()[i].value, states_[i].master);
 }
 

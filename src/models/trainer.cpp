@@ -37,7 +37,7 @@ Trainer::Trainer(const Mesh& mesh, const TrainingOptions& options)
   options_.sharding.seed = options.seed;
   sharded_ = std::make_unique<ShardedParameters>(parameters_, mesh_, options_.sharding);
   sharded_->initialise(options.seed);
-  optimizer_ = std::make_unique<AdamWOptimizer>(*sharded_, options.adamw);
+  optimizer_ = make_optimizer(*sharded_, options.optimizer);
   const std::vector<std::int32_t> tokens(static_cast<std::size_t>(slots() * options.model.sequence));
   sharded_->learn([&] { run_microbatches(own_tokens(tokens, tokens, options.model.sequence)); });
 }

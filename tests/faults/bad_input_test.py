@@ -178,6 +178,8 @@ class BadInput(FaultTest):
     def test_flags_without_effect(self):
         self.expect_refusal_before_ranks_start({"--cp-layout": "striped"}, ["--cp-layout striped", "--cp 1"])
         self.expect_refusal_before_ranks_start({"--lr": 0.01, "--min-lr": 0.1}, ["--min-lr 0.1", "--lr 0.01"])
+        self.expect_refusal_before_ranks_start({"--momentum": 0.5}, ["--momentum 0.5", "--optimizer adamw"])
+        self.expect_refusal_before_ranks_start({"--optimizer": "sgd", "--momentum": 1}, ["--momentum 1"])
         self.expect_refusal_before_ranks_start({"--lr-warmup-iters": 6}, ["--lr-warmup-iters 6", "--train-iters 5"])
         self.expect_refusal_before_ranks_start({"--straggler-threshold": 0.2, "--nproc": 1}, ["--straggler-threshold 0.2", "1 ranks"])
         self.expect_refusal_before_ranks_start({"--straggler-threshold": 0.2, "--pp": 2}, ["--straggler-threshold 0.2", "--pp 2"])

@@ -32,7 +32,7 @@ TEST_P(TrainingOnTheGpu, AgreesWithTheHost) {
   TrainingOptions options = tiny(layout, GetParam().dtype);
   // Some gradients, such as those of the keys' biases, are zero but for rounding. AdamW divides each by its own size, which
   // would make whole steps of rounding errors; this epsilon is larger than they are.
-  options.adamw.epsilon = 1e-4;
+  options.optimizer = AdamW::Options{.epsilon = 1e-4};
   const std::vector<Trace> host = train_on(Device::cpu, layout, options);
   const std::vector<Trace> gpu = train_on(Device::cuda, layout, options);
   double worst = 0;
@@ -48,7 +48,7 @@ TEST_P(TrainingOnTheGpu, AgreesWithTheHost) {
 TEST_P(TrainingOnTheGpu, DisagreesWithAnotherModel) {
   const Layout layout = GetParam().layout;
   TrainingOptions options = tiny(layout, GetParam().dtype);
-  options.adamw.epsilon = 1e-4;
+  options.optimizer = AdamW::Options{.epsilon = 1e-4};
   const std::vector<Trace> host = train_on(Device::cpu, layout, options);
   options.seed = 2;
   const Comparison comparison = compare(host[0], train_on(Device::cuda, layout, options)[0], GetParam().tolerance);

@@ -26,6 +26,29 @@ TEST_F(CheckpointErrors, AModelWithLessParameters) {
   EXPECT_THAT(error_of_loading(), testing::HasSubstr("has a parameter h.9.bias, which this model has not"));
 }
 
+// The values alone can be loaded all the same.
+TEST_F(CheckpointErrors, AnotherOptimizer) {
+  using testing::HasSubstr;
+  for (const double momentum : {0.0, 0.5}) {
+    run_threads(1, [&](const Communicator& world) {
+      Training training(world, {.optimizer = SGD::Options{.momentum = momentum}});
+      EXPECT_THAT(sentence_of([&] { training.load(checkpoint); }),
+                  testing::AllOf(HasSubstr("adamw (m, v)"), HasSubstr(momentum == 0 ? "sgd without" : "sgd (momentum)")));
+      EXPECT_EQ(training.load(checkpoint, false).step, 3);
+    });
+  }
+}
+
+// A version that had AdamW alone named no optimizer.
+TEST_F(CheckpointErrors, NoOptimizerIsAdamW) {
+  const auto expected = load_and_continue({}, directory.path());
+  auto json = nlohmann::ordered_json::parse(content_of(index));
+  EXPECT_EQ(json.erase("optimizer"), 1U);
+  directory.write("step_00000003/index.json", json.dump());
+  EXPECT_EQ(load_and_continue({}, directory.path()), expected);
+  EXPECT_EQ(error_of_loading(4, SGD::Options{}).find("was saved by adamw (m, v)"), checkpoint.size() + 1);
+}
+
 TEST_F(CheckpointErrors, NoCheckpoint) {
   EXPECT_THAT(sentence_of(ErrorCode::io, [&] { find_checkpoint(directory / "nowhere"); }),
               testing::HasSubstr("There is no checkpoint in"));
@@ -187,7 +210,7 @@ TEST_F(CheckpointErrors, NumbersThatAreNone) {
   for (const double number : {std::nan(""), HUGE_VAL}) {
     run_threads(1, [&](const Communicator& world) {
       Training training(world, {});
-      training.optimizer().states()[1].m.set(7, number);
+      training.optimizer().states()[1].slots[0].set(7, number);
       training.save(directory.path(), 3);
     });
     EXPECT_THAT(error_of_loading(), testing::AllOf(testing::HasSubstr(checkpoint), testing::HasSubstr("m.divided"),

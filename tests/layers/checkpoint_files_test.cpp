@@ -34,6 +34,7 @@ TEST(CheckpointFiles, AreShardsInSafetensors) {
   EXPECT_EQ(first.tensor("divided").elements, first.tensor("m.divided").elements);
   const auto index = nlohmann::json::parse(content_of(directory / "step_00000007/index.json"));
   EXPECT_EQ(index.at("step"), 7);
+  EXPECT_EQ(index.at("optimizer"), nlohmann::json::parse(R"({"name": "adamw", "slots": ["m", "v"]})"));
   EXPECT_EQ(index.at("shards").size(), 4U);
   EXPECT_EQ(index.at("tensors").at("divided").at("shape"), (std::vector<int>{10, 4}));
 }

@@ -24,7 +24,7 @@ std::map<std::string, double> uninterrupted(DType dtype) {
 
 class Checkpoint : public testing::TestWithParam<DType> {};
 
-// Updates do not depend on the layout (AdamWOptimizer.GivesTheSameBits...), so that only the checkpoint can.
+// Updates do not depend on the layout (AdamW.GivesTheSameBits...), so that only the checkpoint can.
 TEST_P(Checkpoint, ContinuesBitForBitOnAnyLayout) {
   const std::map<std::string, double> expected = uninterrupted(GetParam());
   const Layout layouts[] = {{{}, ZeroStage::none},
@@ -54,6 +54,18 @@ TEST_P(Checkpoint, ControlFailsWithoutTheMoments) {
   train_and_save(layout, directory.path());
   EXPECT_EQ(load_and_continue(layout, directory.path()).front(), uninterrupted(GetParam()));
   EXPECT_NE(load_and_continue(layout, directory.path(), false).front(), uninterrupted(GetParam()));
+}
+
+TEST_P(Checkpoint, ContinuesWithAnotherOptimizerThanAdamW) {
+  const Layout from{{{Axis::data, 2}}, ZeroStage::values, GetParam(), false, SGD::Options{}};
+  const Layout to{{{Axis::tensor, 2}}, ZeroStage::none, GetParam(), false, SGD::Options{}};
+  const TemporaryDirectory directory;
+  train_and_save(from, directory.path());
+  const auto expected = load_and_continue(from, directory.path()).front();
+  for (const auto& values : load_and_continue(to, directory.path())) {
+    for (const auto& [element, value] : values) EXPECT_EQ(value, expected.at(element)) << element;
+  }
+  EXPECT_NE(load_and_continue(from, directory.path(), false).front(), expected);
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, Checkpoint, testing::Values(DType::f64, DType::f32, DType::bf16),

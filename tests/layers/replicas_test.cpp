@@ -3,7 +3,7 @@
 
 #include <gmock/gmock.h>
 
-#include "stretto/layers/optimizer.hpp"
+#include "stretto/layers/adamw.hpp"
 #include "two_parameters.hpp"
 
 namespace stretto {
@@ -21,7 +21,7 @@ std::vector<std::string> sentences_after(const MeshShape& shape, ZeroStage zero,
     add_parameters(parameters, mesh);
     ShardedParameters sharded(parameters, mesh, {.zero = zero, .unit_bytes = 64});
     sharded.initialise(3);
-    AdamWOptimizer optimizer(sharded, {});
+    AdamW optimizer(sharded);
     sum_gradients(sharded, parameters,
                   [](const std::string& of, std::int64_t i) { return random_normal(3, of, static_cast<std::uint64_t>(i)); });
     optimizer.step(1e-2, 1);

@@ -46,10 +46,10 @@ class CheckpointErrors : public testing::Test {
  protected:
   void SetUp() override { train_and_save({}, directory.path()); }
 
-  std::string error_of_loading(std::int64_t columns = 4) const {
+  std::string error_of_loading(std::int64_t columns = 4, const OptimizerOptions& optimizer = {}) const {
     std::string sentence;
     run_threads(1, [&](const Communicator& world) {
-      Training training(world, {}, 99, columns);
+      Training training(world, {.optimizer = optimizer}, 99, columns);
       sentence = sentence_of([&] { training.load(checkpoint); });
     });
     EXPECT_THAT(sentence, testing::EndsWith("."));

@@ -2,11 +2,13 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "stretto/layers/checkpoint.hpp"
+#include "stretto/layers/optimizers.hpp"
 #include "two_parameters.hpp"
 
 // Training of a model without layers, for tests of what is saved and restored.
@@ -17,6 +19,7 @@ struct Layout {
   ZeroStage stage = ZeroStage::optimizer;
   DType dtype = DType::f64;
   bool quantized = false;  // gradients, with stochastic rounding and error feedback
+  OptimizerOptions optimizer = {};
 };
 
 // One rank. A step's gradients depend on the element and on the step, not on the layout.
@@ -33,7 +36,7 @@ class Training {
     }
     sharded_.emplace(parameters_, mesh_, options);
     sharded_->initialise(seed);
-    optimizer_.emplace(*sharded_, AdamWOptimizer::Options());
+    optimizer_ = make_optimizer(*sharded_, layout.optimizer);
   }
 
   void advance(std::int64_t first, std::int64_t count) {
@@ -55,8 +58,11 @@ class Training {
     return loaded;
   }
 
+  // Trains with an optimizer of the test's own.
+  void take(std::unique_ptr<Optimizer> optimizer) { optimizer_ = std::move(optimizer); }
+
   ShardedParameters& sharded() { return *sharded_; }
-  AdamWOptimizer& optimizer() { return *optimizer_; }
+  Optimizer& optimizer() { return *optimizer_; }
 
   // This rank's values by name and global index.
   std::map<std::string, double> values() const {
@@ -76,7 +82,7 @@ class Training {
   Mesh mesh_;
   Parameters parameters_;
   std::optional<ShardedParameters> sharded_;
-  std::optional<AdamWOptimizer> optimizer_;
+  std::unique_ptr<Optimizer> optimizer_;
 };
 
 inline void on_ranks_of(const Layout& layout, const std::function<void(const Communicator&)>& body) {

@@ -106,7 +106,7 @@ inline Trace train_by_hand(const Communicator& world, Layout layout, const Train
   if (fault.in_records) fault.in_records(parameters);
   ShardedParameters sharded(parameters, mesh, options.sharding);
   sharded.initialise(options.seed);
-  AdamWOptimizer optimizer(sharded, options.adamw);
+  const std::unique_ptr<Optimizer> optimizer = make_optimizer(sharded, options.optimizer);
   FaultyUse use(sharded, fault);
   const auto length = static_cast<std::size_t>(options.model.sequence);
   const std::vector<std::int64_t> positions =
@@ -143,7 +143,7 @@ inline Trace train_by_hand(const Communicator& world, Layout layout, const Train
       }
       return result;
     };
-    optimizer.step(3e-3, 1);
+    optimizer->step(3e-3, 1);
     if (step < trained_steps) trace.gradients.push_back(pieces(sharded.whole_gradients()));
     if (step + 1 == steps) trace.parameters = pieces(sharded.whole_values());
   }

@@ -26,7 +26,7 @@ class Reference : public testing::TestWithParam<std::tuple<int, DType>> {
     result.sharding.dtype = std::get<DType>(GetParam());
     result.micro_batch = result.global_batch = 4;
     result.clip_norm = 0;
-    result.adamw = {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1};
+    result.optimizer = AdamW::Options{.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1};
     return result;
   }
 

@@ -178,9 +178,14 @@ void HostKernels::embedding_backward(const Tensor& tokens, std::int64_t first, c
   put("embedding_backward", stream, kernels::embedding_backward, tokens, first, dy, dtable);
 }
 
-void HostKernels::adamw(const kernels::AdamW& options, const Tensor& gradient, const Tensor& master, const Tensor& m,
+void HostKernels::adamw(const kernels::AdamWStep& options, const Tensor& gradient, const Tensor& master, const Tensor& m,
                         const Tensor& v, const Tensor& parameter, GpuStream stream) {
   put("adamw", stream, kernels::adamw, options, gradient, master, m, v, parameter);
+}
+
+void HostKernels::sgd(const kernels::SGDStep& options, const Tensor& gradient, const Tensor& master, const Tensor& b,
+                      const Tensor& parameter, GpuStream stream) {
+  put("sgd", stream, kernels::sgd, options, gradient, master, b, parameter);
 }
 
 void HostKernels::gemm(const Tensor& a, kernels::Transpose transpose_a, const Tensor& b, kernels::Transpose transpose_b,

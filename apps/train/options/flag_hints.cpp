@@ -58,6 +58,7 @@ constexpr std::pair<std::string_view, const char*> foreign_names[] = {
     {"tensor-parallel-size", "--tp"},
     {"pipeline-parallel-size", "--pp"},
     {"data-parallel-size", "--dp"},
+    {"sgd-momentum", "--momentum"},
     {"zero-stage", "--zero"},
     {"use-distributed-optimizer", "--zero 1"},
     {"recompute-activations", "--recompute selective"},

@@ -57,6 +57,7 @@ LayoutSpace layout_space(const CommandLine& line, int ranks, std::int64_t memory
                     .global_batch = trainer.global_batch,
                     .memory_bytes = memory_bytes,
                     .sharding = trainer.sharding,
+                    .optimizer = trainer.optimizer,
                     .mask = trainer.mask,
                     .sequence_layout = trainer.sequence_layout,
                     .keeps_gathered = trainer.keeps_gathered,

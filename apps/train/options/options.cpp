@@ -10,6 +10,7 @@
 #include "apps/train/options/flag_hints.hpp"
 #include "apps/train/options/flag_values.hpp"
 #include "apps/train/options/number_flags.hpp"
+#include "apps/train/options/optimizer_options.hpp"
 #include "apps/train/options/pipeline_options.hpp"
 #include "apps/train/options/precision_options.hpp"
 #include "apps/train/options/sequence_options.hpp"
@@ -68,7 +69,8 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   const CLI::Option* const min_lr =
       app.add_option("--min-lr", line.min_lr, "Last learning rate of the cosine; a tenth of --lr when left out");
   app.add_option("--lr-warmup-iters", line.warmup, "Steps in which the learning rate rises")->capture_default_str();
-  app.add_option("--weight-decay", trainer.adamw.weight_decay, "Weight decay of AdamW, for matrices")->capture_default_str();
+  OptimizerFlags optimizer;
+  add_optimizer_options(app, optimizer);
   app.add_option("--clip-grad", trainer.clip_norm, "Largest gradient norm; 0 for none")->capture_default_str();
   app.add_option("--seed", trainer.seed, "Seed of initialisation, data order and samples")->capture_default_str();
 
@@ -144,6 +146,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   }
   trainer.sharding.overlap = !no_overlap;
   check_precision_options(app, trainer);
+  trainer.optimizer = optimizer_of(app, optimizer);
   check_zero_options(app, trainer.sharding);
   require(app.count("--resume") > 0 || !line.allow_changes, "--allow-changes is for --resume; leave it out.");
   bool takes_sizes = !line.hf.load.empty();
@@ -234,9 +237,8 @@ void CommandLine::check(int ranks, int rank) const {
       check_replicas == 0 || layout.automatic || !mesh_on(ranks).divided(stretto::token_axes).empty(),
       "--check-replicas {} compares copies, and this layout has one of each parameter; start more ranks, or leave it out.",
       check_replicas);
-  require(lr > 0 && min_lr >= 0 && trainer.clip_norm >= 0 && trainer.adamw.weight_decay >= 0,
-          "--lr {} must be above 0; --min-lr {}, --clip-grad {} and --weight-decay {} cannot be negative.", lr, min_lr,
-          trainer.clip_norm, trainer.adamw.weight_decay);
+  require(lr > 0 && min_lr >= 0 && trainer.clip_norm >= 0,
+          "--lr {} must be above 0; --min-lr {} and --clip-grad {} cannot be negative.", lr, min_lr, trainer.clip_norm);
   require(min_lr <= lr, "--min-lr {} is above --lr {}, so that the rate would rise to the end; give at most --lr.", min_lr,
           lr);
   require(warmup <= steps || steps == 0,

@@ -16,9 +16,9 @@ namespace {
 
 // Flags whose change a resumed run accepts only with --allow-changes.
 constexpr const char* model_and_data[] = {"--attention", "--seed", "--train-data"};
-constexpr const char* course[] = {"--train-iters",       "--lr",           "--min-lr",    "--lr-warmup-iters",
-                                  "--global-batch-size", "--weight-decay", "--clip-grad", "--dtype",
-                                  "--grad-dtype",        "--loss-scale",   "--val-data"};
+constexpr const char* course[] = {"--train-iters",  "--lr",       "--min-lr",    "--lr-warmup-iters", "--global-batch-size",
+                                  "--weight-decay", "--momentum", "--clip-grad", "--dtype",           "--grad-dtype",
+                                  "--loss-scale",   "--val-data"};
 
 bool is_in(const auto& flags, const std::string& flag) { return std::ranges::find(flags, flag) != std::end(flags); }
 

@@ -6,13 +6,13 @@
 #include "stretto/layers/optimizer.hpp"
 
 // A checkpoint is a directory DIR/step_00000200. Each rank writes a shard in the safetensors format (Hugging Face),
-// rank_00003.safetensors, with what it owns: parameters by global name, their moments ("m." and "v." before the name), in
-// the optimizer's accumulator type, as a slice's whole tensor or a flat run of it. index.json says which shard holds what. A
-// job of any mesh, ZeRO stage and type can load the checkpoint of any other, and each of its ranks reads only the shards
-// that it needs. On the same mesh with the same options, training goes on bit for bit, on processors with the same vector
-// instructions and libraries of matrix products, if the job chooses methods as the one that saved (choices_of_checkpoint()).
-// In another layout, quantized sums go on with other random numbers, and with the errors that all ranks together have yet to
-// feed back.
+// rank_00003.safetensors, with what it owns: parameters by global name, and the slots of the optimizer ("m.", "v." and the
+// like before the name), as a slice's whole tensor or a flat run of it. index.json names the optimizer, and says which shard
+// holds what. A job of any mesh, ZeRO stage and type can load the checkpoint of any other, and each of its ranks reads only
+// the shards that it needs. On the same mesh with the same options, training goes on bit for bit, on processors with the
+// same vector instructions and libraries of matrix products, if the job chooses methods as the one that saved
+// (choices_of_checkpoint()). In another layout, quantized sums go on with other random numbers, and with the errors that all
+// ranks together have yet to feed back.
 //
 // A checkpoint appears under its name only when it is complete on the disk; DIR/latest names the newest. All ranks must see
 // the same directory.
@@ -23,12 +23,12 @@ class STRETTO_API CheckpointSaver {
  public:
   struct Options {
     // save() copies the state and returns; a thread of low priority writes it while the next steps compute. Costs the memory
-    // of one copy of what this rank owns, 3 numbers an element, on the host.
+    // of one copy of what this rank owns, values and slots, on the host.
     bool in_background = false;
     int keep = 0;  // newest checkpoints that stay when one is complete; 0: all
   };
   // Collective over the mesh's world. All must outlive the object; the optimizer must be the one of the parameters.
-  CheckpointSaver(const ShardedParameters& parameters, const AdamWOptimizer& optimizer, std::string directory,
+  CheckpointSaver(const ShardedParameters& parameters, const Optimizer& optimizer, std::string directory,
                   const Options& options);
   // Waits for the checkpoint that is being written, and logs its error if no wait() has reported it.
   ~CheckpointSaver();
@@ -37,7 +37,7 @@ class STRETTO_API CheckpointSaver {
 
   // Collective, between two steps, on the thread that computes. Waits for the previous checkpoint, as wait(). An earlier
   // checkpoint of the same step is replaced at once. `notes` are UTF-8 texts by name, the same on every rank;
-  // load_checkpoint() returns them. Cost: each rank writes 3 numbers per element that it owns, all ranks at the same time.
+  // load_checkpoint() returns them. Cost: each rank writes values and slots of what it owns, all ranks at the same time.
   // Four messages of a few bytes go between ranks.
   void save(std::int64_t step, const std::map<std::string, std::string>& notes = {});
   // Returns when the last checkpoint is complete. Collective. If a rank cannot write, for example because the disk is full,
@@ -56,7 +56,7 @@ class STRETTO_API CheckpointSaver {
 };
 
 // Collective: saves one checkpoint, and returns when it is complete. Errors as in CheckpointSaver::wait().
-STRETTO_API void save_checkpoint(const ShardedParameters& parameters, const AdamWOptimizer& optimizer,
+STRETTO_API void save_checkpoint(const ShardedParameters& parameters, const Optimizer& optimizer,
                                  const std::string& directory, std::int64_t step,
                                  const std::map<std::string, std::string>& notes = {});
 
@@ -82,13 +82,13 @@ struct STRETTO_API LoadedCheckpoint {
 // Reads what a checkpoint says of itself, so that a program can build the model that it holds. Throws Error(io) as
 // load_checkpoint().
 STRETTO_API LoadedCheckpoint read_notes(const std::string& checkpoint);
-// Reads what this rank updates into the optimizer's states. with_optimizer: reads the moments and the state of quantized
+// Reads what this rank updates into the optimizer's states. with_optimizer: reads the slots and the state of quantized
 // sums as well, so that training goes on as if it had not stopped. Not collective, so that one rank can report an error;
 // afterwards all ranks must call optimizer.restore(optimizer_steps), which brings the values to every rank. Throws Error(io)
 // for a file that is missing, damaged or of another checkpoint, or that has NaN in it, and Error(invalid_argument) for a
-// parameter of another shape; the states are then unspecified. Each shard that the rank needs a part of is read twice:
-// index.json has its XXH3, which is checked first.
-STRETTO_API LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, AdamWOptimizer& optimizer,
+// parameter of another shape, and with_optimizer for another kind of optimizer; the states are then unspecified. Each shard
+// that the rank needs a part of is read twice: index.json has its XXH3, which is checked first.
+STRETTO_API LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, Optimizer& optimizer,
                                              const std::string& checkpoint, bool with_optimizer);
 
 }  // namespace stretto

@@ -1,4 +1,6 @@
 #pragma once
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "stretto/layers/sharded_parameters.hpp"
@@ -10,27 +12,45 @@ namespace stretto {
 // once.
 STRETTO_API double gradient_norm(const ShardedParameters& parameters);
 
-// AdamW (Loshchilov & Hutter 2017) for the elements that this rank updates (ShardedParameters::ranges). Moments are kept in
-// the accumulator type; so are master weights, if the compute type has 16 bits: 8 or 12 bytes of state per element in f32.
-class STRETTO_API AdamWOptimizer {
+// A number that an optimizer keeps for each element that it updates, beside the element itself.
+struct StateSlot {
+  std::string name;                 // "m": a checkpoint calls the slot of a parameter "m.h.0.mlp.c_fc.weight"
+  std::optional<DType> dtype = {};  // empty: the accumulator type of the compute type
+  double initial = 0;
+};
+
+// A kind of optimizer as data: all that checkpoints, replicas, and plans of memory and time know of it.
+struct STRETTO_API OptimizerKind {
+  std::string name;  // "adamw"
+  std::vector<StateSlot> slots;
+
+  // Bytes of an updated element's slots, and of its master weight where the compute type has 16 bits.
+  std::int64_t state_bytes(DType compute) const;
+};
+STRETTO_API std::string to_string(const OptimizerKind& kind);  // "adamw (m, v)"
+
+// Updates the elements that this rank updates (ShardedParameters::ranges). This class owns their state: the named slots of
+// the kind, and master weights in the accumulator type if the compute type has 16 bits. A class of one's own says its
+// OptimizerKind and updates one range; whatever saves, restores or counts state then works with it.
+class STRETTO_API Optimizer {
  public:
-  struct Options {
-    double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1;
-  };
-  // `parameters` must outlive the optimizer.
-  AdamWOptimizer(ShardedParameters& parameters, const Options& options);
-  explicit AdamWOptimizer(ShardedParameters& parameters) : AdamWOptimizer(parameters, Options()) {}
+  virtual ~Optimizer() = default;
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  const OptimizerKind& kind() const { return kind_; }
 
   // Updates all elements; gradient_scale multiplies every gradient first. The new values travel to other ranks when it has
   // returned.
   void step(double lr, double gradient_scale);
 
-  // The state of each of ShardedParameters::ranges(), in their order, for checkpoints. At ZeroStage::none, that of elements
-  // which another rank owns may be stale.
+  // The state of one range.
   struct State {
-    Tensor master;  // the values themselves if the compute type is the accumulator type
-    Tensor m, v;
+    Tensor master;              // the values themselves if the compute type is the accumulator type
+    std::vector<Tensor> slots;  // in the order of OptimizerKind::slots
   };
+  // The state of each of ShardedParameters::ranges(), in their order. At ZeroStage::none, that of elements which another
+  // rank owns may be stale.
   const std::vector<State>& states() const { return states_; }
   std::int64_t steps() const { return steps_; }
   // Call it after the caller has written the states: rounds the master weights into the values. Collective.
@@ -38,11 +58,22 @@ class STRETTO_API AdamWOptimizer {
   // Call it after the caller has written the values: copies them into the master weights.
   void adopt_values();
 
- private:
-  void update(std::size_t unit, double lr, double gradient_scale);
+ protected:
+  // `parameters` must outlive the optimizer. Throws Error(invalid_argument) for two slots of one name.
+  Optimizer(ShardedParameters& parameters, OptimizerKind kind);
 
+  struct Step {
+    double lr = 0, gradient_scale = 1;
+    std::int64_t number = 1;  // counted from 1
+  };
+  // Updates the master weights and slots of one range from range.gradient, and sets range.value to the master weights,
+  // rounded. It is called once a step for each range that must be updated, in the order in which forward needs their units.
+  virtual void update(const ShardedParameters::Range& range, const Parameter& parameter, const State& state,
+                      const Step& step) = 0;
+
+ private:
   ShardedParameters& parameters_;
-  Options options_;
+  OptimizerKind kind_;
   std::vector<State> states_;
   std::int64_t steps_ = 0;
 };

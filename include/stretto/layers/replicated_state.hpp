@@ -12,7 +12,8 @@ namespace stretto {
 // instead of its newest checkpoint (Gemini; Wang et al. 2023). Ranks form pairs of ranks half a job apart, which are on two
 // nodes if there are several of one size; of an odd number of ranks, three form a group. A rank keeps its own shard of a
 // checkpoint (checkpoint.hpp) and those of its partners: of the last state, and of the one before, since a rank may be lost
-// while the last is under way. Memory: 4 shards (6 in a group of three), of 3 numbers for each element that a rank owns.
+// while the last is under way. Memory: 4 shards (6 in a group of three), of value and slots for each element that a rank
+// owns.
 //
 // While no state is under way, the last one can be restored unless a rank and its partners are all lost. While one is, that
 // one or the one before can be.
@@ -33,7 +34,7 @@ class STRETTO_API ReplicatedState {
   // shard is copied; the partners fetch it beside what follows. The second call of a job is the last that allocates. Cost: a
   // copy of the shard, then one message to each partner and a barrier on a background stream. Where gradients are quantized,
   // also the text of a shard's header and a small all-gather.
-  void keep(const ShardedParameters& parameters, const AdamWOptimizer& optimizer, std::int64_t step,
+  void keep(const ShardedParameters& parameters, const Optimizer& optimizer, std::int64_t step,
             const std::map<std::string, std::string>& notes = {});
   // Returns when all ranks have their shards of the state that was kept last. Throws if a rank is lost.
   void wait();

@@ -30,7 +30,7 @@ struct UnitMembers;
 //     ... forward and backward, with `sharded` as the layers' ParameterUse ...
 //     sharded.end_microbatch();
 //   sharded.finish_sums();             // gradient_norm() may be called
-//   optimizer.step(lr, scale);         // AdamWOptimizer
+//   optimizer.step(lr, scale);         // an Optimizer, such as AdamW
 //
 // While a parameter's values or gradients are not there, Parameter::value or Parameter::gradient is empty. Only the thread
 // that computes may use an object. After an exception it cannot be used again.

@@ -32,14 +32,14 @@ struct ForeignTensor {
 using ForeignTensorOf = std::function<ForeignTensor(const Parameter&)>;
 
 // Collective over the mesh's world, between two steps. Rank 0 writes the file, in F32, from master weights; if it cannot, it
-// throws Error(io), and the others wait until it ends the job. Costs as save_checkpoint(), without the moments.
-STRETTO_API void write_weights(const ShardedParameters& parameters, const AdamWOptimizer& optimizer, const std::string& path,
+// throws Error(io), and the others wait until it ends the job. Costs as save_checkpoint(), without the slots.
+STRETTO_API void write_weights(const ShardedParameters& parameters, const Optimizer& optimizer, const std::string& path,
                                const ForeignTensorOf& foreign, const std::map<std::string, std::string>& metadata);
 
 // Reads what this rank updates into the optimizer's states; each tensor from the first of the files that has it. Not
 // collective; afterwards all ranks must call optimizer.restore(0), which brings the values to every rank. Throws Error(io)
 // for a tensor that is missing, and Error(invalid_argument) for one of another shape; the states are then unspecified.
-STRETTO_API void read_weights(const ShardedParameters& parameters, AdamWOptimizer& optimizer,
+STRETTO_API void read_weights(const ShardedParameters& parameters, Optimizer& optimizer,
                               const std::vector<std::string>& paths, const ForeignTensorOf& foreign);
 
 }  // namespace stretto

@@ -46,7 +46,7 @@ class STRETTO_API Trainer {
   const Decoder& model() const { return *model_; }
   const Parameters& parameters() const { return parameters_; }
   ShardedParameters& sharded() { return *sharded_; }
-  AdamWOptimizer& optimizer() { return *optimizer_; }
+  Optimizer& optimizer() { return *optimizer_; }
   LossScale& loss_scale() { return loss_scale_; }
   Pipeline& pipeline() { return *pipeline_; }
   const Mesh& mesh() const { return mesh_; }
@@ -73,7 +73,7 @@ class STRETTO_API Trainer {
   Parameters parameters_;
   std::unique_ptr<Decoder> model_;
   std::unique_ptr<ShardedParameters> sharded_;
-  std::unique_ptr<AdamWOptimizer> optimizer_;
+  std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<Pipeline> pipeline_;
 };
 

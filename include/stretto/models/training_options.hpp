@@ -5,7 +5,7 @@
 #include "stretto/attention_mask.hpp"
 #include "stretto/layers/attention.hpp"
 #include "stretto/layers/loss_scale.hpp"
-#include "stretto/layers/optimizer.hpp"
+#include "stretto/layers/optimizers.hpp"
 #include "stretto/layers/recompute.hpp"
 #include "stretto/layers/sequence.hpp"
 #include "stretto/layers/sharded_parameters.hpp"
@@ -20,15 +20,15 @@ struct STRETTO_API TrainingOptions {
   ModelShape model;
   MeshShape mesh;
   ShardedParameters::Options sharding;  // types, ZeRO, and how the parameters' traffic overlaps
-  std::int64_t micro_batch = 4;         // sequences that a rank computes at a time
-  std::int64_t global_batch = 8;        // sequences of a step, over all data-parallel ranks and microbatches
+  OptimizerOptions optimizer;
+  std::int64_t micro_batch = 4;   // sequences that a rank computes at a time
+  std::int64_t global_batch = 8;  // sequences of a step, over all data-parallel ranks and microbatches
   RecomputeOptions recompute;
   bool divides_rows = false;                                // sequence parallelism: TensorParallel::divides_rows
   bool keeps_gathered = false;                              // TensorParallel::keeps_gathered
   SequenceLayout sequence_layout = SequenceLayout::zigzag;  // over the ranks of a ring
   kernels::AttentionMask mask;
   StageDivision stages;
-  AdamWOptimizer::Options adamw;
   LossScale::Options loss_scale;  // with f16
   double clip_norm = 1.0;         // 0: no clipping
   std::uint64_t seed = 1;

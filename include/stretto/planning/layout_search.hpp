@@ -23,6 +23,7 @@ struct STRETTO_API LayoutSpace {
   std::int64_t global_batch = 1;
   std::int64_t memory_bytes = 0;        // of a device
   ShardedParameters::Options sharding;  // types, units; its zero is not read
+  OptimizerOptions optimizer;
   kernels::AttentionMask mask;
   std::optional<int> tensor, ulysses, ring, pipeline, data, virtual_stages;
   std::optional<std::int64_t> micro_batch;

@@ -3,7 +3,7 @@
 #include <map>
 #include <string>
 
-#include "stretto/layers/sharded_parameters.hpp"
+#include "stretto/layers/optimizer.hpp"
 #include "stretto/layers/transformer.hpp"
 
 // The memory and the traffic of training by formula, before anything is allocated: from the records of the parameters, for
@@ -16,18 +16,18 @@ struct TrainingMemory {
   std::int64_t total() const { return values + gradients + optimizer + activations + buffers; }
 };
 
-// Values, gradients and the state of AdamW, and as buffers the units that ShardedParameters has on their way: at ZeRO stage
-// 3 gathered values (in a pipeline those of all units), from stage 2 on whole gradients, each of up to prefetch + 1 units.
-// With Psi parameters on N
-// data-parallel ranks, in bf16 with 16-bit gradients, the first three are 16 Psi at stage 0, 4 Psi + 12 Psi/N, 2 Psi + 14
-// Psi/N, and 16 Psi/N. Of the first rank; later ranks have as much, or less by the padding.
+// Values, gradients and the optimizer's state, and as buffers the units that ShardedParameters has on their way: at ZeRO
+// stage 3 gathered values (in a pipeline those of all units), from stage 2 on whole gradients, each of up to prefetch + 1
+// units. With Psi parameters on N data-parallel ranks, in bf16 with 16-bit gradients and with AdamW, the first three are 16
+// Psi at stage 0, 4 Psi + 12 Psi/N, 2 Psi + 14 Psi/N, and 16 Psi/N. Of the first rank; later ranks have as much, or less by
+// the padding.
 STRETTO_API TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
-                                        const ShardedParameters::Options& options);
+                                        const ShardedParameters::Options& options, const OptimizerKind& optimizer);
 
-// Bytes of the copy that CheckpointSaver makes to write it in the background: values and moments of what the first rank
-// owns, without the errors of quantized sums.
+// Bytes of the copy that CheckpointSaver makes to write it in the background: values and slots of what the first rank owns,
+// without the errors of quantized sums.
 STRETTO_API std::int64_t snapshot_memory(const Parameters& parameters, const MeshShape& mesh,
-                                         const ShardedParameters::Options& options);
+                                         const ShardedParameters::Options& options, const OptimizerKind& optimizer);
 
 // Bytes that a rank sends in a step for gradients and values, by group (group_name): (N-1)/N Psi times 2 g (stage 0; g
 // + e for units whose values are gathered instead, Options::measured_steps), g + e (1), m g + e (2), or m g + p m e (3), for

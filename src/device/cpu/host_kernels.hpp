@@ -45,8 +45,9 @@ void cross_entropy_backward(const Tensor& logits, const Tensor& targets, std::in
                             const Tensor& sum_exp, double factor);
 void embedding_forward(const Tensor& tokens, std::int64_t first, const Tensor& table, const Tensor& y);
 void embedding_backward(const Tensor& tokens, std::int64_t first, const Tensor& dy, const Tensor& dtable);
-void adamw(const AdamW& options, const Tensor& gradient, const Tensor& master, const Tensor& m, const Tensor& v,
+void adamw(const AdamWStep& options, const Tensor& gradient, const Tensor& master, const Tensor& m, const Tensor& v,
            const Tensor& parameter);
+void sgd(const SGDStep& options, const Tensor& gradient, const Tensor& master, const Tensor& b, const Tensor& parameter);
 void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b, const Tensor& c,
           bool accumulate);  // no empty matrices
 void attention_forward(const AttentionBlock& block, const TokenHeads& q, const TokenHeads& k, const TokenHeads& v,

@@ -1,5 +1,5 @@
 // One step of the optimizer in one pass, with the host's order of operations and the same fused operations
-// (device/cpu/adamw.cpp).
+// (device/cpu/optimizers/adamw.cpp).
 #include <cmath>
 
 #include "device/cuda/arithmetic.cuh"
@@ -58,7 +58,7 @@ struct Step {
 
 using namespace gpu_code;
 
-void CudaKernels::adamw(const kernels::AdamW& options, const Tensor& gradient, const Tensor& master, const Tensor& m,
+void CudaKernels::adamw(const kernels::AdamWStep& options, const Tensor& gradient, const Tensor& master, const Tensor& m,
                         const Tensor& v, const Tensor& parameter, GpuStream stream) {
   kernels::with_compute_type(parameter.dtype(), [&]<class T>(T) {
     using A = Accumulator<T>;

@@ -46,8 +46,10 @@ class CudaKernels final : public GpuKernels {
                          GpuStream stream) override;
   void embedding_backward(const Tensor& tokens, std::int64_t first, const Tensor& dy, const Tensor& dtable,
                           GpuStream stream) override;
-  void adamw(const kernels::AdamW& options, const Tensor& gradient, const Tensor& master, const Tensor& m, const Tensor& v,
-             const Tensor& parameter, GpuStream stream) override;
+  void adamw(const kernels::AdamWStep& options, const Tensor& gradient, const Tensor& master, const Tensor& m,
+             const Tensor& v, const Tensor& parameter, GpuStream stream) override;
+  void sgd(const kernels::SGDStep& options, const Tensor& gradient, const Tensor& master, const Tensor& b,
+           const Tensor& parameter, GpuStream stream) override;
   void gemm(const Tensor& a, kernels::Transpose transpose_a, const Tensor& b, kernels::Transpose transpose_b,
             const Tensor& c, bool accumulate, GpuStream stream) override;
   void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y, GpuStream stream) override;

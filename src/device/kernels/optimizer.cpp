@@ -5,21 +5,40 @@
 
 namespace stretto::kernels {
 
-void adamw(const AdamW& options, const Tensor& gradient, const Tensor& master, const Tensor& m, const Tensor& v,
-           const Tensor& parameter) {
+namespace {
+
+void check_master(const char* kernel, const Tensor& gradient, const Tensor& master, const Tensor& parameter) {
   const DType wide = accumulator(parameter.dtype());
-  check_gradient("adamw", "gradient", gradient, parameter.dtype(), parameter.size());
-  check_holds("adamw", "master", master, wide, parameter.size());
-  check_holds("adamw", "m", m, wide, parameter.size());
-  check_holds("adamw", "v", v, wide, parameter.size());
-  require(options.step >= 1, "adamw counts steps from 1, but was given step {}.", options.step);
+  check_gradient(kernel, "gradient", gradient, parameter.dtype(), parameter.size());
+  check_holds(kernel, "master", master, wide, parameter.size());
   require(parameter.dtype() != wide || parameter.raw() == master.raw(),
-          "adamw needs parameter and master to be the same tensor, since both are {}.", name(wide));
+          "{} needs parameter and master to be the same tensor, since both are {}.", kernel, name(wide));
+}
+
+}  // namespace
+
+void adamw(const AdamWStep& options, const Tensor& gradient, const Tensor& master, const Tensor& m, const Tensor& v,
+           const Tensor& parameter) {
+  check_master("adamw", gradient, master, parameter);
+  check_holds("adamw", "m", m, master.dtype(), parameter.size());
+  check_holds("adamw", "v", v, master.dtype(), parameter.size());
+  require(options.step >= 1, "adamw counts steps from 1, but was given step {}.", options.step);
   const KernelScope scope("adamw");
   if (scope.skipped()) return;
   if (on_gpu("adamw", gradient, master, m, v, parameter))
     return gpu().kernels().adamw(options, gradient, master, m, v, parameter, gpu_stream());
   cpu::adamw(options, gradient, master, m, v, parameter);
+}
+
+void sgd(const SGDStep& options, const Tensor& gradient, const Tensor& master, const Tensor& b, const Tensor& parameter) {
+  check_master("sgd", gradient, master, parameter);
+  if (options.momentum != 0) check_holds("sgd", "b", b, master.dtype(), parameter.size());
+  require(options.momentum != 0 || !b, "sgd without momentum takes no b; give an empty tensor.");
+  const KernelScope scope("sgd");
+  if (scope.skipped()) return;
+  if (on_gpu("sgd", gradient, master, b ? b : master, parameter))
+    return gpu().kernels().sgd(options, gradient, master, b, parameter, gpu_stream());
+  cpu::sgd(options, gradient, master, b, parameter);
 }
 
 }  // namespace stretto::kernels

@@ -45,6 +45,21 @@ Json json_of(const CheckpointTensors& tensors) {
   return result;
 }
 
+Json json_of(const OptimizerKind& optimizer) {
+  Json slots = Json::array();
+  for (const StateSlot& slot : optimizer.slots) slots.push_back(slot.name);
+  return {{"name", optimizer.name}, {"slots", std::move(slots)}};
+}
+
+// A checkpoint that names no optimizer is of a version that had AdamW alone.
+OptimizerKind optimizer_in(const Json& index) {
+  if (!index.contains("optimizer")) return {.name = "adamw", .slots = {{"m"}, {"v"}}};
+  const Json& json = index.at("optimizer");
+  OptimizerKind optimizer{.name = json.at("name").get<std::string>(), .slots = {}};
+  for (const Json& slot : json.at("slots")) optimizer.slots.push_back({slot.get<std::string>()});
+  return optimizer;
+}
+
 std::optional<std::uint64_t> digest_in(const Json& shard, const fs::path& path) {
   if (!shard.contains("xxh3")) return std::nullopt;
   const std::string text = shard.at("xxh3").get<std::string>();
@@ -118,6 +133,7 @@ std::string text_of(const CheckpointIndex& index) {
   const Json json{{"id", index.id},
                   {"step", index.step},
                   {"optimizer_steps", index.optimizer_steps},
+                  {"optimizer", json_of(index.optimizer)},
                   {"layout", index.layout},
                   {"choices", index.choices},
                   {"notes", index.notes},
@@ -141,6 +157,7 @@ CheckpointIndex read_index(const fs::path& checkpoint) {
     index.id = json.at("id").get<std::string>();
     index.step = whole_number(json.at("step"));
     index.optimizer_steps = whole_number(json.at("optimizer_steps"));
+    index.optimizer = optimizer_in(json);
     index.layout = json.at("layout").get<std::string>();
     index.choices = json.value("choices", "");
     index.notes = json.at("notes").get<std::map<std::string, std::string>>();

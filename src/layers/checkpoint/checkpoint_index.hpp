@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "layers/checkpoint/files/safetensors.hpp"
-#include "stretto/layers/parameter.hpp"
+#include "stretto/layers/optimizer.hpp"
 
 namespace stretto {
 
@@ -30,8 +30,9 @@ using CheckpointTensors = std::map<std::string, CheckpointTensor>;  // by the pa
 struct CheckpointIndex {
   std::string id;  // which all shards repeat
   std::int64_t step = 0, optimizer_steps = 0;
-  std::string layout;   // layout_text() of the job that saved it
-  std::string choices;  // Communicator::choices() of that job; empty before version 0.3
+  OptimizerKind optimizer;  // its name, and the names of its slots
+  std::string layout;       // layout_text() of the job that saved it
+  std::string choices;      // Communicator::choices() of that job; empty before version 0.3
   std::map<std::string, std::string> notes;
   struct Shard {
     std::string file;

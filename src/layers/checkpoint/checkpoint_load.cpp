@@ -6,7 +6,8 @@
 #include "layers/checkpoint/checkpoint_index.hpp"
 #include "layers/checkpoint/piece_copy.hpp"
 #include "layers/checkpoint/quantization_state.hpp"
-#include "layers/checkpoint/whole_state.hpp"
+#include "layers/checkpoint/state_tensors.hpp"
+#include "layers/checkpoint/whole_values.hpp"
 #include "layers/note_number.hpp"
 #include "stretto/layers/checkpoint.hpp"
 
@@ -63,9 +64,12 @@ LoadedCheckpoint read_notes(const std::string& checkpoint) {
   return {.step = index.step, .optimizer_steps = index.optimizer_steps, .notes = index.notes};
 }
 
-LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, AdamWOptimizer& optimizer, const std::string& checkpoint,
+LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, Optimizer& optimizer, const std::string& checkpoint,
                                  bool with_optimizer) {
   const CheckpointIndex index = read_index(checkpoint);
+  require(!with_optimizer || to_string(index.optimizer) == to_string(optimizer.kind()),
+          "{} was saved by {}, but this optimizer is {}; train on with the one that saved it, or load the values alone.",
+          checkpoint, to_string(index.optimizer), to_string(optimizer.kind()));
   CheckpointShards shards(checkpoint, index);
   for (const auto& [name, tensor] : index.tensors) {
     const bool known =
@@ -84,10 +88,10 @@ LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, AdamWOptimizer& 
   for (std::size_t i = 0; i < parameters.ranges().size(); ++i) {
     const ShardedParameters::Range& range = parameters.ranges()[i];
     const Parameter& parameter = *parameters.parameters().all()[range.parameter];
-    for (const auto& [prefix, which] : state_tensors) {
-      if (!with_optimizer && which != state_tensors.front().tensor) break;
-      read_range(range, parameter, prefix + parameter.name, index.tensors.at(parameter.name), shards,
-                 optimizer.states()[i].*which);
+    const Optimizer::State& state = optimizer.states()[i];
+    for (std::size_t number = 0; number < (with_optimizer ? count_of_tensors(state) : 1); ++number) {
+      read_range(range, parameter, tensor_name(optimizer.kind(), number, parameter.name), index.tensors.at(parameter.name),
+                 shards, tensor_of(state, number));
     }
   }
   if (with_optimizer) restore_quantization(parameters, index, shards);

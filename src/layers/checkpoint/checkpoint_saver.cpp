@@ -64,7 +64,7 @@ void remove_empty(const fs::path& directory, const fs::path& outermost) {
 // All ranks take three steps together: rank 0 makes the directory; every rank writes its shard; rank 0 writes the index and
 // gives the checkpoint its name. After each they agree on the first rank that failed, so that all throw or none.
 struct CheckpointSaver::State {
-  State(const ShardedParameters& its_parameters, const AdamWOptimizer& its_optimizer, fs::path its_directory,
+  State(const ShardedParameters& its_parameters, const Optimizer& its_optimizer, fs::path its_directory,
         const Options& its_options)
       : parameters(its_parameters),
         optimizer(its_optimizer),
@@ -160,7 +160,7 @@ struct CheckpointSaver::State {
   }
 
   const ShardedParameters& parameters;
-  const AdamWOptimizer& optimizer;
+  const Optimizer& optimizer;
   const fs::path directory;
   const Options options;
   Communicator ranks;
@@ -175,7 +175,7 @@ struct CheckpointSaver::State {
   Stream stream;  // last, so that its tasks end before what they use
 };
 
-CheckpointSaver::CheckpointSaver(const ShardedParameters& parameters, const AdamWOptimizer& optimizer, std::string directory,
+CheckpointSaver::CheckpointSaver(const ShardedParameters& parameters, const Optimizer& optimizer, std::string directory,
                                  const Options& options) {
   require(options.keep >= 0, "Of the checkpoints in {}, {} cannot be kept; give 1 or more, or 0 for all.", directory,
           options.keep);
@@ -195,6 +195,7 @@ void CheckpointSaver::save(std::int64_t step, const std::map<std::string, std::s
   State& state = *state_;
   state.index = {.step = step,
                  .optimizer_steps = state.optimizer.steps(),
+                 .optimizer = state.optimizer.kind(),
                  .layout = layout_text(state.parameters),
                  .choices = state.parameters.mesh().world().choices(),
                  .notes = notes};
@@ -233,7 +234,7 @@ void CheckpointSaver::check_directory() {
 
 bool CheckpointSaver::is_idle() const { return !state_->is_saving || state_->work.done(); }
 
-void save_checkpoint(const ShardedParameters& parameters, const AdamWOptimizer& optimizer, const std::string& directory,
+void save_checkpoint(const ShardedParameters& parameters, const Optimizer& optimizer, const std::string& directory,
                      std::int64_t step, const std::map<std::string, std::string>& notes) {
   CheckpointSaver(parameters, optimizer, directory, {}).save(step, notes);
 }

@@ -7,35 +7,36 @@
 
 namespace stretto {
 
-std::vector<Tensor> tensors_to_save(const ShardedParameters& parameters, const AdamWOptimizer& optimizer) {
+std::vector<Tensor> tensors_to_save(const ShardedParameters& parameters, const Optimizer& optimizer) {
   std::vector<Tensor> result;
-  for (const NamedStateTensor& each : state_tensors) {
+  for (std::size_t number = 0; number <= optimizer.kind().slots.size(); ++number) {
     for (std::size_t i = 0; i < parameters.ranges().size(); ++i) {
-      if (parameters.ranges()[i].owned) result.push_back(optimizer.states()[i].*each.tensor);
+      const Optimizer::State& state = optimizer.states()[i];
+      if (parameters.ranges()[i].owned && number < count_of_tensors(state)) result.push_back(tensor_of(state, number));
     }
   }
   for (const ErrorFeedback::Entry& entry : parameters.errors().entries()) result.push_back(entry.values);
   return result;
 }
 
-CheckpointSnapshot::CheckpointSnapshot(const ShardedParameters& parameters, const AdamWOptimizer& optimizer, bool copies)
+CheckpointSnapshot::CheckpointSnapshot(const ShardedParameters& parameters, const Optimizer& optimizer, bool copies)
     : parameters_(parameters), optimizer_(optimizer), copies_(copies) {
   add_parts();
 }
 
 void CheckpointSnapshot::add_parts() {
   const MemoryScope buffers(MemoryKind::buffers);
-  for (const auto& [prefix, which] : state_tensors) {
+  for (std::size_t number = 0; number <= optimizer_.kind().slots.size(); ++number) {
     for (std::size_t i = 0; i < parameters_.ranges().size(); ++i) {
       const ShardedParameters::Range& range = parameters_.ranges()[i];
-      if (!range.owned) continue;
+      if (!range.owned || number >= count_of_tensors(optimizer_.states()[i])) continue;
       const Parameter& parameter = *parameters_.parameters().all()[range.parameter];
-      const Tensor& state = optimizer_.states()[i].*which;
+      const Tensor& state = tensor_of(optimizer_.states()[i], number);
       const bool is_slice = range.count == parameter.elements();
-      parts_.push_back(
-          {{prefix + parameter.name, safetensors_type(state.dtype()), is_slice ? parameter.extents : Shape{range.count}},
-           copies_ ? Tensor(state.shape(), state.dtype(), Device::cpu) : Tensor()});
-      if (which != state_tensors.front().tensor) continue;
+      parts_.push_back({{tensor_name(optimizer_.kind(), number, parameter.name), safetensors_type(state.dtype()),
+                         is_slice ? parameter.extents : Shape{range.count}},
+                        copies_ ? Tensor(state.shape(), state.dtype(), Device::cpu) : Tensor()});
+      if (number != 0) continue;
       CheckpointTensor& its = pieces_[parameter.name];
       its.shape = parameter.global_shape;
       its.pieces.push_back({static_cast<std::size_t>(parameters_.mesh().world().rank()), parameter.first, parameter.extents,

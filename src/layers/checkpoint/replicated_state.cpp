@@ -88,7 +88,7 @@ struct ReplicatedState::State {
 
   // Makes room for the files, and writes the header of this rank's, which has the same size in every step unless gradients
   // are quantized.
-  void prepare(Generation& generation, const ShardedParameters& parameters, const AdamWOptimizer& optimizer,
+  void prepare(Generation& generation, const ShardedParameters& parameters, const Optimizer& optimizer,
                const std::vector<Tensor>& values) const {
     CheckpointSnapshot snapshot(parameters, optimizer, false);
     snapshot.take();
@@ -147,7 +147,7 @@ void ReplicatedState::begin(const Communicator& world) {
   world.broadcast(&state.job, &state.job, 1, DType::i64, 0, Stream::inline_(), {.tag = State::tag}).wait();
 }
 
-void ReplicatedState::keep(const ShardedParameters& parameters, const AdamWOptimizer& optimizer, std::int64_t step,
+void ReplicatedState::keep(const ShardedParameters& parameters, const Optimizer& optimizer, std::int64_t step,
                            const std::map<std::string, std::string>& notes) {
   State& state = *state_;
   require(static_cast<bool>(state.all), "A state is kept for no job; call begin() first.");
@@ -161,6 +161,7 @@ void ReplicatedState::keep(const ShardedParameters& parameters, const AdamWOptim
   generation.index = {.id = fmt::format("{:016x}", static_cast<std::uint64_t>(state.job + step)),
                       .step = step,
                       .optimizer_steps = optimizer.steps(),
+                      .optimizer = optimizer.kind(),
                       .layout = state.layout,
                       .choices = state.choices,
                       .notes = notes};

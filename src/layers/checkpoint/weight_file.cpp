@@ -4,13 +4,11 @@
 
 #include "core/fail.hpp"
 #include "layers/checkpoint/files/safetensors.hpp"
-#include "layers/checkpoint/whole_state.hpp"
+#include "layers/checkpoint/whole_values.hpp"
 #include "stretto/kernels.hpp"
 
 namespace stretto {
 namespace {
-
-constexpr StateTensor master = &AdamWOptimizer::State::master;
 
 // Maps element i of a parameter to its index in the file.
 class FilePlace {
@@ -41,10 +39,10 @@ Tensor as_stored(const Parameter& parameter, const ForeignTensor& foreign, const
 
 std::vector<StoredTensor> stored_tensors(const std::string& path) { return SafetensorsReader(path).entries(); }
 
-void write_weights(const ShardedParameters& parameters, const AdamWOptimizer& optimizer, const std::string& path,
+void write_weights(const ShardedParameters& parameters, const Optimizer& optimizer, const std::string& path,
                    const ForeignTensorOf& foreign, const std::map<std::string, std::string>& metadata) {
   parameters.traffic().wait_for_values();
-  const WholeState state(parameters, optimizer);
+  const WholeValues values(parameters, optimizer);
   const auto& all = parameters.parameters().all();
   std::unique_ptr<SafetensorsWriter> file;
   if (parameters.mesh().world().rank() == 0) {
@@ -56,7 +54,7 @@ void write_weights(const ShardedParameters& parameters, const AdamWOptimizer& op
     file = std::make_unique<SafetensorsWriter>(path, entries, metadata);
   }
   for (const auto& parameter : all) {
-    const Tensor whole = state.gather(*parameter, master);
+    const Tensor whole = values.gather(*parameter);
     if (!file) continue;
     const Tensor stored = as_stored(*parameter, foreign(*parameter), whole);
     file->write(stored.raw(), stored.bytes());
@@ -64,7 +62,7 @@ void write_weights(const ShardedParameters& parameters, const AdamWOptimizer& op
   if (file) file->finish();
 }
 
-void read_weights(const ShardedParameters& parameters, AdamWOptimizer& optimizer, const std::vector<std::string>& paths,
+void read_weights(const ShardedParameters& parameters, Optimizer& optimizer, const std::vector<std::string>& paths,
                   const ForeignTensorOf& foreign) {
   std::map<std::string, const SafetensorsReader*> file_of;
   std::vector<std::unique_ptr<SafetensorsReader>> files;
@@ -72,7 +70,7 @@ void read_weights(const ShardedParameters& parameters, AdamWOptimizer& optimizer
     files.push_back(std::make_unique<SafetensorsReader>(path));
     for (const StoredTensor& tensor : files.back()->entries()) file_of.emplace(tensor.name, files.back().get());
   }
-  const WholeState state(parameters, optimizer);
+  const WholeValues values(parameters, optimizer);
   for (const auto& parameter : parameters.parameters().all()) {
     const ForeignTensor tensor = foreign(*parameter);
     const auto found = file_of.find(tensor.name);
@@ -86,8 +84,8 @@ void read_weights(const ShardedParameters& parameters, AdamWOptimizer& optimizer
     require(tensor.transposed ? stored == elements : stored >= elements, "{} of [{}] does not hold {} of [{}].", tensor.name,
             fmt::join(tensor.shape, ", "), parameter->name, fmt::join(parameter->global_shape, ", "));
     const FilePlace place(*parameter, tensor);
-    state.set(
-        *parameter, master, [&](std::int64_t i) { return view.at(place(i)); }, tensor.name, found->second->path());
+    values.set(
+        *parameter, [&](std::int64_t i) { return view.at(place(i)); }, tensor.name, found->second->path());
   }
 }
 

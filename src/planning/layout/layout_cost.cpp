@@ -159,7 +159,7 @@ class LayoutCosts::Parts {
     if (found != state_memory_.end()) return found->second;
     Parameters parameters;
     add_records(parameters, model_, layout.tensor_parallel(), cut(layout, shape, stage));
-    return state_memory_[key] = state_memory(parameters, layout.mesh, layout.sharding);
+    return state_memory_[key] = state_memory(parameters, layout.mesh, layout.sharding, kind_of(layout.optimizer));
   }
 
   // Bytes of activations, and of attention's messages.

@@ -116,6 +116,7 @@ class Enumeration {
     TrainingOptions layout{.model = space_.model,
                            .mesh = mesh,
                            .sharding = space_.sharding,
+                           .optimizer = space_.optimizer,
                            .micro_batch = space_.micro_batch.value_or(1),
                            .global_batch = space_.global_batch,
                            .sequence_layout = space_.sequence_layout,

@@ -69,6 +69,9 @@ std::string train_flags(const TrainingOptions& layout) {
                        training_name(layout.sharding.dtype));
   if (layout.mask.sparse()) flags += " --attention " + to_text(layout.mask);
   flags += state_flags(layout.sharding);
+  if (const auto* const sgd = std::get_if<SGD::Options>(&layout.optimizer)) {
+    flags += fmt::format(" --optimizer sgd --momentum {}", sgd->momentum);
+  }
   return flags + fmt::format(" --num-layers {} --hidden-size {} --num-attention-heads {} --seq-length {} --vocab-size {}",
                              model.layers, model.hidden, model.heads, model.sequence, model.vocabulary);
 }

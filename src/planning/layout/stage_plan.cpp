@@ -17,10 +17,11 @@ StagePlan plan_stage(const TrainingOptions& options, const Schedule& schedule, i
   Parameters parameters;
   add_records(parameters, options.model, options.tensor_parallel(), planned.cut());
   StagePlan plan;
-  plan.memory = state_memory(parameters, mesh, options.sharding);
+  plan.memory = state_memory(parameters, mesh, options.sharding, kind_of(options.optimizer));
   plan.memory.activations = planned.activation_bytes();
   plan.memory.buffers += planned.attention_buffers();
-  if (options.saves_in_background) plan.memory.buffers += snapshot_memory(parameters, mesh, options.sharding);
+  if (options.saves_in_background)
+    plan.memory.buffers += snapshot_memory(parameters, mesh, options.sharding, kind_of(options.optimizer));
   const int passes = options.recompute.level == Recompute::full ? 3 : 2;
   plan.sent = state_traffic(parameters, mesh, options.sharding, options.microbatches(), passes);
   if (mesh[Axis::tensor] > 1) plan.sent[group_name(Axis::tensor)] += planned.tensor_parallel_bytes();

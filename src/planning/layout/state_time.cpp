@@ -8,12 +8,11 @@
 namespace stretto {
 namespace {
 
-// Bytes moved per updated parameter: the norm reads the gradient; AdamW reads the gradient, the moments and the master
-// weight, and writes moments, master weight and value. Nearly all gradients are overwritten by the next step, not zeroed.
-double own_update_bytes(const ShardedParameters::Options& options) {
+// Bytes moved per updated parameter: the norm reads the gradient; the optimizer reads the gradient, its slots and the master
+// weight, and writes slots, master weight and value. Nearly all gradients are overwritten by the next step, not zeroed.
+double own_update_bytes(const ShardedParameters::Options& options, const OptimizerKind& optimizer) {
   const DType accumulator = kernels::accumulator(options.dtype);
-  const auto wide = static_cast<double>(size_of(accumulator));
-  const double states = (options.dtype == accumulator ? 2 : 3) * 2 * wide;
+  const double states = 2 * static_cast<double>(optimizer.state_bytes(options.dtype));
   const double value = static_cast<double>(size_of(options.dtype)) * (options.dtype == accumulator ? 2 : 1);
   return 2 * static_cast<double>(size_of(options.gradients())) + states + value;
 }
@@ -38,7 +37,7 @@ StateTime state_time(const TrainingOptions& layout, const StageParameters& param
   const int ranks = mesh.ranks_over(token_axes);
   const ZeroStage zero = ranks > 1 ? options.zero : ZeroStage::none;
   StateTime time;
-  const double bytes = system.update_bytes > 0 ? system.update_bytes : own_update_bytes(options);
+  const double bytes = system.update_bytes > 0 ? system.update_bytes : own_update_bytes(options, kind_of(layout.optimizer));
   time.update = cluster.pass_seconds(elements * bytes / (zero == ZeroStage::none ? 1 : ranks), 4);
   if (ranks == 1) return time;
 

@@ -17,11 +17,11 @@ std::int64_t padded_share(const UnitMembers& unit, const MeshShape& mesh) {
 
 }  // namespace
 
-TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh, const ShardedParameters::Options& options) {
+TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh, const ShardedParameters::Options& options,
+                            const OptimizerKind& optimizer) {
   const std::int64_t e = bytes_of(options.dtype);
   const std::int64_t g = bytes_of(options.gradients());
-  const DType accumulator = kernels::accumulator(options.dtype);
-  const std::int64_t states = (options.dtype == accumulator ? 2 : 3) * bytes_of(accumulator);  // moments, master weights
+  const std::int64_t states = optimizer.state_bytes(options.dtype);
   TrainingMemory memory;
   std::int64_t largest_values = 0;
   std::int64_t largest_gradients = 0, largest_sum = 0;
@@ -52,13 +52,14 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
   return memory;
 }
 
-std::int64_t snapshot_memory(const Parameters& parameters, const MeshShape& mesh,
-                             const ShardedParameters::Options& options) {
+std::int64_t snapshot_memory(const Parameters& parameters, const MeshShape& mesh, const ShardedParameters::Options& options,
+                             const OptimizerKind& optimizer) {
   std::int64_t elements = 0;
   for (const UnitMembers& unit : cut_units(parameters, mesh, options)) {
     elements += std::min(padded_share(unit, mesh), unit.elements);
   }
-  return 3 * bytes_of(kernels::accumulator(options.dtype)) * elements;
+  const DType wide = kernels::accumulator(options.dtype);
+  return (bytes_of(wide) + optimizer.state_bytes(wide)) * elements;
 }
 
 std::map<std::string, std::int64_t> state_traffic(const Parameters& parameters, const MeshShape& mesh,

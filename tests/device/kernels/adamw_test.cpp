@@ -11,7 +11,7 @@ namespace {
 struct Reference {
   std::vector<double> p, m, v;
 
-  void step(const AdamW& options, const Tensor& gradient) {
+  void step(const AdamWStep& options, const Tensor& gradient) {
     const double c1 = 1 - std::pow(options.beta1, static_cast<double>(options.step));
     const double c2 = 1 - std::pow(options.beta2, static_cast<double>(options.step));
     for (std::size_t i = 0; i < p.size(); ++i) {
@@ -33,7 +33,7 @@ TEST(AdamW, EqualsItsFormulaOverSeveralSteps) {
       const Tensor m = Tensor::zeros({size}, wide);
       const Tensor v = Tensor::zeros({size}, wide);
       Reference expected{values(master), values(m), values(v)};
-      AdamW options{.lr = 1e-2, .gradient_scale = 0.7};
+      AdamWStep options{.lr = 1e-2, .gradient_scale = 0.7};
       for (options.step = 1; options.step <= 5; ++options.step) {
         const Tensor gradient = random_tensor({size}, gradient_type, static_cast<unsigned>(10 + options.step));
         adamw(options, gradient, master, m, v, parameter);

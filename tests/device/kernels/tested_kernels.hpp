@@ -146,6 +146,7 @@ inline constexpr OnTestDevice cross_entropy_backward{&kernels::cross_entropy_bac
 inline constexpr OnTestDevice embedding_forward{&kernels::embedding_forward};
 inline constexpr OnTestDevice embedding_backward{&kernels::embedding_backward};
 inline constexpr OnTestDevice adamw{&kernels::adamw};
+inline constexpr OnTestDevice sgd{&kernels::sgd};
 inline constexpr OnTestDevice attention_forward{&kernels::attention_forward};
 inline constexpr OnTestDevice attention_backward{&kernels::attention_backward};
 inline constexpr auto attention_block_forward = [](const AttentionBlock& block, const TokenHeads& q, const TokenHeads& k,

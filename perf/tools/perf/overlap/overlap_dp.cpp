@@ -6,11 +6,11 @@
 
 #include "perf/overlap/dense_layers.hpp"
 #include "perf/overlap/overlap_cases.hpp"
-#include "stretto/layers/optimizer.hpp"
+#include "stretto/layers/adamw.hpp"
 
 namespace perf {
 
-using stretto::AdamWOptimizer;
+using stretto::AdamW;
 using stretto::Communicator;
 using stretto::InUse;
 using stretto::Parameter;
@@ -74,8 +74,7 @@ class DataParallel : public OverlapCase {
     sharded_->initialise(1);
     optimizer_->adopt_values();
     for (const auto& state : optimizer_->states()) {
-      state.m.zero();
-      state.v.zero();
+      for (const Tensor& slot : state.slots) slot.zero();
     }
     optimizer_->restore(0);
   }
@@ -140,7 +139,7 @@ class DataParallel : public OverlapCase {
                                                                               .overlap = sizes_.overlap,
                                                                               .measured_steps = 0});
     sharded_->traffic().set_whole(whole());
-    optimizer_ = std::make_unique<AdamWOptimizer>(*sharded_, AdamWOptimizer::Options{});
+    optimizer_ = std::make_unique<AdamW>(*sharded_, AdamW::Options{});
   }
   // The part of the whole update that a rank does.
   double updated_share() const {
@@ -174,7 +173,7 @@ class DataParallel : public OverlapCase {
   std::vector<Tensor> activations_;
   Tensor dy_, dx_;
   std::unique_ptr<ShardedParameters> sharded_;
-  std::unique_ptr<AdamWOptimizer> optimizer_;
+  std::unique_ptr<AdamW> optimizer_;
 };
 
 }  // namespace

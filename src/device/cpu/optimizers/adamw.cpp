@@ -1,7 +1,7 @@
 #include <cmath>
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "device/cpu/adamw.cpp"
+#define HWY_TARGET_INCLUDE "device/cpu/optimizers/adamw.cpp"
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
 #include "device/cpu/cpu_level.hpp"
@@ -14,7 +14,7 @@ namespace {
 
 // T is the type of parameter. If T is the accumulator type, parameter and master are the same array.
 template <class T, class G, class A = Accumulator<T>>
-void step(const AdamW& options, const G* gradient, A* master, A* m_array, A* v_array, T* parameter, std::int64_t count) {
+void step(const AdamWStep& options, const G* gradient, A* master, A* m_array, A* v_array, T* parameter, std::int64_t count) {
   const AccumulatorTag<T> d;
   const auto constant = [d](double value) HWY_ATTR { return hn::Set(d, static_cast<A>(value)); };
   const auto steps = static_cast<double>(options.step);
@@ -45,7 +45,7 @@ void step(const AdamW& options, const G* gradient, A* master, A* m_array, A* v_a
 
 }  // namespace
 
-void adamw_simd(const AdamW& options, const Tensor& gradient, const Tensor& master, const Tensor& m, const Tensor& v,
+void adamw_simd(const AdamWStep& options, const Tensor& gradient, const Tensor& master, const Tensor& m, const Tensor& v,
                 const Tensor& parameter) {
   with_compute_type(parameter.dtype(), [&]<class T>(T) {
     using A = Accumulator<T>;
@@ -63,7 +63,7 @@ namespace stretto::kernels::cpu {
 
 HWY_EXPORT(adamw_simd);
 
-void adamw(const AdamW& options, const Tensor& gradient, const Tensor& master, const Tensor& m, const Tensor& v,
+void adamw(const AdamWStep& options, const Tensor& gradient, const Tensor& master, const Tensor& m, const Tensor& v,
            const Tensor& parameter) {
   STRETTO_DISPATCH(adamw_simd)(options, gradient, master, m, v, parameter);
 }

@@ -1,0 +1,22 @@
+#pragma once
+#include <CLI/App.hpp>
+#include <string>
+
+#include "stretto/layers/optimizers.hpp"
+
+namespace apps {
+
+// The values of the flags for the optimizer.
+struct OptimizerFlags {
+  std::string name = "adamw";
+  double momentum = stretto::SGD::Options().momentum;
+  double weight_decay = stretto::AdamW::Options().weight_decay;
+};
+
+// Adds the flags. `flags` must outlive the app's parsing.
+void add_optimizer_options(CLI::App& app, OptimizerFlags& flags);
+// Call it after the parsing. Throws Error(invalid_argument) for values that cannot be, and for flags that would have no
+// effect.
+stretto::OptimizerOptions optimizer_of(const CLI::App& app, const OptimizerFlags& flags);
+
+}  // namespace apps

@@ -1,0 +1,16 @@
+#pragma once
+#include <memory>
+#include <variant>
+
+#include "stretto/layers/adamw.hpp"
+#include "stretto/layers/sgd.hpp"
+
+// A choice among the optimizers of this library, for programs whose users choose.
+namespace stretto {
+
+using OptimizerOptions = std::variant<AdamW::Options, SGD::Options>;
+STRETTO_API OptimizerKind kind_of(const OptimizerOptions& options);
+// `parameters` must outlive the optimizer.
+STRETTO_API std::unique_ptr<Optimizer> make_optimizer(ShardedParameters& parameters, const OptimizerOptions& options);
+
+}  // namespace stretto
