@@ -45,6 +45,22 @@ TEST(LayoutCost, CountsTheModelsOperations) {
   EXPECT_TRUE(cost.exposed.empty());
 }
 
+// Of each f32 parameter the update reads the gradient, for the norm once more, reads and writes the value, and 4 bytes of
+// each slot.
+TEST(LayoutCost, UpdatesMoveTheStateOfTheOptimizer) {
+  TrainingCluster cluster = machine_without_memory_time();
+  cluster.memory_bytes_per_second = 1e9;
+  const auto update_with = [&](const OptimizerOptions& optimizer) {
+    TrainingOptions layout = tiny_layout();
+    layout.optimizer = optimizer;
+    return LayoutCosts(layout.model, cluster, 1).cost(layout).update;
+  };
+  const double without_slots = update_with(SGD::Options{.momentum = 0});
+  EXPECT_GT(without_slots, 0);
+  EXPECT_NEAR(update_with(SGD::Options{}) / without_slots, 24.0 / 16, 1e-9);
+  EXPECT_NEAR(update_with(AdamW::Options{}) / without_slots, 32.0 / 16, 1e-9);
+}
+
 // Of 4 x 8 f32, 128 bytes: two in each pass of a block, one for the embeddings and one for the logits' input. Two ranks send
 // them in 128 ns.
 TEST(LayoutCost, ExchangesOfTensorParallelismByHand) {
