@@ -182,9 +182,12 @@ class WrongGroups final : public AttentionCore {
 
 TEST(GroupedHeads, EqualOneRankUnlessQueriesMeetOtherKeys) {
   for (const Layout layout : {Layout{.tensor = 2}, {.ring = 2}, {.ulysses = 2}, {.pipeline = 2}}) {
-    MatrixCell cell{.layout = layout, .own_rows = layout.tensor > 1, .recompute = {.level = Recompute::full}, .kv_heads = 2};
+    MatrixCell cell{.layout = layout,
+                    .own_rows = layout.tensor > 1,
+                    .recompute = {.level = Recompute::full},
+                    .kv_heads = 2 * layout.tensor};
     if (layout.pipeline > 1) cell.schedule = ScheduleKind::zb_h1;
-    gpt::TrainerOptions options = options_of(cell);
+    TrainingOptions options = options_of(cell);
     options.clip_norm = 0;
     const auto gradients_differ = [&](const Fault& fault) {
       std::atomic<int> differ = 0;
@@ -203,12 +206,12 @@ TEST(GroupedHeads, EqualOneRankUnlessQueriesMeetOtherKeys) {
 }
 
 TEST(GroupedHeads, ThatDoNotDivideAreRefused) {
-  gpt::TrainerOptions options = options_of({.layout = {.tensor = 2}});
+  TrainingOptions options = options_of({.layout = {.tensor = 2}});
   options.model.kv_heads = 1;
-  EXPECT_EQ(sentence_of([&] { options.check(Layout{.tensor = 2}.mesh()); }),
+  EXPECT_EQ(sentence_of([&] { options.on(Layout{.tensor = 2}.mesh()).check(); }),
             "1 heads of keys and values do not divide over 2 tensor-parallel x 1 ulysses ranks; choose a multiple of 2.");
   options.model.kv_heads = 3;
-  EXPECT_EQ(sentence_of([&] { options.check(Layout{}.mesh()); }),
+  EXPECT_EQ(sentence_of([&] { options.on(Layout{}.mesh()).check(); }),
             "8 attention heads do not divide over 3 heads of keys and values; choose a divisor of the heads.");
 }
 

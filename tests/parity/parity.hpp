@@ -169,6 +169,7 @@ inline const Trace& of_one_rank(const TrainingOptions& options, std::int64_t ste
   using Key = std::vector<std::int64_t>;
   static std::map<std::pair<Key, double>, Trace> known;
   const Key key = {options.model.layers,
+                   options.model.kv_heads,
                    options.model.hidden,
                    options.model.sequence,
                    options.global_batch,
