@@ -18,15 +18,15 @@ TEST(Norm, IsTheKernelOfItsKindWithItsEpsilon) {
   const Tensor x = random_tensor({rows, hidden}, DType::f64, 1), dy = random_tensor({rows, hidden}, DType::f64, 2);
   const auto norm = [&](double epsilon) {
     Parameters parameters;
-    const Norm norm(parameters, "norm", hidden, {.kind = Norm::Kind::layer, .epsilon = epsilon}, {});
+    const Norm its(parameters, "norm", hidden, {.kind = Norm::Kind::layer, .epsilon = epsilon}, {});
     EXPECT_EQ(parameters.all().size(), 2U);
     allocate(parameters, DType::f64);
     initialise(parameters, 1);
     ParameterUse use;
     Norm::Saved saved;
-    const Tensor y = norm.forward(x, saved, use);
+    const Tensor y = its.forward(x, saved, use);
     const Tensor dx = x.clone();
-    norm.backward(dy, saved, dx, use);
+    its.backward(dy, saved, dx, use);
     return std::vector{y, dx, parameters.all()[0]->gradient, parameters.all()[1]->gradient};
   };
   const auto expected = [&](double epsilon) {

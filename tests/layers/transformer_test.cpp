@@ -15,11 +15,11 @@
 namespace stretto {
 namespace {
 
-constexpr std::int64_t sequences = 2, length = 6, rows = sequences * length, width = 12;
+constexpr std::int64_t block_sequences = 2, block_length = 6, block_rows = block_sequences * block_length, block_width = 12;
 
 // Groups of heads that are no divisors of the width, another width of the MLP, no biases.
 TransformerShape unusual() {
-  return {.hidden = width,
+  return {.hidden = block_width,
           .heads = 4,
           .kv_heads = 2,
           .head_size = 5,
@@ -47,9 +47,9 @@ struct Passes {
     ParameterUse use;
     TransformerBlock::Saved saved;
     const auto own = [&](unsigned seed) {
-      return tensor_parallel.own_rows(random_tensor({rows, width}, DType::f64, seed)).clone();
+      return tensor_parallel.own_rows(random_tensor({block_rows, block_width}, DType::f64, seed)).clone();
     };
-    y = block.forward(own(1), {sequences, length}, saved, use);
+    y = block.forward(own(1), {block_sequences, block_length}, saved, use);
     dx = own(2);
     block.backward(dx, saved, use);
     for (const auto& parameter : parameters.all()) {
@@ -71,9 +71,9 @@ Wholes computed(int ranks, const TransformerShape& shape, bool divides_rows = fa
     initialise(parameters, 1);
     const Passes passes(parameters, block, tensor_parallel);
     const std::lock_guard lock(mutex);
-    const Shape first{tensor_parallel.own_rows(rows).first, 0};
-    enter(wholes, "y", {rows, width}, first, passes.y);
-    enter(wholes, "dx", {rows, width}, first, passes.dx);
+    const Shape first{tensor_parallel.own_rows(block_rows).first, 0};
+    enter(wholes, "y", {block_rows, block_width}, first, passes.y);
+    enter(wholes, "dx", {block_rows, block_width}, first, passes.dx);
     for (const auto& each : parameters.all()) {
       enter(wholes, each->name, each->global_shape, each->first, each->gradient);
     }
@@ -98,8 +98,8 @@ double difference(const Wholes& a, const Wholes& b) {
 TEST(TransformerBlock, OfAnyShapeIsTheSameOverRanks) {
   const Wholes expected = computed(1, unusual());
   EXPECT_EQ(expected.size(), 2U + 4U + 4U);  // results, four weights, two norms
-  EXPECT_EQ(expected.at("attn.c_attn.weight").size(), static_cast<std::size_t>(8 * 5 * width));
-  EXPECT_EQ(expected.at("mlp.c_fc.weight").size(), static_cast<std::size_t>(14 * width));
+  EXPECT_EQ(expected.at("attn.c_attn.weight").size(), static_cast<std::size_t>(8 * 5 * block_width));
+  EXPECT_EQ(expected.at("mlp.c_fc.weight").size(), static_cast<std::size_t>(14 * block_width));
   EXPECT_LT(difference(computed(2, unusual()), expected), 1e-12);
   EXPECT_LT(difference(computed(2, unusual(), true), expected), 1e-12);
   TransformerShape other = unusual();
@@ -111,7 +111,7 @@ TEST(TransformerBlock, OfAnyShapeIsTheSameOverRanks) {
 struct HeadRow {
   std::int64_t part, head, row;
   std::int64_t at(std::int64_t heads_a_part, std::int64_t head_size, std::int64_t in) const {
-    return ((part * heads_a_part + head) * head_size + row) * width + in;
+    return ((part * heads_a_part + head) * head_size + row) * block_width + in;
   }
 };
 
@@ -139,7 +139,7 @@ TEST(TransformerBlock, OfGroupedHeadsIsThatOfRepeatedKeysAndValues) {
         for (std::int64_t part = 0; part < 3; ++part) {
           const std::int64_t its_group = (head / group + (part > 0 ? wrong : 0)) % grouped.kv_heads;
           for (std::int64_t row = 0; row < size; ++row) {
-            for (std::int64_t in = 0; in < width; ++in) {
+            for (std::int64_t in = 0; in < block_width; ++in) {
               const HeadRow there{part == 0 ? head % group : group + part - 1, its_group, row};
               f(there.at(grouped.kv_heads, size, in), HeadRow{part, head, row}.at(grouped.heads, size, in));
             }

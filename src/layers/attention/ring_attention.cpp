@@ -70,7 +70,7 @@ Tensor packed_keys_and_values(const QueriesKeysValues& of, std::int64_t columns)
   return block;
 }
 
-QueriesKeysValues from_group(const QueriesKeysValues& of, std::int64_t first, const AttentionCore::Shape& shape) {
+QueriesKeysValues all_from_group(const QueriesKeysValues& of, std::int64_t first, const AttentionCore::Shape& shape) {
   return {stretto::from_group(of.q, first, heads_a_group(shape), shape.head_size),
           stretto::from_group(of.k, first, 1, shape.head_size), stretto::from_group(of.v, first, 1, shape.head_size)};
 }
@@ -139,7 +139,7 @@ void RingAttention::backward(const Tensor& dattended, const Saved& saved, const 
   std::vector<TravellingHeads> parts;
   for (std::int64_t first = 0; first < shape.kv_heads;) {
     const std::int64_t groups = first > 0 || !halves ? shape.kv_heads - first : (shape.kv_heads + 1) / 2;
-    const Tensor block = packed_keys_and_values(from_group(saved.of, first, shape), groups * shape.head_size);
+    const Tensor block = packed_keys_and_values(all_from_group(saved.of, first, shape), groups * shape.head_size);
     parts.push_back({.shape = {shape.batch, shape.rows, groups * each, groups, shape.head_size},
                      .first = first,
                      .log_sum_exp = log_sum_exp_of(saved, first * each, groups * each),
@@ -158,7 +158,7 @@ void RingAttention::backward(const Tensor& dattended, const Saved& saved, const 
     part.adds = true;
   };
   const auto attend_to_own = [&](TravellingHeads& part) {
-    attend(part, ring_.rank(), from_group(saved.of, part.first, shape), part.sums.own()[0]);
+    attend(part, ring_.rank(), all_from_group(saved.of, part.first, shape), part.sums.own()[0]);
   };
   attend_to_own(parts.front());
   for (int hop = 1; hop < ring_.size(); ++hop) {
@@ -177,7 +177,7 @@ void RingAttention::backward(const Tensor& dattended, const Saved& saved, const 
   };
   copy_heads(like(dq, rounded(dq.tensor), width), gradients.q, width);
   for (TravellingHeads& part : parts) {
-    copy_keys_and_values(block_heads(rounded(part.sums.finish()[0])), from_group(gradients, part.first, shape),
+    copy_keys_and_values(block_heads(rounded(part.sums.finish()[0])), all_from_group(gradients, part.first, shape),
                          part.columns());
   }
 }

@@ -130,7 +130,7 @@ double difference_from_one_rank(int ranks, std::int64_t heads, std::int64_t kv_h
     const SequenceDivision held{.ring = ranks, .layout = fault ? SequenceLayout::striped : SequenceLayout::zigzag};
     const auto positions = held.positions(all_tokens, world.rank(), 0);
     const auto rows = static_cast<std::int64_t>(positions.size());
-    const auto own = [&](const Tensor& whole) { return rows_at(whole, positions); };
+    const auto own = [&](const Tensor& all) { return rows_at(all, positions); };
     std::vector<Tensor> first;
     for (const bool overlap : {true, false}) {
       const RingAttention core(world, division, {}, overlap);
