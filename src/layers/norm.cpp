@@ -3,6 +3,16 @@
 #include "stretto/kernels.hpp"
 
 namespace stretto {
+namespace {
+
+// The kernel adds to both gradients of a norm, which have one type; that of a frozen parameter is thrown away.
+Tensor gradient_or_scratch(const Parameter& parameter, const Parameter& other) {
+  if (parameter.trainable) return parameter.gradient;
+  return Tensor::zeros(parameter.extents,
+                       other.trainable ? other.gradient.dtype() : kernels::accumulator(parameter.value.dtype()));
+}
+
+}  // namespace
 
 Norm::Norm(Parameters& parameters, const std::string& name, std::int64_t hidden, const Options& options,
            const TensorParallel& tensor_parallel)
@@ -33,8 +43,8 @@ void Norm::backward(const Tensor& dy, const Saved& saved, const Tensor& dx, Para
   const InUse in_use(use, *used_, Pass::backward);
   switch (options_.kind) {
     case Kind::layer:
-      kernels::layer_norm_backward(saved.x, gamma_->value, saved.mean, saved.rstd, dy, dx, gamma_->gradient,
-                                   beta_->gradient);
+      kernels::layer_norm_backward(saved.x, gamma_->value, saved.mean, saved.rstd, dy, dx,
+                                   gradient_or_scratch(*gamma_, *beta_), gradient_or_scratch(*beta_, *gamma_));
   }
 }
 

@@ -83,7 +83,12 @@ Parameter Parameter::whole(std::string name, Shape global_shape, Axes sum_gradie
           .sum_gradient_over = sum_gradient_over,
           .initial = traits.initial,
           .decays = traits.decays,
+          .trainable = traits.trainable,
           .overwrites_gradient = traits.overwrites_gradient};
+}
+
+bool UsedParameters::any_trainable() const {
+  return std::ranges::any_of(parameters, [](const Parameter* parameter) { return parameter->trainable; });
 }
 
 Parameter& Parameters::add(Parameter parameter) {

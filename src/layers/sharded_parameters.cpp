@@ -63,7 +63,7 @@ ShardedParameters::ShardedParameters(Parameters& parameters, const Mesh& mesh, c
   UnitTraffic::Options how{
       .prefetch = options.prefetch, .overlap = options.overlap, .keep_through_step = mesh.size(Axis::pipeline) > 1};
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    if (members_[unit].at_both_ends()) how.summed_last.push_back(unit);
+    if (members_[unit].trainable && members_[unit].at_both_ends()) how.summed_last.push_back(unit);
   }
   traffic_ = std::make_unique<UnitTraffic>(units, streams ? Stream("parameters", Priority::urgent) : computation(),
                                            streams ? Stream("dp", Priority::background) : computation(), how);
@@ -79,7 +79,7 @@ void ShardedParameters::make_choice() {
   std::vector<PostponementChoice::Unit> units;
   for (std::size_t i = 0; i < units_.size(); ++i) {
     units.push_back(
-        {.ranks = members_[i].at_both_ends() ? 1 : mesh_.over(members_[i].axes).size(),
+        {.ranks = members_[i].at_both_ends() || !members_[i].trainable ? 1 : mesh_.over(members_[i].axes).size(),
          .elements = static_cast<double>(units_[i]->elements()),
          .values_width = static_cast<double>(size_of(options_.dtype)) / static_cast<double>(size_of(options_.gradients()))});
   }
@@ -111,6 +111,7 @@ void ShardedParameters::make_units() {
     const Parameter& first = *parameters_.all()[members.parameters.front()];
     ShardedUnit::Options options{
         .stage = members.stage(options_.zero),
+        .trainable = members.trainable,
         .secondary = over.secondary,
         .weights = members.format(options_.qwz),
         .gradients = members.format(options_.qgz),
@@ -145,7 +146,9 @@ void ShardedParameters::make_ranges() {
       Range range{.unit = u, .parameter = parameter, .first = first, .count = count, .in_share = own};
       range.owned = own && first_of_copies(*parameters_.all()[parameter], mesh_);
       range.value = own ? unit.share().view(in_share, {count}) : unit.values()[member].view(first, {count});
-      range.gradient = own ? unit.gradient_share().view(in_share, {count}) : unit.gradients()[member].view(first, {count});
+      if (members_[u].trainable) {
+        range.gradient = own ? unit.gradient_share().view(in_share, {count}) : unit.gradients()[member].view(first, {count});
+      }
       if (own) in_share += count;
       ranges_of_[u].all.push_back(ranges_.size());
       if (own) ranges_of_[u].in_share.push_back(ranges_.size());
@@ -289,7 +292,7 @@ void ShardedParameters::update(const std::function<void(std::size_t unit)>& upda
   // Units whose values travel come first: they travel while the others are updated.
   for (const bool whole : {false, true}) {
     for (const std::size_t unit : traffic_->forward_order()) {
-      if (traffic_->is_whole(unit) != whole) continue;
+      if (traffic_->is_whole(unit) != whole || !members_[unit].trainable) continue;
       update(unit);
       traffic_->updated(unit);
     }
@@ -302,7 +305,10 @@ void ShardedParameters::update(const std::function<void(std::size_t unit)>& upda
 std::vector<Tensor> ShardedParameters::whole(const std::function<Tensor(const ShardedUnit&)>& own) const {
   traffic_->wait_for_values();  // they travel over the same communicator, in another stream
   std::vector<std::vector<Tensor>> by_unit;
-  for (const auto& unit : units_) by_unit.push_back(unit->views_of(unit->whole(own(*unit))));
+  for (const auto& unit : units_) {
+    const Tensor its = own(*unit);
+    by_unit.push_back(its ? unit->views_of(unit->whole(its)) : std::vector<Tensor>(unit->shapes().size()));
+  }
   std::vector<Tensor> result;
   for (std::size_t i = 0; i < places_.size(); ++i) {
     result.push_back(parameters_.all()[i]->is_here ? by_unit[places_[i].unit][places_[i].member] : Tensor());

@@ -8,6 +8,7 @@ namespace stretto {
 
 // One unit of ShardedParameters.
 struct UnitMembers {
+  bool trainable = true;                // all of them, or none
   Axes axes;                            // over which their gradients are summed; axes of size 1 are left out
   std::vector<std::size_t> parameters;  // in the order of backward, in which they lie in the unit
   std::int64_t elements = 0;

@@ -5,6 +5,7 @@
 namespace stretto {
 
 void WeightGradients::add(const UsedParameters& used, std::function<void()> compute, std::function<void()> prepare) {
+  if (!used.any_trainable()) return;
   entries_.push_back({&used, std::move(compute), std::move(prepare)});
 }
 

@@ -71,6 +71,7 @@ void Decoder::add_positions(const Batch& batch, const Tensor& x, ParameterUse& u
 }
 
 void Decoder::add_positions_gradient(const Batch& batch, const Tensor& dx, ParameterUse& use, WeightGradients* later) const {
+  if (!positions_->trainable) return;
   const auto compute = [positions = positions_, places = tensor_parallel_.own_rows(batch.positions), dx] {
     kernels::embedding_backward(places, 0, dx, positions->gradient);
   };

@@ -79,6 +79,7 @@ ShardedUnit::ShardedUnit(Communicator gathers, Communicator sums, std::vector<Sh
     values_ = views_of(values_flat_);
     share_ = values_flat_.view(first, {share});
   }
+  if (!options_.trainable) return;
   if (options_.stage >= ZeroStage::gradients) {
     gradient_share_ = zeros(share, gradient_dtype, MemoryKind::gradients);
   } else {
@@ -156,7 +157,7 @@ void ShardedUnit::release() {
 
 void ShardedUnit::zero_gradients() {
   has_sum_ = false;
-  if (options_.stage < ZeroStage::gradients) begin_gradients();
+  if (options_.trainable && options_.stage < ZeroStage::gradients) begin_gradients();
 }
 
 void ShardedUnit::begin_gradients() {
@@ -181,6 +182,8 @@ void ShardedUnit::zero_unset() {
 }
 
 const std::vector<Tensor>& ShardedUnit::gradients() {
+  require(options_.trainable, "A unit of {} tensors is not trainable and has no gradients to add to or sum.",
+          shapes_.size());
   if (!gradients_flat_) {
     gradients_flat_ = buffer(gradient_share_.size() * sums_.size(), gradient_share_.dtype());
     gradients_ = views_of(gradients_flat_);

@@ -90,7 +90,7 @@ void UnitTraffic::begin_use(std::size_t unit, Pass pass, int microbatch) {
     gather_ahead();
     arrive(state);
   }
-  if (adds_gradients(pass)) {
+  if (adds_gradients(pass) && state.store->trainable()) {
     if (!state.store->has_gradients()) limit_sums();
     state.store->gradients();
     state.has_gradients = true;
@@ -209,7 +209,7 @@ void UnitTraffic::learn_sums(ZeroStage from) {
 void UnitTraffic::sum_unordered(bool between_microbatches) {
   for (std::size_t i = 0; i < units_.size(); ++i) {
     const State& state = units_[i];
-    if (state.store->ordered() || state.summed_last || learning_) continue;
+    if (state.store->ordered() || !state.store->trainable() || state.summed_last || learning_) continue;
     const bool each_microbatch = state.store->stage() >= ZeroStage::gradients;
     require(between_microbatches || !each_microbatch || !state.has_gradients,
             "Unit {} has gradients of a microbatch that has not ended; call end_microbatch() behind each.", i);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "layers/checkpoint/files/safetensors.hpp"
 #include "saved_checkpoint.hpp"
 
 namespace stretto {
@@ -66,6 +67,33 @@ TEST_P(Checkpoint, ContinuesWithAnotherOptimizerThanAdamW) {
     for (const auto& [element, value] : values) EXPECT_EQ(value, expected.at(element)) << element;
   }
   EXPECT_NE(load_and_continue(from, directory.path(), false).front(), expected);
+}
+
+// The control: with the parameter trained, its values change.
+TEST_P(Checkpoint, HoldsFrozenParametersWithoutState) {
+  const Layout from{{{Axis::data, 2}}, ZeroStage::values, GetParam(), false, {}, "replicated"};
+  Layout to{{{Axis::tensor, 2}}, ZeroStage::none, GetParam(), false, {}, "replicated"};
+  const TemporaryDirectory directory;
+  std::map<std::string, double> initial;
+  on_ranks_of({}, [&](const Communicator& world) { initial = Training(world, {.dtype = GetParam()}).values(); });
+  train_and_save(from, directory.path());
+  for (const char* const shard : {"rank_00000", "rank_00001"}) {
+    const SafetensorsReader file(directory / "step_00000003/" + shard + ".safetensors");
+    EXPECT_TRUE(file.has("replicated") && file.has("m.divided"));
+    EXPECT_FALSE(file.has("m.replicated"));
+  }
+  const auto expected = load_and_continue(from, directory.path()).front();
+  const auto changed = [&](const std::map<std::string, double>& values, const std::string& name) {
+    return std::ranges::any_of(
+        values, [&](const auto& each) { return each.first.starts_with(name) && each.second != initial.at(each.first); });
+  };
+  for (const auto& values : load_and_continue(to, directory.path())) {
+    for (const auto& [element, value] : values) EXPECT_EQ(value, expected.at(element)) << element;
+    EXPECT_FALSE(changed(values, "replicated"));
+    EXPECT_TRUE(changed(values, "divided"));
+  }
+  to.frozen = "divided";
+  EXPECT_TRUE(changed(load_and_continue(to, directory.path(), false).front(), "replicated"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, Checkpoint, testing::Values(DType::f64, DType::f32, DType::bf16),

@@ -3,8 +3,11 @@
 
 #include <gmock/gmock.h>
 
+#include <map>
+
 #include "layers/allocated.hpp"
-#include "stretto/layers/sharded_parameters.hpp"
+#include "saved_training.hpp"
+#include "stretto/planning/training_memory.hpp"
 #include "stretto/stretto.hpp"
 
 namespace stretto {
@@ -170,6 +173,39 @@ TEST(Parameter, IsDividedAlongADimensionOrWhole) {
   EXPECT_EQ(whole.sum_gradient_over, token_axes | Axis::tensor);
   EXPECT_FALSE(whole.decays || whole.overwrites_gradient);
   EXPECT_THROW(Parameter::divided("w", {4}, 1, 2, 0, {}), Error);
+}
+
+// Two ranks, of which each has half of a parameter's values at stage 3. The control: both are trained.
+TEST(ShardedParameters, KeepNoGradientsAndNoStateOfFrozenParameters) {
+  for (const ZeroStage stage : zero_stages) {
+    std::map<std::string, std::int64_t> optimizer_bytes;
+    for (const std::string frozen : {"divided", "replicated", "none"}) {
+      const Layout layout{{{Axis::data, 2}}, stage, DType::bf16, false, {}, frozen};
+      on_ranks_of(layout, [&](const Communicator& world) {
+        Training training(world, layout);
+        ShardedParameters& sharded = training.sharded();
+        const auto bytes = [](MemoryKind kind) { return static_cast<std::int64_t>(memory_use(kind).bytes); };
+        const TrainingMemory plan =
+            state_memory(sharded.parameters(), sharded.mesh().shape(), sharded.options(), training.optimizer().kind());
+        if (world.rank() == 0) {
+          EXPECT_EQ(bytes(MemoryKind::values), plan.values);
+          EXPECT_EQ(bytes(MemoryKind::gradients), plan.gradients);
+          EXPECT_EQ(bytes(MemoryKind::optimizer), plan.optimizer);
+          optimizer_bytes[frozen] = plan.optimizer;
+        }
+        for (std::size_t i = 0; i < sharded.ranges().size(); ++i) {
+          const ShardedParameters::Range& range = sharded.ranges()[i];
+          const bool trains = sharded.parameters().all()[range.parameter]->name != frozen;
+          EXPECT_EQ(bool(range.gradient), trains);
+          EXPECT_EQ(training.optimizer().states()[i].slots.size(), trains ? 2U : 0U);
+        }
+        training.advance(0, 2);
+        EXPECT_EQ(gradient_norm(sharded) > 0, true);
+      });
+    }
+    EXPECT_LT(optimizer_bytes["divided"], optimizer_bytes["replicated"]);
+    EXPECT_LT(optimizer_bytes["replicated"], optimizer_bytes["none"]);
+  }
 }
 
 // A record of which rank r of two tensor-parallel ranks holds half of the rows, with one change.

@@ -20,6 +20,7 @@ struct Layout {
   DType dtype = DType::f64;
   bool quantized = false;  // gradients, with stochastic rounding and error feedback
   OptimizerOptions optimizer = {};
+  std::string frozen = {};  // a parameter that is not trained
 };
 
 // One rank. A step's gradients depend on the element and on the step, not on the layout.
@@ -28,6 +29,7 @@ class Training {
   Training(const Communicator& world, const Layout& layout, std::uint64_t seed = 3, std::int64_t columns = 4)
       : mesh_(world, layout.mesh) {
     add_parameters(parameters_, mesh_, columns);
+    for (const auto& parameter : parameters_.all()) parameter->trainable = parameter->name != layout.frozen;
     ShardedParameters::Options options{.zero = layout.stage, .dtype = layout.dtype, .unit_bytes = 64};
     if (layout.quantized) {
       options.qgz = QuantizedFormat::int4;

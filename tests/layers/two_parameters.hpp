@@ -25,7 +25,7 @@ inline void sum_gradients(ShardedParameters& sharded, Parameters& parameters,
   for (const auto& used : parameters.used()) {
     const InUse in_use(sharded, *used, Pass::backward);
     for (const Parameter* parameter : used->parameters) {
-      if (sharded.mesh().rank(Axis::data) != 0) continue;
+      if (sharded.mesh().rank(Axis::data) != 0 || !parameter->trainable) continue;
       for_each_run(*parameter, 0, parameter->gradient.size(), [&](std::int64_t to, std::int64_t from, std::int64_t count) {
         for (std::int64_t i = 0; i < count; ++i) parameter->gradient.set(to + i, value(parameter->name, from + i));
       });

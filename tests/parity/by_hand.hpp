@@ -139,7 +139,8 @@ inline Trace train_by_hand(const Communicator& world, Layout layout, const Train
     const auto pieces = [&](const std::vector<Tensor>& tensors) {
       Pieces result;
       for (const auto& parameter : parameters.all()) {
-        if (parameter->is_here) result[parameter->name] = piece_of(*parameter, tensors[parameter->index]);
+        if (parameter->is_here && tensors[parameter->index])
+          result[parameter->name] = piece_of(*parameter, tensors[parameter->index]);
       }
       return result;
     };

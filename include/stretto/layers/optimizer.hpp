@@ -46,8 +46,9 @@ class STRETTO_API Optimizer {
 
   // The state of one range.
   struct State {
-    Tensor master;              // the values themselves if the compute type is the accumulator type
-    std::vector<Tensor> slots;  // in the order of OptimizerKind::slots
+    // The values themselves if the compute type is the accumulator type, or if the parameter is not trainable.
+    Tensor master;
+    std::vector<Tensor> slots;  // in the order of OptimizerKind::slots; none if the parameter is not trainable
   };
   // The state of each of ShardedParameters::ranges(), in their order. At ZeroStage::none, that of elements which another
   // rank owns may be stale.

@@ -43,11 +43,15 @@ struct STRETTO_API Parameter {
   bool is_here = true;  // this rank's stage holds it. If not, `extents` and `first` describe an empty slice
   Initial initial = {};
   bool decays = true;  // takes part in weight decay
+  // False: frozen. Set it before ShardedParameters is made. The parameter then has no gradient, which nobody computes, sums
+  // or counts in the norm, and no state of an optimizer; its values are divided, gathered and saved as others are.
+  bool trainable = true;
   // Its layer overwrites the gradient where it would add to zeros, which saves zeroing it. Whoever adds to the gradient of
   // such a parameter, a layer of one's own included, must call take_unset() before.
   bool overwrites_gradient = false;
   Tensor value = {};     // in the compute type
-  Tensor gradient = {};  // in the compute type or its accumulator type; what layers add stays until the next step or sum
+  Tensor gradient = {};  // in the compute type or its accumulator type; none if not trainable; what layers add stays until
+                          // the next step or sum
   // With overwrites_gradient: whether `gradient` holds nothing, not even zeros. A flag of the unit that owns the gradient.
   std::shared_ptr<bool> unset = {};
 
@@ -60,6 +64,7 @@ struct STRETTO_API Parameter {
   struct Traits {
     Initial initial = {};
     bool decays = true;
+    bool trainable = true;
     bool overwrites_gradient = false;
   };
   // The record of a parameter of which each tensor-parallel rank holds a share along one dimension: rank i of n the share
@@ -76,6 +81,8 @@ struct STRETTO_API Parameter {
 struct UsedParameters {
   std::size_t index = 0;  // in Parameters::used()
   std::vector<Parameter*> parameters;
+  // Whether a gradient must be computed for any of them.
+  bool any_trainable() const;
 };
 
 // The parameters of a model on one rank. Layers add their parameters when they are built; then allocate() allocates all

@@ -16,8 +16,8 @@ struct UnitMembers;
 // The memory of a model's parameters and gradients, divided over the ranks that hold copies of them (ZeRO; Rajbhandari et
 // al. 2020), and the traffic of a training step. Parameters lie in units (ShardedUnit) in the reverse order of
 // Parameters::add(): if layers were built in the order of forward, this is the order in which backward finishes gradients. A
-// unit holds parameters of one part of the model whose gradients are summed over the same axes. How units are cut does not
-// depend on the ZeRO stage.
+// unit holds parameters of one part of the model whose gradients are summed over the same axes, all of them trainable or
+// none. How units are cut does not depend on the ZeRO stage.
 //
 // In a pipeline of several stages, a rank has units of its stage's parameters only. At ZeroStage::values, values stay from
 // their first use in a step until the last. A parameter that the first and the last stage share is at most at
@@ -86,7 +86,9 @@ class STRETTO_API ShardedParameters : public ParameterUse {
     // Whether this rank, and no other, counts the elements in the norm and saves them. Over all ranks that is each element
     // of the model once. It does not depend on the ZeRO stage.
     bool owned = false;
-    Tensor value, gradient;  // the elements' memory; gradients are sums from finish_sums() to begin_step()
+    // The elements' memory. Gradients are sums from finish_sums() to begin_step(); empty for a frozen parameter
+    // (Parameter::trainable), which is never updated.
+    Tensor value, gradient;
   };
   const std::vector<Range>& ranges() const { return ranges_; }
   // The indices in ranges() of those that the optimizer must update: of a unit that is updated by share, this rank's share.
@@ -111,7 +113,8 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   void wait_for_values() { traffic_->wait_for_values(); }
 
   // Whole slices on this rank, by parameter, for checks and exports: copies of the values, and of the summed gradients
-  // between finish_sums() and begin_step(). Empty for parameters of other pipeline stages. Collective.
+  // between finish_sums() and begin_step(). Empty for parameters of other pipeline stages, and gradients of frozen ones.
+  // Collective.
   std::vector<Tensor> whole_values() const;
   std::vector<Tensor> whole_gradients() const;
 

@@ -22,7 +22,7 @@ namespace stretto {
 class STRETTO_API WeightGradients {
  public:
   // `compute` adds to the gradients of `used`, and owns the tensors that it needs. `prepare`, which may be empty,
-  // starts communication that `compute` waits for: compute() calls it an entry ahead.
+  // starts communication that `compute` waits for: compute() calls it an entry ahead. Does nothing if none is trainable.
   void add(const UsedParameters& used, std::function<void()> compute, std::function<void()> prepare = {});
   // Computes the entries in the order of add(), each in a use for Pass::backward_weight, and frees the tensors of each as
   // soon as it has been computed. The object is empty then, and can be used again.
@@ -42,7 +42,7 @@ inline Pass backward_pass(const WeightGradients* later) { return later == nullpt
 template <class Compute>
 void add_now_or(WeightGradients* later, const UsedParameters& used, Compute compute) {
   if (later == nullptr) {
-    compute();
+    if (used.any_trainable()) compute();
   } else {
     later->add(used, std::move(compute));
   }

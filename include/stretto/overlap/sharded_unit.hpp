@@ -30,6 +30,7 @@ class STRETTO_API ShardedUnit : public UnitStore {
  public:
   struct Options {
     ZeroStage stage = ZeroStage::optimizer;
+    bool trainable = true;  // false: the unit has no gradients
     // hpZ: after a gather over the whole group, the M ranks of this communicator, such as those of a node, keep a copy of
     // the unit, 1/M each. Until share_changed(), further gathers stay among them and give the same bits. M must divide N.
     // Empty: none. Only with ZeroStage::values, as is `weights`.
@@ -62,6 +63,8 @@ class STRETTO_API ShardedUnit : public UnitStore {
   int rank() const { return sums_.rank(); }  // in the group
   int ranks() const { return sums_.size(); }
   ZeroStage stage() const override { return options_.stage; }  // none in a group of one rank
+  bool trainable() const override { return options_.trainable; }
+  const std::vector<Shape>& shapes() const { return shapes_; }
   // The elements of the tensors that this rank owns. No range is empty.
   std::vector<ElementRange> owned() const;
   // This rank's share of the values, padding included. The owner may write it when no gather is in flight, and must then
@@ -69,6 +72,7 @@ class STRETTO_API ShardedUnit : public UnitStore {
   const Tensor& share() const override { return share_; }
   void share_changed() override;
   // This rank's share of the summed gradients, valid when the Work of the step's last sum() is done; padding as in share().
+  // Empty if the unit is not trainable.
   const Tensor& gradient_share() const override { return gradient_share_; }
 
   // The tensors, as views by shape; empty while values are not there.

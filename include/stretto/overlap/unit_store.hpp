@@ -35,6 +35,9 @@ class STRETTO_API UnitStore {
   virtual ZeroStage stage() const = 0;  // what of the unit leaves between uses: below `gradients` nothing does
   // False: the unit's uses differ from step to step, as an expert's do. Nothing of it is learned or prefetched then.
   virtual bool ordered() const { return true; }
+  // False: the unit has no gradients. Nothing below that concerns gradients is called then, but zero_gradients() and
+  // zero_unset(), which do nothing.
+  virtual bool trainable() const { return true; }
   // Called when a use begins, and before a gather() for it, which may come earlier: a store that keeps several versions of
   // the values has the one of this microbatch ready then.
   virtual void used_for(Pass /*pass*/, int /*microbatch*/) {}

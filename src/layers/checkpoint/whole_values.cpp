@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
+#include <utility>
 
 #include "core/fail.hpp"
 #include "stretto/kernels.hpp"
@@ -50,7 +51,11 @@ Tensor WholeValues::gather(const Parameter& parameter) const {
   for (const std::size_t i : ranges_[parameter.index]) {
     const ShardedParameters::Range& range = parameters_.ranges()[i];
     if (!range.owned) continue;
-    const Tensor own = optimizer_.states()[i].master.on(Device::cpu);
+    Tensor own = optimizer_.states()[i].master.on(Device::cpu);
+    if (own.dtype() != dtype) {  // of a frozen parameter
+      const Tensor narrow = std::exchange(own, Tensor(own.shape(), dtype, Device::cpu));
+      for (std::int64_t k = 0; k < own.size(); ++k) own.set(k, narrow.at(k));
+    }
     for_each_run(parameter, range.first, range.count, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
       sum.view(to, {count}).copy_from(own.view(from, {count}));
     });

@@ -25,7 +25,7 @@ void fill(const Tensor& tensor, double value) {
 double gradient_norm(const ShardedParameters& parameters) {
   std::vector<Tensor> gradients;
   for (const ShardedParameters::Range& range : parameters.ranges()) {
-    if (range.owned) gradients.push_back(range.gradient);
+    if (range.owned && range.gradient) gradients.push_back(range.gradient);
   }
   double squares = 0;
   for (const double each : kernels::sums_of_squares(gradients)) squares += each;
@@ -59,7 +59,7 @@ Optimizer::Optimizer(ShardedParameters& parameters, OptimizerKind kind) : parame
   const DType dtype = parameters.options().dtype;
   const DType wide = kernels::accumulator(dtype);
   std::int64_t elements = 0;
-  for (const ShardedParameters::Range& range : parameters.ranges()) elements += range.count;
+  for (const ShardedParameters::Range& range : parameters.ranges()) elements += range.gradient ? range.count : 0;
   std::vector<Tensor> slots;
   for (const StateSlot& slot : kind_.slots) {
     slots.push_back(Tensor::zeros({elements}, slot.dtype.value_or(wide)));
@@ -68,8 +68,10 @@ Optimizer::Optimizer(ShardedParameters& parameters, OptimizerKind kind) : parame
   const Tensor master = dtype == wide ? Tensor() : Tensor({elements}, wide);
   std::int64_t first = 0;
   for (const ShardedParameters::Range& range : parameters.ranges()) {
+    State& state = states_.emplace_back(State{range.value, {}});
+    if (!range.gradient) continue;
     const auto part = [&](const Tensor& whole) { return whole.view(first, {range.count}); };
-    State& state = states_.emplace_back(State{master ? part(master) : range.value, {}});
+    if (master) state.master = part(master);
     for (const Tensor& slot : slots) state.slots.push_back(part(slot));
     first += range.count;
   }

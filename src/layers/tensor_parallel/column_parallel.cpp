@@ -42,15 +42,13 @@ Tensor ColumnParallelBackward::sum_own(const Tensor& x, const Tensor& dy, Parame
       tensor_parallel.keeps_gathered ? DividedTensor(x, tensor_parallel, false)
                                      : DividedTensor::of_share(x, rows, tensor_parallel, "column-parallel input"));
   const auto add = [input, add = add_gradients] { add(input->whole()); };
-  if (later != nullptr) {
-    later->add(used, add, [input] { input->gather(); });
-  } else {
-    input->gather();
-  }
+  const bool adds_now = later == nullptr && used.any_trainable();
+  if (adds_now) input->gather();
+  if (later != nullptr) later->add(used, add, [input] { input->gather(); });
   Tensor dx({tensor_parallel.own_rows(rows).count, weight->value.columns()}, dy.dtype());
   gemm_reduce_scatter(dy, tensor_parallel.rows_of_ranks(rows), weight->value, Transpose::no, dx, tensor_parallel.group,
                       tensor_parallel.stream,
-                      {.tag = "column-parallel backward", .meanwhile = later == nullptr ? add : std::function<void()>()});
+                      {.tag = "column-parallel backward", .meanwhile = adds_now ? add : std::function<void()>()});
   return dx;
 }
 

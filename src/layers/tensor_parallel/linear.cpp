@@ -10,12 +10,13 @@ namespace {
 using kernels::Transpose;
 
 void add_weight_gradient(const Tensor& x, const Tensor& dy, Parameter* weight) {
+  if (!weight->trainable) return;
   const bool overwrite = weight->take_unset();
   kernels::gemm(dy, Transpose::yes, x, Transpose::no, weight->gradient, !overwrite);
 }
 
-void add_bias_gradient(const Tensor& dy, Parameter* bias) {
-  if (bias != nullptr) kernels::add_column_sums(dy, bias->gradient);
+void add_bias_gradient(const Tensor& dy, const Parameter* bias) {
+  if (bias != nullptr && bias->trainable) kernels::add_column_sums(dy, bias->gradient);
 }
 
 const Tensor& value_of(const Parameter* bias) {

@@ -29,6 +29,7 @@ Tensor VocabularyParallelTable::embed(const Tensor& tokens, ParameterUse& use) c
 
 void VocabularyParallelTable::embed_backward(const Tensor& tokens, const Tensor& dy, ParameterUse& use,
                                              WeightGradients* later) const {
+  if (!table_->trainable) return;  // tokens have no gradient
   const auto all = std::make_shared<DividedTensor>(
       tensor_parallel_.has_own_rows() ? DividedTensor::of_share(dy, tokens.size(), tensor_parallel_, "embedding backward")
                                       : DividedTensor(dy, tensor_parallel_, false));
@@ -36,7 +37,7 @@ void VocabularyParallelTable::embed_backward(const Tensor& tokens, const Tensor&
     if (table->take_unset()) as_kernel("zero", [&] { table->gradient.zero(); });
     kernels::embedding_backward(tokens, table->first[0], all->whole(), table->gradient);
   };
-  if (later != nullptr) {  // there is no other half: tokens have no gradient
+  if (later != nullptr) {  // there is no other half
     later->add(*used_, add_gradient, [all] { all->gather(); });
     return;
   }

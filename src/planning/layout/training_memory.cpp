@@ -33,13 +33,14 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
     const std::int64_t whole = share * ranks;
     memory.values += e * (stage == ZeroStage::values ? share : whole);
     if (stage == ZeroStage::values && options.hpz_size > 1) memory.values += e * whole / options.hpz_size;
-    memory.gradients += g * (stage >= ZeroStage::gradients ? share : whole);
-    memory.optimizer += states * (stage == ZeroStage::none ? unit.elements : std::min(share, unit.elements));
+    if (unit.trainable) memory.gradients += g * (stage >= ZeroStage::gradients ? share : whole);
+    if (unit.trainable)
+      memory.optimizer += states * (stage == ZeroStage::none ? unit.elements : std::min(share, unit.elements));
     if (stage == ZeroStage::values) {
       largest_values = std::max(largest_values, e * whole);
       all_values += e * whole;
     }
-    if (stage >= ZeroStage::gradients) {
+    if (unit.trainable && stage >= ZeroStage::gradients) {
       largest_gradients = std::max(largest_gradients, g * whole);
       largest_sum = std::max(largest_sum, g * share);
     }
@@ -54,12 +55,13 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
 
 std::int64_t snapshot_memory(const Parameters& parameters, const MeshShape& mesh, const ShardedParameters::Options& options,
                              const OptimizerKind& optimizer) {
-  std::int64_t elements = 0;
-  for (const UnitMembers& unit : cut_units(parameters, mesh, options)) {
-    elements += std::min(padded_share(unit, mesh), unit.elements);
-  }
   const DType wide = kernels::accumulator(options.dtype);
-  return (bytes_of(wide) + optimizer.state_bytes(wide)) * elements;
+  std::int64_t bytes = 0;
+  for (const UnitMembers& unit : cut_units(parameters, mesh, options)) {
+    const std::int64_t element = unit.trainable ? bytes_of(wide) + optimizer.state_bytes(wide) : bytes_of(options.dtype);
+    bytes += element * std::min(padded_share(unit, mesh), unit.elements);
+  }
+  return bytes;
 }
 
 std::map<std::string, std::int64_t> state_traffic(const Parameters& parameters, const MeshShape& mesh,
@@ -73,21 +75,24 @@ std::map<std::string, std::int64_t> state_traffic(const Parameters& parameters, 
     const int ranks = mesh.gradient_ranks(unit.axes);
     if (ranks == 1) continue;
     const std::int64_t share = padded_share(unit, mesh);
-    const std::int64_t sum = (ranks - 1) * bytes(unit.format(options.qgz), share, options.gradients());
+    const std::int64_t sum = unit.trainable ? (ranks - 1) * bytes(unit.format(options.qgz), share, options.gradients()) : 0;
     const std::int64_t gather = (ranks - 1) * bytes(unit.format(options.qwz), share, options.dtype);
     const ZeroStage stage = unit.stage(options.zero);
+    if (!unit.trainable && stage != ZeroStage::values) continue;  // frozen values are gathered where they are divided
     const bool in_node = stage == ZeroStage::values && options.hpz_size > 1;
     const std::int64_t gathers = mesh[Axis::pipeline] > 1 ? 1 : passes * microbatches;  // of a step, at ZeroStage::values
+    // A second copy of frozen values never becomes stale.
+    const std::int64_t over_all = !in_node ? gathers : unit.trainable ? 1 : 0;
     std::int64_t& group = sent[group_name(unit.axes)];
     switch (stage) {
       case ZeroStage::none: group += sum + (ranks - 1) * bytes_of(options.gradients()) * share; break;
       case ZeroStage::optimizer: group += sum + gather; break;
       case ZeroStage::gradients: group += microbatches * sum + gather; break;
-      case ZeroStage::values: group += microbatches * sum + (in_node ? 1 : gathers) * gather; break;
+      case ZeroStage::values: group += microbatches * sum + over_all * gather; break;
     }
-    if (in_node && gathers > 1) {
+    if (in_node && gathers > over_all) {
       const std::int64_t part = share * ranks / options.hpz_size;
-      sent["hpz"] += (gathers - 1) * (options.hpz_size - 1) * part * bytes_of(options.dtype);
+      sent["hpz"] += (gathers - over_all) * (options.hpz_size - 1) * part * bytes_of(options.dtype);
     }
   }
   return sent;
