@@ -173,15 +173,6 @@ TEST(Optimizer, RefusesTwoSlotsOfOneName) {
   });
 }
 
-// The bytes of a kind that the tensors of both ranks hold. The first rank, of which formulas speak, has at most an element
-// of each unit more than the second.
-std::int64_t bytes_of_both(const Communicator& world, MemoryKind kind) {
-  world.barrier(Stream::inline_()).wait();
-  const auto bytes = static_cast<std::int64_t>(memory_use(kind).bytes);
-  world.barrier(Stream::inline_()).wait();
-  return bytes;
-}
-
 // The control: no two of these kinds need as much.
 TEST(Optimizer, TakesTheMemoryOfItsFormula) {
   for (const DType dtype : {DType::f32, DType::bf16}) {

@@ -184,15 +184,14 @@ TEST(ShardedParameters, KeepNoGradientsAndNoStateOfFrozenParameters) {
       on_ranks_of(layout, [&](const Communicator& world) {
         Training training(world, layout);
         ShardedParameters& sharded = training.sharded();
-        const auto bytes = [](MemoryKind kind) { return static_cast<std::int64_t>(memory_use(kind).bytes); };
         const TrainingMemory plan =
             state_memory(sharded.parameters(), sharded.mesh().shape(), sharded.options(), training.optimizer().kind());
-        if (world.rank() == 0) {
-          EXPECT_EQ(bytes(MemoryKind::values), plan.values);
-          EXPECT_EQ(bytes(MemoryKind::gradients), plan.gradients);
-          EXPECT_EQ(bytes(MemoryKind::optimizer), plan.optimizer);
-          optimizer_bytes[frozen] = plan.optimizer;
-        }
+        EXPECT_EQ(bytes_of_both(world, MemoryKind::values), 2 * plan.values);
+        EXPECT_EQ(bytes_of_both(world, MemoryKind::gradients), 2 * plan.gradients);
+        const std::int64_t optimizer = bytes_of_both(world, MemoryKind::optimizer);
+        EXPECT_LE(optimizer, 2 * plan.optimizer);
+        EXPECT_GE(optimizer, 2 * plan.optimizer - 12 * static_cast<std::int64_t>(sharded.unit_count()));
+        if (world.rank() == 0) optimizer_bytes[frozen] = plan.optimizer;
         for (std::size_t i = 0; i < sharded.ranges().size(); ++i) {
           const ShardedParameters::Range& range = sharded.ranges()[i];
           const bool trains = sharded.parameters().all()[range.parameter]->name != frozen;
@@ -200,7 +199,7 @@ TEST(ShardedParameters, KeepNoGradientsAndNoStateOfFrozenParameters) {
           EXPECT_EQ(training.optimizer().states()[i].slots.size(), trains ? 2U : 0U);
         }
         training.advance(0, 2);
-        EXPECT_EQ(gradient_norm(sharded) > 0, true);
+        EXPECT_GT(gradient_norm(sharded), 0);
       });
     }
     EXPECT_LT(optimizer_bytes["divided"], optimizer_bytes["replicated"]);

@@ -87,6 +87,15 @@ class Training {
   std::unique_ptr<Optimizer> optimizer_;
 };
 
+// The bytes of a kind that the tensors of both ranks hold. The first rank, of which formulas speak, has at most an element
+// of each unit more than the second.
+inline std::int64_t bytes_of_both(const Communicator& world, MemoryKind kind) {
+  world.barrier(Stream::inline_()).wait();
+  const auto bytes = static_cast<std::int64_t>(memory_use(kind).bytes);
+  world.barrier(Stream::inline_()).wait();
+  return bytes;
+}
+
 inline void on_ranks_of(const Layout& layout, const std::function<void(const Communicator&)>& body) {
   run_threads(static_cast<int>(layout.mesh.ranks()), body);
 }

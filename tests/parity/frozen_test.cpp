@@ -1,7 +1,7 @@
 // Parameters that are not trained: the others train as if the gradients of these were zero, whatever the layout.
 #include <gmock/gmock.h>
 
-#include "parity/by_hand.hpp"
+#include "by_hand.hpp"
 #include "stretto/planning/training_memory.hpp"
 
 namespace parity {

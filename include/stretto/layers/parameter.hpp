@@ -51,7 +51,7 @@ struct STRETTO_API Parameter {
   bool overwrites_gradient = false;
   Tensor value = {};     // in the compute type
   Tensor gradient = {};  // in the compute type or its accumulator type; none if not trainable; what layers add stays until
-                          // the next step or sum
+                         // the next step or sum
   // With overwrites_gradient: whether `gradient` holds nothing, not even zeros. A flag of the unit that owns the gradient.
   std::shared_ptr<bool> unset = {};
 
