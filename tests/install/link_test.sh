@@ -77,7 +77,7 @@ int main() {
     stretto::Parameters parameters;
     const stretto::Axes axes = stretto::token_axes;
     parameters.add({.name = "w", .global_shape = {3}, .first = {0}, .extents = {3}, .replicated_over = axes, .sum_gradient_over = axes});
-    const stretto::ShardedParameters sharded(parameters, {world, {.data = 2}}, {.zero = stretto::ZeroStage::none});
+    const stretto::ShardedParameters sharded(parameters, {world, {{stretto::Axis::data, 2}}}, {.zero = stretto::ZeroStage::none});
     if (world.rank() != 0) return;
     for (const auto& record : world.job().ledger().records()) std::printf("%s\n", record.headline().c_str());
   });
