@@ -49,6 +49,18 @@ TEST(LossScale, IsHopelessAfterManyOverflowsInARow) {
   EXPECT_TRUE(scale.hopeless());
 }
 
+TEST(LossScale, CountsOverflowsOnAfterACheckpoint) {
+  LossScale scale({.initial = 65536});
+  for (int i = 1; i < LossScale::most_overflows; ++i) scale.update(infinity);
+  LossScale restored({.initial = 65536}), fresh({.initial = 65536});
+  restored.restore(scale.notes());
+  EXPECT_FALSE(restored.hopeless());
+  restored.update(infinity);
+  fresh.update(infinity);
+  EXPECT_TRUE(restored.hopeless());
+  EXPECT_FALSE(fresh.hopeless()) << "the control";
+}
+
 TEST(LossScale, GoesOnFromItsState) {
   LossScale scale({.initial = 1024, .window = 4});
   scale.update(infinity);
