@@ -8,7 +8,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   fuzz::Arguments arguments("stretto-train\n" + fuzz::text(data, size));
   fuzz::parse([&] {
     const auto line = apps::parse_command_line(arguments.count(), arguments.values());
-    if (line) line->trainer.check(line->mesh_on(16));
+    if (line) line->trainer.on(line->mesh_on(16)).check();
   });
   return 0;
 }
