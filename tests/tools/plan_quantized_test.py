@@ -11,7 +11,8 @@ class Quantized(PlanTool):
         lines = self.lines("reduce_scatter", "--quantize", "int4", "--algo", "two_level", "--ranks", 4,
                            "--ranks-per-node", 2, "--rank", 1, "--bytes", "4K")
         self.assertIn("reduce_scatter by two_level, rank 1 of 4, 256 elements, 0 of scratch, 2304 packed in int4", lines)
-        self.assertIn("  lane 0 round 2: requantize int4[1536..1792) = 2 vectors, 512 apart, from int4[768..1024)", lines)
+        self.assertIn("  lane 0 round 2: requantize int4[1536..1792) = int4[768..1024) vectors 2 apart 512 errors node_sum 256",
+                      lines)
         block = 256 // 64 * 34  # bytes of records; two of them go inside the node, one between
         self.assertEqual(lines[-3:], [f"sent: {4 * 3 * block} bytes in all, {3 * block} by a rank; 5 rounds",
                                       f"cost: 2 alpha + 2 overhead + {3 * block} bytes beta + 0 bytes gamma",

@@ -9,7 +9,7 @@ class Plans(PlanTool):
     def test_every_rank_with_cost_and_bytes(self):
         lines = self.lines("all_reduce", "--algo", "ring", "--ranks", 3, "--bytes", 24)
         self.assertIn("all_reduce by ring, rank 0 of 3, 6 elements, 0 of scratch", lines)
-        self.assertIn("  lane 0 round 1: recv_reduce output[0..2) = input[0..2) with 2", lines)
+        self.assertIn("  lane 0 round 1: recv_reduce output[0..2) = input[0..2) with 2 finishes", lines)
         self.assertEqual(sum("rank" in line and "elements" in line for line in lines), 3)
         self.assertEqual(lines[-2:], ["sent: 96 bytes in all, 32 by a rank; 4 rounds",
                                       "cost: 4 alpha + 4 overhead + 32 bytes beta + 16 bytes gamma"])
@@ -23,7 +23,7 @@ class Plans(PlanTool):
         lines = self.lines("all_reduce", "--algo", "push", "--ranks", 3, "--bytes", 24, "--rank", 1)
         self.assertEqual(lines[1:-2], ["  lane 0 round 0: signal", "  lane 0 round 1: wait for 2",
                                        "  lane 0 round 1: wait for 0",
-                                       "  lane 0 round 2: read_reduce output[2..4) of everybody = input[2..4) of all",
+                                       "  lane 0 round 2: read_reduce output[2..4) = input[2..4) of everybody finishes",
                                        "  lane 0 round 3: signal", "  lane 0 round 4: wait for 2",
                                        "  lane 0 round 4: wait for 0"])
         self.assertEqual(lines[-2], "sent: 96 bytes in all, 32 by a rank; 5 rounds")

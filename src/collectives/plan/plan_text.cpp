@@ -212,8 +212,8 @@ bool read_field(Plan& plan, const TextLines& lines, const std::vector<std::strin
 
 std::string Plan::to_string() const {
   std::string text = fmt::format("{} by {}, rank {} of {}, {} elements, {} of scratch", stretto::name(request.collective),
-                                 name.empty() ? stretto::to_string(request.method) : name, request.rank, request.size,
-                                 request.count, scratch_count);
+                                 request.method.algorithm == Algorithm::user ? name : stretto::to_string(request.method),
+                                 request.rank, request.size, request.count, scratch_count);
   for (int format = 0; format < quantized_formats; ++format) {
     const std::int64_t count = packed_counts[static_cast<std::size_t>(format)];
     if (count > 0) text += fmt::format(", {} packed in {}", count, stretto::name(static_cast<QuantizedFormat>(format)));
