@@ -7,6 +7,11 @@
 #include "stretto/kernels.hpp"
 
 namespace stretto {
+namespace {
+
+constexpr Initial embedding_initial{0, 0.02};  // of both embeddings
+
+}  // namespace
 
 Batch Batch::of(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets,
                 const std::vector<std::int64_t>& positions) {
@@ -38,7 +43,9 @@ Decoder::Decoder(Parameters& parameters, const ModelShape& shape, const TensorPa
       tensor_parallel_(tensor_parallel),
       table_(parameters.place_next(cut.place_of_table()), "wte", shape.vocabulary, shape.hidden, embedding_initial,
              tensor_parallel),
-      positions_(&stretto::add_positions(parameters.place_next(cut.place(0)), shape, tensor_parallel)),
+      positions_(&parameters.place_next(cut.place(0))
+                      .add(Parameter::whole("wpe.weight", {shape.sequence, shape.hidden}, tensor_parallel.row_axes(),
+                                            {.initial = embedding_initial}))),
       used_positions_(&parameters.used_together({positions_})),
       chunks_(make_chunks(parameters, shape, tensor_parallel, recompute, cut, attention)),
       // The norm belongs to the last part, like the last block.

@@ -4,7 +4,6 @@
 
 #include <map>
 
-#include "stretto/layers/vocabulary.hpp"
 
 namespace stretto {
 
@@ -31,26 +30,6 @@ std::string to_string(const ModelCut& cut) {
                         blocks == std::vector<std::int64_t>{1} ? "layer" : "layers");
   }
   return text;
-}
-
-Parameter& add_positions(Parameters& parameters, const ModelShape& shape, const TensorParallel& tensor_parallel) {
-  return parameters.add(Parameter::whole("wpe.weight", {shape.sequence, shape.hidden}, tensor_parallel.row_axes(),
-                                         {.initial = embedding_initial}));
-}
-
-void add_records(Parameters& parameters, const ModelShape& shape, const TensorParallel& tensor_parallel,
-                 const ModelCut& cut) {
-  const VocabularyParallelTable table(parameters.place_next(cut.place_of_table()), "wte", shape.vocabulary, shape.hidden,
-                                      embedding_initial, tensor_parallel);
-  add_positions(parameters.place_next(cut.place(0)), shape, tensor_parallel);
-  std::int64_t number = 0;
-  for (std::size_t part = 0; part < cut.blocks.size(); ++part) {
-    parameters.place_next(cut.place(part));
-    for (std::int64_t i = 0; i < cut.blocks[part]; ++i) {
-      const TransformerBlock block(parameters, "h." + std::to_string(number++) + ".", shape.block(), tensor_parallel);
-    }
-  }
-  const Norm norm(parameters, "ln_f", shape.hidden, shape.block().norm, tensor_parallel);
 }
 
 }  // namespace stretto

@@ -24,7 +24,7 @@ struct STRETTO_API Batch {
 
 // GPT-2 without dropout: embeddings, blocks, a last norm, logits from the tied embedding. The layers, not this class, decide
 // how the model is divided over tensor-parallel ranks. Parameters have GPT-2's names; those of other stages are records
-// only.
+// only, and so are all of them until ShardedParameters gives them memory: plans read the records of a model without any.
 class STRETTO_API Decoder {
  public:
   Decoder(Parameters& parameters, const ModelShape& shape, const TensorParallel& tensor_parallel,

@@ -40,12 +40,4 @@ struct STRETTO_API ModelCut {
 // "stage 0: 2 + 1 layers, stage 1: 3 layers": of each stage's parts in their order.
 STRETTO_API std::string to_string(const ModelCut& cut);
 
-// Adds the records of a model's parameters, without memory, in the order in which a GPT of this library adds them.
-STRETTO_API void add_records(Parameters& parameters, const ModelShape& shape, const TensorParallel& tensor_parallel,
-                             const ModelCut& cut);
-
-// Adds the record of the position embeddings.
-STRETTO_API Parameter& add_positions(Parameters& parameters, const ModelShape& shape, const TensorParallel& tensor_parallel);
-inline constexpr Initial embedding_initial{0, 0.02};  // of both embeddings
-
 }  // namespace stretto

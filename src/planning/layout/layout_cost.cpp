@@ -8,6 +8,7 @@
 #include "planning/layout/pipeline_time.hpp"
 #include "planning/layout/planned_stage.hpp"
 #include "planning/layout/state_time.hpp"
+#include "stretto/models/decoder.hpp"
 
 namespace stretto {
 namespace {
@@ -158,7 +159,7 @@ class LayoutCosts::Parts {
     const auto found = state_memory_.find(key);
     if (found != state_memory_.end()) return found->second;
     Parameters parameters;
-    add_records(parameters, model_, layout.tensor_parallel(), cut(layout, shape, stage));
+    const Decoder records(parameters, model_, layout.tensor_parallel(), layout.recompute, cut(layout, shape, stage));
     return state_memory_[key] = state_memory(parameters, layout.mesh, layout.sharding, kind_of(layout.optimizer));
   }
 

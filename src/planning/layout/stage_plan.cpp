@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "planning/layout/planned_stage.hpp"
+#include "stretto/models/decoder.hpp"
 
 namespace stretto {
 
@@ -15,7 +16,7 @@ StagePlan plan_stage(const TrainingOptions& options, const Schedule& schedule, i
   const PlannedStage planned(options, schedule, stage);
   const MeshShape& mesh = options.mesh;
   Parameters parameters;
-  add_records(parameters, options.model, options.tensor_parallel(), planned.cut());
+  const Decoder records(parameters, options.model, options.tensor_parallel(), options.recompute, planned.cut());
   StagePlan plan;
   plan.memory = state_memory(parameters, mesh, options.sharding, kind_of(options.optimizer));
   plan.memory.activations = planned.activation_bytes();
