@@ -4,7 +4,6 @@
 
 #include <map>
 
-
 namespace stretto {
 
 // A block has matrices of 12 hidden^2 elements, biases of 9 hidden, and two norms of 2 hidden.

@@ -34,8 +34,7 @@ std::string Record::headline() const {
 
 std::string Record::to_string() const {
   const char* state = failed ? "failed" : times.done > 0 ? "done" : times.started > 0 ? "started" : "enqueued";
-  return fmt::format("{} of {} ranks by {} on stream '{}': {}", headline(), group_size, method_text(), stream,
-                     state);
+  return fmt::format("{} of {} ranks by {} on stream '{}': {}", headline(), group_size, method_text(), stream, state);
 }
 
 Traffic& Traffic::operator+=(const Record& record) {

@@ -9,8 +9,8 @@
 #include <optional>
 #include <string>
 
-#include "report.hpp"
 #include "foreign_mpi.hpp"
+#include "report.hpp"
 #include "requests/communicator_pool.hpp"
 #include "requests/requests.hpp"
 #include "served_pool.hpp"
