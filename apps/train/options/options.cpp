@@ -23,7 +23,7 @@
 
 namespace apps {
 
-using stretto::find_checkpoint;
+using namespace stretto;
 
 std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   CommandLine line;

@@ -6,8 +6,7 @@
 
 namespace apps {
 
-using stretto::DType;
-using stretto::Recompute;
+using namespace stretto;
 
 namespace {
 

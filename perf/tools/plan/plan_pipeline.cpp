@@ -174,7 +174,7 @@ void verify_all_schedules() {
     });
   }
   for (const auto& [name, make] : {std::pair{"pipedream", &pipedream_schedule}, {"2bw", &two_buffered_schedule}}) {
-    prove(name, [&](int stages, int microbatches, int chunks) {
+    prove(name, [make = make](int stages, int microbatches, int chunks) {
       return chunks == 1 && microbatches >= stages ? std::optional(make(stages, microbatches)) : std::nullopt;
     });
   }
