@@ -18,8 +18,8 @@ class Operation;
 
 struct OperationOptions {
   Method method = Algorithm::automatic;
-  // What the operation is for, in the ledger; null: nothing. As of CallSite::file, the characters must stay valid as long as
-  // the job, since the ledger keeps the address: give a string literal. Costs nothing.
+  // The purpose of the operation, for the ledger; null: none. The ledger keeps the address, so the characters must stay
+  // valid as long as the job, like those of CallSite::file: pass a string literal. Costs nothing.
   const char* tag = nullptr;
   // premul_sum only: this rank's contribution is multiplied by `factor`. For an integer element type, `factor` must be
   // an integer that the type can represent.
@@ -274,7 +274,7 @@ class STRETTO_API Communicator {
   // Each member's rank in the job.
   const std::vector<int>& job_ranks() const;
 
-  // What belongs to the job of this rank and not to this group: the ledger, timeouts, shrink(), abort().
+  // The handle of the rank's job, which has the ledger, timeouts, shrink() and abort(), whatever the group.
   Job job() const;
   // Throws if the communicator is unusable: a rank was lost or gave up, or an operation of the communicator failed on
   // this rank. Any thread may call this function. It never blocks and does not communicate.

@@ -11,7 +11,7 @@ namespace stretto {
 class Communicator;
 class RankContext;
 
-// What a rank shares with all its communicators: it belongs to the job, not to one group of ranks. A Job is a handle, and
+// The state that all communicators of a rank share: it belongs to the job, not to one group of ranks. A Job is a handle, and
 // every communicator of a rank gives the same one (Communicator::job()). A rank leaves the job when its last communicator
 // and its last Job are destroyed. Any thread may call the functions at any time, except for shrink().
 class STRETTO_API Job {

@@ -128,8 +128,8 @@ STRETTO_API void activation_forward(Activation activation, const Tensor& x, cons
 // dx: like x; may be dy if the activation has no gate.
 STRETTO_API void activation_backward(Activation activation, const Tensor& x, const Tensor& dy, const Tensor& dx);
 
-// What is computed from the result of a product element by element: in the product's kernel or the pass that adds the bias,
-// if there is such a kernel, and else after it. Empty: nothing.
+// The function that is applied to each element of a product: in the product's kernel or the pass that adds the bias, if
+// there is such a kernel, and else after it. Empty: none.
 struct Epilogue {
   Activation activation = Activation::gelu_tanh;
   Tensor activated = {};  // becomes the activation of the result, which is kept for backward
@@ -221,10 +221,10 @@ STRETTO_API void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, T
 // bias, and may apply the activation before it rounds.
 STRETTO_API void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y,
                         const Epilogue& epilogue = {});
-// What linear() does with a product that y holds already: y[row] += bias in place, unless it is empty, and the epilogue, in
-// one pass over memory where there is a kernel for both.
+// Finishes linear() for a product that y already holds: adds the bias to each row in place, unless it is empty, and applies
+// the epilogue, in one pass over memory where there is a kernel for both.
 STRETTO_API void finish_linear(const Tensor& y, const Tensor& bias, const Epilogue& epilogue = {});
-// What linear_backward() does with a product dx = dy weight that is there already.
+// Finishes linear_backward() for a product dx = dy weight that dx already holds.
 STRETTO_API void finish_linear_backward(const Tensor& dx, const BackwardEpilogue& epilogue);
 // linear() and a residual: y = residual + x weight^T + bias. residual: f [rows, out], not the same memory as y. The host
 // rounds after each of the three terms; a GPU may round once.

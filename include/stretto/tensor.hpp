@@ -48,7 +48,7 @@ class STRETTO_API Tensor {
   // Like the overload above, but begins at first_byte and has another element type. The address must be aligned for that
   // type.
   Tensor view(std::size_t first_byte, Shape shape, DType dtype) const;
-  Tensor reshaped(Shape shape) const { return view(0, std::move(shape)); }
+  Tensor reshaped(Shape shape) const { return view(0, shape); }
   Tensor clone() const;
   // Returns a copy of this tensor on the given device, or this tensor itself if it is already there. A copy to the host
   // blocks until it is complete.

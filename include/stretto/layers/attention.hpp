@@ -26,8 +26,8 @@ struct QueriesKeysValues {
 
 class STRETTO_API AttentionCore {
  public:
-  // Of this rank. Each head of keys and values serves heads / kv_heads heads of queries that follow each other (grouped
-  // heads; Ainslie et al. 2023).
+  // Sizes on this rank. Each head of keys and values serves heads / kv_heads heads of queries that follow each other
+  // (grouped heads; Ainslie et al. 2023).
   struct Shape {
     std::int64_t batch = 0, rows = 0, heads = 0, kv_heads = 0, head_size = 0;
   };

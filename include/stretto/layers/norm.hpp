@@ -15,7 +15,7 @@ class STRETTO_API Norm {
   };
   Norm(Parameters& parameters, const std::string& name, std::int64_t hidden, const Options& options,
        const TensorParallel& tensor_parallel);
-  // What backward needs; the caller keeps it.
+  // The tensors that backward needs; the caller keeps them.
   struct Saved {
     Tensor x, mean, rstd;
   };

@@ -60,7 +60,7 @@ struct STRETTO_API Parameter {
   bool take_unset() { return unset && std::exchange(*unset, false); }
   std::int64_t elements() const;  // of this rank's slice
 
-  // What a layer says of a parameter beside its shape.
+  // The properties that a layer gives a parameter beside its shape.
   struct Traits {
     Initial initial = {};
     bool decays = true;

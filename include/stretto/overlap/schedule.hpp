@@ -30,7 +30,7 @@ struct Action {
   ActionKind kind = ActionKind::forward;
   int microbatch = 0;  // 0 .. all_microbatches() - 1; of an update, its step: 0 .. steps - 1
   int chunk = 0;       // of the stage: 0 .. chunks - 1. For messages too, it is the chunk of the stage that acts
-  // Of a forward or backward: the version of the weights that it reads. 0 are those with which the window of its microbatch
+  // The version of the weights that a forward or backward reads. 0 are those with which the window of its microbatch
   // begins, 1 those that the window's first update makes; -1 are those before the last update of the window before.
   int version = 0;
   auto operator<=>(const Action&) const = default;  // NOLINT(modernize-use-nullptr): none is here

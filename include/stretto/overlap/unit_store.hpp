@@ -14,8 +14,8 @@ enum class ZeroStage : std::uint8_t { none, optimizer, gradients, values };
 inline constexpr std::array<ZeroStage, 4> zero_stages = {ZeroStage::none, ZeroStage::optimizer, ZeroStage::gradients,
                                                          ZeroStage::values};
 
-// What a layer is used for. A layer computes its backward at once, or in two halves: the gradient of its input, and later
-// those of its weights (Qi et al. 2023).
+// The computation that a use of a layer is for. A layer computes its backward at once, or in two halves: the gradient of its
+// input, and later those of its weights (Qi et al. 2023).
 enum class Pass : std::uint8_t { forward, backward, backward_input, backward_weight };
 STRETTO_API const char* name(Pass pass);
 constexpr bool reads_values(Pass pass) { return pass != Pass::backward_weight; }
