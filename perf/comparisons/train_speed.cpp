@@ -49,7 +49,7 @@ std::uint64_t sent_through(const std::string& interface) {
 }
 
 // The best rate of the model's own matrix products on one rank, while all ranks do the same; FLOP/s.
-double peak_matrix_rate(const Communicator& world, const ModelShape& model, std::int64_t rows, DType dtype) {
+double peak_matrix_rate(const Communicator& world, const DecoderShape& model, std::int64_t rows, DType dtype) {
   const int calls = current_device() == Device::cpu ? 1 : 10;  // one after the other, since a GPU idles between marks
   double best = 0;
   for (const auto& [in, out] :
@@ -206,7 +206,7 @@ int measure(int argc, char** argv) {
     if (world.rank() != 0) return;
     const double step_seconds = median(seconds);
     const double tokens_per_second = static_cast<double>(options.global_batch * sequence) / step_seconds;
-    const double flops = options.model.flops_per_token(trainer.parameters().global_elements());
+    const double flops = flops_per_token(options.model);
     nlohmann::ordered_json result{{"tokens_per_s", tokens_per_second},
                                   {"step_ms", step_seconds * 1e3},
                                   {"mean_ms", std::accumulate(seconds.begin(), seconds.end(), 0.0) / steps * 1e3},

@@ -48,4 +48,16 @@ void Norm::backward(const Tensor& dy, const Saved& saved, const Tensor& dx, Para
   }
 }
 
+// Backward reads x and both gradients, and writes that of x.
+LayerCost Norm::cost(const CostedTokens& tokens) const {
+  const std::int64_t own = tensor_parallel_.own_rows(tokens.count).count;
+  const std::int64_t x = tokens.bytes(own * gamma_->elements());
+  LayerCost cost;
+  cost.forward = {.bytes = 2.0 * static_cast<double>(x), .kernels = 1};
+  cost.input = {.bytes = 4.0 * static_cast<double>(x), .kernels = 1};
+  cost.parameters = gamma_->elements() + beta_->elements();
+  cost.kept = x + 2 * own * tokens.statistic();
+  return cost;
+}
+
 }  // namespace stretto

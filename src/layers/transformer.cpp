@@ -1,5 +1,6 @@
 #include "stretto/layers/transformer.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/fail.hpp"
@@ -12,7 +13,7 @@ namespace {
 
 constexpr double deviation = 0.02;  // GPT-2's
 
-Initial into_residual(const TransformerShape& shape) {
+Initial into_residual(const DecoderShape& shape) {
   return {0, deviation / std::sqrt(2.0 * static_cast<double>(shape.layers))};
 }
 
@@ -22,8 +23,8 @@ Tensor again(const Norm& norm, const Norm::Saved& saved, ParameterUse& use) {
   return norm.forward(saved.x, same, use);
 }
 
-const TransformerShape& checked(const TransformerShape& shape, const TensorParallel& tensor_parallel) {
-  shape.check(tensor_parallel.size());
+const DecoderShape& checked(const DecoderShape& shape, const TensorParallel& tensor_parallel) {
+  shape.check_block(tensor_parallel.size());
   return shape;
 }
 
@@ -35,42 +36,27 @@ Tensor kept(const Tensor& dx, const WeightGradients* later) {
   return copy;
 }
 
+// What kept() costs.
+void add_copy(const CostedTokens& tokens, const LayerCost& norm, LayerCost& cost) {
+  if (tokens.splits) cost.input = cost.input + PassCost{.bytes = norm.forward.bytes, .kernels = 1};
+}
+
+// The norm's result is computed again, beside `gradient` bytes of gradients, instead of kept as a linear layer's input.
+void drop_normed(const LayerCost& norm, const LayerCost& linear, std::int64_t gradient, LayerCost& cost) {
+  const auto normed = static_cast<std::int64_t>(norm.forward.bytes) / 2;
+  cost.again = norm.forward;
+  cost.kept -= linear.kept;
+  cost.backward = std::max(cost.backward, gradient + normed + std::max(linear.backward, norm.kept));
+}
+
 }  // namespace
 
-TransformerShape TransformerShape::gpt2(std::int64_t hidden, std::int64_t heads, std::int64_t layers) {
-  require(heads >= 1 && hidden % heads == 0,
-          "A hidden size of {} does not divide into {} attention heads; choose a multiple of the heads.", hidden, heads);
-  return {.hidden = hidden,
-          .heads = heads,
-          .kv_heads = heads,
-          .head_size = hidden / heads,
-          .mlp_width = 4 * hidden,
-          .layers = layers};
-}
-
-void TransformerShape::check(int tensor_ranks, int ulysses_ranks) const {
-  const std::int64_t ranks = std::int64_t{tensor_ranks} * ulysses_ranks;
-  require(
-      hidden >= 1 && head_size >= 1 && mlp_width >= 1 && layers >= 1,
-      "A block of width {} with heads of {} elements and an MLP of width {}, one of {}, computes nothing; give all sizes.",
-      hidden, head_size, mlp_width, layers);
-  require(heads >= 1 && heads % ranks == 0,
-          "{} attention heads do not divide over {} tensor-parallel x {} ulysses ranks; choose a multiple of {}.", heads,
-          tensor_ranks, ulysses_ranks, ranks);
-  require(kv_heads >= 1 && heads % kv_heads == 0,
-          "{} attention heads do not divide over {} heads of keys and values; choose a divisor of the heads.", heads,
-          kv_heads);
-  require(kv_heads % ranks == 0,
-          "{} heads of keys and values do not divide over {} tensor-parallel x {} ulysses ranks; choose a multiple of {}.",
-          kv_heads, tensor_ranks, ulysses_ranks, ranks);
-}
-
 AttentionLayer::AttentionLayer(Parameters& parameters, const std::string& norm_name, const std::string& name,
-                               const TransformerShape& shape, const TensorParallel& tensor_parallel,
+                               const DecoderShape& shape, const TensorParallel& tensor_parallel,
                                std::shared_ptr<const AttentionCore> core)
-    : local_heads_(checked(shape, tensor_parallel).heads / tensor_parallel.size()),
+    : heads_{checked(shape, tensor_parallel).heads, shape.kv_heads, shape.head_size},
+      local_heads_(shape.heads / tensor_parallel.size()),
       local_kv_heads_(shape.kv_heads / tensor_parallel.size()),
-      head_size_(shape.head_size),
       core_(std::move(core)),
       norm_(parameters, norm_name, shape.hidden, shape.norm, tensor_parallel),
       qkv_(parameters, name + ".c_attn", shape.hidden, (shape.heads + 2 * shape.kv_heads) * shape.head_size,
@@ -79,7 +65,7 @@ AttentionLayer::AttentionLayer(Parameters& parameters, const std::string& norm_n
                   tensor_parallel, shape.biases.projection) {}
 
 AttentionCore::Shape AttentionLayer::shape_of(const Tokens& tokens) const {
-  return {tokens.batch, tokens.length, local_heads_, local_kv_heads_, head_size_};
+  return {tokens.batch, tokens.length, local_heads_, local_kv_heads_, heads_.head_size};
 }
 
 Tensor AttentionLayer::forward(const Tensor& x, const Tokens& tokens, Saved& saved, ParameterUse& use) const {
@@ -102,8 +88,24 @@ void AttentionLayer::backward(const Tensor& dx, const Tokens& tokens, const Save
   norm_.backward(qkv_.backward(normed, dqkv, use, later), saved.norm, dx, use);
 }
 
-MlpLayer::MlpLayer(Parameters& parameters, const std::string& norm_name, const std::string& name,
-                   const TransformerShape& shape, const TensorParallel& tensor_parallel)
+// At the peak of backward there are the gradients of queries, keys and values, and beside them that of the result, or what
+// it takes to get theirs before the norm.
+LayerCost AttentionLayer::cost(const CostedTokens& tokens) const {
+  const LayerCost norm = norm_.cost(tokens), qkv = qkv_.cost(tokens), projection = projection_.cost(tokens);
+  LayerCost cost = norm.before(qkv).before(projection);
+  const std::int64_t queries = tokens.bytes(tokens.count * local_heads_ * heads_.head_size);
+  const std::int64_t packed = tokens.bytes(tokens.count * (local_heads_ + 2 * local_kv_heads_) * heads_.head_size);
+  cost.attention = {heads_};
+  cost.kept += packed + tokens.count * tokens.statistic() * local_heads_ + (tokens.exchanges_heads ? queries : 0);
+  cost.backward = packed + std::max(queries + projection.backward, qkv.backward);
+  add_copy(tokens, norm, cost);
+  if (tokens.level == Recompute::full) cost.again = cost.forward;
+  if (tokens.level == Recompute::selective) drop_normed(norm, qkv, packed, cost);
+  return cost;
+}
+
+MlpLayer::MlpLayer(Parameters& parameters, const std::string& norm_name, const std::string& name, const DecoderShape& shape,
+                   const TensorParallel& tensor_parallel)
     : activation_(shape.activation),
       local_width_(share_of(shape.mlp_width, tensor_parallel.size(), tensor_parallel.rank()).count),
       norm_(parameters, norm_name, shape.hidden, shape.norm, tensor_parallel),
@@ -139,11 +141,32 @@ void MlpLayer::backward(const Tensor& dx, const Saved& saved, ParameterUse& use,
   norm_.backward(fc_.backward(normed, dbefore, use, later), saved.norm, dx, use);
 }
 
-TransformerBlock::TransformerBlock(Parameters& parameters, const std::string& prefix, const TransformerShape& shape,
+LayerCost MlpLayer::cost(const CostedTokens& tokens) const {
+  const LayerCost norm = norm_.cost(tokens), fc = fc_.cost(tokens, true), projection = projection_.cost(tokens);
+  LayerCost cost = norm.before(fc).before(projection);
+  const std::int64_t activated = tokens.bytes(tokens.count * local_width_);
+  const std::int64_t before = kernels::products_of(activation_) * activated;
+  const PassCost activation{.bytes = static_cast<double>(before + activated), .kernels = 1};
+  cost.forward = cost.forward + activation;
+  cost.input = cost.input + PassCost{.bytes = static_cast<double>(2 * before + activated), .kernels = 1};
+  cost.kept += before;
+  cost.backward = before + std::max(projection.backward, fc.backward);
+  add_copy(tokens, norm, cost);
+  if (tokens.level == Recompute::full) cost.again = norm.forward + fc.forward + activation;
+  if (tokens.level != Recompute::selective) return cost;
+  drop_normed(norm, fc, before, cost);
+  cost.again = cost.again + activation;
+  cost.kept -= projection.kept;
+  cost.backward = std::max(cost.backward, before + activated + projection.backward);
+  return cost;
+}
+
+TransformerBlock::TransformerBlock(Parameters& parameters, const std::string& prefix, const DecoderShape& shape,
                                    const TensorParallel& tensor_parallel, const RecomputeOptions& recompute,
                                    std::shared_ptr<const AttentionCore> core)
     : tensor_parallel_(tensor_parallel),
       recompute_(recompute),
+      hidden_(shape.hidden),
       attention_(parameters, prefix + "ln_1", prefix + "attn", shape, tensor_parallel, std::move(core)),
       mlp_(parameters, prefix + "ln_2", prefix + "mlp", shape, tensor_parallel) {
   recompute.check(tensor_parallel);
@@ -169,6 +192,24 @@ void TransformerBlock::backward(const Tensor& dx, Saved& saved, ParameterUse& us
   saved.mlp = {};
   attention_.backward(dx, saved.tokens, saved.attention, use, later);
   saved.attention = {};
+}
+
+// With Recompute::full the kept input is one of the tensors that are there again in backward; where it is divided, its share
+// is freed, and the gathered input of the next block takes that place meanwhile.
+LayerCost TransformerBlock::cost(const CostedTokens& tokens) const {
+  LayerCost cost = attention_.cost(tokens).before(mlp_.cost(tokens));
+  if (tokens.level != Recompute::full) return cost;
+  const int ranks = tensor_parallel_.size();
+  const std::int64_t all = tokens.bytes(tokens.count * hidden_);
+  const std::int64_t rows =
+      recompute_.partition ? share_of(tokens.count, ranks, 0).count : tensor_parallel_.own_rows(tokens.count).count;
+  const std::int64_t input = tokens.bytes(rows * hidden_);
+  cost.backward += cost.kept - input + (recompute_.partition ? all - input : 0);
+  cost.kept = input;
+  if (!recompute_.partition) return cost;
+  cost.again.exchanges.push_back(
+      {Collective::all_gather, tokens.count * hidden_, tokens.dtype, Exchange::Hidden::beside, cost.input.products.back()});
+  return cost;
 }
 
 }  // namespace stretto

@@ -36,10 +36,10 @@ Batch Batch::part(std::int64_t first, std::int64_t count) const {
   return {count, length, of(tokens), of(targets), of(positions)};
 }
 
-Decoder::Decoder(Parameters& parameters, const ModelShape& shape, const TensorParallel& tensor_parallel,
+Decoder::Decoder(Parameters& parameters, const DecoderShape& shape, const TensorParallel& tensor_parallel,
                  const RecomputeOptions& recompute, const ModelCut& cut,
                  const std::shared_ptr<const AttentionCore>& attention)
-    : shape_(shape),
+    : shape_(shape.filled()),
       tensor_parallel_(tensor_parallel),
       table_(parameters.place_next(cut.place_of_table()), "wte", shape.vocabulary, shape.hidden, embedding_initial,
              tensor_parallel),
@@ -47,12 +47,12 @@ Decoder::Decoder(Parameters& parameters, const ModelShape& shape, const TensorPa
                       .add(Parameter::whole("wpe.weight", {shape.sequence, shape.hidden}, tensor_parallel.row_axes(),
                                             {.initial = embedding_initial}))),
       used_positions_(&parameters.used_together({positions_})),
-      chunks_(make_chunks(parameters, shape, tensor_parallel, recompute, cut, attention)),
+      chunks_(make_chunks(parameters, shape_, tensor_parallel, recompute, cut, attention)),
       // The norm belongs to the last part, like the last block.
-      norm_(parameters, "ln_f", shape.hidden, shape.block().norm, tensor_parallel),
+      norm_(parameters, "ln_f", shape.hidden, shape.norm, tensor_parallel),
       cross_entropy_(tensor_parallel) {}
 
-std::vector<Decoder::Chunk> Decoder::make_chunks(Parameters& parameters, const ModelShape& shape,
+std::vector<Decoder::Chunk> Decoder::make_chunks(Parameters& parameters, const DecoderShape& shape,
                                                  const TensorParallel& tensor_parallel, const RecomputeOptions& recompute,
                                                  const ModelCut& cut,
                                                  const std::shared_ptr<const AttentionCore>& attention) {
@@ -62,7 +62,7 @@ std::vector<Decoder::Chunk> Decoder::make_chunks(Parameters& parameters, const M
     parameters.place_next(cut.place(part));
     Chunk chunk{.is_first = part == 0, .is_last = part + 1 == cut.blocks.size(), .blocks = {}};
     for (std::int64_t i = 0; i < cut.blocks[part]; ++i) {
-      chunk.blocks.emplace_back(parameters, "h." + std::to_string(number++) + ".", shape.block(), tensor_parallel, recompute,
+      chunk.blocks.emplace_back(parameters, "h." + std::to_string(number++) + ".", shape, tensor_parallel, recompute,
                                 attention);
     }
     if (cut.stages[part] == cut.stage) chunks.push_back(std::move(chunk));
@@ -139,6 +139,21 @@ Tensor Decoder::backward(int chunk, const Batch& batch, Tensor gradient, Saved& 
     table_.embed_backward(batch.tokens, gradient, use, later);
   }
   return gradient;
+}
+
+// Positions' vectors are read, written and added to the tokens'.
+DecoderCost Decoder::cost(const CostedTokens& tokens) const {
+  const auto own = static_cast<double>(tokens.bytes(tensor_parallel_.own_rows(tokens.count).count * shape_.hidden));
+  LayerCost positions;
+  positions.forward = {.bytes = 5 * own, .kernels = 2};
+  positions.input = {.bytes = 2 * own, .kernels = 1};
+  positions.parameters = positions_->elements();
+  const LayerCost logits = table_.logits_cost(tokens);
+  return {.embeddings = table_.embed_cost(tokens).before(positions),
+          .block = chunks_.front().blocks.front().cost(tokens),
+          .head = norm_.cost(tokens).before(logits),
+          .loss = cross_entropy_.cost(tokens, logits.forward.products.front().n),
+          .table = table_.elements()};
 }
 
 }  // namespace stretto

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "core/fail.hpp"
+#include "stretto/models/decoder_cost.hpp"
 #include "stretto/models/stages.hpp"
 
 namespace stretto {
@@ -18,15 +19,13 @@ Schedule StageDivision::schedule(int stages, std::int64_t microbatches) const {
   return schedule;
 }
 
-ModelCut StageDivision::cut(const ModelShape& model, const Schedule& schedule, int stage) const {
+ModelCut StageDivision::cut(const DecoderShape& model, const Schedule& schedule, int stage) const {
   ModelCut cut;
   cut.stage = stage;
   for (int part = 0; part < schedule.parts(); ++part) cut.stages.push_back(schedule.stage_of(part));
   if (blocks.empty()) {
-    // Multiplications per token: 12 hidden^2 + 2 hidden sequence in a block, hidden x vocabulary in the head.
-    const auto hidden = static_cast<double>(model.hidden);
-    const double block = 12 * hidden + 2 * static_cast<double>(model.sequence);
-    cut.blocks = divide_blocks(model.layers, cut.stages, static_cast<double>(model.vocabulary) / block);
+    const DecoderOperations operations = forward_operations(model);
+    cut.blocks = divide_blocks(model.layers, cut.stages, operations.head / operations.block);
     return cut;
   }
   cut.blocks = blocks;

@@ -1,7 +1,10 @@
 #include "stretto/models/training_options.hpp"
 
+#include <algorithm>
+
 #include "core/fail.hpp"
 #include "stretto/device.hpp"
+#include "stretto/models/decoder_cost.hpp"
 
 namespace stretto {
 
@@ -26,9 +29,11 @@ void TrainingOptions::check_sizes() const {
       "least 1.",
       model.layers, model.hidden, model.heads, model.sequence, model.vocabulary);
   // Beyond these no product of sizes fits 64 bits, and their parameters' records alone fill a memory.
-  const auto hidden = static_cast<double>(model.hidden), layers = static_cast<double>(model.layers);
-  const double parameters = static_cast<double>(model.vocabulary) * hidden + static_cast<double>(model.sequence) * hidden +
-                            12 * layers * hidden * hidden;
+  const auto number = [](std::int64_t of) { return static_cast<double>(of); };
+  double parameters =
+      number(model.hidden) * std::max({number(model.vocabulary), number(model.sequence), number(model.mlp_width),
+                                       4 * number(model.hidden), number(model.heads) * number(model.head_size)});
+  if (parameters <= most_parameters) parameters = decoder_cost(model, {}, {}, {}).parameters(model.layers, true, true);
   require(
       model.layers <= most_layers && parameters <= most_parameters,
       "A model of {} layers, hidden size {}, sequence length {} and vocabulary {} has {:.2g} parameters; at most {} layers "
@@ -41,7 +46,7 @@ void TrainingOptions::check_sizes() const {
               global_batch / micro_batch % mesh[Axis::data] == 0,
           "A global batch of {} does not divide into microbatches of {} on {} data-parallel ranks.", global_batch,
           micro_batch, mesh[Axis::data]);
-  model.block().check(mesh[Axis::tensor], mesh[Axis::ulysses]);
+  model.filled().check_block(mesh[Axis::tensor], mesh[Axis::ulysses]);
   division().check(model.sequence);
   sharding.check(mesh);
   loss_scale.check();

@@ -18,13 +18,13 @@ namespace {
 constexpr std::int64_t block_sequences = 2, block_length = 6, block_rows = block_sequences * block_length, block_width = 12;
 
 // Groups of heads that are no divisors of the width, another width of the MLP, no biases.
-TransformerShape unusual() {
-  return {.hidden = block_width,
+DecoderShape unusual() {
+  return {.layers = 1,
+          .hidden = block_width,
           .heads = 4,
           .kv_heads = 2,
           .head_size = 5,
           .mlp_width = 14,
-          .layers = 1,
           .norm = {.epsilon = 1e-3},
           .biases = {.qkv = false, .projection = false, .mlp = false}};
 }
@@ -60,7 +60,7 @@ struct Passes {
   Tensor y, dx;
 };
 
-Wholes computed(int ranks, const TransformerShape& shape, bool divides_rows = false) {
+Wholes computed(int ranks, const DecoderShape& shape, bool divides_rows = false) {
   Wholes wholes;
   std::mutex mutex;
   run_threads(ranks, [&](const Communicator& world) {
@@ -102,7 +102,7 @@ TEST(TransformerBlock, OfAnyShapeIsTheSameOverRanks) {
   EXPECT_EQ(expected.at("mlp.c_fc.weight").size(), static_cast<std::size_t>(14 * block_width));
   EXPECT_LT(difference(computed(2, unusual()), expected), 1e-12);
   EXPECT_LT(difference(computed(2, unusual(), true), expected), 1e-12);
-  TransformerShape other = unusual();
+  DecoderShape other = unusual();
   other.norm.epsilon = 1e-5;
   EXPECT_GT(difference(computed(1, other), expected), 1e-6) << "the control";
 }
@@ -117,8 +117,8 @@ struct HeadRow {
 
 // Groups of heads are what heads of their own are whose keys and values are repeated; the gradients of these add up.
 TEST(TransformerBlock, OfGroupedHeadsIsThatOfRepeatedKeysAndValues) {
-  const TransformerShape grouped = unusual();
-  TransformerShape repeated = grouped;
+  const DecoderShape grouped = unusual();
+  DecoderShape repeated = grouped;
   repeated.kv_heads = grouped.heads;
   const std::int64_t group = grouped.heads / grouped.kv_heads, size = grouped.head_size;
   const auto difference_with = [&](std::int64_t wrong) {
@@ -161,23 +161,23 @@ TEST(TransformerBlock, OfGroupedHeadsIsThatOfRepeatedKeysAndValues) {
   EXPECT_GT(difference_with(1), 1e-3) << "the control";
 }
 
-TEST(TransformerShape, IsRefusedInASentence) {
-  EXPECT_EQ(sentence_of([] { TransformerShape::gpt2(10, 4, 1); }),
+TEST(DecoderShape, IsRefusedInASentence) {
+  EXPECT_EQ(sentence_of([] { std::ignore = DecoderShape{.hidden = 10, .heads = 4}.filled(); }),
             "A hidden size of 10 does not divide into 4 attention heads; choose a multiple of the heads.");
   const auto refusal = [](auto change) {
-    TransformerShape shape = unusual();
+    DecoderShape shape = unusual();
     change(shape);
-    return sentence_of([&] { shape.check(2); });
+    return sentence_of([&] { shape.check_block(2); });
   };
-  EXPECT_EQ(refusal([](TransformerShape&) {}), "");
-  EXPECT_EQ(refusal([](TransformerShape& shape) { shape.heads = 5; }),
+  EXPECT_EQ(refusal([](DecoderShape&) {}), "");
+  EXPECT_EQ(refusal([](DecoderShape& shape) { shape.heads = 5; }),
             "5 attention heads do not divide over 2 tensor-parallel x 1 ulysses ranks; choose a multiple of 2.");
-  EXPECT_EQ(refusal([](TransformerShape& shape) { shape.kv_heads = 3; }),
+  EXPECT_EQ(refusal([](DecoderShape& shape) { shape.kv_heads = 3; }),
             "4 attention heads do not divide over 3 heads of keys and values; choose a divisor of the heads.");
-  EXPECT_EQ(refusal([](TransformerShape& shape) { shape.kv_heads = 1; }),
+  EXPECT_EQ(refusal([](DecoderShape& shape) { shape.kv_heads = 1; }),
             "1 heads of keys and values do not divide over 2 tensor-parallel x 1 ulysses ranks; choose a multiple of 2.");
   EXPECT_EQ(
-      refusal([](TransformerShape& shape) { shape.mlp_width = 0; }),
+      refusal([](DecoderShape& shape) { shape.mlp_width = 0; }),
       "A block of width 12 with heads of 5 elements and an MLP of width 0, one of 1, computes nothing; give all sizes.");
 }
 

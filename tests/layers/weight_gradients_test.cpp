@@ -67,7 +67,7 @@ struct Results {
 // Two blocks, of which the second's dx goes through the first.
 struct Blocks {
   Blocks(Parameters& parameters, const TensorParallel& tensor_parallel, const RecomputeOptions& recompute) {
-    const TransformerShape shape = TransformerShape::gpt2(width, 2, 2);
+    const DecoderShape shape = DecoderShape{.layers = 2, .hidden = width, .heads = 2}.filled();
     for (const char* name : {"h.0.", "h.1."}) blocks.emplace_back(parameters, name, shape, tensor_parallel, recompute);
   }
   struct Saved {
@@ -210,7 +210,8 @@ INSTANTIATE_TEST_SUITE_P(All, WeightGradientsOfBlocks, testing::ValuesIn(all_tes
 TEST(WeightGradients, AreComputedInTheOrderOfBackward) {
   run_threads(1, [](const Communicator& world) {
     Parameters parameters;
-    const TransformerBlock block(parameters, "", TransformerShape::gpt2(width, 2, 1), {world, Stream::inline_()});
+    const TransformerBlock block(parameters, "", DecoderShape{.layers = 1, .hidden = width, .heads = 2}.filled(),
+                                 {world, Stream::inline_()});
     allocate(parameters, DType::f64);
     initialise(parameters, 1);
     WhatThePassNeeds use;

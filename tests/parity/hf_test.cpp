@@ -18,9 +18,9 @@
 namespace parity {
 namespace {
 
-const ModelShape hf_shape{.layers = 2, .hidden = 32, .heads = 4, .sequence = 16, .vocabulary = 65};
+const DecoderShape hf_shape{.layers = 2, .hidden = 32, .heads = 4, .sequence = 16, .vocabulary = 65};
 
-TrainingOptions hf_options(const ModelShape& shape = hf_shape, ZeroStage zero = ZeroStage::optimizer) {
+TrainingOptions hf_options(const DecoderShape& shape = hf_shape, ZeroStage zero = ZeroStage::optimizer) {
   TrainingOptions options;
   options.model = shape;
   options.sharding.zero = zero;
@@ -145,7 +145,7 @@ TEST(HfModels, GiveTheLogitsOfTransformers) {
   const char* const directory = std::getenv("HF_REFERENCE");
   if (directory == nullptr) GTEST_SKIP() << "HF_REFERENCE names no directory of transformers'; ./dev interchange makes one";
   const SafetensorsReader file(std::string(directory) + "/reference.safetensors");
-  const ModelShape shape = apps::read_hf_config(directory);
+  const DecoderShape shape = apps::read_hf_config(directory);
   apps::check_hf_weights(directory, shape);
   run_threads(2, [&](const Communicator& world) {
     EXPECT_LT(logits_error(world, {{Axis::tensor, 2}}, hf_options(shape), directory,
@@ -213,7 +213,7 @@ TEST(HfModels, MayLieInSeveralFiles) {
 TEST(HfModels, AreCutToShorterSequences) {
   const HfDirectory whole;
   const std::string path = whole.write();
-  ModelShape cut = hf_shape;
+  DecoderShape cut = hf_shape;
   cut.sequence = 5;
   const auto all_tokens = numbers_of<std::int32_t>(whole.reference, "inputs");
   const auto logits = numbers_of<double>(whole.reference, "logits");

@@ -32,11 +32,11 @@ TEST(TrainingPlan, SaysWhatThePaperOfZeroSays) {
 // Each stage of a model has the records of all of it, as many elements as the formula says.
 TEST(TrainingPlan, CountsTheModelsParameters) {
   for (const std::int64_t kv_heads : {4, 2, 1}) {
-    const ModelShape shape{.layers = 5, .hidden = 12, .heads = 4, .sequence = 8, .vocabulary = 17, .kv_heads = kv_heads};
+    const DecoderShape shape{.layers = 5, .hidden = 12, .heads = 4, .sequence = 8, .vocabulary = 17, .kv_heads = kv_heads};
     for (int stage = 0; stage < 3; ++stage) {
       Parameters parameters;
       const Decoder model(parameters, shape, TensorParallel{}, {}, ModelCut{{2, 1, 1, 1}, {0, 1, 2, 0}, stage});
-      EXPECT_EQ(parameters.global_elements(), shape.parameters());
+      EXPECT_EQ(parameters.global_elements(), parameters_of(shape));
     }
   }
 }
@@ -163,9 +163,9 @@ TEST(TrainingPlan, TellsTheBytesOfOwnRows) {
 // Korthikanti et al. (2022), table 2: 34 s b h / t bytes in 16 bits, of which 2 are dropout's masks, and statistics.
 TEST(TrainingPlan, KeepsWhatThePaperOfSequenceParallelismSays) {
   constexpr std::int64_t b = 2, s = 512, h = 256, a = 8;
-  const TransformerShape shape = TransformerShape::gpt2(h, a, 1);
+  const DecoderShape shape{.hidden = h, .heads = a};
   const auto kept = [&](const TensorParallel& tensor_parallel, Recompute level) {
-    return block_activations(shape, b, s, DType::bf16, tensor_parallel, {.level = level}).kept;
+    return decoder_cost(shape, tensor_parallel, {.level = level}, {.count = b * s, .dtype = DType::bf16}).block.kept;
   };
   for (const int t : {1, 2, 4, 8}) {
     const std::int64_t sbh = s * b * h, statistics = 16 * s * b, scores = 4 * s * b * a;

@@ -46,17 +46,17 @@ class ConfigReader {
 
 }  // namespace
 
-stretto::ModelShape read_hf_config(const std::string& directory) {
+stretto::DecoderShape read_hf_config(const std::string& directory) {
   const ConfigReader config(directory + "/config.json");
   config.expect("model_type", json(), {"gpt2"});
-  const stretto::ModelShape shape{.layers = config.number("n_layer"),
-                                  .hidden = config.number("n_embd"),
-                                  .heads = config.number("n_head"),
-                                  .sequence = config.number("n_positions"),
-                                  .vocabulary = config.number("vocab_size")};
+  const stretto::DecoderShape shape{.layers = config.number("n_layer"),
+                                    .hidden = config.number("n_embd"),
+                                    .heads = config.number("n_head"),
+                                    .sequence = config.number("n_positions"),
+                                    .vocabulary = config.number("vocab_size")};
   config.expect("activation_function", "gelu_new", {"gelu_new", "gelu_pytorch_tanh"});
   config.expect("layer_norm_epsilon", 1e-5, {norm_epsilon});
-  config.expect("n_inner", json(), {json(), shape.block().mlp_width});
+  config.expect("n_inner", json(), {json(), shape.filled().mlp_width});
   config.expect("scale_attn_weights", true, {true});
   config.expect("scale_attn_by_inverse_layer_idx", false, {false});
   config.expect("tie_word_embeddings", true, {true});
@@ -64,7 +64,7 @@ stretto::ModelShape read_hf_config(const std::string& directory) {
   return shape;
 }
 
-std::string hf_config_text(const stretto::ModelShape& shape, std::optional<std::int32_t> end_of_text) {
+std::string hf_config_text(const stretto::DecoderShape& shape, std::optional<std::int32_t> end_of_text) {
   const json token = end_of_text ? json(*end_of_text) : json();
   const nlohmann::ordered_json config = {{"architectures", {"GPT2LMHeadModel"}},
                                          {"model_type", "gpt2"},

@@ -95,7 +95,7 @@ ForeignTensor hf_tensor(const Parameter& parameter, const std::string& prefix, s
   return {name, {shape.back(), elements / shape.back()}, true};
 }
 
-void check_hf_weights(const std::string& directory, const ModelShape& shape) {
+void check_hf_weights(const std::string& directory, const DecoderShape& shape) {
   const std::int64_t positions = read_hf_config(directory).sequence;
   const std::vector<StoredTensor> tensors = tensors_of(directory);
   const std::string prefix = prefix_in(tensors);
@@ -133,7 +133,7 @@ void load_hf(Trainer& trainer, const std::string& directory) {
 
 void export_hf(Trainer& trainer, const std::string& directory, const HfTokens& tokens) {
   const Communicator& world = trainer.mesh().world();
-  const ModelShape& shape = trainer.model().shape();
+  const DecoderShape& shape = trainer.model().shape();
   const fs::path finished = finished_path(directory);
   const fs::path unfinished = unfinished_path(directory);
   const bool writes = world.rank() == 0;

@@ -15,7 +15,7 @@ stretto::ForeignTensor hf_tensor(const stretto::Parameter& parameter, const std:
 // Throws Error(io), in one sentence that names the tensor, if the directory does not hold exactly the weights of such a
 // model. Ignores what transformers ignores: lm_head.weight, which is the embedding table, and the masks attn.bias and
 // attn.masked_bias of old versions.
-void check_hf_weights(const std::string& directory, const stretto::ModelShape& shape);
+void check_hf_weights(const std::string& directory, const stretto::DecoderShape& shape);
 
 // Reads the weights that this rank updates. Not collective; afterwards all ranks must call trainer.optimizer().restore(0).
 void load_hf(stretto::Trainer& trainer, const std::string& directory);

@@ -23,7 +23,7 @@ std::int64_t memory_of_rank(const Communicator& world) {
 
 }  // namespace
 
-Calibration calibrate(const Communicator& world, const ModelShape& model, DType dtype) {
+Calibration calibrate(const Communicator& world, const DecoderShape& model, DType dtype) {
   const Timing timing(world);
   Calibration result;
   result.cluster.shared_cores = timing.shared_cores();

@@ -14,6 +14,6 @@ struct Calibration {
 // them, its attention and its other kernels, and all-reduces inside nodes and between them. All ranks return the same
 // figures, those of the slowest. On hosts the links inside nodes are what exchanges in chunks leave exposed, since these
 // take time of the cores. Collective.
-Calibration calibrate(const stretto::Communicator& world, const stretto::ModelShape& model, stretto::DType dtype);
+Calibration calibrate(const stretto::Communicator& world, const stretto::DecoderShape& model, stretto::DType dtype);
 
 }  // namespace apps

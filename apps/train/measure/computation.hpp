@@ -1,12 +1,12 @@
 #pragma once
 #include "apps/train/measure/timing.hpp"
-#include "stretto/models/model_shape.hpp"
+#include "stretto/layers/decoder_shape.hpp"
 
 namespace apps {
 
 // Measures the model's products as tensor parallelism cuts them, its attention and its other kernels, and writes the rates
 // into the cluster. Collective.
-void measure_computation(const Timing& timing, const stretto::ModelShape& model, stretto::DType dtype,
+void measure_computation(const Timing& timing, const stretto::DecoderShape& model, stretto::DType dtype,
                          stretto::TrainingCluster& cluster);
 
 }  // namespace apps

@@ -17,7 +17,7 @@ namespace {
 
 class LinkMeasurement {
  public:
-  LinkMeasurement(const Timing& timing, const ModelShape& model, DType dtype)
+  LinkMeasurement(const Timing& timing, const DecoderShape& model, DType dtype)
       : timing_(timing),
         model_(model),
         dtype_(dtype),
@@ -131,14 +131,14 @@ class LinkMeasurement {
   }
 
   const Timing& timing_;
-  const ModelShape& model_;
+  const DecoderShape& model_;
   DType dtype_;
   Tensor factor_, weight_;  // of products beside exchanges
 };
 
 }  // namespace
 
-void measure_links(const Timing& timing, const ModelShape& model, DType dtype, LinkModel& links, TrainingSystem& system) {
+void measure_links(const Timing& timing, const DecoderShape& model, DType dtype, LinkModel& links, TrainingSystem& system) {
   LinkMeasurement(timing, model, dtype).measure(links, system);
 }
 

@@ -29,7 +29,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   CommandLine line;
   line.trainer.mesh[Axis::data] = 0;  // follows from the ranks, unless --dp is given
   TrainingOptions& trainer = line.trainer;
-  ModelShape& model = trainer.model;
+  DecoderShape& model = trainer.model;
   bool no_overlap = false;
   std::string device = "cpu", resume;
   CLI::App app(

@@ -37,11 +37,11 @@ std::optional<double> rate_after(std::int64_t step, const Notes& notes) {
 
 }  // namespace
 
-void take_sizes(const CLI::App& app, const ModelShape& saved, const std::string& file, bool may_be_shorter,
-                ModelShape& model) {
+void take_sizes(const CLI::App& app, const DecoderShape& saved, const std::string& file, bool may_be_shorter,
+                DecoderShape& model) {
   for (const auto& [flag, size] : size_flags) {
     if (app.count(flag) == 0) model.*size = saved.*size;
-    const bool is_shorter = size == &ModelShape::sequence && may_be_shorter && model.*size < saved.*size;
+    const bool is_shorter = size == &DecoderShape::sequence && may_be_shorter && model.*size < saved.*size;
     require(model.*size == saved.*size || is_shorter, "{} {} contradicts the {} of {}; leave it out.", flag, model.*size,
             saved.*size, file);
   }
@@ -51,10 +51,11 @@ bool has_sizes(const Notes& notes) {
   return std::ranges::all_of(size_flags, [&](const SizeFlag& each) { return notes.contains(each.flag); });
 }
 
-bool take_saved_model(const CLI::App& app, const std::string& checkpoint, ModelShape& model, kernels::AttentionMask& mask) {
+bool take_saved_model(const CLI::App& app, const std::string& checkpoint, DecoderShape& model,
+                      kernels::AttentionMask& mask) {
   const LoadedCheckpoint loaded = read_notes(checkpoint);
   if (!has_sizes(loaded.notes)) return false;
-  ModelShape saved;
+  DecoderShape saved;
   for (const auto& [flag, size] : size_flags) saved.*size = loaded.number(flag, 0);
   take_sizes(app, saved, checkpoint + "/index.json", false, model);
   const auto attention = loaded.notes.find("--attention");

@@ -17,22 +17,22 @@ using Notes = std::map<std::string, std::string>;
 
 struct SizeFlag {
   const char* flag;
-  std::int64_t stretto::ModelShape::*size;
+  std::int64_t stretto::DecoderShape::*size;
 };
-inline constexpr SizeFlag size_flags[] = {{"--num-layers", &stretto::ModelShape::layers},
-                                          {"--hidden-size", &stretto::ModelShape::hidden},
-                                          {"--num-attention-heads", &stretto::ModelShape::heads},
-                                          {"--vocab-size", &stretto::ModelShape::vocabulary},
-                                          {"--seq-length", &stretto::ModelShape::sequence}};
+inline constexpr SizeFlag size_flags[] = {{"--num-layers", &stretto::DecoderShape::layers},
+                                          {"--hidden-size", &stretto::DecoderShape::hidden},
+                                          {"--num-attention-heads", &stretto::DecoderShape::heads},
+                                          {"--vocab-size", &stretto::DecoderShape::vocabulary},
+                                          {"--seq-length", &stretto::DecoderShape::sequence}};
 
 // Takes those sizes of a saved model that no flag gives. Throws Error(invalid_argument) for a flag that contradicts them;
 // `file` says them. may_be_shorter: --seq-length may be below the saved one.
-void take_sizes(const CLI::App& app, const stretto::ModelShape& saved, const std::string& file, bool may_be_shorter,
-                stretto::ModelShape& model);
+void take_sizes(const CLI::App& app, const stretto::DecoderShape& saved, const std::string& file, bool may_be_shorter,
+                stretto::DecoderShape& model);
 
 // Takes the sizes in the notes of a checkpoint likewise, and --attention, which a flag may change. Returns false if the
 // notes have no sizes, so that the flags must say them.
-bool take_saved_model(const CLI::App& app, const std::string& checkpoint, stretto::ModelShape& model,
+bool take_saved_model(const CLI::App& app, const std::string& checkpoint, stretto::DecoderShape& model,
                       stretto::kernels::AttentionMask& mask);
 bool has_sizes(const Notes& notes);
 

@@ -32,7 +32,7 @@ std::vector<std::int32_t> sample_tokens(Trainer& trainer, std::vector<std::int32
   const Communicator& stages = trainer.mesh().over(Axis::pipeline);
   const Schedule& schedule = trainer.pipeline().schedule();
   const int head = schedule.stage_of(schedule.parts() - 1);
-  const ModelShape& model = trainer.model().shape();
+  const DecoderShape& model = trainer.model().shape();
   std::vector<std::int32_t> tokens = std::move(prompt);
   for (std::int64_t i = 0; i < options.length; ++i) {
     const std::int64_t seen = std::min<std::int64_t>(static_cast<std::int64_t>(tokens.size()), model.sequence);

@@ -197,8 +197,7 @@ class TrainingRun {
     report.lr = schedule.at(step);
     const double tokens = static_cast<double>(batch * line_.trainer.model.sequence);
     report.tokens_per_second = tokens / report.seconds;
-    const double rate = report.tokens_per_second / mesh_.world().size() *
-                        line_.trainer.model.flops_per_token(trainer_.parameters().global_elements());
+    const double rate = report.tokens_per_second / mesh_.world().size() * flops_per_token(line_.trainer.model);
     rate_ = std::max(rate_, rate);  // products may have been measured in a slow moment
     report.mfu = rate / rate_;
     report.memory_bytes = memory_use(current_device()).peak_bytes;
@@ -308,7 +307,7 @@ class TrainingRun {
       const GpuInfo gpu = gpu_info().value();
       reporter_.say(fmt::format("on {}, {:.1f} GiB", gpu.name, static_cast<double>(gpu.memory_bytes) / (1 << 30)));
     }
-    const ModelShape& model = line_.trainer.model;
+    const DecoderShape& model = line_.trainer.model;
     const std::int64_t per_pass = line_.trainer.micro_batch * mesh_.size(Axis::data);
     reporter_.say(fmt::format("{} parameters: {} layers, {} wide, {} heads, {} tokens a sequence, {}",
                               trainer_.parameters().global_elements(), model.layers, model.hidden, model.heads,

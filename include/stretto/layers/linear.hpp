@@ -1,5 +1,6 @@
 #pragma once
 #include "stretto/kernels.hpp"
+#include "stretto/layers/layer_cost.hpp"
 #include "stretto/layers/tensor_parallel.hpp"
 #include "stretto/layers/weight_gradients.hpp"
 
@@ -34,6 +35,8 @@ class STRETTO_API ColumnParallelLinear {
   // Returns own rows of dx = dy W, summed over the group. The sum runs on the stream while the gradients of weight and bias
   // are computed. With `later`, nothing is left to compute meanwhile, and the sum is waited for at once.
   Tensor backward(const Tensor& x, const Tensor& dy, ParameterUse& use, WeightGradients* later = nullptr) const;
+  // Linear layers keep their input. activates: an activation adds the bias in the same pass.
+  LayerCost cost(const CostedTokens& tokens, bool activates = false) const;
 
  private:
   TensorParallel tensor_parallel_;
@@ -56,6 +59,7 @@ class STRETTO_API RowParallelLinear {
   // an epilogue, x was the activation of epilogue.before, and the gradient with respect to that is returned.
   Tensor backward(const Tensor& x, const Tensor& dy, ParameterUse& use, WeightGradients* later = nullptr,
                   const kernels::BackwardEpilogue& epilogue = {}) const;
+  LayerCost cost(const CostedTokens& tokens) const;
 
  private:
   // backward() where ranks have own rows of dy.

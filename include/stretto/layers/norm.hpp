@@ -1,4 +1,5 @@
 #pragma once
+#include "stretto/layers/layer_cost.hpp"
 #include "stretto/layers/parameter_use.hpp"
 #include "stretto/layers/tensor_parallel.hpp"
 
@@ -24,6 +25,7 @@ class STRETTO_API Norm {
   // Adds the gradient with respect to x to dx. Ranks of a tensor-parallel group that have all rows compute the same. The
   // small gradients of the weights are computed by the same pass over x, and are therefore never left for later.
   void backward(const Tensor& dy, const Saved& saved, const Tensor& dx, ParameterUse& use) const;
+  LayerCost cost(const CostedTokens& tokens) const;
 
  private:
   TensorParallel tensor_parallel_;

@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "stretto/layers/attention.hpp"
+#include "stretto/layers/decoder_shape.hpp"
 #include "stretto/layers/linear.hpp"
 #include "stretto/layers/norm.hpp"
 #include "stretto/layers/recompute.hpp"
@@ -19,26 +20,6 @@
 // copies are among these bytes.
 namespace stretto {
 
-// The shape of a block. GPT-2's is one value of it.
-struct STRETTO_API TransformerShape {
-  std::int64_t hidden = 0;
-  std::int64_t heads = 0, kv_heads = 0, head_size = 0;  // kv_heads: a divisor of heads (AttentionCore::Shape)
-  std::int64_t mlp_width = 0;
-  // The number of layers of the whole model. Initial weights of projections into the residual are divided by sqrt(2
-  // layers).
-  std::int64_t layers = 0;
-  Norm::Options norm = {};
-  kernels::Activation activation = kernels::Activation::gelu_tanh;
-  struct Biases {
-    bool qkv = true, projection = true, mlp = true;
-  } biases = {};
-
-  // Throws Error(invalid_argument), in one sentence, unless the width divides into heads.
-  static TransformerShape gpt2(std::int64_t hidden, std::int64_t heads, std::int64_t layers);
-  // Throws Error(invalid_argument), in one sentence, unless the sizes make a block and the heads divide over the ranks.
-  void check(int tensor_ranks, int ulysses_ranks = 1) const;
-};
-
 // The tokens of a microbatch that are here: `length` of each of `batch` sequences, which follow each other.
 struct Tokens {
   std::int64_t batch = 0, length = 0;
@@ -51,9 +32,8 @@ struct Tokens {
 // of a sequence are.
 class STRETTO_API AttentionLayer {
  public:
-  AttentionLayer(Parameters& parameters, const std::string& norm_name, const std::string& name,
-                 const TransformerShape& shape, const TensorParallel& tensor_parallel,
-                 std::shared_ptr<const AttentionCore> core);
+  AttentionLayer(Parameters& parameters, const std::string& norm_name, const std::string& name, const DecoderShape& shape,
+                 const TensorParallel& tensor_parallel, std::shared_ptr<const AttentionCore> core);
   struct Saved {
     Norm::Saved norm;
     Tensor normed;  // optional; what ColumnParallelLinear::forward leaves for backward
@@ -64,11 +44,13 @@ class STRETTO_API AttentionLayer {
   // dx holds the gradient with respect to the result, and becomes that with respect to x.
   void backward(const Tensor& dx, const Tokens& tokens, const Saved& saved, ParameterUse& use,
                 WeightGradients* later = nullptr) const;
+  LayerCost cost(const CostedTokens& tokens) const;
 
  private:
   AttentionCore::Shape shape_of(const Tokens& tokens) const;
 
-  std::int64_t local_heads_, local_kv_heads_, head_size_;
+  AttendingHeads heads_;  // of all tensor-parallel ranks
+  std::int64_t local_heads_, local_kv_heads_;
   std::shared_ptr<const AttentionCore> core_;
   Norm norm_;
   ColumnParallelLinear qkv_;
@@ -78,7 +60,7 @@ class STRETTO_API AttentionLayer {
 // x + proj(activation(fc(norm(x)))). An activation with a gate takes two products of mlp_width each, which fc makes as one.
 class STRETTO_API MlpLayer {
  public:
-  MlpLayer(Parameters& parameters, const std::string& norm_name, const std::string& name, const TransformerShape& shape,
+  MlpLayer(Parameters& parameters, const std::string& norm_name, const std::string& name, const DecoderShape& shape,
            const TensorParallel& tensor_parallel);
   struct Saved {
     Norm::Saved norm;
@@ -91,6 +73,7 @@ class STRETTO_API MlpLayer {
   // Forward without the projection: only sets `saved`.
   void save(const Tensor& x, std::int64_t tokens, Saved& saved, ParameterUse& use) const;
   void backward(const Tensor& dx, const Saved& saved, ParameterUse& use, WeightGradients* later = nullptr) const;
+  LayerCost cost(const CostedTokens& tokens) const;
 
  private:
   Tensor activated_again(const Tensor& before) const;
@@ -105,7 +88,7 @@ class STRETTO_API MlpLayer {
 class STRETTO_API TransformerBlock {
  public:
   // Parameters get GPT-2's names: the prefix "h.0." gives "h.0.ln_1.weight", "h.0.attn.c_attn.weight" and so on.
-  TransformerBlock(Parameters& parameters, const std::string& prefix, const TransformerShape& shape,
+  TransformerBlock(Parameters& parameters, const std::string& prefix, const DecoderShape& shape,
                    const TensorParallel& tensor_parallel, const RecomputeOptions& recompute = {},
                    std::shared_ptr<const AttentionCore> core = std::make_shared<LocalAttention>());
   struct Saved {
@@ -119,10 +102,12 @@ class STRETTO_API TransformerBlock {
   void prefetch(Saved& saved) const { saved.input.gather(); }
   // dx holds the gradient with respect to the result, and becomes that with respect to x. Frees what was saved.
   void backward(const Tensor& dx, Saved& saved, ParameterUse& use, WeightGradients* later = nullptr) const;
+  LayerCost cost(const CostedTokens& tokens) const;  // at tokens.level
 
  private:
   TensorParallel tensor_parallel_;
   RecomputeOptions recompute_;
+  std::int64_t hidden_;
   AttentionLayer attention_;
   MlpLayer mlp_;
 };

@@ -29,6 +29,10 @@ class STRETTO_API VocabularyParallelTable {
   // `later`, the sum is waited for at once.
   Tensor logits_backward(const Tensor& x, const Tensor& dlogits, ParameterUse& use, WeightGradients* later = nullptr) const;
 
+  LayerCost embed_cost(const CostedTokens& tokens) const;  // backward computes the gradient of the table alone
+  LayerCost logits_cost(const CostedTokens& tokens) const;
+  std::int64_t elements() const { return table_->elements(); }  // on this rank, which both costs count
+
   std::int64_t first() const { return table_->first[0]; }
 
  private:
@@ -55,6 +59,8 @@ class STRETTO_API VocabularyParallelCrossEntropy {
   void forward(const Tensor& logits, const Tensor& targets, std::int64_t first, Saved& saved) const;
   // Replaces the logits by factor times the gradient of Saved::loss().
   void backward(const Tensor& logits, const Tensor& targets, std::int64_t first, const Saved& saved, double factor) const;
+  // Of so many columns of the logits.
+  LayerCost cost(const CostedTokens& tokens, std::int64_t columns) const;
 
  private:
   TensorParallel tensor_parallel_;

@@ -2,9 +2,11 @@
 #include <memory>
 #include <vector>
 
+#include "stretto/layers/transformer.hpp"
 #include "stretto/layers/vocabulary.hpp"
 #include "stretto/layers/weight_gradients.hpp"
-#include "stretto/models/model_shape.hpp"
+#include "stretto/models/decoder_cost.hpp"
+#include "stretto/models/model_cut.hpp"
 
 namespace stretto {
 
@@ -27,11 +29,11 @@ struct STRETTO_API Batch {
 // only, and so are all of them until ShardedParameters gives them memory: plans read the records of a model without any.
 class STRETTO_API Decoder {
  public:
-  Decoder(Parameters& parameters, const ModelShape& shape, const TensorParallel& tensor_parallel,
+  Decoder(Parameters& parameters, const DecoderShape& shape, const TensorParallel& tensor_parallel,
           const RecomputeOptions& recompute, const ModelCut& cut,
           const std::shared_ptr<const AttentionCore>& attention = std::make_shared<LocalAttention>());
   // The whole model on one stage.
-  Decoder(Parameters& parameters, const ModelShape& shape, const TensorParallel& tensor_parallel,
+  Decoder(Parameters& parameters, const DecoderShape& shape, const TensorParallel& tensor_parallel,
           const RecomputeOptions& recompute = {})
       : Decoder(parameters, shape, tensor_parallel, recompute, ModelCut::whole(shape.layers)) {}
 
@@ -59,7 +61,10 @@ class STRETTO_API Decoder {
   // Replaces the logits by factor times the gradient of the loss.
   void loss_backward(const Tensor& logits, const Batch& batch, const Loss& loss, double factor) const;
 
-  const ModelShape& shape() const { return shape_; }
+  // Of a decoder with all parts of the model.
+  DecoderCost cost(const CostedTokens& tokens) const;
+
+  const DecoderShape& shape() const { return shape_; }  // all sizes given
   // The shape of a message between parts of the model, for so many tokens.
   Shape message(std::int64_t tokens) const { return {tensor_parallel_.own_rows(tokens).count, shape_.hidden}; }
   std::int64_t first_column() const { return table_.first(); }
@@ -71,14 +76,14 @@ class STRETTO_API Decoder {
     bool is_first, is_last;
     std::vector<TransformerBlock> blocks;
   };
-  static std::vector<Chunk> make_chunks(Parameters& parameters, const ModelShape& shape,
+  static std::vector<Chunk> make_chunks(Parameters& parameters, const DecoderShape& shape,
                                         const TensorParallel& tensor_parallel, const RecomputeOptions& recompute,
                                         const ModelCut& cut, const std::shared_ptr<const AttentionCore>& attention);
   Tensor head_backward(Tensor dlogits, Saved& saved, ParameterUse& use, WeightGradients* later) const;
   void add_positions(const Batch& batch, const Tensor& x, ParameterUse& use) const;
   void add_positions_gradient(const Batch& batch, const Tensor& dx, ParameterUse& use, WeightGradients* later) const;
 
-  ModelShape shape_;
+  DecoderShape shape_;
   TensorParallel tensor_parallel_;
   VocabularyParallelTable table_;
   Parameter* positions_;

@@ -2,7 +2,8 @@
 #include <string>
 #include <vector>
 
-#include "stretto/models/model_shape.hpp"
+#include "stretto/layers/decoder_shape.hpp"
+#include "stretto/models/model_cut.hpp"
 #include "stretto/overlap/schedule.hpp"
 
 namespace stretto {
@@ -16,7 +17,7 @@ struct STRETTO_API StageDivision {
   // Both throw Error(invalid_argument) in one sentence for what does not fit together, in the words of stretto-train's
   // flags.
   Schedule schedule(int stages, std::int64_t microbatches) const;
-  ModelCut cut(const ModelShape& model, const Schedule& schedule, int stage) const;
+  ModelCut cut(const DecoderShape& model, const Schedule& schedule, int stage) const;
 };
 
 }  // namespace stretto

@@ -17,7 +17,7 @@ namespace stretto {
 // How a GPT is trained by the ranks of a job: all that decides a step's results, memory, traffic and time. The same options
 // make a Trainer (trainer.hpp) and a plan of it (stretto/planning/stage_plan.hpp).
 struct STRETTO_API TrainingOptions {
-  ModelShape model;
+  DecoderShape model;
   MeshShape mesh;
   ShardedParameters::Options sharding;  // types, ZeRO, and how the parameters' traffic overlaps
   OptimizerOptions optimizer;

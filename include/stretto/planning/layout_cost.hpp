@@ -22,11 +22,12 @@ namespace stretto {
 struct LayoutCost {
   double seconds = 0;  // of a step
   double tokens_per_second = 0;
-  double flops_per_second = 0;  // of the model (ModelShape::flops_per_token), for each device: recomputation does not count
-  double mfu = 0;               // of the device's peak
-  double computing = 0;         // seconds, of the stage that computes longest, without the update
-  double update = 0;            // seconds of the optimizer
-  double waiting = 0;           // seconds in which the busiest stage waits for other stages
+  double flops_per_second =
+      0;                 // of the model (DecoderShape::flops_per_token), for each device: recomputation does not count
+  double mfu = 0;        // of the device's peak
+  double computing = 0;  // seconds, of the stage that computes longest, without the update
+  double update = 0;     // seconds of the optimizer
+  double waiting = 0;    // seconds in which the busiest stage waits for other stages
   // By how much the pipeline takes longer than its busiest stage, relative to that stage's time: 0.1 is 10%.
   double bubble = 0;
   // Seconds of communication that nothing hides, by group (group_name): "tp", "cp" and "ulysses" of the stage that is
@@ -41,7 +42,7 @@ struct LayoutCost {
 class STRETTO_API LayoutCosts {
  public:
   // The ranks of all layouts together must be `ranks`.
-  LayoutCosts(const ModelShape& model, const TrainingCluster& cluster, std::int64_t ranks,
+  LayoutCosts(const DecoderShape& model, const TrainingCluster& cluster, std::int64_t ranks,
               const TrainingSystem& system = {});
   ~LayoutCosts();
   LayoutCosts(const LayoutCosts&) = delete;

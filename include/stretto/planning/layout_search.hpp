@@ -18,7 +18,7 @@ namespace stretto {
 //   memory, and 1f1b-eager differs from 1f1b only where messages take long: both only if set;
 // - ZeRO stages 0 to 3 with several data-parallel ranks, and the three levels of recomputation.
 struct STRETTO_API LayoutSpace {
-  ModelShape model;
+  DecoderShape model;
   std::int64_t ranks = 1;
   std::int64_t global_batch = 1;
   std::int64_t memory_bytes = 0;        // of a device

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "stretto/layers/optimizer.hpp"
-#include "stretto/layers/transformer.hpp"
 
 // The memory and the traffic of training by formula, before anything is allocated: from the records of the parameters, for
 // any number of ranks, in one process. ZeRO's formulas (Rajbhandari et al. 2020), with the padding of units.
@@ -41,24 +40,5 @@ STRETTO_API std::int64_t snapshot_memory(const Parameters& parameters, const Mes
 STRETTO_API std::map<std::string, std::int64_t> state_traffic(const Parameters& parameters, const MeshShape& mesh,
                                                               const ShardedParameters::Options& options,
                                                               std::int64_t microbatches, int passes = 2);
-
-// The activations of a block for a microbatch of `batch` sequences of `sequence` tokens, in bytes (layers/recompute.hpp), on
-// the first rank of its tensor-parallel group.
-struct BlockActivations {
-  std::int64_t kept = 0;      // between forward and backward
-  std::int64_t backward = 0;  // added to that, at most, during the block's backward; without dx
-  std::int64_t later = 0;     // what a backward_input leaves for backward_weight (weight_gradients.hpp)
-};
-STRETTO_API BlockActivations block_activations(const TransformerShape& shape, std::int64_t batch, std::int64_t sequence,
-                                               DType dtype, const TensorParallel& tensor_parallel,
-                                               const RecomputeOptions& recompute);
-
-// How many tensors of the residual's shape a block gathers, or sums and scatters, over its tensor-parallel ranks for a
-// microbatch; an all-reduce counts as two. A rank sends (t-1)/t of the bytes of each. (Shoeybi et al. 2019; with own rows
-// Korthikanti et al. 2022.) If gradients of weights come later, own rows are gathered for them twice more.
-struct BlockExchanges {
-  std::int64_t forward = 0, backward = 0;
-};
-STRETTO_API BlockExchanges block_exchanges(const TensorParallel& tensor_parallel, const RecomputeOptions& recompute);
 
 }  // namespace stretto

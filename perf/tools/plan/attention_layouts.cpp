@@ -7,7 +7,7 @@
 
 #include "common/size_text.hpp"
 #include "plan/plan_options.hpp"
-#include "stretto/planning/training_memory.hpp"
+#include "stretto/models/decoder_cost.hpp"
 
 namespace plan_tool {
 namespace {
@@ -37,18 +37,18 @@ std::vector<SequenceDivision> divisions_of(const AttentionLine& line) {
 AttentionLayout layout_of(const DividedAttention& attention, const AttentionCost& cost, bool own_rows) {
   const TensorParallel tensor{.planned_ranks = attention.tensor, .divides_rows = own_rows};
   const std::int64_t rows = attention.division.rows(attention.sequence);
-  const std::int64_t residual =
-      attention.batch * rows * attention.hidden * static_cast<std::int64_t>(size_of(attention.dtype));
-  const BlockExchanges exchanges = block_exchanges(tensor, {});
-  const std::int64_t others = attention.tensor - 1;
-  const BlockActivations activations = block_activations({.hidden = attention.hidden, .heads = attention.heads},
-                                                         attention.batch, rows, attention.dtype, tensor, {});
+  const DecoderShape shape{.hidden = attention.hidden, .heads = attention.heads, .kv_heads = attention.kv_heads};
+  const LayerCost block = decoder_cost(shape, tensor, {}, {.count = attention.batch * rows, .dtype = attention.dtype}).block;
+  const auto sent = [&](const PassCost& pass) {
+    std::int64_t bytes = 0;
+    for (const Exchange& each : pass.exchanges) bytes += each.bytes() * (each.kind == Collective::all_reduce ? 2 : 1);
+    return bytes * (attention.tensor - 1) / attention.tensor;
+  };
   return {.attention = attention,
           .own_rows = own_rows,
           .cost = cost,
-          .tensor_bytes = {exchanges.forward * residual * others / attention.tensor,
-                           exchanges.backward * residual * others / attention.tensor},
-          .layer_kept = activations.kept + cost.result_again};
+          .tensor_bytes = {sent(block.forward), sent(block.input)},
+          .layer_kept = block.kept + cost.result_again};
 }
 
 auto rank_of(const AttentionLayout& layout) {

@@ -1,5 +1,6 @@
 // The report of stretto-plan layout: the printed text, and the JSON file.
 #include "plan/layout_report.hpp"
+#include "stretto/models/decoder_cost.hpp"
 
 #include <fmt/format.h>
 
@@ -67,9 +68,9 @@ nlohmann::ordered_json layout_json(const FoundLayout& found) {
 }  // namespace
 
 void print(const LayoutLine& line, const LayoutSearch& search, double seconds_searched) {
-  const ModelShape& model = line.space.model;
+  const DecoderShape& model = line.space.model;
   fmt::print("{} parameters: {} layers, {} wide, {} heads, {} tokens a sequence, {}; {} ranks, {} sequences a step; {}\n",
-             model.parameters(), model.layers, model.hidden, model.heads, model.sequence, line.dtype, line.space.ranks,
+             parameters_of(model), model.layers, model.hidden, model.heads, model.sequence, line.dtype, line.space.ranks,
              line.space.global_batch, line.cluster);
   fmt::print("{:>3} {:>11} {:>12} {:>9} {:>6} {:>7} {:>10}  {}\n", "", "step ms", "tokens/s", "TFLOP/s", "MFU", "bubble",
              "memory", "layout");
@@ -92,14 +93,14 @@ void print(const LayoutLine& line, const LayoutSearch& search, double seconds_se
 }
 
 std::string json_of(const LayoutLine& line, const LayoutSearch& search) {
-  const ModelShape& model = line.space.model;
+  const DecoderShape& model = line.space.model;
   nlohmann::ordered_json json = {{"model",
                                   {{"layers", model.layers},
                                    {"hidden", model.hidden},
                                    {"heads", model.heads},
                                    {"seq", model.sequence},
                                    {"vocab", model.vocabulary},
-                                   {"parameters", model.parameters()}}},
+                                   {"parameters", parameters_of(model)}}},
                                  {"ranks", line.space.ranks},
                                  {"global_batch", line.space.global_batch},
                                  {"dtype", line.dtype},

@@ -23,10 +23,10 @@ const std::map<std::string, Recompute> recompute_names = {
 
 }  // namespace
 
-ModelShape model_from_text(const std::string& text) {
+DecoderShape model_from_text(const std::string& text) {
   const std::string family = "gpt:";
   require(text.rfind(family, 0) == 0, "--model '{}' is no model; write gpt:layers=L,hidden=H,heads=A,seq=S,vocab=V.", text);
-  ModelShape model{0, 0, 0, 0, 0};
+  DecoderShape model{0, 0, 0, 0, 0};
   std::map<std::string, std::int64_t*> sizes = {{"layers", &model.layers},
                                                 {"hidden", &model.hidden},
                                                 {"heads", &model.heads},

@@ -51,11 +51,16 @@ void check_apart(const char* kernel, const char* one_name, const Tensor& one, co
           "{} got {} and {} in the same memory; give each its own.", kernel, one_name, other_name);
 }
 
+// Of a product whose inner extent is `inner`; without a first factor there is none.
+double operations(const Tensor& factor, const Tensor& result, std::int64_t inner) {
+  return factor.size() == 0 ? 0 : 2.0 * static_cast<double>(result.size()) * static_cast<double>(inner);
+}
+
 }  // namespace
 
 void gemm(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b, const Tensor& c, bool accumulate) {
   check_product("gemm", a, transpose_a, b, transpose_b, c);
-  const KernelScope scope("gemm");
+  const KernelScope scope("gemm", operations(a, c, extents(a, transpose_a).columns));
   if (c.size() == 0 || scope.skipped()) return;
   if (a.size() == 0) {  // an empty sum
     if (!accumulate) c.zero();
@@ -71,12 +76,12 @@ void linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Ten
   const bool fused = bias && y.size() > 0 && x.columns() > 0 && on_gpu("linear", x, weight, bias, y);
   if (fused && activated && epilogue.activation == Activation::gelu_tanh && on_gpu("linear", y, activated)) {
     check_holds("linear", "activated", activated, x.dtype(), y.size());
-    const KernelScope scope("linear_gelu");
+    const KernelScope scope("linear_gelu", operations(x, y, x.columns()));
     if (!scope.skipped()) gpu().kernels().linear_gelu(x, weight, bias, y, activated, gpu_stream());
     return;
   }
   if (fused && !activated) {
-    const KernelScope scope("linear");
+    const KernelScope scope("linear", operations(x, y, x.columns()));
     if (!scope.skipped()) gpu().kernels().linear(x, weight, bias, y, gpu_stream());
     return;
   }
@@ -89,7 +94,7 @@ void linear_add(const Tensor& x, const Tensor& weight, const Tensor& bias, const
   check_holds("linear_add", "residual", residual, y.dtype(), y.size());
   check_apart("linear_add", "residual", residual, "y", y);
   if (bias && on_gpu("linear_add", x, weight, bias, residual, y) && y.size() > 0 && x.columns() > 0) {
-    const KernelScope scope("linear_add");
+    const KernelScope scope("linear_add", operations(x, y, x.columns()));
     if (!scope.skipped()) gpu().kernels().linear_add(x, weight, bias, residual, y, gpu_stream());
     return;
   }
@@ -106,7 +111,7 @@ void linear_backward(const Tensor& dy, const Tensor& weight, const Tensor& dx, c
   check_apart("linear_backward", "before", before, "dx", dx);
   if (epilogue.activation == Activation::gelu_tanh && on_gpu("linear_backward", dy, weight, before, dx) && dx.size() > 0 &&
       dy.columns() > 0) {
-    const KernelScope scope("linear_backward_gelu");
+    const KernelScope scope("linear_backward_gelu", operations(dy, dx, dy.columns()));
     if (!scope.skipped()) gpu().kernels().linear_backward_gelu(dy, weight, before, dx, gpu_stream());
     return;
   }

@@ -10,11 +10,13 @@ namespace stretto {
 
 struct KernelSpan {
   const char* kernel;
-  double begin, end;  // on the clock of now_seconds()
+  double begin, end;      // on the clock of now_seconds()
+  double operations = 0;  // of a matrix product
 };
 // A kernel that was put into a GPU's stream. Its times become known later, from the places before and after it there.
 struct KernelOnGpu {
   const char* kernel;
+  double operations;
   Work before, behind;
 };
 struct KernelNotes {
@@ -30,7 +32,8 @@ struct KernelNotes {
 // and their time counts as communication.)
 class KernelScope {
  public:
-  explicit KernelScope(const char* kernel) : kernel_(kernel) {
+  // operations: floating-point operations of a matrix product.
+  explicit KernelScope(const char* kernel, double operations = 0) : kernel_(kernel), operations_(operations) {
     if (kernel_notes != nullptr) [[unlikely]]
       begin();
   }
@@ -49,6 +52,7 @@ class KernelScope {
   void end() const;
 
   const char* kernel_;
+  double operations_;
   double begin_ = 0;
   std::size_t place_ = 0;  // number among the kernels on a GPU, counted from 1
 };

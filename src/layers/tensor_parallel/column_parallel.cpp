@@ -52,4 +52,40 @@ Tensor ColumnParallelBackward::sum_own(const Tensor& x, const Tensor& dy, Parame
   return dx;
 }
 
+LayerCost column_parallel_cost(const TensorParallel& tensor_parallel, const Parameter& weight, const CostedTokens& tokens) {
+  const std::int64_t in = weight.extents.back(), out = weight.elements() / in;
+  const Product forward{tokens.count, out, in}, input{tokens.count, in, out}, gradient{out, in, tokens.count, true};
+  const std::int64_t all = tokens.bytes(tokens.count * in);
+  const std::int64_t own = tokens.bytes(tensor_parallel.own_rows(tokens.count).count * in);
+  LayerCost cost;
+  cost.parameters = weight.elements();
+  cost.forward.products = {forward};
+  cost.input.products = {input};
+  if (weight.trainable) cost.weight.products = {gradient};
+  cost.kept = tensor_parallel.keeps_gathered ? all : own;
+  cost.later = cost.kept + tokens.bytes(tokens.count * out);
+  cost.backward = all;
+  if (tensor_parallel.size() == 1) return cost;
+  using enum Exchange::Hidden;
+  const auto exchange = [&](Collective kind, Exchange::Hidden hidden, const Product& product) {
+    return Exchange{kind, tokens.count * in, tokens.dtype, hidden, product};
+  };
+  const Exchange::Hidden by_gradient = tokens.splits || !weight.trainable ? not_at_all : beside;
+  if (!tensor_parallel.has_own_rows()) {
+    cost.input.exchanges = {exchange(Collective::all_reduce, by_gradient, gradient)};
+    return cost;
+  }
+  cost.forward.exchanges = {exchange(Collective::all_gather, in_chunks, forward)};
+  cost.input.exchanges = {exchange(Collective::reduce_scatter, by_gradient, gradient)};
+  cost.backward = 2 * all;  // a product for every rank's rows, and one from every rank
+  if (tensor_parallel.keeps_gathered) return cost;
+  cost.backward += all;
+  if (tokens.splits) {
+    cost.weight.exchanges = {exchange(Collective::all_gather, not_at_all, {})};
+  } else if (weight.trainable) {
+    cost.input.exchanges.push_back(exchange(Collective::all_gather, beside, input));
+  }
+  return cost;
+}
+
 }  // namespace stretto

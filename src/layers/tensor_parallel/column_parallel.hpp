@@ -1,6 +1,7 @@
 #pragma once
 #include <functional>
 
+#include "stretto/layers/layer_cost.hpp"
 #include "stretto/layers/tensor_parallel.hpp"
 #include "stretto/layers/weight_gradients.hpp"
 
@@ -10,6 +11,9 @@ namespace stretto {
 // With own rows only: y = x W^T, x gathered from all ranks meanwhile. See ColumnParallelLinear::forward.
 void multiply_gathered(const Tensor& x, const Tensor& weight, const Tensor& y, const TensorParallel& tensor_parallel,
                        Tensor* for_backward);
+
+// The cost of these and of ColumnParallelBackward, without a bias.
+LayerCost column_parallel_cost(const TensorParallel& tensor_parallel, const Parameter& weight, const CostedTokens& tokens);
 
 // Returns own rows of dx = dy W, summed over the group, while add_gradients(x) adds the gradients of the parameters, or
 // leaves that for later. x: what ColumnParallelLinear::forward has left for backward.

@@ -141,4 +141,48 @@ Tensor RowParallelLinear::backward_of_rows(const Tensor& x, const Tensor& dy, We
   return dx;
 }
 
+LayerCost ColumnParallelLinear::cost(const CostedTokens& tokens, bool activates) const {
+  LayerCost cost = column_parallel_cost(tensor_parallel_, *weight_, tokens);
+  if (bias_ == nullptr) return cost;
+  const auto result = static_cast<double>(tokens.bytes(tokens.count * bias_->elements()));
+  cost.parameters += bias_->elements();
+  // Behind products in chunks, the bias takes a pass of its own.
+  if (tensor_parallel_.has_own_rows() && !activates)
+    cost.forward = cost.forward + PassCost{.bytes = 2 * result, .kernels = 1};
+  cost.weight = cost.weight + PassCost{.bytes = result, .kernels = 1};
+  return cost;
+}
+
+// On one rank the residual's addition is part of the product; else it follows the sum, behind the bias.
+LayerCost RowParallelLinear::cost(const CostedTokens& tokens) const {
+  const std::int64_t in = weight_->extents.back(), out = weight_->extents.front();
+  const Product forward{tokens.count, out, in}, input{tokens.count, in, out}, gradient{out, in, tokens.count, true};
+  const TensorParallel& parallel = tensor_parallel_;
+  const std::int64_t all = tokens.bytes(tokens.count * out);
+  const std::int64_t own = tokens.bytes(parallel.own_rows(tokens.count).count * out);
+  const bool alone = parallel.size() == 1;
+  LayerCost cost;
+  cost.parameters = weight_->elements() + (bias_ != nullptr ? bias_->elements() : 0);
+  cost.forward = {.products = {forward}, .bytes = static_cast<double>(own) * (alone ? 1 : 5), .kernels = alone ? 0.0 : 2.0};
+  cost.input.products = {input};
+  if (weight_->trainable) cost.weight.products = {gradient};
+  if (bias_ != nullptr) cost.weight = cost.weight + PassCost{.bytes = static_cast<double>(own), .kernels = 1};
+  cost.kept = tokens.bytes(tokens.count * in);
+  cost.later = cost.kept + (parallel.keeps_gathered ? all : own);
+  if (alone) return cost;
+  using enum Exchange::Hidden;
+  const auto exchange = [&](Collective kind, Exchange::Hidden hidden, const Product& product) {
+    return Exchange{kind, tokens.count * out, tokens.dtype, hidden, product};
+  };
+  if (!parallel.has_own_rows()) {
+    cost.forward.exchanges = {exchange(Collective::all_reduce, in_chunks, forward)};
+    return cost;
+  }
+  cost.forward.exchanges = {exchange(Collective::reduce_scatter, in_chunks, forward)};
+  cost.input.exchanges = {exchange(Collective::all_gather, in_chunks, input)};
+  cost.backward = all;
+  if (tokens.splits && !parallel.keeps_gathered) cost.weight.exchanges = {exchange(Collective::all_gather, not_at_all, {})};
+  return cost;
+}
+
 }  // namespace stretto

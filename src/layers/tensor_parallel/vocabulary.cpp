@@ -112,4 +112,40 @@ void VocabularyParallelCrossEntropy::backward(const Tensor& logits, const Tensor
   kernels::cross_entropy_backward(logits, targets, first, saved.row_max, saved.sums.view(0, {logits.rows()}), factor);
 }
 
+// The vectors are read, zeros or they are written, and the sum is.
+LayerCost VocabularyParallelTable::embed_cost(const CostedTokens& tokens) const {
+  const std::int64_t hidden = table_->extents.back();
+  const std::int64_t own = tokens.bytes(tensor_parallel_.own_rows(tokens.count).count * hidden);
+  LayerCost cost;
+  cost.parameters = table_->elements();
+  cost.forward = {.bytes = 3.0 * static_cast<double>(own), .kernels = 1};
+  cost.input = {.bytes = 2.0 * static_cast<double>(own), .kernels = 1};
+  cost.later = own;
+  if (tensor_parallel_.size() == 1) return cost;
+  const auto exchange = [&](Collective kind) {
+    return Exchange{.kind = kind, .elements = tokens.count * hidden, .dtype = tokens.dtype};
+  };
+  const bool own_rows = tensor_parallel_.has_own_rows();
+  cost.forward.exchanges = {exchange(own_rows ? Collective::reduce_scatter : Collective::all_reduce)};
+  if (own_rows) (tokens.splits ? cost.weight : cost.input).exchanges = {exchange(Collective::all_gather)};
+  return cost;
+}
+
+LayerCost VocabularyParallelTable::logits_cost(const CostedTokens& tokens) const {
+  LayerCost cost = column_parallel_cost(tensor_parallel_, *table_, tokens);
+  cost.kept += tokens.bytes(tokens.count * table_->extents.front());  // the logits, which become their gradient
+  return cost;
+}
+
+LayerCost VocabularyParallelCrossEntropy::cost(const CostedTokens& tokens, std::int64_t columns) const {
+  const auto logits = static_cast<double>(tokens.bytes(tokens.count * columns));
+  LayerCost cost;
+  cost.forward = {.bytes = logits, .kernels = 2};
+  cost.input = {.bytes = 2 * logits, .kernels = 2};
+  if (tensor_parallel_.size() == 1) return cost;
+  // A maximum, and two sums.
+  cost.forward.exchanges = {{.kind = Collective::all_reduce, .elements = 3 * tokens.count, .dtype = tokens.accumulator()}};
+  return cost;
+}
+
 }  // namespace stretto

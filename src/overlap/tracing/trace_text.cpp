@@ -32,6 +32,11 @@ std::string arguments_of(const Record& record) {
                        {"waited_us", record.shares_times ? 0 : std::round(record.times.waited * 1e9) * 1e-3}});
 }
 
+std::string arguments_of(const TraceSlice& slice) {
+  if (slice.record != nullptr) return R"(,"args":)" + arguments_of(*slice.record);
+  return slice.operations > 0 ? fmt::format(R"(,"args":{{"gflop":{:.6g}}})", slice.operations * 1e-9) : "";
+}
+
 // Exact to the nanosecond, so that slices that touch still touch in the text.
 std::string microseconds(std::int64_t nanoseconds) {
   return fmt::format("{}{}.{:03}", nanoseconds < 0 ? "-" : "", std::abs(nanoseconds) / 1000, std::abs(nanoseconds) % 1000);
@@ -56,11 +61,10 @@ std::string text_of(const TraceTracks& rank_tracks, int rank, std::int64_t zero)
   }
   for (const TraceSlice& slice : rank_tracks.slices) {
     fmt::format_to(out,
-                   R"({{"ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"name":{},"cat":"{}"{}{}}},)"
+                   R"({{"ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"name":{},"cat":"{}"{}}},)"
                    "\n",
                    rank, slice.track, microseconds(slice.begin - zero), microseconds(slice.end - slice.begin),
-                   quoted(slice.name), slice.category, slice.record == nullptr ? "" : R"(,"args":)",
-                   slice.record == nullptr ? "" : arguments_of(*slice.record));
+                   quoted(slice.name), slice.category, arguments_of(slice));
   }
   return text;
 }

@@ -96,6 +96,7 @@ TraceTracks lay_out(const std::vector<KernelSpan>& kernels, const std::vector<Re
   computing.reserve(kernels.size());
   for (const KernelSpan& span : kernels) {
     computing.push_back(layout.slice(span.begin, span.end, span.kernel, "compute"));
+    computing.back().operations = span.operations;
   }
   std::map<std::string, std::vector<TraceSlice>> of_stream;
   std::vector<std::string> streams;  // in the order of first use

@@ -22,6 +22,7 @@ struct TraceSlice {
   std::string name;
   const char* category = "";
   const Record* record = nullptr;  // of an operation; a kernel or span has none
+  double operations = 0;           // of a kernel that is a matrix product
 };
 
 struct TraceTrack {

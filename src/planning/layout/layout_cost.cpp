@@ -34,7 +34,7 @@ const LinkLevel& level_between(const LinkModel& links, std::int64_t a, std::int6
 
 class LayoutCosts::Parts {
  public:
-  Parts(const ModelShape& model, const TrainingCluster& cluster, std::int64_t ranks, const TrainingSystem& system)
+  Parts(const DecoderShape& model, const TrainingCluster& cluster, std::int64_t ranks, const TrainingSystem& system)
       : model_(model), cluster_(cluster), ranks_(ranks), system_(system), costs_({cluster.links, static_cast<int>(ranks)}) {}
 
   const CollectiveCosts& costs() const { return costs_; }
@@ -68,20 +68,23 @@ class LayoutCosts::Parts {
     LayoutCost cost;
     const Schedule geometry = shape.geometry();
     const ModelCut cut = this->cut(layout, shape, time.busiest_stage);
+    const Times& its = times_of(layout, shape);
     PartTime busiest;
     double sums = 0;
     for (int stage = 0; stage < shape.stages; ++stage) {
       PartTime microbatch;
-      StageParameters parameters;
+      std::int64_t blocks = 0;
+      bool has_embeddings = false, has_head = false;
       for (int part = 0; part < geometry.parts(); ++part) {
         if (geometry.stage_of(part) != stage) continue;
         microbatch = microbatch + parts[static_cast<std::size_t>(part)].time;
-        parameters.blocks += static_cast<double>(cut.blocks[static_cast<std::size_t>(part)]);
-        parameters.has_embeddings |= part == 0;
-        parameters.has_head |= part + 1 == geometry.parts();
+        blocks += cut.blocks[static_cast<std::size_t>(part)];
+        has_embeddings |= part == 0;
+        has_head |= part + 1 == geometry.parts();
       }
       if (stage == time.busiest_stage) busiest = microbatch;
-      const StateTime state = state_time(layout, parameters, turns() * microbatch, cluster_, system_, costs_);
+      const StateTime state = state_time(layout, its.cost.parameters(blocks, has_embeddings, has_head), its.matrix(),
+                                         turns() * microbatch, cluster_, system_, costs_);
       sums = std::max(sums, state.exposed);
       cost.update = std::max(cost.update, state.update * turns());
     }
@@ -99,8 +102,7 @@ class LayoutCosts::Parts {
     cost.seconds = time.seconds + sums + table + cost.update;
     const double tokens = static_cast<double>(layout.global_batch * model_.sequence);
     cost.tokens_per_second = tokens / cost.seconds;
-    cost.flops_per_second =
-        cost.tokens_per_second * model_.flops_per_token(model_.parameters()) / static_cast<double>(ranks_);
+    cost.flops_per_second = cost.tokens_per_second * flops_per_token(model_) / static_cast<double>(ranks_);
     cost.mfu = cost.flops_per_second / cluster_.peak_flops;
     return cost;
   }
@@ -176,6 +178,13 @@ class LayoutCosts::Parts {
 
   struct Times {
     PartTime block, embeddings, head;
+    DecoderCost cost;
+    double matrix() const {  // the elements of a weight of a block
+      double sum = 0;
+      const std::vector<Product>& products = cost.block.forward.products;
+      for (const Product& product : products) sum += static_cast<double>(product.n * product.k);
+      return sum / static_cast<double>(products.size());
+    }
   };
   const Times& times_of(const TrainingOptions& layout, const PipelineShape& shape) {
     const auto key = std::tuple(layout.mesh[Axis::tensor], layout.mesh[Axis::ulysses], layout.mesh[Axis::ring],
@@ -183,8 +192,8 @@ class LayoutCosts::Parts {
                                 layout.recompute.partition, shape.splits(), layout.sequence_layout);
     const auto found = times_.find(key);
     if (found != times_.end()) return found->second;
-    const BlockTimes times(layout, shape.splits(), cluster_, system_, ranks_, costs_);
-    return times_[key] = {times.block(), times.embeddings(), times.head()};
+    const LayerTimes times(layout, shape.splits(), cluster_, system_, ranks_, costs_);
+    return times_[key] = {times.block(), times.embeddings(), times.head(), times.cost()};
   }
 
   std::vector<PipelinePart> parts_of(const TrainingOptions& layout, const PipelineShape& shape) {
@@ -250,7 +259,7 @@ class LayoutCosts::Parts {
   }
 
   std::optional<std::pair<DType, DType>> types_;  // of values and gradients
-  ModelShape model_;
+  DecoderShape model_;
   TrainingCluster cluster_;
   std::int64_t ranks_;
   TrainingSystem system_;
@@ -265,7 +274,7 @@ class LayoutCosts::Parts {
   std::map<std::tuple<int, int, int, std::int64_t, bool, bool, Recompute, bool, bool, SequenceLayout>, Times> times_;
 };
 
-LayoutCosts::LayoutCosts(const ModelShape& model, const TrainingCluster& cluster, std::int64_t ranks,
+LayoutCosts::LayoutCosts(const DecoderShape& model, const TrainingCluster& cluster, std::int64_t ranks,
                          const TrainingSystem& system) {
   require(ranks >= 1 && ranks <= 1 << 24, "A cluster of {} ranks cannot be planned; give 1 to {}.", ranks, 1 << 24);
   parts_ = std::make_unique<Parts>(model, cluster, ranks, system);

@@ -53,7 +53,7 @@ std::string to_string(const TrainingOptions& layout) {
 
 std::string train_flags(const TrainingOptions& layout) {
   const MeshShape& mesh = layout.mesh;
-  const ModelShape& model = layout.model;
+  const DecoderShape& model = layout.model;
   std::string flags = fmt::format("--tp {} --pp {} --dp {}", mesh[Axis::tensor], mesh[Axis::pipeline], mesh[Axis::data]);
   if (layout.divides_rows) flags += " --sp";
   if (layout.keeps_gathered) flags += " --sp-keep-gathered";

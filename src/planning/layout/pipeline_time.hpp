@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "planning/layout/block_time.hpp"
+#include "planning/layout/layer_time.hpp"
 #include "planning/layout/shared_cores.hpp"
 #include "stretto/overlap/schedule.hpp"
 

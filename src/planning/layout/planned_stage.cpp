@@ -2,58 +2,50 @@
 
 #include <algorithm>
 
-#include "stretto/kernels.hpp"
 #include "stretto/overlap/pipeline.hpp"
 
 namespace stretto {
-namespace {
 
-std::int64_t bytes_of(DType dtype) { return static_cast<std::int64_t>(size_of(dtype)); }
-
-}  // namespace
+DividedAttention divided_attention(const TrainingOptions& layout, const AttendingHeads& heads) {
+  return {.batch = layout.micro_batch,
+          .sequence = layout.model.sequence,
+          .hidden = heads.heads * heads.head_size,
+          .heads = heads.heads,
+          .kv_heads = heads.kv_heads,
+          .dtype = layout.sharding.dtype,
+          .mask = layout.mask,
+          .division = layout.division(),
+          .tensor = layout.mesh[Axis::tensor]};
+}
 
 PlannedStage::PlannedStage(const TrainingOptions& layout, const Schedule& schedule, const ModelCut& cut)
     : layout_(layout),
       tensor_(layout.tensor_parallel()),
       schedule_(schedule),
       cut_(cut),
-      sequence_(layout.division().rows(layout.model.sequence)),
-      tokens_(layout.micro_batch * sequence_),
-      block_(block_activations(layout.model.block(), layout.micro_batch, sequence_, layout.sharding.dtype, tensor_,
-                               layout.recompute)) {
-  const std::int64_t token = layout.model.hidden * bytes_of(layout.sharding.dtype);
-  const std::int64_t statistic = bytes_of(kernels::accumulator(layout.sharding.dtype));
-  const std::int64_t own_tokens = tensor_.own_rows(tokens_).count;
-  hidden_ = tokens_ * token;
-  number_ = tokens_ * statistic;
-  own_hidden_ = own_tokens * token;
-  own_number_ = own_tokens * statistic;
-  head_input_ = tensor_.keeps_gathered ? hidden_ : own_hidden_;
-  const std::int64_t columns = (layout.model.vocabulary + layout.mesh[Axis::tensor] - 1) / layout.mesh[Axis::tensor];
-  logits_ = tokens_ * columns * bytes_of(layout.sharding.dtype);
-  head_kept_ = own_hidden_ + head_input_ + 2 * own_number_ + logits_;
-  const AttentionCost cost = attention_cost(attention());
-  (layout.recompute.level == Recompute::full ? block_.backward : block_.kept) += cost.result_again;
-  attention_buffers_ = cost.buffers;
+      tokens_{.count = layout.micro_batch * layout.division().rows(layout.model.sequence),
+              .dtype = layout.sharding.dtype,
+              .exchanges_heads = layout.mesh[Axis::ulysses] > 1},
+      cost_(decoder_cost(layout.model, tensor_, layout.recompute, tokens_)) {
+  CostedTokens splits = tokens_;
+  splits.splits = true;
+  splitting_ = decoder_cost(layout.model, tensor_, layout.recompute, splits);
+  hidden_ = tokens_.bytes(tokens_.count * layout.model.hidden);
+  own_hidden_ = tokens_.bytes(tensor_.own_rows(tokens_.count).count * layout.model.hidden);
+  for (const AttendingHeads& heads : cost_.block.attention) attention_.push_back(divided_attention(layout, heads));
 }
 
-std::int64_t PlannedStage::kept(int chunk) const { return blocks(chunk) * block_.kept + (is_last(chunk) ? head_kept_ : 0); }
-
-// The head leaves the norm's result and the logits' gradient, the embeddings the gradient of their result.
-std::int64_t PlannedStage::later(int chunk) const {
-  return blocks(chunk) * block_.later + (is_last(chunk) ? head_input_ + logits_ : 0) + (is_first(chunk) ? own_hidden_ : 0);
-}
-
-// A chunk's backward adds this to the memory that it finds in use: at the head a gradient, and the input of a block that is
-// gathered ahead; then the gradient of the residual stream and those within the last block, when the head's activations are
-// gone.
-std::int64_t PlannedStage::backward(int chunk) const {
-  const std::int64_t ahead = layout_.recompute.partition ? hidden_ - block_.kept : 0;
-  const std::int64_t in_block = own_hidden_ + block_.backward;
-  if (!is_last(chunk)) return in_block;
-  // Own rows: products for every rank's rows and of every rank, and the gathered input.
-  const std::int64_t head = tensor_.has_own_rows() ? (tensor_.keeps_gathered ? 2 : 3) * hidden_ : hidden_;
-  return std::max(head + ahead, in_block - head_kept_);
+LayerCost PlannedStage::chunk_cost(int chunk) const {
+  const std::int64_t ahead = layout_.recompute.partition ? hidden_ - cost_.block.kept : 0;
+  LayerCost blocks = cost_.block;  // alike, so that the last one's backward needs most
+  blocks.kept *= this->blocks(chunk);
+  blocks.later *= this->blocks(chunk);
+  blocks.backward += own_hidden_;  // the gradient of the residual stream
+  if (is_first(chunk)) blocks.later += cost_.embeddings.later;
+  if (!is_last(chunk)) return blocks;
+  LayerCost head = cost_.head;
+  head.backward += ahead;  // the input of a block, gathered ahead
+  return blocks.before(head);
 }
 
 std::int64_t PlannedStage::halves(int chunk) const {
@@ -67,45 +59,54 @@ std::int64_t PlannedStage::halves(int chunk) const {
 std::int64_t PlannedStage::activation_bytes() const {
   // For the gradients of weights, rows are gathered for one product, and ahead for the next.
   const std::int64_t gathered = tensor_.has_own_rows() && !tensor_.keeps_gathered ? 2 * hidden_ : 0;
+  std::vector<LayerCost> chunks;
+  for (int chunk = 0; chunk < schedule_.chunks; ++chunk) chunks.push_back(chunk_cost(chunk));
   std::int64_t held = 0, most = 0;
   for (const ActionGroup& group : schedule_.lists[static_cast<std::size_t>(cut_.stage)]) {
     const Action& action = group.front();
     if (is_message(action.kind)) continue;
-    if (action.kind == ActionKind::forward) held += kept(action.chunk);
+    const LayerCost& chunk = chunks[static_cast<std::size_t>(action.chunk)];
+    if (action.kind == ActionKind::forward) held += chunk.kept;
     most = std::max(most, held);
     if (action.kind == ActionKind::backward_weight) {
       most = std::max(most, held + gathered);
-      held -= later(action.chunk);
+      held -= chunk.later;
     }
     if (action.kind != ActionKind::backward && action.kind != ActionKind::backward_input) continue;
-    most = std::max(most, held + backward(action.chunk));
-    held -= kept(action.chunk);
-    if (action.kind == ActionKind::backward_input) held += later(action.chunk);
+    most = std::max(most, held + chunk.backward);
+    held -= chunk.kept;
+    if (action.kind == ActionKind::backward_input) held += chunk.later;
     most = std::max(most, held);
   }
   const std::int64_t messages = most_messages(schedule_, cut_.stage) * own_hidden_;
   // Tokens, targets and positions of a step, and of each microbatch three numbers per token that the loss is computed from.
   const std::int64_t slots = layout_.global_batch / layout_.mesh[Axis::data];
+  const std::int64_t rows = layout_.division().rows(layout_.model.sequence);
   const bool has_head = cut_.stages.back() == cut_.stage;
-  return slots * sequence_ * 3 * bytes_of(DType::i32) + (has_head ? microbatches() * 3 * number_ : 0) + messages + most;
+  const std::int64_t losses = has_head ? microbatches() * 3 * tokens_.count * tokens_.statistic() : 0;
+  return slots * rows * 3 * static_cast<std::int64_t>(size_of(DType::i32)) + losses + messages + most;
 }
 
-// With own rows the head gathers its input again for the gradients of weights, and blocks their gradients if these come
-// later.
+// The exchanges of a microbatch count whole tensors; an all-reduce sends as much as a reduce-scatter and an all-gather.
 std::int64_t PlannedStage::tensor_parallel_bytes() const {
-  const bool gathers_again = tensor_.has_own_rows() && !tensor_.keeps_gathered;
-  const BlockExchanges of_block = block_exchanges(tensor_, layout_.recompute);
-  std::int64_t whole = 0, numbers = 0;  // tensors of the residual's shape, gathered or reduced and scattered
+  std::int64_t sent = 0;
+  const auto add = [&](const LayerCost& cost, std::int64_t times) {
+    for (const PassCost* pass : {&cost.forward, &cost.input, &cost.weight, &cost.again}) {
+      for (const Exchange& each : pass->exchanges)
+        sent += times * (each.kind == Collective::all_reduce ? 2 : 1) * each.bytes();
+    }
+  };
   for (int chunk = 0; chunk < schedule_.chunks; ++chunk) {
-    whole += microbatches() * (of_block.forward + of_block.backward) * blocks(chunk);
-    if (gathers_again) whole += 2 * halves(chunk) * blocks(chunk);
-    if (is_first(chunk)) whole += microbatches() * 2;
-    if (is_last(chunk)) {
-      whole += microbatches() * (2 + (gathers_again ? 1 : 0));
-      numbers += microbatches() * 2 * 3;  // cross entropy
+    const std::int64_t split = halves(chunk);
+    for (const auto& [cost, times] : {std::pair{&splitting_, split}, {&cost_, microbatches() - split}}) {
+      add(cost->block, times * blocks(chunk));
+      if (is_first(chunk)) add(cost->embeddings, times);
+      if (!is_last(chunk)) continue;
+      add(cost->head, times);
+      add(cost->loss, times);
     }
   }
-  return (whole * hidden_ + numbers * number_) * (tensor_.size() - 1) / tensor_.size();
+  return sent * (tensor_.size() - 1) / tensor_.size();
 }
 
 std::int64_t PlannedStage::message_bytes() const {
@@ -120,27 +121,27 @@ std::int64_t PlannedStage::message_bytes() const {
 }
 
 // Attention's forward is computed again with full recomputation, and its backward once.
-std::int64_t PlannedStage::of_attentions(const AttentionBytes& bytes) const {
+std::int64_t PlannedStage::of_attentions(const std::function<AttentionBytes(const DividedAttention&)>& bytes_of) const {
   std::int64_t blocks_here = 0;
   for (int chunk = 0; chunk < schedule_.chunks; ++chunk) blocks_here += blocks(chunk);
   const std::int64_t forwards = layout_.recompute.level == Recompute::full ? 2 : 1;
-  return microbatches() * blocks_here * (forwards * bytes.forward + bytes.backward);
+  std::int64_t sent = 0;
+  for (const DividedAttention& attention : attention_) {
+    const AttentionBytes bytes = bytes_of(attention);
+    sent += forwards * bytes.forward + bytes.backward;
+  }
+  return microbatches() * blocks_here * sent;
 }
 
-DividedAttention PlannedStage::attention() const {
-  const TransformerShape block = layout_.model.block();
-  return {.batch = layout_.micro_batch,
-          .sequence = layout_.model.sequence,
-          .hidden = block.heads * block.head_size,
-          .heads = block.heads,
-          .kv_heads = block.kv_heads,
-          .dtype = layout_.sharding.dtype,
-          .mask = layout_.mask,
-          .division = layout_.division(),
-          .tensor = layout_.mesh[Axis::tensor]};
+std::int64_t PlannedStage::ring_bytes() const {
+  return of_attentions([](const DividedAttention& attention) { return stretto::ring_bytes(attention, 0); });
 }
+std::int64_t PlannedStage::ulysses_bytes() const { return of_attentions(stretto::ulysses_bytes); }
 
-std::int64_t PlannedStage::ring_bytes() const { return of_attentions(stretto::ring_bytes(attention(), 0)); }
-std::int64_t PlannedStage::ulysses_bytes() const { return of_attentions(stretto::ulysses_bytes(attention())); }
+std::int64_t PlannedStage::attention_buffers() const {
+  std::int64_t most = 0;
+  for (const DividedAttention& attention : attention_) most = std::max(most, attention_cost(attention).buffers);
+  return most;
+}
 
 }  // namespace stretto

@@ -1,9 +1,15 @@
 #pragma once
+#include <functional>
+#include <vector>
+
+#include "stretto/models/decoder_cost.hpp"
 #include "stretto/models/training_options.hpp"
 #include "stretto/planning/attention_cost.hpp"
 #include "stretto/planning/training_memory.hpp"
 
 namespace stretto {
+
+DividedAttention divided_attention(const TrainingOptions& layout, const AttendingHeads& heads);
 
 // The memory and the traffic of the ranks of one pipeline stage in a step, by formula. Without a pipeline there is one
 // stage.
@@ -20,7 +26,7 @@ class PlannedStage {
   // The most bytes of activations that a rank holds at a time, messages between stages included.
   std::int64_t activation_bytes() const;
   // The most bytes of messages of attention over divided sequences that a rank holds at a time.
-  std::int64_t attention_buffers() const { return attention_buffers_; }
+  std::int64_t attention_buffers() const;
   // The bytes that a rank sends in a step to its tensor-parallel group, and to other stages in whole messages. Small sums
   // may take an algorithm that sends more, and a ring sends partial sums of 16 bits in f32.
   std::int64_t tensor_parallel_bytes() const;
@@ -34,12 +40,8 @@ class PlannedStage {
   int part(int chunk) const { return schedule_.part_of(cut_.stage, chunk); }
   bool is_first(int chunk) const { return part(chunk) == 0; }
   bool is_last(int chunk) const { return part(chunk) + 1 == schedule_.parts(); }
-  std::int64_t kept(int chunk) const;   // between forward and backward
-  std::int64_t later(int chunk) const;  // between the halves of backward
-  std::int64_t backward(int chunk) const;
-
-  DividedAttention attention() const;
-  std::int64_t of_attentions(const AttentionBytes& bytes) const;  // of all in a step
+  LayerCost chunk_cost(int chunk) const;  // its bytes alone
+  std::int64_t of_attentions(const std::function<AttentionBytes(const DividedAttention&)>& bytes_of) const;  // in a step
 
   // How often a microbatch's backward in this chunk comes in halves; in a step.
   std::int64_t halves(int chunk) const;
@@ -48,15 +50,10 @@ class PlannedStage {
   TensorParallel tensor_;
   const Schedule& schedule_;
   ModelCut cut_;
-  std::int64_t sequence_;  // tokens of each sequence that are here
-  std::int64_t tokens_;    // of a microbatch that are here
-  BlockActivations block_;
-  // Bytes of a tensor of the residual's width, and of one statistic per token; of all rows, and of the first rank's own.
-  std::int64_t hidden_, number_, own_hidden_, own_number_;
-  std::int64_t head_input_;  // as the head keeps it
-  std::int64_t logits_;
-  std::int64_t attention_buffers_;
-  std::int64_t head_kept_;  // the input, result and statistics of its norm, and the logits
+  CostedTokens tokens_;
+  DecoderCost cost_, splitting_;             // of whole backward passes, and of those in halves
+  std::vector<DividedAttention> attention_;  // of a block
+  std::int64_t hidden_, own_hidden_;         // bytes of the residual stream: of all rows, and of the first rank's own
 };
 
 }  // namespace stretto

@@ -19,21 +19,10 @@ double own_update_bytes(const ShardedParameters::Options& options, const Optimiz
 
 }  // namespace
 
-double StageParameters::elements(const TrainingOptions& layout) const {
-  const auto hidden = static_cast<double>(layout.model.hidden);
-  const double ranks = layout.mesh[Axis::tensor];
-  double count = blocks * (12 * hidden * hidden / ranks + 7 * hidden / ranks + 6 * hidden);
-  if (has_embeddings || has_head) count += std::ceil(static_cast<double>(layout.model.vocabulary) / ranks) * hidden;
-  if (has_embeddings) count += static_cast<double>(layout.model.sequence) * hidden;
-  if (has_head) count += 2 * hidden;
-  return count;
-}
-
-StateTime state_time(const TrainingOptions& layout, const StageParameters& parameters, const PartTime& microbatch,
+StateTime state_time(const TrainingOptions& layout, double elements, double matrix, const PartTime& microbatch,
                      const TrainingCluster& cluster, const TrainingSystem& system, CollectiveCosts& costs) {
   const ShardedParameters::Options& options = layout.sharding;
   const MeshShape& mesh = layout.mesh;
-  const double elements = parameters.elements(layout);
   const int ranks = mesh.ranks_over(token_axes);
   const ZeroStage zero = ranks > 1 ? options.zero : ZeroStage::none;
   StateTime time;
@@ -43,9 +32,7 @@ StateTime state_time(const TrainingOptions& layout, const StageParameters& param
 
   // Units of a weight matrix, or of as many bytes as units have at least.
   const auto gradient = static_cast<double>(size_of(options.gradients()));
-  const auto hidden = static_cast<double>(layout.model.hidden);
-  const double unit =
-      std::max(static_cast<double>(options.bytes_of_unit()) / gradient, 3 * hidden * hidden / mesh[Axis::tensor]);
+  const double unit = std::max(static_cast<double>(options.bytes_of_unit()) / gradient, matrix);
   const double units = std::max(1.0, std::floor(elements / unit));
   const StepGroup group{ranks, mesh[Axis::tensor]};
   const auto seconds = [&](Collective kind, DType dtype) {

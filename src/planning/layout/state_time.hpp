@@ -1,5 +1,5 @@
 #pragma once
-#include "planning/layout/block_time.hpp"
+#include "planning/layout/layer_time.hpp"
 
 namespace stretto {
 
@@ -9,15 +9,9 @@ struct StateTime {
   double update = 0;   // the norm, and the optimizer
 };
 
-// A stage's parameters on one rank.
-struct StageParameters {
-  double blocks = 0;
-  bool has_embeddings = false, has_head = false;
-  double elements(const TrainingOptions& layout) const;
-};
-
-// `microbatch`: the stage's time of one microbatch, all its chunks, beside which sums and gathers run.
-StateTime state_time(const TrainingOptions& layout, const StageParameters& parameters, const PartTime& microbatch,
+// elements: of the stage's parameters on a rank; matrix: of a weight of its blocks. `microbatch`: the stage's time of one
+// microbatch, all its chunks, beside which sums and gathers run.
+StateTime state_time(const TrainingOptions& layout, double elements, double matrix, const PartTime& microbatch,
                      const TrainingCluster& cluster, const TrainingSystem& system, CollectiveCosts& costs);
 
 }  // namespace stretto

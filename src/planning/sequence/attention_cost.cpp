@@ -5,7 +5,7 @@
 
 #include "core/fail.hpp"
 #include "planning/sequence/attention_time.hpp"
-#include "stretto/layers/transformer.hpp"
+#include "stretto/layers/decoder_shape.hpp"
 
 namespace stretto {
 namespace {
@@ -54,9 +54,7 @@ RingBlock ring_block(const DividedAttention& attention, std::int64_t width) {
 }
 
 void DividedAttention::check() const {
-  TransformerShape shape = TransformerShape::gpt2(hidden, heads, 1);
-  shape.kv_heads = groups();
-  shape.check(tensor, division.ulysses);
+  DecoderShape{.hidden = hidden, .heads = heads, .kv_heads = kv_heads}.filled().check_block(tensor, division.ulysses);
   division.check(sequence);
 }
 

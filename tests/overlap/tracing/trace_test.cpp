@@ -95,6 +95,8 @@ void some_steps(const Communicator& world, Trace& trace, const Stream& stream) {
     const Work sum = world.all_reduce(data, ReduceOp::sum, stream, {.method = Algorithm::ring, .tag = "a \"tag\""});
     const Trace::Span part = trace.part("beside it");
     kernels::add(other, other, other);
+    const Tensor row = other.view(0, {1, 3000});
+    kernels::gemm(row, kernels::Transpose::no, row, kernels::Transpose::yes, Tensor({1, 1}, DType::f32));
     sum.wait();
     world.broadcast(data, 1, Stream::inline_(), {.method = Algorithm::binomial}).wait();
   }
@@ -125,7 +127,12 @@ TEST(Trace, SaysWhatEveryRankDid) {
   }
   EXPECT_EQ(said, bytes);
   EXPECT_EQ(events_of(trace, "X", "communication").size(), 3U * steps * 2);
-  EXPECT_EQ(events_of(trace, "X", "compute").size(), 3U * steps);
+  std::map<std::string, std::size_t> kernels;
+  for (const json& event : events_of(trace, "X", "compute")) {
+    ++kernels[event["name"]];
+    EXPECT_EQ(event.value("args", json()), event["name"] == "gemm" ? json({{"gflop", 6e-6}}) : json());
+  }
+  EXPECT_EQ(kernels, (std::map<std::string, std::size_t>{{"add", 3U * steps}, {"gemm", 3U * steps}}));
   EXPECT_EQ(events_of(trace, "X", "step").size(), 3U * steps);
   EXPECT_EQ(events_of(trace, "X", "part").size(), 3U * steps);
   EXPECT_EQ(trace["otherData"]["lost_operations"], json({0, 0, 0}));

@@ -1,17 +1,10 @@
-#include "stretto/models/model_shape.hpp"
+#include "stretto/models/model_cut.hpp"
 
 #include <fmt/format.h>
 
 #include <map>
 
 namespace stretto {
-
-// A block has matrices of 12 hidden^2 elements, biases of 9 hidden, and two norms of 2 hidden.
-std::int64_t ModelShape::parameters() const {
-  const std::int64_t fewer = kv_heads > 0 ? 2 * (heads - kv_heads) * (hidden / heads) : 0;  // columns of keys and values
-  const std::int64_t block = (12 * hidden - fewer) * hidden + 13 * hidden - fewer;
-  return (vocabulary + sequence) * hidden + layers * block + 2 * hidden;
-}
 
 Parameters::Place ModelCut::place(std::size_t part) const { return {static_cast<int>(part), stages[part] == stage, false}; }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include "planning/step/collective_costs.hpp"
+#include "stretto/models/decoder_cost.hpp"
 #include "stretto/models/training_options.hpp"
 #include "stretto/planning/training_cluster.hpp"
 
@@ -29,45 +30,35 @@ constexpr PartTime operator*(double factor, const PartTime& time) {
   return {factor * time.forward, factor * time.input, factor * time.weight};
 }
 
-// The times of what a GPT consists of, for a layout's microbatch. With `splits`, gradients of weights come later (schedules
-// with backward_weight).
-class BlockTimes {
+// The times of a decoder's parts for a layout's microbatch, from what the layers say that they cost. With `splits`,
+// gradients of weights come later (schedules with backward_weight).
+class LayerTimes {
  public:
-  BlockTimes(const TrainingOptions& layout, bool splits, const TrainingCluster& cluster, const TrainingSystem& system,
+  LayerTimes(const TrainingOptions& layout, bool splits, const TrainingCluster& cluster, const TrainingSystem& system,
              std::int64_t ranks, CollectiveCosts& costs);
   PartTime block() const;
-  PartTime embeddings() const;  // in front of the first block
-  PartTime head() const;        // the last norm, the logits and the loss
+  PartTime embeddings() const { return time_of(cost_.embeddings); }  // in front of the first block
+  PartTime head() const;                                             // the last norm, the logits and the loss
+  const DecoderCost& cost() const { return cost_; }
 
  private:
-  // The products of a linear layer: forward, and backward for its input and its weight.
-  struct Products {
-    double forward, input, weight;
-  };
-  Products linear(double in, double out) const;  // of this rank
-  double pass(const BlockTraffic& traffic) const;
-  PartTime attention() const;
-  void add_exchanges(PartTime& block, PassTime& last_projection) const;
-  // What a chunked exchange beside a product leaves exposed.
-  double beside(double exchange, double product) const;
-  double behind(double exchange, double product) const;  // what one beside the weight gradient's product leaves exposed
-  BlockTraffic forward_traffic() const;
-  BlockTraffic backward_traffic() const;
-  BlockTraffic weight_traffic() const;
-  BlockTraffic again_traffic() const;  // with Recompute::selective
+  double seconds(const Product& product) const;
+  double exposed(const Exchange& exchange) const;
+  PassTime time(const PassCost& pass) const;
+  PartTime time_of(const LayerCost& cost) const { return {time(cost.forward), time(cost.input), time(cost.weight)}; }
+  PartTime attention(const AttendingHeads& heads) const;
+  PartTime scores_in_memory() const;  // attention of a program that writes its scores
+  // The bytes and kernels of a block of another program.
+  PassCost with(PassCost pass, const BlockTraffic& traffic) const;
+  LayerCost of_system(LayerCost block) const;
 
   const TrainingOptions& layout_;
-  bool splits_;
   const TrainingCluster& cluster_;
   const TrainingSystem& system_;
   std::int64_t ranks_;
-  TensorParallel tensor_;
-  DType dtype_;
-  double width_;  // bytes of an element
-  double tokens_, own_tokens_, hidden_, ranks_tensor_;
-  double packed_, mlp_;  // widths of the residual in that of packed q, k and v, and in that of the MLP
-  Products qkv_, projection_, up_, down_;
-  double all_reduce_ = 0, gather_ = 0, scatter_ = 0;  // seconds of an exchange of a tensor of the residual's shape
+  CollectiveCosts& costs_;
+  std::int64_t tokens_;
+  DecoderCost cost_;
 };
 
 // The seconds of a collective of so many elements on the links of a group, by its fastest form.

@@ -1,0 +1,32 @@
+#pragma once
+#include <cstdint>
+
+#include "stretto/kernels.hpp"
+#include "stretto/layers/norm.hpp"
+
+namespace stretto {
+
+// The shape of a decoder: an embedding of tokens, blocks of attention and MLP that each add to the residual stream, a last
+// norm, and logits. GPT-2 (Radford et al. 2019) is the value that has only the first five numbers; families of models differ
+// in the others.
+struct STRETTO_API DecoderShape {
+  std::int64_t layers = 4, hidden = 192, heads = 6;
+  std::int64_t sequence = 128;  // the most tokens of a sequence
+  std::int64_t vocabulary = 256;
+  std::int64_t kv_heads = 0;   // heads of keys and values, a divisor of heads (AttentionCore::Shape); 0: as many as heads
+  std::int64_t head_size = 0;  // 0: hidden / heads
+  std::int64_t mlp_width = 0;  // 0: 4 hidden
+  Norm::Options norm = {};
+  kernels::Activation activation = kernels::Activation::gelu_tanh;
+  struct Biases {
+    bool qkv = true, projection = true, mlp = true;
+  } biases = {};
+
+  // The same with all sizes given. Throws Error(invalid_argument), in one sentence, if the width does not divide into heads.
+  DecoderShape filled() const;
+  // Throws Error(invalid_argument), in one sentence, unless the sizes, which must all be given, make a block and the heads
+  // divide over the ranks.
+  void check_block(int tensor_ranks, int ulysses_ranks = 1) const;
+};
+
+}  // namespace stretto

@@ -1,0 +1,35 @@
+#pragma once
+#include "stretto/layers/decoder_shape.hpp"
+#include "stretto/layers/layer_cost.hpp"
+#include "stretto/layers/recompute.hpp"
+#include "stretto/layers/tensor_parallel.hpp"
+
+namespace stretto {
+
+// What the parts of a decoder cost for one microbatch, as its layers say. All functions build the records of one block.
+struct DecoderCost {
+  LayerCost embeddings, block;
+  LayerCost head;  // the last norm and the logits
+  LayerCost loss;
+  std::int64_t table = 0;  // parameters that embeddings and head both count
+
+  // Parameters of a rank with so many blocks, and with either end of the model.
+  double parameters(std::int64_t blocks, bool has_embeddings, bool has_head) const;
+};
+// tokens.level is taken from `recompute`.
+STRETTO_API DecoderCost decoder_cost(const DecoderShape& shape, const TensorParallel& tensor_parallel,
+                                     const RecomputeOptions& recompute, CostedTokens tokens);
+
+STRETTO_API std::int64_t parameters_of(const DecoderShape& shape);  // of the whole model
+
+// Floating-point operations per token of a forward pass, in a block and in the head: of the products, and 4 for each element
+// of the width and token of a sequence in attention. The causal mask's half is not subtracted.
+struct DecoderOperations {
+  double block = 0, head = 0;
+};
+STRETTO_API DecoderOperations forward_operations(const DecoderShape& shape);
+// Of the whole model per trained token, forward and backward: three times as many. (PaLM's 6 per parameter, Chowdhery et al.
+// 2022, counts norms, biases and position embeddings, too, which multiply nothing.)
+STRETTO_API double flops_per_token(const DecoderShape& shape);
+
+}  // namespace stretto
