@@ -9,7 +9,13 @@
 namespace stretto {
 namespace {
 
-constexpr Initial embedding_initial{0, 0.02};  // of both embeddings
+constexpr Initial embedding_initial{0, 0.02};  // of tokens, positions and the head
+
+std::optional<LearnedPositions> learned_positions(Parameters& parameters, const DecoderShape& shape,
+                                                  const TensorParallel& tensor_parallel) {
+  if (shape.positions != DecoderShape::Positions::learned) return std::nullopt;
+  return LearnedPositions(parameters, "wpe", shape.sequence, shape.hidden, embedding_initial, tensor_parallel);
+}
 
 }  // namespace
 
@@ -41,16 +47,15 @@ Decoder::Decoder(Parameters& parameters, const DecoderShape& shape, const Tensor
                  const std::shared_ptr<const AttentionCore>& attention)
     : shape_(shape.filled()),
       tensor_parallel_(tensor_parallel),
-      table_(parameters.place_next(cut.place_of_table()), "wte", shape.vocabulary, shape.hidden, embedding_initial,
-             tensor_parallel),
-      positions_(&parameters.place_next(cut.place(0))
-                      .add(Parameter::whole("wpe.weight", {shape.sequence, shape.hidden}, tensor_parallel.row_axes(),
-                                            {.initial = embedding_initial}))),
-      used_positions_(&parameters.used_together({positions_})),
+      table_(parameters.place_next(shape.tied ? cut.place_of_tied_table() : cut.place(0)), "wte", shape.vocabulary,
+             shape.hidden, embedding_initial, tensor_parallel),
+      positions_(learned_positions(parameters.place_next(cut.place(0)), shape, tensor_parallel)),
       chunks_(make_chunks(parameters, shape_, tensor_parallel, recompute, cut, attention)),
-      // The norm belongs to the last part, like the last block.
+      // The norm and the head belong to the last part, like the last block.
       norm_(parameters, "ln_f", shape.hidden, shape.norm, tensor_parallel),
-      cross_entropy_(tensor_parallel) {}
+      cross_entropy_(tensor_parallel) {
+  if (!shape.tied) head_.emplace(parameters, "lm_head", shape.vocabulary, shape.hidden, embedding_initial, tensor_parallel);
+}
 
 std::vector<Decoder::Chunk> Decoder::make_chunks(Parameters& parameters, const DecoderShape& shape,
                                                  const TensorParallel& tensor_parallel, const RecomputeOptions& recompute,
@@ -70,36 +75,19 @@ std::vector<Decoder::Chunk> Decoder::make_chunks(Parameters& parameters, const D
   return chunks;
 }
 
-void Decoder::add_positions(const Batch& batch, const Tensor& x, ParameterUse& use) const {
-  const InUse in_use(use, *used_positions_, Pass::forward);
-  const Tensor places(x.shape(), x.dtype());
-  kernels::embedding_forward(tensor_parallel_.own_rows(batch.positions), 0, positions_->value, places);
-  kernels::add(x, places, x);
-}
-
-void Decoder::add_positions_gradient(const Batch& batch, const Tensor& dx, ParameterUse& use, WeightGradients* later) const {
-  if (!positions_->trainable) return;
-  const auto compute = [positions = positions_, places = tensor_parallel_.own_rows(batch.positions), dx] {
-    kernels::embedding_backward(places, 0, dx, positions->gradient);
-  };
-  if (later != nullptr) return later->add(*used_positions_, compute);
-  const InUse in_use(use, *used_positions_, Pass::backward);
-  compute();
-}
-
 Tensor Decoder::forward(int chunk, const Batch& batch, Tensor x, Saved& saved, ParameterUse& use) const {
   const MemoryScope activations(MemoryKind::activations);
   const Chunk& its = chunks_[static_cast<std::size_t>(chunk)];
   if (its.is_first) {
     x = table_.embed(batch.tokens, use);
-    add_positions(batch, x, use);
+    if (positions_) positions_->add(batch.positions, x, use);
   }
   saved.blocks.resize(its.blocks.size());
   for (std::size_t i = 0; i < its.blocks.size(); ++i) {
     x = its.blocks[i].forward(x, {batch.sequences, batch.length, batch.positions}, saved.blocks[i], use);
   }
   if (!its.is_last) return x;
-  return table_.logits(norm_.forward(x, saved.norm, use), batch.tokens.size(), use, &saved.normed);
+  return head().logits(norm_.forward(x, saved.norm, use), batch.tokens.size(), use, &saved.normed);
 }
 
 Decoder::Loss Decoder::loss(const Tensor& logits, const Batch& batch) const {
@@ -114,7 +102,7 @@ void Decoder::loss_backward(const Tensor& logits, const Batch& batch, const Loss
 }
 
 Tensor Decoder::head_backward(Tensor dlogits, Saved& saved, ParameterUse& use, WeightGradients* later) const {
-  const Tensor dnormed = table_.logits_backward(std::exchange(saved.normed, {}), dlogits, use, later);
+  const Tensor dnormed = head().logits_backward(std::exchange(saved.normed, {}), dlogits, use, later);
   dlogits = {};
   Tensor dx = tensor_parallel_.tensor_to_sum(dnormed.shape(), dnormed.dtype());
   dx.zero();
@@ -135,25 +123,19 @@ Tensor Decoder::backward(int chunk, const Batch& batch, Tensor gradient, Saved& 
     blocks[i].backward(gradient, saved.blocks[i], use, later);
   }
   if (is_first(chunk)) {
-    add_positions_gradient(batch, gradient, use, later);
+    if (positions_) positions_->backward(batch.positions, gradient, use, later);
     table_.embed_backward(batch.tokens, gradient, use, later);
   }
   return gradient;
 }
 
-// Positions' vectors are read, written and added to the tokens'.
 DecoderCost Decoder::cost(const CostedTokens& tokens) const {
-  const auto own = static_cast<double>(tokens.bytes(tensor_parallel_.own_rows(tokens.count).count * shape_.hidden));
-  LayerCost positions;
-  positions.forward = {.bytes = 5 * own, .kernels = 2};
-  positions.input = {.bytes = 2 * own, .kernels = 1};
-  positions.parameters = positions_->elements();
-  const LayerCost logits = table_.logits_cost(tokens);
-  return {.embeddings = table_.embed_cost(tokens).before(positions),
+  const LayerCost embeddings = table_.embed_cost(tokens), logits = head().logits_cost(tokens);
+  return {.embeddings = positions_ ? embeddings.before(positions_->cost(tokens)) : embeddings,
           .block = chunks_.front().blocks.front().cost(tokens),
           .head = norm_.cost(tokens).before(logits),
           .loss = cross_entropy_.cost(tokens, logits.forward.products.front().n),
-          .table = table_.elements()};
+          .table = head_ ? 0 : table_.elements()};
 }
 
 }  // namespace stretto

@@ -8,7 +8,7 @@ namespace stretto {
 
 Parameters::Place ModelCut::place(std::size_t part) const { return {static_cast<int>(part), stages[part] == stage, false}; }
 
-Parameters::Place ModelCut::place_of_table() const {
+Parameters::Place ModelCut::place_of_tied_table() const {
   const bool is_here = stages.front() == stage || stages.back() == stage;
   return {0, is_here, stages.front() != stages.back()};
 }

@@ -21,6 +21,9 @@ struct STRETTO_API DecoderShape {
   struct Biases {
     bool qkv = true, projection = true, mlp = true;
   } biases = {};
+  enum class Positions : std::uint8_t { learned, rotary } positions = Positions::learned;
+  bool tied = true;  // the logits' weights are the embedding's
+
 
   // The same with all sizes given. Throws Error(invalid_argument), in one sentence, if the width does not divide into heads.
   DecoderShape filled() const;

@@ -1,7 +1,9 @@
 #pragma once
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "stretto/layers/positions.hpp"
 #include "stretto/layers/transformer.hpp"
 #include "stretto/layers/vocabulary.hpp"
 #include "stretto/layers/weight_gradients.hpp"
@@ -24,9 +26,10 @@ struct STRETTO_API Batch {
   Batch part(std::int64_t first, std::int64_t count) const;  // a view of count sequences
 };
 
-// GPT-2 without dropout: embeddings, blocks, a last norm, logits from the tied embedding. The layers, not this class, decide
-// how the model is divided over tensor-parallel ranks. Parameters have GPT-2's names; those of other stages are records
-// only, and so are all of them until ShardedParameters gives them memory: plans read the records of a model without any.
+// A decoder of any DecoderShape, without dropout: embeddings, blocks, a last norm, logits. The layers, not this class, decide
+// how the model is divided over tensor-parallel ranks. Parameters have GPT-2's names, whatever the shape, and the weights of
+// a head that is not tied are "lm_head.weight". Those of other stages are records only, and so are all of them until
+// ShardedParameters gives them memory: plans read the records of a model without any.
 class STRETTO_API Decoder {
  public:
   Decoder(Parameters& parameters, const DecoderShape& shape, const TensorParallel& tensor_parallel,
@@ -67,7 +70,7 @@ class STRETTO_API Decoder {
   const DecoderShape& shape() const { return shape_; }  // all sizes given
   // The shape of a message between parts of the model, for so many tokens.
   Shape message(std::int64_t tokens) const { return {tensor_parallel_.own_rows(tokens).count, shape_.hidden}; }
-  std::int64_t first_column() const { return table_.first(); }
+  std::int64_t first_column() const { return head().first(); }
   bool is_first(int chunk) const { return chunks_[static_cast<std::size_t>(chunk)].is_first; }
   bool is_last(int chunk) const { return chunks_[static_cast<std::size_t>(chunk)].is_last; }
 
@@ -80,16 +83,15 @@ class STRETTO_API Decoder {
                                         const TensorParallel& tensor_parallel, const RecomputeOptions& recompute,
                                         const ModelCut& cut, const std::shared_ptr<const AttentionCore>& attention);
   Tensor head_backward(Tensor dlogits, Saved& saved, ParameterUse& use, WeightGradients* later) const;
-  void add_positions(const Batch& batch, const Tensor& x, ParameterUse& use) const;
-  void add_positions_gradient(const Batch& batch, const Tensor& dx, ParameterUse& use, WeightGradients* later) const;
+  const VocabularyParallelTable& head() const { return head_ ? *head_ : table_; }
 
   DecoderShape shape_;
   TensorParallel tensor_parallel_;
   VocabularyParallelTable table_;
-  Parameter* positions_;
-  const UsedParameters* used_positions_;
+  std::optional<LearnedPositions> positions_;
   std::vector<Chunk> chunks_;
   Norm norm_;
+  std::optional<VocabularyParallelTable> head_;  // if it is not tied
   VocabularyParallelCrossEntropy cross_entropy_;
 };
 

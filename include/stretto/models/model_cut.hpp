@@ -17,7 +17,7 @@ struct STRETTO_API ModelCut {
   // Where the parameters of a part lie, and those of the tied table, which lies where the embeddings are and where the head
   // is.
   Parameters::Place place(std::size_t part) const;
-  Parameters::Place place_of_table() const;
+  Parameters::Place place_of_tied_table() const;
 };
 // "stage 0: 2 + 1 layers, stage 1: 3 layers": of each stage's parts in their order.
 STRETTO_API std::string to_string(const ModelCut& cut);

@@ -251,7 +251,7 @@ class LayoutCosts::Parts {
 
   // The two ends exchange the gradients of their shares of the table.
   double table_seconds(const TrainingOptions& layout) {
-    if (layout.mesh[Axis::pipeline] == 1) return 0;
+    if (layout.mesh[Axis::pipeline] == 1 || !model_.tied) return 0;
     const int tokens_ranks = layout.mesh.ranks_over(token_axes);
     const double elements = static_cast<double>(model_.vocabulary * model_.hidden) / layout.mesh[Axis::tensor];
     const double share = elements / tokens_ranks * static_cast<double>(size_of(layout.sharding.gradients()));
