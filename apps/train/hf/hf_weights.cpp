@@ -59,14 +59,6 @@ std::string prefix_in(const std::vector<StoredTensor>& tensors) {
                                                                                                               : "";
 }
 
-std::vector<StoredTensor> tensors_of(const std::string& directory) {
-  std::vector<StoredTensor> tensors;
-  for (const std::string& file : weight_files(directory)) {
-    for (StoredTensor& tensor : stored_tensors(file)) tensors.push_back(std::move(tensor));
-  }
-  return tensors;
-}
-
 bool is_ignored(const std::string& name) {
   return name == "lm_head.weight" || name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
 }
@@ -97,7 +89,8 @@ ForeignTensor hf_tensor(const Parameter& parameter, const std::string& prefix, s
 
 void check_hf_weights(const std::string& directory, const DecoderShape& shape) {
   const std::int64_t positions = read_hf_config(directory).sequence;
-  const std::vector<StoredTensor> tensors = tensors_of(directory);
+  const auto source = safetensors_weights(weight_files(directory));
+  const std::vector<StoredTensor>& tensors = source->tensors();
   const std::string prefix = prefix_in(tensors);
   Parameters parameters;  // records only
   const Decoder model(parameters, shape, TensorParallel{});
@@ -126,9 +119,10 @@ void check_hf_weights(const std::string& directory, const DecoderShape& shape) {
 
 void load_hf(Trainer& trainer, const std::string& directory) {
   const std::int64_t positions = read_hf_config(directory).sequence;
-  const std::string prefix = prefix_in(tensors_of(directory));
-  read_weights(trainer.sharded(), trainer.optimizer(), weight_files(directory),
-               [&](const Parameter& parameter) { return hf_tensor(parameter, prefix, positions); });
+  const auto source = safetensors_weights(weight_files(directory));
+  const std::string prefix = prefix_in(source->tensors());
+  read_weights(trainer.sharded(), trainer.optimizer(), *source,
+               [&](const Parameter& parameter) { return first_rows(parameter, hf_tensor(parameter, prefix, positions)); });
 }
 
 void export_hf(Trainer& trainer, const std::string& directory, const HfTokens& tokens) {
@@ -145,7 +139,9 @@ void export_hf(Trainer& trainer, const std::string& directory, const HfTokens& t
       write_tokenizer(unfinished, tokens, shape.sequence);
     }
     write_weights(trainer.sharded(), trainer.optimizer(), unfinished / "model.safetensors",
-                  [&](const Parameter& parameter) { return hf_tensor(parameter, model_prefix, shape.sequence); },
+                  [&](const Parameter& parameter) {
+                    return first_rows(parameter, hf_tensor(parameter, model_prefix, shape.sequence));
+                  },
                   {{"format", "pt"}});
     if (writes) fs::rename(unfinished, finished);
   } catch (const std::exception& error) {

@@ -68,15 +68,11 @@ Tensor WholeValues::gather(const Parameter& parameter) const {
   return sum;
 }
 
-void WholeValues::set(const Parameter& parameter, const std::function<double(std::int64_t)>& value_at,
-                      const std::string& name, const std::string& from) const {
+void WholeValues::set(const Parameter& parameter, const Fill& fill, const std::string& name, const std::string& from) const {
   for (const std::size_t i : ranges_[parameter.index]) {
-    const ShardedParameters::Range& range = parameters_.ranges()[i];
     const Tensor& state = optimizer_.states()[i].master;
     const Tensor target(state.shape(), state.dtype(), Device::cpu);
-    for_each_run(parameter, range.first, range.count, [&](std::int64_t to, std::int64_t whole, std::int64_t count) {
-      for (std::int64_t k = 0; k < count; ++k) target.set(to + k, value_at(whole + k));
-    });
+    fill(parameters_.ranges()[i], target);
     require_finite(target, name, from);
     state.copy_from(target);
   }

@@ -20,10 +20,10 @@ class WholeValues {
   // the bits of what it owns to zeros, which needs no knowledge of what the others own.
   Tensor gather(const Parameter& parameter) const;
 
-  // Sets what this rank updates of a parameter to value_at(index in the undivided tensor), of `name` in the file `from`.
-  // Throws as require_finite().
-  void set(const Parameter& parameter, const std::function<double(std::int64_t)>& value_at, const std::string& name,
-           const std::string& from) const;
+  // Sets what this rank updates of a parameter. fill() writes the elements of a range, in host memory, from the tensors
+  // `name` of the file `from`. Throws as require_finite().
+  using Fill = std::function<void(const ShardedParameters::Range& range, const Tensor& values)>;
+  void set(const Parameter& parameter, const Fill& fill, const std::string& name, const std::string& from) const;
 
  private:
   const ShardedParameters& parameters_;

@@ -1,10 +1,10 @@
 #include "layers/checkpoint/files/safetensors.hpp"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "core/fail.hpp"
+#include "core/files/input_file.hpp"
 #include "layers/checkpoint/json_numbers.hpp"
 
 namespace stretto {
@@ -22,24 +23,11 @@ constexpr std::size_t block_bytes = 4096;                   // of direct writes,
 constexpr std::size_t flush_bytes = std::size_t{1} << 20;   // stays in a core's cache
 constexpr std::size_t window_bytes = std::size_t{1} << 17;  // of short runs
 
-std::size_t size_of(int file) {
-  struct stat status {};
-  fstat(file, &status);
-  return static_cast<std::size_t>(status.st_size);
-}
-
 std::size_t bytes_of(const std::string& type, const std::string& name, const std::string& path) {
   if (type == "F64") return 8;
   if (type == "F32" || type == "I32") return 4;
   if (type == "BF16" || type == "F16") return 2;
   fail(ErrorCode::io, "{} has {} as {}, which is not among F64, F32, BF16, F16 and I32.", path, name, type);
-}
-
-template <class T>
-T load(const std::byte* at) {
-  T value;
-  std::memcpy(&value, at, sizeof value);
-  return value;
 }
 
 // The first byte of a tensor and the one behind its last, counted from the end of the header.
@@ -154,55 +142,27 @@ void SafetensorsWriter::fail_to_write() const { fail(ErrorCode::io, "Cannot writ
 // A tensor's place in the file, and what has been read of it. The file is opened again: a checkpoint may have more shards
 // than a process may have descriptors.
 struct SafetensorsReader::View::Bytes {
-  Bytes(const std::string& its_path, std::size_t its_size, std::uint64_t its_begin, std::uint64_t its_count,
-        std::size_t bytes_of_element)
-      : path(its_path), size(its_size), begin(its_begin), count(its_count), width(bytes_of_element), file(open_file(path)) {}
-
-  static SafetensorsFile open_file(const std::string& path) {
-    const int number = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // else a FIFO would wait for its writer
-    if (number < 0) fail(ErrorCode::io, "Cannot open {}: {}.", path, errno_text(errno));
-    return SafetensorsFile(number);
-  }
-
-  // Throws Error(io) if the file has fewer bytes; `size`: those that it had when its header was read.
-  static void read(const SafetensorsFile& file, const std::string& path, std::size_t size, std::uint64_t at, void* to,
-                   std::size_t bytes) {
-    for (std::size_t done = 0; done < bytes;) {
-      const ssize_t got =
-          pread(file.number, static_cast<std::byte*>(to) + done, bytes - done, static_cast<off_t>(at + done));
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) fail(ErrorCode::io, "Cannot read {} at byte {}: {}.", path, at + done, errno_text(errno));
-      if (got == 0) {
-        fail(ErrorCode::io, "{} had {} bytes and has {} now: something cut it off meanwhile; leave it as it is.", path, size,
-             size_of(file.number));
-      }
-      done += static_cast<std::size_t>(got);
-    }
-  }
   void load(std::uint64_t from, std::uint64_t bytes) {
     window.clear();  // it stays empty if the file is cut off
     std::vector<std::byte> loaded(bytes);
-    read(file, path, size, begin + from, loaded.data(), bytes);
+    file.read(begin + from, loaded.data(), bytes);
     window = std::move(loaded);
     window_at = from;
   }
 
-  std::string path;
-  std::size_t size;
-  std::uint64_t begin, count;  // in bytes
-  std::size_t width;           // bytes of an element
-  SafetensorsFile file;
-  std::vector<std::byte> window;  // bytes of the tensor from window_at on
+  InputFile file;
+  std::uint64_t begin, count;          // in bytes
+  std::size_t width;                   // bytes of an element
+  std::vector<std::byte> window = {};  // bytes of the tensor from window_at on
   std::uint64_t window_at = 0;
 };
 
 SafetensorsReader::SafetensorsReader(const std::string& path) : path_(path) {
-  const SafetensorsFile file = View::Bytes::open_file(path);
-  struct stat status {};
-  size_ = fstat(file.number, &status) == 0 && S_ISREG(status.st_mode) ? static_cast<std::size_t>(status.st_size) : 0;
+  const InputFile file(path);
+  size_ = file.size();
   if (size_ <= 8) fail(ErrorCode::io, "{} of {} bytes is no safetensors file.", path, size_);
   std::uint64_t length = 0;
-  View::Bytes::read(file, path, size_, 0, &length, sizeof length);
+  file.read(0, &length, sizeof length);
   if (length > size_ - 8) fail(ErrorCode::io, "{} is cut off or no safetensors file.", path);
   tensors_at_ = 8 + length;
   if (length > most_header_bytes) {
@@ -210,7 +170,7 @@ SafetensorsReader::SafetensorsReader(const std::string& path) : path_(path) {
          most_header_bytes);
   }
   std::string header(length, '\0');
-  View::Bytes::read(file, path, size_, 8, header.data(), length);
+  file.read(8, header.data(), length);
   parse_header(header);
   check_places();
 }
@@ -271,7 +231,7 @@ SafetensorsReader::View SafetensorsReader::tensor(const std::string& name) const
         (end - begin) / element_bytes != static_cast<std::uint64_t>(view.elements)) {
       fail(ErrorCode::io, "Tensor {} of {} lies outside the file or has another size than its shape says.", name, path_);
     }
-    view.bytes_ = std::make_shared<View::Bytes>(path_, size_, tensors_at_ + begin, end - begin, element_bytes);
+    view.bytes_.reset(new View::Bytes{InputFile(path_, size_), tensors_at_ + begin, end - begin, element_bytes});
   } catch (const nlohmann::json::exception&) {
     fail(ErrorCode::io, "The header of {} does not describe tensor {}.", path_, name);
   }
@@ -320,22 +280,43 @@ void SafetensorsReader::View::read(std::int64_t first, std::int64_t count, void*
   Bytes& its = *bytes_;
   const std::uint64_t from = static_cast<std::uint64_t>(first) * its.width;
   const std::uint64_t bytes = static_cast<std::uint64_t>(count) * its.width;
-  if (bytes >= window_bytes) return Bytes::read(its.file, its.path, its.size, its.begin + from, to, bytes);
+  if (bytes >= window_bytes) return its.file.read(its.begin + from, to, bytes);
   if (from < its.window_at || from + bytes > its.window_at + its.window.size()) {
     its.load(from, std::min<std::uint64_t>(window_bytes, its.count - from));
   }
   std::memcpy(to, its.window.data() + (from - its.window_at), bytes);
 }
 
+template <class T>
+void SafetensorsReader::View::widen(std::int64_t first, std::int64_t count, double* to) const {
+  std::array<T, 512> some_elements;
+  constexpr auto most = static_cast<std::int64_t>(some_elements.size());
+  for (std::int64_t done = 0; done < count; done += most) {
+    const std::int64_t some = std::min(count - done, most);
+    read(first + done, some, some_elements.data());
+    for (std::int64_t i = 0; i < some; ++i) {
+      const T element = some_elements[static_cast<std::size_t>(i)];
+      if constexpr (sizeof(T) == 2) {
+        to[done + i] = static_cast<float>(element);
+      } else {
+        to[done + i] = element;
+      }
+    }
+  }
+}
+
+void SafetensorsReader::View::numbers(std::int64_t first, std::int64_t count, double* to) const {
+  if (type == "F64") return read(first, count, to);
+  if (type == "F32") return widen<float>(first, count, to);
+  if (type == "I32") return widen<std::int32_t>(first, count, to);
+  if (type == "BF16") return widen<bf16>(first, count, to);
+  widen<f16>(first, count, to);
+}
+
 double SafetensorsReader::View::at(std::int64_t i) const {
-  Bytes& its = *bytes_;
-  if (its.window.size() < its.count) its.load(0, its.count);
-  const std::byte* const at = its.window.data() + static_cast<std::size_t>(i) * its.width;
-  if (type == "F64") return load<double>(at);
-  if (type == "F32") return load<float>(at);
-  if (type == "I32") return load<std::int32_t>(at);
-  if (type == "BF16") return static_cast<float>(load<bf16>(at));
-  return static_cast<float>(load<f16>(at));
+  double number = 0;
+  numbers(i, 1, &number);
+  return number;
 }
 
 }  // namespace stretto

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "layers/checkpoint/files/file_digest.hpp"
-#include "stretto/layers/weight_file.hpp"
+#include "stretto/layers/weight_source.hpp"
 #include "stretto/tensor.hpp"
 
 // The safetensors format (Hugging Face): the length of a JSON header, the header, the data of all tensors without holes.
@@ -75,11 +75,15 @@ class SafetensorsReader {
     std::int64_t elements = 0;
     // The bytes of elements, which must lie within the tensor. Short runs in ascending order are read many at a time.
     void read(std::int64_t first, std::int64_t count, void* to) const;
-    double at(std::int64_t i) const;  // the first call reads the whole tensor into memory
+    // The elements as numbers, likewise.
+    void numbers(std::int64_t first, std::int64_t count, double* to) const;
+    double at(std::int64_t i) const;
 
    private:
     friend class SafetensorsReader;
     struct Bytes;
+    template <class T>
+    void widen(std::int64_t first, std::int64_t count, double* to) const;
     std::shared_ptr<Bytes> bytes_;
   };
   bool has(const std::string& name) const;
