@@ -69,7 +69,7 @@ if(TARGET stretto-train)
     endif()
     add_test(NAME tools.interchange_test COMMAND ${python} -B interchange_test.py -v WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/tools)
     set_tests_properties(tools.interchange_test PROPERTIES TIMEOUT 600 SKIP_REGULAR_EXPRESSION "OK \\(skipped=" ENVIRONMENT
-      "INTERCHANGE_PACKAGES=${PROJECT_SOURCE_DIR}/.cache/interchange;${train};${tokenize};REFERENCE_TESTS=$<TARGET_FILE:reference_tests>")
+      "INTERCHANGE_PACKAGES=${PROJECT_SOURCE_DIR}/.cache/interchange;${train};${tokenize};REFERENCE_TESTS=$<TARGET_FILE:reference_tests>;MODELS_TESTS=$<TARGET_FILE:models_tests>")
   endif()
   set(plan "")
   if(TARGET stretto-perf)

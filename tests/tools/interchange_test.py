@@ -209,5 +209,47 @@ class Models(Interchange):
         self.assertEqual(tokenizer.eos_token_id, self.load(there).config.eos_token_id)
 
 
+class GgufFiles(Interchange):
+    def test_have_the_numbers_of_the_package_gguf(self):
+        gguf, = need("gguf")
+        import numpy
+        from safetensors.numpy import save_file
+        draw = numpy.random.default_rng(20)
+        writer = gguf.GGUFWriter(self.directory / "file.gguf", "llama")
+        writer.add_block_count(1)
+        writer.add_token_list(["a", "b", ""])
+        writer.add_token_scores([0.5, -1.0, 0.0])
+        writer.add_array("nested", [[1, 2], [3]])
+        expected = {}
+        for kind in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"):
+            kind = gguf.GGMLQuantizationType[kind]
+            numbers = draw.standard_normal((7, 3, 128), dtype=numpy.float32)
+            data = {"quantized": gguf.quantize(numbers, kind)}
+            if kind.name.startswith("Q"):  # any bytes behind the scales
+                blocks = data["quantized"].copy().reshape(-1, gguf.GGML_QUANT_SIZES[kind][1])
+                begin = 4 if kind.name == "Q4_1" else 2
+                blocks[:, begin:] = draw.integers(0, 256, blocks[:, begin:].shape, dtype=numpy.uint8)
+                data["random"] = blocks.reshape(data["quantized"].shape)
+            for which, values in data.items():
+                name = f"{kind.name}.{which}"
+                writer.add_tensor(name, values, raw_dtype=kind)
+                expected[name] = gguf.dequantize(values, kind).reshape(7, 3, 128)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        save_file(expected, self.directory / "expected.safetensors")
+
+        def run():
+            return self.succeeds(os.environ["MODELS_TESTS"], "--gtest_filter=GgufTensors.AreThoseOfThePackageGguf",
+                                 GGUF_REFERENCE=str(self.directory))
+
+        self.assertIn("[  PASSED  ] 1 test.", run())
+        expected["Q4_1.random"][3, 1, 70] += 1
+        save_file(expected, self.directory / "expected.safetensors")
+        with self.assertRaises(AssertionError, msg="the control"):
+            run()
+
+
 if __name__ == "__main__":
     unittest.main()
