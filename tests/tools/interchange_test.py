@@ -1,4 +1,5 @@
-"""Beside the tools whose formats these are: tiktoken and tokenizers on random texts, and transformers on models that go both ways.
+"""Beside the tools whose formats these are: tiktoken and tokenizers on random texts, transformers on models that go both ways, and gguf on
+quantized tensors.
 
 ./dev interchange and ./dev test --all install them into .cache/interchange and run this. Where they are not, the tests are skipped."""
 import json
