@@ -168,12 +168,13 @@ GgufTensor read_tensor(GgufHeader& header, const std::string& path) {
   const auto dimensions = header.number<std::uint32_t>();
   header.demand(dimensions <= most_dimensions, "has tensor {} of {} dimensions, where {} are the most", name, dimensions,
                 most_dimensions);
-  std::int64_t elements = 1, row = 1;
+  std::int64_t elements = 1, row = 1, most = 1;  // most: of extents that are not 0, in whatever order one multiplies
   for (std::uint32_t d = 0; d < dimensions; ++d) {
     const auto extent = header.number<std::int64_t>();
-    header.demand(extent >= 0 && !__builtin_mul_overflow(elements, extent, &elements),
+    header.demand(extent >= 0 && !__builtin_mul_overflow(most, std::max<std::int64_t>(extent, 1), &most),
                   "has tensor {} with {} in dimension {}, which is too many", name, static_cast<std::uint64_t>(extent), d);
     tensor.shape.insert(tensor.shape.begin(), extent);
+    elements *= extent;
     if (d == 0) row = extent;
   }
   const auto number = header.number<std::uint32_t>();

@@ -174,6 +174,7 @@ TEST_F(GgufFiles, WithCountsBeyondTheirEnd) {
                   HasSubstr(fmt::format("has {} elements of an array", many)));
     }
     EXPECT_THAT(sentence(GgufBytes().entry("t", {many, 32, 2, 2}, gguf::F32, 0)), HasSubstr("tensor t"));
+    EXPECT_THAT(sentence(GgufBytes().entry("t", {0, many, 1 << 25, 1 << 25}, gguf::F32, 0)), HasSubstr("which is too many"));
     EXPECT_THAT(sentence(GgufBytes().entry("t", {32}, gguf::F32, many & ~std::uint64_t{31})), HasSubstr("tensor t"));
   }
   // A file of many gigabytes, of which nothing lies on the disk: its header is not read without end.
