@@ -18,8 +18,8 @@
 // Matrices are row-major tensors; the last dimension is the columns, and all other dimensions together are the rows. "f"
 // below stands for a compute type: f64, f32, bf16 or f16. The "accumulator type", used for statistics and sums, is f64
 // for f64 and f32 otherwise. Results in 16 bits are rounded once, at the end; what is too large for f16 becomes infinite.
-// On the host, GELU in bf16 has a relative error of 1.4e-4 before it is rounded, and where the processor has AVX512_BF16,
-// results of training that are subnormal in bf16 may be zero.
+// On the host, activations in bf16 have a relative error of 1.4e-4 before they are rounded, and where the processor has
+// AVX512_BF16, results of training that are subnormal in bf16 may be zero.
 // If shapes or types do not fit together, or tensors are on different devices, a function throws
 // Error(invalid_argument), whose text names them.
 //
@@ -114,18 +114,25 @@ STRETTO_API void add_bias_gelu(const Tensor& x, const Tensor& bias, const Tensor
 
 // The activation of an MLP, as data. A new one is an enumerator, its kernels, and their cases in
 // device/kernels/activation.cpp.
-enum class Activation : std::uint8_t { gelu_tanh };
+enum class Activation : std::uint8_t {
+  gelu_tanh,  // gelu_forward()
+  gelu,       // x P(X <= x) for a normally distributed X, by the error function (Hendrycks & Gimpel 2016)
+  silu_gate,  // silu(gate) * up, with silu(x) = x / (1 + exp(-x)): SwiGLU (Shazeer 2020). The gate's product comes first.
+};
 // The number of products that the activation joins to one result: 1, or 2 for one with a gate. They lie side by side in the
 // rows of x, as one product with both weights leaves them.
 constexpr int products_of(Activation activation) {
   switch (activation) {
-    case Activation::gelu_tanh: return 1;
+    case Activation::gelu_tanh:
+    case Activation::gelu: return 1;
+    case Activation::silu_gate: return 2;
   }
   return 1;
 }
-// y = activation(x); x: f [rows, products_of(activation) * columns]; y: f [rows, columns].
+// y = activation(x); x: f [rows, products_of(activation) * columns]; y: f [rows, columns]. y may be x if the activation has
+// no gate.
 STRETTO_API void activation_forward(Activation activation, const Tensor& x, const Tensor& y);
-// dx: like x; may be dy if the activation has no gate.
+// dy: like y; dx: like x. dx may be dy if the activation has no gate, and x in any case.
 STRETTO_API void activation_backward(Activation activation, const Tensor& x, const Tensor& dy, const Tensor& dx);
 
 // The function that is applied to each element of a product: in the product's kernel or the pass that adds the bias, if
@@ -153,6 +160,15 @@ STRETTO_API void layer_norm_forward(const Tensor& x, const Tensor& gamma, const 
 // f or both the accumulator type.
 STRETTO_API void layer_norm_backward(const Tensor& x, const Tensor& gamma, const Tensor& mean, const Tensor& rstd,
                                      const Tensor& dy, const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta);
+
+// y = gamma * round(x * rstd) over each row, with rstd = 1 / sqrt(mean of x^2 + epsilon) (Zhang & Sennrich 2019), where
+// round() rounds to f, as in Llama. x, y: f [rows, columns]; y may be x. gamma: f [columns]; rstd: accumulator type [rows],
+// kept for backward. Norms of single heads: head_norm_forward().
+STRETTO_API void rms_norm_forward(const Tensor& x, const Tensor& gamma, double epsilon, const Tensor& y, const Tensor& rstd);
+// Adds the gradients to dx and dgamma; dx already holds the gradient of the residual path. Both are those of the norm
+// without round(). dgamma: f or the accumulator type.
+STRETTO_API void rms_norm_backward(const Tensor& x, const Tensor& gamma, const Tensor& rstd, const Tensor& dy,
+                                   const Tensor& dx, const Tensor& dgamma);
 
 // y = softmax of each row of x; y may be x.
 STRETTO_API void softmax(const Tensor& x, const Tensor& y);
@@ -224,15 +240,17 @@ STRETTO_API void linear(const Tensor& x, const Tensor& weight, const Tensor& bia
 // Finishes linear() for a product that y already holds: adds the bias to each row in place, unless it is empty, and applies
 // the epilogue, in one pass over memory where there is a kernel for both.
 STRETTO_API void finish_linear(const Tensor& y, const Tensor& bias, const Epilogue& epilogue = {});
-// Finishes linear_backward() for a product dx = dy weight that dx already holds.
-STRETTO_API void finish_linear_backward(const Tensor& dx, const BackwardEpilogue& epilogue);
+// Finishes linear_backward() for a product dy weight that is already there. dx may be the product, unless the activation has
+// a gate.
+STRETTO_API void finish_linear_backward(const Tensor& product, const Tensor& dx, const BackwardEpilogue& epilogue);
 // linear() and a residual: y = residual + x weight^T + bias. residual: f [rows, out], not the same memory as y. The host
 // rounds after each of the three terms; a GPU may round once.
 STRETTO_API void linear_add(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& residual,
                             const Tensor& y);
 // Backward through a linear layer, dx = dy weight, and through the activation before it: dx = (dy weight) *
-// activation'(before). dy: f [rows, out]; weight: f [out, in]; dx, before: f [rows, in], not the same memory. The host
-// rounds the product dy weight and then the result; a GPU may round only the result.
+// activation'(before). dy: f [rows, out]; weight: f [out, in]; dx, before: f [rows, in], or [rows, 2 * in] for an activation
+// with a gate, which costs the memory of a product of [rows, in] meanwhile. dx and before must not be the same memory. The
+// host rounds the product dy weight and then the result; a GPU may round only the result.
 STRETTO_API void linear_backward(const Tensor& dy, const Tensor& weight, const Tensor& dx,
                                  const BackwardEpilogue& epilogue = {});
 
@@ -304,5 +322,22 @@ STRETTO_API void attention_block_backward(const AttentionBlock& block, const Tok
                                           const TokenHeads& v, const TokenHeads& out, const Tensor& log_sum_exp,
                                           const TokenHeads& dout, const TokenHeads& dq, const TokenHeads& dk,
                                           const TokenHeads& dv, const AttentionSums& sums = {});
+
+// ---- the heads of tokens, before attention. Heads have as many elements as gamma, or twice the columns of the table.
+
+// The RMS norm of each head by itself, as Qwen 3 takes it of queries and keys. x, y: f; y may be x. gamma: f [head_size];
+// rstd: accumulator type [tokens, heads], kept for backward.
+STRETTO_API void head_norm_forward(const TokenHeads& x, std::int64_t heads, const Tensor& gamma, double epsilon,
+                                   const TokenHeads& y, const Tensor& rstd);
+// Unlike rms_norm_backward(), writes dx, which may be dy. Adds to dgamma: f or the accumulator type.
+STRETTO_API void head_norm_backward(const TokenHeads& x, std::int64_t heads, const Tensor& gamma, const Tensor& rstd,
+                                    const TokenHeads& dy, const TokenHeads& dx, const Tensor& dgamma);
+
+// Rotary positions (Su et al. 2021): turns the elements i and i + head_size / 2 of each head, as a point of a plane, by
+// the angle of the i-th frequency at the token's position; by minus the angle if `inverse`, which is the backward pass.
+// x, out: f; out may be x. positions: i32 [tokens], rows of the table; the host refuses others. table: accumulator type
+// [positions, 2, head_size / 2], the cosines and then the sines of each position (rotary_table() in layers/rotary.hpp).
+STRETTO_API void rotary(const TokenHeads& x, std::int64_t heads, const Tensor& positions, const Tensor& table,
+                        const TokenHeads& out, bool inverse = false);
 
 }  // namespace stretto::kernels

@@ -9,6 +9,7 @@
 #include "../gpu/gpu_data.hpp"
 #include "memory_loop.hpp"
 #include "speed.hpp"
+#include "stretto/layers/rotary.hpp"
 
 namespace {
 
@@ -65,6 +66,47 @@ std::vector<Case> layer_norm(const Size& size, DType dtype) {
            [=] { kernels::layer_norm_forward(x, gamma, gamma, 1e-5, y, mean, rstd); }},
           {"layer norm, backward", {{Access::read, x}, {Access::read, dy}, {Access::update, dx}}, [=] {
              kernels::layer_norm_backward(x, gamma, mean, rstd, dy, dx, dgamma, dbeta);
+           }}};
+}
+
+// Heads of 64 elements, as queries have them, and positions of sequences of 1024 tokens.
+constexpr std::int64_t head_size = 64, heads = width / head_size, sequence = 1024;
+
+std::vector<Case> rms_norm(const Size& size, DType dtype) {
+  const Shape shape{size.tokens, width};
+  const Tensor x = perf::random(shape, dtype), y(shape, dtype), gamma = perf::random({width}, dtype);
+  const Tensor of_head = gamma.view(0, {head_size}), rstd({size.tokens}, DType::f32),
+               rstds({size.tokens, heads}, DType::f32);
+  const Tensor dy = perf::random(shape, dtype, 1e-3), dx = perf::random(shape, dtype, 1e-3);
+  const Tensor dgamma = Tensor::zeros({width}, DType::f32), of_heads = dgamma.view(0, {head_size});
+  kernels::rms_norm_forward(x, gamma, 1e-5, y, rstd);
+  kernels::head_norm_forward({x}, heads, of_head, 1e-5, {y}, rstds);
+  const std::vector<Moved> forth{{Access::read, x}, {Access::write, y}};
+  return {{"RMS norm, forward", forth, [=] { kernels::rms_norm_forward(x, gamma, 1e-5, y, rstd); }},
+          {"RMS norm, backward",
+           {{Access::read, x}, {Access::read, dy}, {Access::update, dx}},
+           [=] { kernels::rms_norm_backward(x, gamma, rstd, dy, dx, dgamma); }},
+          {"norm of heads, forward", forth, [=] { kernels::head_norm_forward({x}, heads, of_head, 1e-5, {y}, rstds); }},
+          {"norm of heads, backward", {{Access::read, x}, {Access::read, dy}, {Access::write, dx}}, [=] {
+             kernels::head_norm_backward({x}, heads, of_head, rstds, {dy}, {dx}, of_heads);
+           }}};
+}
+
+std::vector<Case> rotary(const Size& size, DType dtype) {
+  const Tensor x = perf::random({size.tokens, width}, dtype);
+  std::vector<std::int32_t> numbers(static_cast<std::size_t>(size.tokens));
+  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<std::int32_t>(i % sequence);
+  const Tensor positions = Tensor::of(numbers), table = rotary_table(rotary_frequencies(1e4, head_size), sequence, dtype);
+  return {{"rotary, in place", {{Access::update, x}}, [=] { kernels::rotary({x}, heads, positions, table, {x}); }}};
+}
+
+std::vector<Case> silu_gate(const Size& size, DType dtype) {
+  constexpr auto gate = kernels::Activation::silu_gate;
+  const Tensor x = perf::random({size.tokens, 4 * width}, dtype), y({size.tokens, 2 * width}, dtype);
+  const Tensor dy = perf::random({size.tokens, 2 * width}, dtype, 1e-3), dx({size.tokens, 4 * width}, dtype);
+  return {{"SiLU gate, forward", {{Access::read, x}, {Access::write, y}}, [=] { kernels::activation_forward(gate, x, y); }},
+          {"SiLU gate, backward", {{Access::read, x}, {Access::read, dy}, {Access::write, dx}}, [=] {
+             kernels::activation_backward(gate, x, dy, dx);
            }}};
 }
 
@@ -146,7 +188,7 @@ nlohmann::ordered_json measure_all(const speed::Options& options) {
     for (const std::string& text : options.dtypes) {
       const DType dtype = dtype_from_name(text.c_str());
       add(adamw(size, dtype), size, dtype);
-      for (const auto& cases : {layer_norm, gelu, embedding}) {
+      for (const auto& cases : {layer_norm, rms_norm, rotary, gelu, silu_gate, embedding}) {
         for (const Case& what : cases(size, dtype)) add(what, size, dtype);
       }
     }

@@ -14,6 +14,7 @@
 #include "gpu_timing.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
+#include "stretto/layers/rotary.hpp"
 
 namespace {
 
@@ -149,6 +150,57 @@ std::vector<Case> layer_norm(std::int64_t rows, std::int64_t columns, DType dtyp
              const Tensor dgamma = Tensor::zeros({columns}, wide);
              const Tensor dbeta = Tensor::zeros({columns}, wide);
              return [=] { k::layer_norm_backward(x, gamma, mean, rstd, dy, dx, dgamma, dbeta); };
+           }}};
+}
+
+// Norms of heads of `columns` elements, as many as `heads` in a row; of rows if there is one.
+std::vector<Case> rms_norm(std::int64_t rows, std::int64_t heads, std::int64_t columns, DType dtype) {
+  const double matrix = static_cast<double>(rows * heads * columns) * element_bytes(dtype);
+  const double statistics = static_cast<double>(rows * heads) * element_bytes(k::accumulator(dtype));
+  const std::string what = times(rows, heads) + " x " + std::to_string(columns) + ", " + name(dtype);
+  const Shape shape{rows, heads * columns};
+  const DType wide = k::accumulator(dtype);
+  return {
+      {heads == 1 ? "rms_norm_forward" : "head_norm_forward", what, 2 * matrix + statistics, 0,
+       [=] {
+         const Tensor x = random(shape, dtype), gamma = random({columns}, dtype), y(shape, dtype);
+         const Tensor rstd({rows, heads}, wide);
+         return [=] { k::head_norm_forward({x}, heads, gamma, 1e-5, {y}, rstd); };
+       }},
+      {heads == 1 ? "rms_norm_backward" : "head_norm_backward", what, (heads == 1 ? 4 : 3) * matrix + statistics, 0, [=] {
+         const Tensor x = random(shape, dtype), gamma = random({columns}, dtype), dx = Tensor::zeros(shape, dtype);
+         const Tensor rstd({rows, heads}, wide), dy = random(shape, dtype), dgamma = Tensor::zeros({columns}, wide);
+         k::head_norm_forward({x}, heads, gamma, 1e-5, {dx}, rstd);
+         return [=] {
+           if (heads == 1) return k::rms_norm_backward(x, gamma, rstd, dy, dx, dgamma);
+           k::head_norm_backward({x}, heads, gamma, rstd, {dy}, {dx}, dgamma);
+         };
+       }}};
+}
+
+Case rotary(std::int64_t rows, std::int64_t heads, std::int64_t size, DType dtype) {
+  const double matrix = static_cast<double>(rows * heads * size) * element_bytes(dtype);
+  const std::string what = times(rows, heads) + " x " + std::to_string(size) + ", " + name(dtype);
+  return {"rotary", what, 2 * matrix, 0, [=] {
+            const Tensor x = random({rows, heads * size}, dtype), positions = tokens(rows, 4096);
+            const Tensor table = rotary_table(rotary_frequencies(5e5, size), 4096, dtype);
+            return [=] { k::rotary({x}, heads, positions, table, {x}); };
+          }};
+}
+
+std::vector<Case> silu_gate(std::int64_t rows, std::int64_t columns, DType dtype) {
+  const double matrix = static_cast<double>(rows * columns) * element_bytes(dtype);
+  const std::string what = times(rows, columns) + ", " + name(dtype);
+  constexpr auto gate = k::Activation::silu_gate;
+  return {{"silu_gate_forward", what, 3 * matrix, 0,
+           [=] {
+             const Tensor x = random({rows, 2 * columns}, dtype), y({rows, columns}, dtype);
+             return [=] { k::activation_forward(gate, x, y); };
+           }},
+          {"silu_gate_backward", what, 5 * matrix, 0, [=] {
+             const Tensor x = random({rows, 2 * columns}, dtype), dx({rows, 2 * columns}, dtype);
+             const Tensor dy = random({rows, columns}, dtype);
+             return [=] { k::activation_backward(gate, x, dy, dx); };
            }}};
 }
 
@@ -319,6 +371,10 @@ std::vector<Case> every_case() {
   add(layer_norm(4 * rows, 768, DType::bf16));
   add(layer_norm(rows, 4096, DType::bf16));
   add(layer_norm(4 * rows, 768, DType::f32));
+  add(rms_norm(rows, 1, 4096, DType::bf16));
+  add(rms_norm(rows, 32, 128, DType::bf16));
+  add({rotary(rows, 32, 128, DType::bf16)});
+  add(silu_gate(rows, 14336, DType::bf16));
   add(cross_entropy(rows / 2, vocabulary, DType::bf16));
   add(gelu(rows, 3072, DType::bf16));
   add({adamw(124 << 20, DType::bf16), adamw(124 << 20, DType::f32)});

@@ -36,6 +36,10 @@ class GpuKernels {
   virtual void sums_of_squares(const std::vector<Tensor>& xs, double* sums, GpuStream stream) = 0;
   virtual void gelu_forward(const Tensor& x, const Tensor& y, GpuStream stream) = 0;
   virtual void gelu_backward(const Tensor& x, const Tensor& dy, const Tensor& dx, GpuStream stream) = 0;
+  virtual void gelu_erf_forward(const Tensor& x, const Tensor& y, GpuStream stream) = 0;
+  virtual void gelu_erf_backward(const Tensor& x, const Tensor& dy, const Tensor& dx, GpuStream stream) = 0;
+  virtual void silu_gate_forward(const Tensor& x, const Tensor& y, GpuStream stream) = 0;
+  virtual void silu_gate_backward(const Tensor& x, const Tensor& dy, const Tensor& dx, GpuStream stream) = 0;
   virtual void add_bias(const Tensor& x, const Tensor& bias, GpuStream stream) = 0;
   virtual void add_bias_gelu(const Tensor& x, const Tensor& bias, const Tensor& y, GpuStream stream) = 0;
   virtual void add_column_sums(const Tensor& x, const Tensor& sums, GpuStream stream) = 0;
@@ -44,6 +48,14 @@ class GpuKernels {
   virtual void layer_norm_backward(const Tensor& x, const Tensor& gamma, const Tensor& mean, const Tensor& rstd,
                                    const Tensor& dy, const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta,
                                    GpuStream stream) = 0;
+  // As in host_kernels.hpp: of whole rows, or of heads.
+  virtual void rms_norm_forward(const kernels::TokenHeads& x, std::int64_t heads, const Tensor& gamma, double epsilon,
+                                const kernels::TokenHeads& y, const Tensor& rstd, GpuStream stream) = 0;
+  virtual void rms_norm_backward(const kernels::TokenHeads& x, std::int64_t heads, const Tensor& gamma, const Tensor& rstd,
+                                 const kernels::TokenHeads& dy, const kernels::TokenHeads& dx, bool adds,
+                                 const Tensor& dgamma, GpuStream stream) = 0;
+  virtual void rotary(const kernels::TokenHeads& x, std::int64_t heads, const Tensor& positions, const Tensor& table,
+                      const kernels::TokenHeads& out, bool inverse, GpuStream stream) = 0;
   virtual void softmax(const Tensor& x, const Tensor& y, GpuStream stream) = 0;
   virtual void cross_entropy_forward(const Tensor& logits, const Tensor& targets, std::int64_t first, const Tensor& row_max,
                                      const Tensor& sum_exp, const Tensor& target_logit, GpuStream stream) = 0;

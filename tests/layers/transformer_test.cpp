@@ -29,6 +29,14 @@ DecoderShape unusual() {
           .biases = {.qkv = false, .projection = false, .mlp = false}};
 }
 
+// The same with RMS norms and a gated MLP.
+DecoderShape gated() {
+  DecoderShape shape = unusual();
+  shape.norm.kind = Norm::Kind::rms;
+  shape.activation = kernels::Activation::silu_gate;
+  return shape;
+}
+
 using Wholes = std::map<std::string, std::vector<double>>;
 
 void enter(Wholes& wholes, const std::string& name, const Shape& global_shape, const Shape& first, const Tensor& slice) {
@@ -105,6 +113,128 @@ TEST(TransformerBlock, OfAnyShapeIsTheSameOverRanks) {
   DecoderShape other = unusual();
   other.norm.epsilon = 1e-5;
   EXPECT_GT(difference(computed(1, other), expected), 1e-6) << "the control";
+}
+
+// The gate and what it gates are divided over the ranks each, and meet again on every rank.
+TEST(TransformerBlock, WithAGateIsTheSameOverRanks) {
+  const Wholes expected = computed(1, gated());
+  EXPECT_EQ(expected.size(), 2U + 4U + 2U);  // results, four weights, two norms
+  EXPECT_EQ(expected.at("mlp.c_fc.weight").size(), static_cast<std::size_t>(2 * 14 * block_width));
+  EXPECT_EQ(expected.at("mlp.c_proj.weight").size(), static_cast<std::size_t>(14 * block_width));
+  EXPECT_LT(difference(computed(2, gated()), expected), 1e-12);
+  EXPECT_LT(difference(computed(2, gated(), true), expected), 1e-12);
+  DecoderShape with_biases = gated();
+  with_biases.biases.mlp = true;
+  EXPECT_LT(difference(computed(2, with_biases), computed(1, with_biases)), 1e-12);
+  EXPECT_FALSE(difference(computed(1, unusual()), expected) < 1e-6) << "the control";
+}
+
+// The tensors of an MLP layer after both passes: its result, the gradient of its input, and those of its parameters.
+struct MlpPasses {
+  explicit MlpPasses(const DecoderShape& shape) : layer(parameters, "ln", "mlp", shape, {}) {
+    allocate(parameters, DType::f64);
+    initialise(parameters, 1);
+    for (const auto& each : parameters.all()) kernels::scale(each->value, 20);  // the gates shall not be flat
+  }
+  Tensor forward(MlpLayer::Saved& saved) {
+    ParameterUse use;
+    return layer.forward(x, block_rows, saved, use);
+  }
+  void compute() {
+    MlpLayer::Saved saved;
+    y = forward(saved);
+    dx = dy.clone();
+    ParameterUse use;
+    layer.backward(dx, saved, use);
+  }
+
+  Parameters parameters;
+  MlpLayer layer;
+  Tensor x = random_tensor({block_rows, block_width}, DType::f64, 1), dy = random_tensor(x.shape(), DType::f64, 2);
+  Tensor y, dx;
+};
+
+// x + down(silu(gate(n)) up(n)) with n = weight x / sqrt(mean of x^2 + epsilon), in plain loops.
+std::vector<double> plain_mlp(const MlpPasses& of, const DecoderShape& shape, bool swapped = false) {
+  const auto weight = [&](std::size_t i) { return of.parameters.all()[i]->value; };
+  const Tensor norm = weight(0), products = weight(1), down = weight(2);
+  const std::int64_t width = shape.mlp_width;
+  std::vector<double> result = values(of.x);
+  for (std::int64_t row = 0; row < block_rows; ++row) {
+    const auto x = [&](std::int64_t c) { return of.x.at(row * block_width + c); };
+    double square = 0;
+    for (std::int64_t c = 0; c < block_width; ++c) square += x(c) * x(c) / static_cast<double>(block_width);
+    const auto product = [&](std::int64_t output) {
+      double sum = 0;
+      for (std::int64_t c = 0; c < block_width; ++c)
+        sum += products.at(output * block_width + c) * norm.at(c) * x(c) / std::sqrt(square + shape.norm.epsilon);
+      return sum;
+    };
+    for (std::int64_t i = 0; i < width; ++i) {
+      const double gate = product(swapped ? width + i : i), up = product(swapped ? i : width + i);
+      const double activated = gate / (1 + std::exp(-gate)) * up;
+      for (std::int64_t c = 0; c < block_width; ++c)
+        result[static_cast<std::size_t>(row * block_width + c)] += down.at(c * width + i) * activated;
+    }
+  }
+  return result;
+}
+
+TEST(MlpLayer, WithAGateEqualsPlainLoopsAndTheirSlopes) {
+  MlpPasses mlp(gated());
+  mlp.compute();
+  const std::vector<double> expected = plain_mlp(mlp, gated()), swapped = plain_mlp(mlp, gated(), true);
+  double largest = 0;
+  for (std::int64_t i = 0; i < mlp.y.size(); ++i) {
+    EXPECT_NEAR(mlp.y.at(i), expected[static_cast<std::size_t>(i)], 1e-11);
+    largest = std::max(largest, std::abs(mlp.y.at(i) - swapped[static_cast<std::size_t>(i)]));
+  }
+  EXPECT_GT(largest, 1e-2) << "the control";
+  const auto slope = [&](const Tensor& tensor, std::int64_t i) {
+    const double h = 1e-6, value = tensor.at(i);
+    const auto loss = [&](double changed) {
+      tensor.set(i, changed);
+      const std::vector<double> y = plain_mlp(mlp, gated());
+      double sum = 0;
+      for (std::int64_t j = 0; j < mlp.dy.size(); ++j) sum += y[static_cast<std::size_t>(j)] * mlp.dy.at(j);
+      return sum;
+    };
+    const double result = (loss(value + h) - loss(value - h)) / (2 * h);
+    tensor.set(i, value);
+    return result;
+  };
+  for (std::int64_t i = 0; i < mlp.x.size(); i += 17) EXPECT_NEAR(mlp.dx.at(i), slope(mlp.x, i), 1e-6);
+  for (const auto& each : mlp.parameters.all()) {
+    for (std::int64_t i = 0; i < each->value.size(); i += 13) {
+      const double gradient = each->gradient.at(i);
+      EXPECT_NEAR(gradient, slope(each->value, i), 1e-6 * std::max(1.0, std::abs(gradient))) << each->name << " " << i;
+    }
+  }
+}
+
+// What is computed again, and what is left for later, has the bits of what is kept and done at once.
+TEST(TransformerBlock, WithAGateHasTheSameBitsAtEveryLevelAndInHalves) {
+  const auto bits = [](Recompute level, bool in_halves, bool finished = true) {
+    Parameters parameters;
+    const TransformerBlock block(parameters, "", gated(), {}, {.level = level});
+    allocate(parameters, DType::f32);
+    initialise(parameters, 1);
+    ParameterUse use;
+    TransformerBlock::Saved saved;
+    const Tensor x = random_tensor({block_rows, block_width}, DType::f32, 1), dx = random_tensor(x.shape(), DType::f32, 2);
+    std::vector<Tensor> result{block.forward(x, {block_sequences, block_length}, saved, use), dx};
+    WeightGradients later;
+    block.backward(dx, saved, use, in_halves ? &later : nullptr);
+    if (finished) later.compute(use);
+    for (const auto& each : parameters.all()) result.push_back(each->gradient);
+    return result;
+  };
+  const std::vector<Tensor> expected = bits(Recompute::none, false);
+  for (const Recompute level : {Recompute::none, Recompute::selective, Recompute::full}) {
+    EXPECT_TRUE(same_bits(bits(level, false), expected)) << name(level);
+    EXPECT_TRUE(same_bits(bits(level, true), expected)) << name(level) << ", in halves";
+  }
+  EXPECT_FALSE(same_bits(bits(Recompute::none, true, false), expected)) << "the control";
 }
 
 // Element `in` of row `row` of head `head` of part `part`, in a weight of parts of so many heads.

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "device/cpu/host_kernels.hpp"
 #include "stand_in/host_gpu.hpp"
 
 namespace stretto {
@@ -124,6 +125,22 @@ void HostKernels::gelu_backward(const Tensor& x, const Tensor& dy, const Tensor&
   put("gelu_backward", stream, kernels::gelu_backward, x, dy, dx);
 }
 
+void HostKernels::gelu_erf_forward(const Tensor& x, const Tensor& y, GpuStream stream) {
+  put("gelu_erf_forward", stream, kernels::cpu::gelu_erf_forward, x, y);
+}
+
+void HostKernels::gelu_erf_backward(const Tensor& x, const Tensor& dy, const Tensor& dx, GpuStream stream) {
+  put("gelu_erf_backward", stream, kernels::cpu::gelu_erf_backward, x, dy, dx);
+}
+
+void HostKernels::silu_gate_forward(const Tensor& x, const Tensor& y, GpuStream stream) {
+  put("silu_gate_forward", stream, kernels::cpu::silu_gate_forward, x, y);
+}
+
+void HostKernels::silu_gate_backward(const Tensor& x, const Tensor& dy, const Tensor& dx, GpuStream stream) {
+  put("silu_gate_backward", stream, kernels::cpu::silu_gate_backward, x, dy, dx);
+}
+
 void HostKernels::add_bias(const Tensor& x, const Tensor& bias, GpuStream stream) {
   put("add_bias", stream, kernels::add_bias, x, bias);
 }
@@ -145,6 +162,22 @@ void HostKernels::layer_norm_backward(const Tensor& x, const Tensor& gamma, cons
                                       const Tensor& dy, const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta,
                                       GpuStream stream) {
   put("layer_norm_backward", stream, kernels::layer_norm_backward, x, gamma, mean, rstd, dy, dx, dgamma, dbeta);
+}
+
+void HostKernels::rms_norm_forward(const kernels::TokenHeads& x, std::int64_t heads, const Tensor& gamma, double epsilon,
+                                   const kernels::TokenHeads& y, const Tensor& rstd, GpuStream stream) {
+  put("rms_norm_forward", stream, kernels::cpu::rms_norm_forward, x, heads, gamma, epsilon, y, rstd);
+}
+
+void HostKernels::rms_norm_backward(const kernels::TokenHeads& x, std::int64_t heads, const Tensor& gamma,
+                                    const Tensor& rstd, const kernels::TokenHeads& dy, const kernels::TokenHeads& dx,
+                                    bool adds, const Tensor& dgamma, GpuStream stream) {
+  put("rms_norm_backward", stream, kernels::cpu::rms_norm_backward, x, heads, gamma, rstd, dy, dx, adds, dgamma);
+}
+
+void HostKernels::rotary(const kernels::TokenHeads& x, std::int64_t heads, const Tensor& positions, const Tensor& table,
+                         const kernels::TokenHeads& out, bool inverse, GpuStream stream) {
+  put("rotary", stream, kernels::cpu::rotary, x, heads, positions, table, out, inverse);
 }
 
 void HostKernels::softmax(const Tensor& x, const Tensor& y, GpuStream stream) {

@@ -30,6 +30,10 @@ class HostKernels final : public GpuKernels {
   void sums_of_squares(const std::vector<Tensor>& xs, double* sums, GpuStream stream) override;
   void gelu_forward(const Tensor& x, const Tensor& y, GpuStream stream) override;
   void gelu_backward(const Tensor& x, const Tensor& dy, const Tensor& dx, GpuStream stream) override;
+  void gelu_erf_forward(const Tensor& x, const Tensor& y, GpuStream stream) override;
+  void gelu_erf_backward(const Tensor& x, const Tensor& dy, const Tensor& dx, GpuStream stream) override;
+  void silu_gate_forward(const Tensor& x, const Tensor& y, GpuStream stream) override;
+  void silu_gate_backward(const Tensor& x, const Tensor& dy, const Tensor& dx, GpuStream stream) override;
   void add_bias(const Tensor& x, const Tensor& bias, GpuStream stream) override;
   void add_bias_gelu(const Tensor& x, const Tensor& bias, const Tensor& y, GpuStream stream) override;
   void add_column_sums(const Tensor& x, const Tensor& sums, GpuStream stream) override;
@@ -37,6 +41,13 @@ class HostKernels final : public GpuKernels {
                           const Tensor& mean, const Tensor& rstd, GpuStream stream) override;
   void layer_norm_backward(const Tensor& x, const Tensor& gamma, const Tensor& mean, const Tensor& rstd, const Tensor& dy,
                            const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta, GpuStream stream) override;
+  void rms_norm_forward(const kernels::TokenHeads& x, std::int64_t heads, const Tensor& gamma, double epsilon,
+                        const kernels::TokenHeads& y, const Tensor& rstd, GpuStream stream) override;
+  void rms_norm_backward(const kernels::TokenHeads& x, std::int64_t heads, const Tensor& gamma, const Tensor& rstd,
+                         const kernels::TokenHeads& dy, const kernels::TokenHeads& dx, bool adds, const Tensor& dgamma,
+                         GpuStream stream) override;
+  void rotary(const kernels::TokenHeads& x, std::int64_t heads, const Tensor& positions, const Tensor& table,
+              const kernels::TokenHeads& out, bool inverse, GpuStream stream) override;
   void softmax(const Tensor& x, const Tensor& y, GpuStream stream) override;
   void cross_entropy_forward(const Tensor& logits, const Tensor& targets, std::int64_t first, const Tensor& row_max,
                              const Tensor& sum_exp, const Tensor& target_logit, GpuStream stream) override;

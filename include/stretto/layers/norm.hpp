@@ -9,16 +9,20 @@ namespace stretto {
 // enumerator, its kernels, and their cases in norm.cpp.
 class STRETTO_API Norm {
  public:
-  enum class Kind : std::uint8_t { layer };  // layer norm (Ba et al. 2016), with a weight and a bias
+  enum class Kind : std::uint8_t {
+    layer,  // layer norm (Ba et al. 2016), with a weight and a bias
+    rms     // RMS norm (Zhang & Sennrich 2019), with a weight
+  };
   struct Options {
     Kind kind = Kind::layer;
     double epsilon = 1e-5;
+    bool operator==(const Options&) const = default;
   };
   Norm(Parameters& parameters, const std::string& name, std::int64_t hidden, const Options& options,
        const TensorParallel& tensor_parallel);
   // The tensors that backward needs; the caller keeps them.
   struct Saved {
-    Tensor x, mean, rstd;
+    Tensor x, mean, rstd;  // mean: empty for an RMS norm
   };
   // x: own rows (linear.hpp) of [tokens, hidden].
   Tensor forward(const Tensor& x, Saved& saved, ParameterUse& use) const;
@@ -31,7 +35,7 @@ class STRETTO_API Norm {
   TensorParallel tensor_parallel_;
   Options options_;
   Parameter* gamma_;
-  Parameter* beta_;
+  Parameter* beta_;  // null for an RMS norm
   const UsedParameters* used_;
 };
 

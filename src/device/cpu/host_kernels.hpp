@@ -30,6 +30,10 @@ void requantize(QuantizedFormat format, const void* const* vectors, int vector_c
 double sum_of_squares(const Tensor& x);
 void gelu_forward(const Tensor& x, const Tensor& y);
 void gelu_backward(const Tensor& x, const Tensor& dy, const Tensor& dx);
+void gelu_erf_forward(const Tensor& x, const Tensor& y);
+void gelu_erf_backward(const Tensor& x, const Tensor& dy, const Tensor& dx);
+void silu_gate_forward(const Tensor& x, const Tensor& y);
+void silu_gate_backward(const Tensor& x, const Tensor& dy, const Tensor& dx);
 void add_bias(const Tensor& x, const Tensor& bias);
 void add_bias_gelu(const Tensor& x, const Tensor& bias, const Tensor& y);
 void add_column_sums(const Tensor& x, const Tensor& sums);
@@ -37,6 +41,13 @@ void layer_norm_forward(const Tensor& x, const Tensor& gamma, const Tensor& beta
                         const Tensor& mean, const Tensor& rstd);
 void layer_norm_backward(const Tensor& x, const Tensor& gamma, const Tensor& mean, const Tensor& rstd, const Tensor& dy,
                          const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta);
+// Of whole rows, which are one head each, or of heads. If `adds`, dx is added to, and else written.
+void rms_norm_forward(const TokenHeads& x, std::int64_t heads, const Tensor& gamma, double epsilon, const TokenHeads& y,
+                      const Tensor& rstd);
+void rms_norm_backward(const TokenHeads& x, std::int64_t heads, const Tensor& gamma, const Tensor& rstd,
+                       const TokenHeads& dy, const TokenHeads& dx, bool adds, const Tensor& dgamma);
+void rotary(const TokenHeads& x, std::int64_t heads, const Tensor& positions, const Tensor& table, const TokenHeads& out,
+            bool inverse);
 void softmax(const Tensor& x, const Tensor& y);
 void cross_entropy_forward(const Tensor& logits, const Tensor& targets, std::int64_t first, const Tensor& row_max,
                            const Tensor& sum_exp, const Tensor& target_logit);

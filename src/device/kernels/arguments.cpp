@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include "device/missing.hpp"
-#include "stretto/kernels.hpp"
 
 namespace stretto::kernels {
 
@@ -26,6 +25,20 @@ void check_columns(const char* kernel, const char* argument, const Tensor& tenso
   check_there(kernel, argument, tensor);
   require(tensor.columns() == columns, "{} needs {} columns in {}, but was given {} {}.", kernel, columns, argument,
           name(tensor.dtype()), tensor.shape());
+}
+
+void check_heads(const char* kernel, const char* argument, const TokenHeads& given, DType dtype, std::int64_t tokens,
+                 std::int64_t heads, std::int64_t head_size) {
+  const auto& [tensor, column, parts, part_step] = given;
+  check_there(kernel, argument, tensor);
+  require(heads >= 1 && head_size >= 1 && parts >= 1 && heads % parts == 0 &&
+              (parts == 1 || part_step >= heads / parts * head_size),
+          "{} cannot find {} heads of {} elements in {} parts of {} that begin {} columns apart.", kernel, heads, head_size,
+          parts, argument, part_step);
+  const std::int64_t end = column + (parts - 1) * part_step + heads / parts * head_size;
+  require(tensor.dtype() == dtype && tensor.rows() == tokens && column >= 0 && end <= tensor.columns(),
+          "{} needs {} rows and the columns [{}, {}) of {} in {}, but was given {} {}.", kernel, tokens, column, end,
+          name(dtype), argument, name(tensor.dtype()), tensor.shape());
 }
 
 }  // namespace stretto::kernels

@@ -103,20 +103,27 @@ void linear_add(const Tensor& x, const Tensor& weight, const Tensor& bias, const
 }
 
 void linear_backward(const Tensor& dy, const Tensor& weight, const Tensor& dx, const BackwardEpilogue& epilogue) {
-  const Tensor& before = epilogue.before;
+  const auto& [activation, before] = epilogue;
   if (!before) return gemm(dy, Transpose::no, weight, Transpose::no, dx);
-  check_product("linear_backward", dy, Transpose::no, weight, Transpose::no, dx);
   check_holds("linear_backward", "dx", dx, dy.dtype(), dx.size());
   check_holds("linear_backward", "before", before, dy.dtype(), dx.size());
   check_apart("linear_backward", "before", before, "dx", dx);
-  if (epilogue.activation == Activation::gelu_tanh && on_gpu("linear_backward", dy, weight, before, dx) && dx.size() > 0 &&
+  if (products_of(activation) > 1) {
+    check_there("linear_backward", "weight", weight);
+    const MemoryScope scratch(MemoryKind::other);
+    const Tensor product({dy.rows(), weight.columns()}, dy.dtype(), dy.device());
+    gemm(dy, Transpose::no, weight, Transpose::no, product);
+    return finish_linear_backward(product, dx, epilogue);
+  }
+  check_product("linear_backward", dy, Transpose::no, weight, Transpose::no, dx);
+  if (activation == Activation::gelu_tanh && on_gpu("linear_backward", dy, weight, before, dx) && dx.size() > 0 &&
       dy.columns() > 0) {
     const KernelScope scope("linear_backward_gelu", operations(dy, dx, dy.columns()));
     if (!scope.skipped()) gpu().kernels().linear_backward_gelu(dy, weight, before, dx, gpu_stream());
     return;
   }
   gemm(dy, Transpose::no, weight, Transpose::no, dx);
-  finish_linear_backward(dx, epilogue);
+  finish_linear_backward(dx, dx, epilogue);
 }
 
 }  // namespace stretto::kernels

@@ -1,4 +1,6 @@
-// Layer norm, softmax and embeddings.
+// Norms of rows, softmax and embeddings.
+#include <utility>
+
 #include "device/cpu/host_kernels.hpp"
 #include "device/gpu.hpp"
 #include "device/kernels/arguments.hpp"
@@ -36,6 +38,36 @@ void layer_norm_backward(const Tensor& x, const Tensor& gamma, const Tensor& mea
   if (on_gpu("layer_norm_backward", x, gamma, mean, rstd, dy, dx, dgamma, dbeta))
     return gpu().kernels().layer_norm_backward(x, gamma, mean, rstd, dy, dx, dgamma, dbeta, gpu_stream());
   cpu::layer_norm_backward(x, gamma, mean, rstd, dy, dx, dgamma, dbeta);
+}
+
+void rms_norm_forward(const Tensor& x, const Tensor& gamma, double epsilon, const Tensor& y, const Tensor& rstd) {
+  const char* const kernel = "rms_norm_forward";
+  check_holds(kernel, "gamma", gamma, x.dtype(), x.columns());
+  check_holds(kernel, "y", y, x.dtype(), x.size());
+  check_columns(kernel, "y", y, x.columns());
+  check_holds(kernel, "rstd", rstd, accumulator(x.dtype()), x.rows());
+  const KernelScope scope("rms_norm_forward");
+  if (scope.skipped()) return;
+  if (on_gpu("rms_norm_forward", x, gamma, y, rstd))
+    return gpu().kernels().rms_norm_forward({x}, 1, gamma, epsilon, {y}, rstd, gpu_stream());
+  cpu::rms_norm_forward({x}, 1, gamma, epsilon, {y}, rstd);
+}
+
+void rms_norm_backward(const Tensor& x, const Tensor& gamma, const Tensor& rstd, const Tensor& dy, const Tensor& dx,
+                       const Tensor& dgamma) {
+  const char* const kernel = "rms_norm_backward";
+  check_holds(kernel, "gamma", gamma, x.dtype(), x.columns());
+  check_holds(kernel, "rstd", rstd, accumulator(x.dtype()), x.rows());
+  for (const auto& [argument, tensor] : {std::pair("dy", dy), std::pair("dx", dx)}) {
+    check_holds(kernel, argument, tensor, x.dtype(), x.size());
+    check_columns(kernel, argument, tensor, x.columns());
+  }
+  check_gradient(kernel, "dgamma", dgamma, x.dtype(), x.columns());
+  const KernelScope scope("rms_norm_backward");
+  if (scope.skipped()) return;
+  if (on_gpu("rms_norm_backward", x, gamma, rstd, dy, dx, dgamma))
+    return gpu().kernels().rms_norm_backward({x}, 1, gamma, rstd, {dy}, {dx}, true, dgamma, gpu_stream());
+  cpu::rms_norm_backward({x}, 1, gamma, rstd, {dy}, {dx}, true, dgamma);
 }
 
 void softmax(const Tensor& x, const Tensor& y) {

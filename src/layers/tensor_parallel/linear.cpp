@@ -103,12 +103,15 @@ Tensor RowParallelLinear::forward(const Tensor& x, const Tensor& residual, Param
 Tensor RowParallelLinear::backward(const Tensor& x, const Tensor& dy, ParameterUse& use, WeightGradients* later,
                                    const kernels::BackwardEpilogue& epilogue) const {
   const InUse in_use(use, *used_, backward_pass(later));
+  const std::int64_t products = epilogue.before ? kernels::products_of(epilogue.activation) : 1;
+  const auto result = [&] { return Tensor({x.rows(), products * weight_->value.columns()}, dy.dtype()); };
   if (tensor_parallel_.has_own_rows()) {
-    Tensor dx = backward_of_rows(x, dy, later);
-    kernels::finish_linear_backward(dx, epilogue);
+    const Tensor product = backward_of_rows(x, dy, later);
+    Tensor dx = products > 1 ? result() : product;
+    kernels::finish_linear_backward(product, dx, epilogue);
     return dx;
   }
-  Tensor dx({dy.rows(), weight_->value.columns()}, dy.dtype());
+  Tensor dx = result();
   kernels::linear_backward(dy, weight_->value, dx, epilogue);
   add_now_or(later, *used_, [x, dy, weight = weight_, bias = bias_] {
     add_weight_gradient(x, dy, weight);

@@ -283,6 +283,28 @@ TEST_P(Linear, GoesBackThroughGelu) {
   }
 }
 
+// A gate takes two products side by side: the result before it has twice the columns of what becomes of it.
+TEST_P(Linear, GoesThroughAGateAndBack) {
+  for (const auto& [rows, in, out] : layers) {
+    SCOPED_TRACE(testing::Message() << rows << " rows, " << in << " to " << out);
+    const auto make = [rows](std::int64_t columns) { return Tensor({rows, columns}, GetParam()); };
+    const Tensor x = whole_numbers({rows, in}, GetParam(), 1), weight = whole_numbers({2 * out, in}, GetParam(), 2);
+    const Tensor bias = whole_numbers({2 * out}, GetParam(), 4);
+    const Tensor sum = make(2 * out), before = make(2 * out), y = make(out), expected = make(out);
+    linear(x, weight, bias, sum);
+    linear(x, weight, bias, before, {Activation::silu_gate, y});
+    expect_equal(before, sum);
+    activation_forward(Activation::silu_gate, sum, expected);
+    expect_equal(y, expected);
+    const Tensor dy = whole_numbers({rows, in}, GetParam(), 5), back = whole_numbers({in, out}, GetParam(), 6);
+    const Tensor product = make(out), dx = make(2 * out), its_gradient = make(2 * out);
+    gemm(dy, Transpose::no, back, Transpose::no, product);
+    finish_linear_backward(product, its_gradient, {Activation::silu_gate, before});
+    linear_backward(dy, back, dx, {Activation::silu_gate, before});
+    expect_equal(dx, its_gradient);
+  }
+}
+
 TEST_P(Linear, HasNoBiasUnlessItIsGiven) {
   for (const auto& [rows, in, out] : layers) {
     SCOPED_TRACE(testing::Message() << rows << " rows, " << in << " to " << out);
@@ -362,6 +384,9 @@ TEST(LinearArguments, WhatDoesNotFitIsRefused) {
   EXPECT_THROW(linear_backward(y, weight, make({2, 3}), {Activation::gelu_tanh, make({2, 4})}), Error);
   EXPECT_THROW(linear_backward(y, weight, make({2, 4}), {Activation::gelu_tanh, make({2, 3})}), Error);
   EXPECT_THROW(linear_backward(y, weight, x, {Activation::gelu_tanh, x}), Error);
+  EXPECT_THROW(linear(x, weight, make({5}), make({2, 5}), {Activation::silu_gate, make({2, 5})}), Error);
+  EXPECT_THROW(linear_backward(y, weight, make({2, 3}), {Activation::silu_gate, make({2, 6})}), Error);
+  EXPECT_THROW(linear_backward(y, weight, make({2, 3}), {Activation::silu_gate, make({2, 3})}), Error);
   EXPECT_THROW(linear(make({2, 3}, DType::bf16), make({5, 3}, DType::bf16), make({5}, DType::bf16), make({2, 5}),
                       {Activation::gelu_tanh, make({2, 5})}),
                Error);

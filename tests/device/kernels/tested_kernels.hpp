@@ -139,6 +139,16 @@ inline constexpr OnTestDevice add_bias_gelu{&kernels::add_bias_gelu};
 inline constexpr OnTestDevice add_column_sums{&kernels::add_column_sums};
 inline constexpr OnTestDevice layer_norm_forward{&kernels::layer_norm_forward};
 inline constexpr OnTestDevice layer_norm_backward{&kernels::layer_norm_backward};
+inline constexpr OnTestDevice activation_forward{&kernels::activation_forward};
+inline constexpr OnTestDevice activation_backward{&kernels::activation_backward};
+inline constexpr OnTestDevice rms_norm_forward{&kernels::rms_norm_forward};
+inline constexpr OnTestDevice rms_norm_backward{&kernels::rms_norm_backward};
+inline constexpr OnTestDevice head_norm_forward{&kernels::head_norm_forward};
+inline constexpr OnTestDevice head_norm_backward{&kernels::head_norm_backward};
+inline constexpr auto rotary = [](const TokenHeads& x, std::int64_t heads, const Tensor& positions, const Tensor& table,
+                                  const TokenHeads& out, bool inverse = false) {
+  OnTestDevice{&kernels::rotary}(x, heads, positions, table, out, inverse);
+};
 inline constexpr OnTestDevice softmax{&kernels::softmax};
 inline constexpr OnTestDevice cross_entropy_forward{&kernels::cross_entropy_forward};
 inline constexpr OnTestDevice cross_entropy_rebase{&kernels::cross_entropy_rebase};
@@ -166,6 +176,7 @@ inline constexpr auto linear = [](const Tensor& x, const Tensor& weight, const T
   OnTestDevice{&kernels::linear}(x, weight, bias, y, epilogue);
 };
 inline constexpr OnTestDevice finish_linear{&kernels::finish_linear};
+inline constexpr OnTestDevice finish_linear_backward{&kernels::finish_linear_backward};
 inline constexpr OnTestDevice linear_add{&kernels::linear_add};
 inline constexpr OnTestDevice linear_backward{&kernels::linear_backward};
 

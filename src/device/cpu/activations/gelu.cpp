@@ -1,7 +1,8 @@
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "device/cpu/gelu.cpp"
+#define HWY_TARGET_INCLUDE "device/cpu/activations/gelu.cpp"
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
+#include "device/cpu/activations/activation-inl.hpp"
 #include "device/cpu/cpu_level.hpp"
 #include "device/cpu/exp-inl.hpp"
 #include "device/cpu/host_kernels.hpp"
@@ -18,16 +19,6 @@ constexpr double cubic = 0.044715;
 constexpr double linear_log2 = 2.3022081981443249;  // 2 sqrt(2/pi) log2(e)
 constexpr double linear = 1.5957691216057308;       // 2 sqrt(2/pi)
 
-// x limited to the bound; NaN may become any number in it.
-template <class D>
-HWY_INLINE hn::Vec<D> within(D /*d*/, hn::Vec<D> bound, hn::Vec<D> x) {
-#if HWY_TARGET == HWY_AVX3
-  constexpr int smaller_magnitude = 2;  // of both, with the sign of the first
-  if constexpr (sizeof(hn::TFromD<D>) == 4) return hn::Vec<D>{_mm512_range_ps(x.raw, bound.raw, smaller_magnitude)};
-#endif
-  return at_least(hn::Neg(bound), at_most(bound, x));
-}
-
 template <class D>
 HWY_INLINE hn::Vec<D> bound(D d) {
   return hn::Set(d, sizeof(hn::TFromD<D>) == 4 ? 10 : 20);
@@ -40,15 +31,6 @@ HWY_INLINE Scaled<hn::Vec<D>> exponential(D d, hn::Vec<D> x, hn::Vec<D> square) 
   const auto factor =
       hn::MulAdd(square, hn::Set(d, static_cast<A>(-linear_log2 * cubic)), hn::Set(d, static_cast<A>(-linear_log2)));
   return scaled_exp2_of_product<T>(d, x, factor);
-}
-
-// x / y for a result that is rounded to T.
-template <class T, class D>
-HWY_INLINE hn::Vec<D> quotient([[maybe_unused]] D d, hn::Vec<D> x, hn::Vec<D> y) {
-#if HWY_TARGET == HWY_AVX3
-  if constexpr (std::is_same_v<T, bf16>) return hn::Mul(x, hn::ApproximateReciprocal(y));  // with an error of 2^-14
-#endif
-  return hn::Div(x, y);
 }
 
 template <class T, class D>

@@ -1,8 +1,6 @@
-// GELU and its derivative; device/cpu/gelu.cpp explains the formulas. Fused operations are written out, so that an element
-// has the same bits in a pack and alone.
-#include "device/cuda/arithmetic.cuh"
+// GELU and its derivative; device/cpu/activations/gelu.cpp explains the formulas.
+#include "device/cuda/activations/activation.cuh"
 #include "device/cuda/cuda_kernels.hpp"
-#include "device/cuda/for_each_element.cuh"
 
 namespace stretto {
 namespace gpu_code {
@@ -45,15 +43,6 @@ __device__ inline Exponential<A> exponential(A x) {
 }
 
 template <class T, class A = Accumulator<T>>
-__device__ inline A quotient(A a, A b) {
-  if constexpr (sizeof(T) == 2) {
-    return __fdividef(a, b);  // b is below 2^126
-  } else {
-    return a / b;
-  }
-}
-
-template <class T, class A = Accumulator<T>>
 __device__ inline A gelu(A x) {
   return quotient<T>(x, exponential<T>(x).value + 1);
 }
@@ -67,53 +56,14 @@ __device__ inline A gelu_derivative(A x) {
   return fused(x_slope_e, g, g);
 }
 
-template <class T>
-struct Forward {
-  static constexpr int pack = 16 / sizeof(Raw<T>);
-  static constexpr int together = 2;
-
-  const void* x;
-  void* y;
-
-  template <int W, int U>
-  __device__ void run(std::int64_t i, std::int64_t step) const {
-    Pack<T, W> packs[U];
-#pragma unroll
-    for (int u = 0; u < U; ++u) packs[u] = load<T, W>(x, i + u * step);
-#pragma unroll
-    for (int u = 0; u < U; ++u) {
-#pragma unroll
-      for (int w = 0; w < W; ++w) packs[u].at[w] = rounded<T>(gelu<T>(widened<T>(packs[u].at[w])));
-      store<T, W>(y, i + u * step, packs[u]);
-    }
+struct Gelu {
+  template <class T>
+  __device__ static Accumulator<T> value(Accumulator<T> x) {
+    return gelu<T>(x);
   }
-};
-
-template <class T>
-struct Backward {
-  static constexpr int pack = 16 / sizeof(Raw<T>);
-  static constexpr int together = 2;
-
-  const void* x;
-  const void* dy;
-  void* dx;
-
-  template <int W, int U>
-  __device__ void run(std::int64_t i, std::int64_t step) const {
-    Pack<T, W> of_x[U];
-    Pack<T, W> of_dy[U];
-#pragma unroll
-    for (int u = 0; u < U; ++u) {
-      of_x[u] = load<T, W>(x, i + u * step);
-      of_dy[u] = load<T, W>(dy, i + u * step);
-    }
-#pragma unroll
-    for (int u = 0; u < U; ++u) {
-#pragma unroll
-      for (int w = 0; w < W; ++w)
-        of_x[u].at[w] = rounded<T>(widened<T>(of_dy[u].at[w]) * gelu_derivative<T>(widened<T>(of_x[u].at[w])));
-      store<T, W>(dx, i + u * step, of_x[u]);
-    }
+  template <class T>
+  __device__ static Accumulator<T> slope(Accumulator<T> x) {
+    return gelu_derivative<T>(x);
   }
 };
 
@@ -154,20 +104,11 @@ struct ForwardWithBias {
 using namespace gpu_code;
 
 void CudaKernels::gelu_forward(const Tensor& x, const Tensor& y, GpuStream stream) {
-  kernels::with_compute_type(x.dtype(), [&]<class T>(T) {
-    Range range(x.size(), Forward<T>::pack, y.raw(), sizeof(T));
-    range.also(x.raw(), sizeof(T));
-    for_each_element("compute GELU", range, Forward<T>{x.raw(), y.raw()}, stream);
-  });
+  activate<Gelu>("compute GELU", x, y, stream);
 }
 
 void CudaKernels::gelu_backward(const Tensor& x, const Tensor& dy, const Tensor& dx, GpuStream stream) {
-  kernels::with_compute_type(x.dtype(), [&]<class T>(T) {
-    Range range(x.size(), Backward<T>::pack, dx.raw(), sizeof(T));
-    range.also(x.raw(), sizeof(T));
-    range.also(dy.raw(), sizeof(T));
-    for_each_element("compute the gradient of GELU", range, Backward<T>{x.raw(), dy.raw(), dx.raw()}, stream);
-  });
+  activate_backward<Gelu>("compute the gradient of GELU", x, dy, dx, stream);
 }
 
 void CudaKernels::add_bias_gelu(const Tensor& x, const Tensor& bias, const Tensor& y, GpuStream stream) {

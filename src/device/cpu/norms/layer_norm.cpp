@@ -1,7 +1,7 @@
 #include <cmath>
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "device/cpu/layer_norm.cpp"
+#define HWY_TARGET_INCLUDE "device/cpu/norms/layer_norm.cpp"
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
 #include "device/cpu/cpu_level.hpp"
