@@ -1,7 +1,9 @@
 #pragma once
 #include <cstdio>
+#include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "stretto/export.hpp"
 
@@ -42,5 +44,8 @@ STRETTO_API void check_output_file(const std::string& path, const std::string& c
 
 // Returns the path that symbolic links at `path` lead to, whether a file is there or not. Throws Error(io) for a loop.
 STRETTO_API std::string followed(const std::string& path);
+
+// The directories that must be made for one to be there, the innermost first.
+STRETTO_API std::vector<std::filesystem::path> missing_directories(const std::filesystem::path& directory);
 
 }  // namespace stretto

@@ -1,5 +1,6 @@
 #include "stretto/layers/positions.hpp"
 
+#include "core/fail.hpp"
 #include "stretto/kernels.hpp"
 
 namespace stretto {
@@ -36,6 +37,21 @@ LayerCost LearnedPositions::cost(const CostedTokens& tokens) const {
   cost.input = {.bytes = 2.0 * static_cast<double>(own), .kernels = 1};
   cost.parameters = vectors_->elements();
   return cost;
+}
+
+RotaryPositions::RotaryPositions(const DecoderShape& shape)
+    : frequencies_(rotary_frequencies(shape.rope_theta, shape.head_size, shape.rope_scaling, shape.sequence)),
+      sequence_(shape.sequence) {}
+
+void RotaryPositions::turn(const kernels::TokenHeads& of, std::int64_t heads, const Tensor& positions, bool back) const {
+  require(positions.size() == of.tensor.rows(),
+          "Rotary positions got {} positions for {} tokens; give the block the position of each (Tokens).", positions.size(),
+          of.tensor.rows());
+  if (!table_) {
+    const MemoryScope values(MemoryKind::values);
+    table_ = rotary_table(frequencies_, sequence_, of.tensor.dtype());
+  }
+  kernels::rotary(of, heads, positions, table_, of, back);
 }
 
 }  // namespace stretto

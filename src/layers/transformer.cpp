@@ -28,6 +28,11 @@ const DecoderShape& checked(const DecoderShape& shape, const TensorParallel& ten
   return shape;
 }
 
+std::shared_ptr<const RotaryPositions> rotary_positions(const DecoderShape& shape) {
+  if (shape.positions != DecoderShape::Positions::rotary) return nullptr;
+  return std::make_shared<RotaryPositions>(shape);
+}
+
 // dx as it is now: weight gradients that are computed later need it, and the layers before this one add to dx.
 Tensor kept(const Tensor& dx, const WeightGradients* later) {
   if (later == nullptr) return dx;
@@ -53,25 +58,37 @@ void drop_normed(const LayerCost& norm, const LayerCost& linear, std::int64_t gr
 
 AttentionLayer::AttentionLayer(Parameters& parameters, const std::string& norm_name, const std::string& name,
                                const DecoderShape& shape, const TensorParallel& tensor_parallel,
-                               std::shared_ptr<const AttentionCore> core)
+                               std::shared_ptr<const AttentionCore> core, std::shared_ptr<const RotaryPositions> positions)
     : heads_{checked(shape, tensor_parallel).heads, shape.kv_heads, shape.head_size},
       local_heads_(shape.heads / tensor_parallel.size()),
       local_kv_heads_(shape.kv_heads / tensor_parallel.size()),
       core_(std::move(core)),
+      positions_(std::move(positions)),
       norm_(parameters, norm_name, shape.hidden, shape.norm, tensor_parallel),
       qkv_(parameters, name + ".c_attn", shape.hidden, (shape.heads + 2 * shape.kv_heads) * shape.head_size,
            static_cast<int>(shape.heads / shape.kv_heads) + 2, {0, deviation}, tensor_parallel, shape.biases.qkv),
       projection_(parameters, name + ".c_proj", shape.heads * shape.head_size, shape.hidden, into_residual(shape),
-                  tensor_parallel, shape.biases.projection) {}
+                  tensor_parallel, shape.biases.projection) {
+  if (shape.qk_norm) qk_norm_.emplace(parameters, name, shape.head_size, shape.norm.epsilon);
+}
 
 AttentionCore::Shape AttentionLayer::shape_of(const Tokens& tokens) const {
   return {tokens.batch, tokens.length, local_heads_, local_kv_heads_, heads_.head_size};
 }
 
+void AttentionLayer::turn(const QueriesKeysValues& of, const Tokens& tokens, bool back) const {
+  if (positions_ == nullptr) return;
+  positions_->turn(of.q, local_heads_, tokens.positions, back);
+  positions_->turn(of.k, local_kv_heads_, tokens.positions, back);
+}
+
 Tensor AttentionLayer::forward(const Tensor& x, const Tokens& tokens, Saved& saved, ParameterUse& use) const {
   const Tensor qkv = qkv_.forward(norm_.forward(x, saved.norm, use), tokens.count(), use, &saved.normed);
   const AttentionCore::Shape shape = shape_of(tokens);
-  saved.attended = core_->forward(shape, packed_heads(shape, qkv), saved.core);
+  QueriesKeysValues of = packed_heads(shape, qkv);
+  if (qk_norm_) qk_norm_->forward(shape, of, saved.qk_norm, use);
+  turn(of, tokens, false);
+  saved.attended = core_->forward(shape, of, saved.core);
   return projection_.forward(saved.attended, x, use);
 }
 
@@ -82,7 +99,10 @@ void AttentionLayer::backward(const Tensor& dx, const Tokens& tokens, const Save
   {
     const Tensor dattended = projection_.backward(saved.attended, kept(dx, later), use, later);
     dqkv = Tensor({tokens.count(), (shape.heads + 2 * shape.kv_heads) * shape.head_size}, dx.dtype());
-    core_->backward(dattended, saved.core, packed_heads(shape, dqkv));
+    const QueriesKeysValues gradients = packed_heads(shape, dqkv);
+    core_->backward(dattended, saved.core, gradients);
+    turn(gradients, tokens, true);
+    if (qk_norm_) qk_norm_->backward(shape, gradients, saved.qk_norm, use);
   }
   const Tensor normed = saved.normed ? saved.normed : again(norm_, saved.norm, use);
   norm_.backward(qkv_.backward(normed, dqkv, use, later), saved.norm, dx, use);
@@ -99,6 +119,18 @@ LayerCost AttentionLayer::cost(const CostedTokens& tokens) const {
   cost.kept += packed + tokens.count * tokens.statistic() * local_heads_ + (tokens.exchanges_heads ? queries : 0);
   cost.backward = packed + std::max(queries + projection.backward, qkv.backward);
   add_copy(tokens, norm, cost);
+  const std::int64_t turned = local_heads_ + local_kv_heads_;  // queries and keys
+  const auto turning = static_cast<double>(2 * tokens.bytes(tokens.count * turned * heads_.head_size));
+  for (PassCost* pass : {&cost.forward, &cost.input}) {
+    if (positions_ != nullptr) *pass = *pass + PassCost{.bytes = turning, .kernels = 2};
+  }
+  if (qk_norm_) {
+    const LayerCost its = qk_norm_->cost(tokens, turned);
+    cost.forward = cost.forward + its.forward;
+    cost.input = cost.input + its.input;
+    cost.parameters += its.parameters;
+    cost.kept += its.kept;
+  }
   if (tokens.level == Recompute::full) cost.again = cost.forward;
   if (tokens.level == Recompute::selective) drop_normed(norm, qkv, packed, cost);
   return cost;
@@ -150,24 +182,28 @@ LayerCost MlpLayer::cost(const CostedTokens& tokens) const {
   cost.forward = cost.forward + activation;
   cost.input = cost.input + PassCost{.bytes = static_cast<double>(2 * before + activated), .kernels = 1};
   cost.kept += before;
-  cost.backward = before + std::max(projection.backward, fc.backward);
+  // The gradients of a gate's two products are made from that of their result.
+  const std::int64_t result = before > activated ? activated : 0;
+  cost.backward = before + std::max(result + projection.backward, fc.backward);
   add_copy(tokens, norm, cost);
   if (tokens.level == Recompute::full) cost.again = norm.forward + fc.forward + activation;
   if (tokens.level != Recompute::selective) return cost;
   drop_normed(norm, fc, before, cost);
   cost.again = cost.again + activation;
   cost.kept -= projection.kept;
-  cost.backward = std::max(cost.backward, before + activated + projection.backward);
+  cost.backward = std::max(cost.backward, before + activated + result + projection.backward);
   return cost;
 }
 
 TransformerBlock::TransformerBlock(Parameters& parameters, const std::string& prefix, const DecoderShape& shape,
                                    const TensorParallel& tensor_parallel, const RecomputeOptions& recompute,
-                                   std::shared_ptr<const AttentionCore> core)
+                                   std::shared_ptr<const AttentionCore> core,
+                                   std::shared_ptr<const RotaryPositions> positions)
     : tensor_parallel_(tensor_parallel),
       recompute_(recompute),
       hidden_(shape.hidden),
-      attention_(parameters, prefix + "ln_1", prefix + "attn", shape, tensor_parallel, std::move(core)),
+      attention_(parameters, prefix + "ln_1", prefix + "attn", shape, tensor_parallel, std::move(core),
+                 positions != nullptr ? std::move(positions) : rotary_positions(shape)),
       mlp_(parameters, prefix + "ln_2", prefix + "mlp", shape, tensor_parallel) {
   recompute.check(tensor_parallel);
 }

@@ -62,13 +62,15 @@ std::vector<Decoder::Chunk> Decoder::make_chunks(Parameters& parameters, const D
                                                  const ModelCut& cut,
                                                  const std::shared_ptr<const AttentionCore>& attention) {
   std::vector<Chunk> chunks;
+  std::shared_ptr<const RotaryPositions> positions;
+  if (shape.positions == DecoderShape::Positions::rotary) positions = std::make_shared<RotaryPositions>(shape);
   std::int64_t number = 0;
   for (std::size_t part = 0; part < cut.blocks.size(); ++part) {
     parameters.place_next(cut.place(part));
     Chunk chunk{.is_first = part == 0, .is_last = part + 1 == cut.blocks.size(), .blocks = {}};
     for (std::int64_t i = 0; i < cut.blocks[part]; ++i) {
       chunk.blocks.emplace_back(parameters, "h." + std::to_string(number++) + ".", shape, tensor_parallel, recompute,
-                                attention);
+                                attention, positions);
     }
     if (cut.stages[part] == cut.stage) chunks.push_back(std::move(chunk));
   }

@@ -48,6 +48,9 @@ void TrainingOptions::check_sizes() const {
           micro_batch, mesh[Axis::data]);
   model.filled().check_block(mesh[Axis::tensor], mesh[Axis::ulysses]);
   division().check(model.sequence);
+  require(model.window == 0 || !mask.sparse(),
+          "The model has a window of {} tokens, and attention under {} has not; leave the mask dense.", model.window,
+          to_text(mask));
   sharding.check(mesh);
   loss_scale.check();
   require(!divides_rows || mesh[Axis::tensor] > 1,
@@ -78,12 +81,16 @@ TensorParallel TrainingOptions::tensor_parallel(const Mesh& groups, const Stream
 std::shared_ptr<const AttentionCore> TrainingOptions::attention(const Mesh& groups, bool overlap) const {
   std::shared_ptr<const AttentionCore> core;
   if (groups.size(Axis::ring) > 1) {
-    core = std::make_shared<RingAttention>(groups.over(Axis::ring), division(), mask, overlap);
+    core = std::make_shared<RingAttention>(groups.over(Axis::ring), division(), attention_mask(), overlap);
   } else {
-    core = std::make_shared<LocalAttention>(mask);
+    core = std::make_shared<LocalAttention>(attention_mask());
   }
   if (groups.size(Axis::ulysses) == 1) return core;
   return std::make_shared<UlyssesAttention>(groups.over(Axis::ulysses), core, overlap ? Stream("ulysses") : computation());
+}
+
+kernels::AttentionMask TrainingOptions::attention_mask() const {
+  return model.window > 0 && model.window < model.sequence ? kernels::AttentionMask{.window = model.window} : mask;
 }
 
 }  // namespace stretto

@@ -148,7 +148,7 @@ program_in docs/quantization.md cpp >"$work/quantization.cpp"
 "$compiler" -std=c++20 "$work/quantization.cpp" -o "$work/quantization" "${flags[@]}"
 says 'the mean of the averages: -7.5' "$work/quantization"
 
-cp -r "$source_dir"/examples/{link-cmake,link-pkgconfig,gradient-sync,own-plan,zero} "$work"
+cp -r "$source_dir"/examples/{link-cmake,link-pkgconfig,gradient-sync,own-plan,zero,decoder} "$work"
 built_by_cmake "$work/link-cmake"
 says 'every element is 10 on every rank' "$work/link-cmake/build/sum"
 make -s -C "$work/link-pkgconfig" CC="$c_compiler"
@@ -161,6 +161,8 @@ says 'without the last round: .*' "$work/own-plan/build/own_plan"
 says '4000 elements by hypercube, 12000 bytes sent' "$work/own-plan/build/own_plan"
 built_by_cmake "$work/zero"
 says '4 ranks: loss [0-9.]* -> 0\.0[0-9]*' "$work/zero/build/zero"
+built_by_cmake "$work/decoder"
+says 'loss [0-9.]* -> [0-9.]*, as on one rank to .*' "$work/decoder/build/decoder"
 
 # Components: those of the build are there, others are refused in a sentence. A project in C alone links, too.
 mkdir "$work/components"

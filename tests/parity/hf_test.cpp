@@ -8,10 +8,9 @@
 #include <nlohmann/json.hpp>
 
 #include "../device/test_device.hpp"
-#include "apps/train/hf/hf_config.hpp"
-#include "apps/train/hf/hf_weights.hpp"
 #include "layers/checkpoint/files/safetensors.hpp"
 #include "parity.hpp"
+#include "stretto/models/model_files.hpp"
 #include "support/error.hpp"
 #include "support/temporary_directory.hpp"
 
@@ -70,7 +69,7 @@ HfTensors reference_tensors(const SafetensorsReader& file, bool transposes = tru
 class HfDirectory {
  public:
   explicit HfDirectory(bool transposes = true) : tensors(reference_tensors(reference, transposes)) {
-    config = nlohmann::json::parse(apps::hf_config_text(hf_shape, 50256));
+    config = nlohmann::json::parse(config_text(hf_shape, 50256));
   }
   std::string write() const {
     directory.write("config.json", config.dump());
@@ -78,7 +77,7 @@ class HfDirectory {
     return directory.path();
   }
   std::string error() const {
-    const std::string sentence = sentence_of([&] { apps::check_hf_weights(write(), hf_shape); });
+    const std::string sentence = sentence_of([&] { ModelFiles::of_directory(write()).check(hf_shape); });
     if (!sentence.empty()) {
       EXPECT_THAT(sentence, testing::AllOf(testing::EndsWith("."), testing::HasSubstr(directory.path())));
     }
@@ -93,7 +92,7 @@ class HfDirectory {
 };
 
 void begin_with(Trainer& trainer, const std::string& directory) {
-  apps::load_hf(trainer, directory);
+  ModelFiles::of_directory(directory).load(trainer);
   trainer.optimizer().restore(0);
 }
 
@@ -145,8 +144,8 @@ TEST(HfModels, GiveTheLogitsOfTransformers) {
   const char* const directory = std::getenv("HF_REFERENCE");
   if (directory == nullptr) GTEST_SKIP() << "HF_REFERENCE names no directory of transformers'; ./dev interchange makes one";
   const SafetensorsReader file(std::string(directory) + "/reference.safetensors");
-  const DecoderShape shape = apps::read_hf_config(directory);
-  apps::check_hf_weights(directory, shape);
+  const DecoderShape shape = ModelFiles::of_directory(directory).shape();
+  ModelFiles::of_directory(directory).check(shape);
   run_threads(2, [&](const Communicator& world) {
     EXPECT_LT(logits_error(world, {{Axis::tensor, 2}}, hf_options(shape), directory,
                            numbers_of<std::int32_t>(file, "inputs"), numbers_of<double>(file, "logits")),
@@ -187,7 +186,7 @@ TEST(HfModels, MayLieInSeveralFiles) {
   write_tensors(whole.directory / "b.safetensors", second);
   std::filesystem::remove(whole.directory / "model.safetensors");
   whole.directory.write("model.safetensors.index.json", nlohmann::json{{"weight_map", map}}.dump());
-  apps::check_hf_weights(whole.directory.path(), hf_shape);
+  ModelFiles::of_directory(whole.directory.path()).check(hf_shape);
   run_threads(1, [&](const Communicator& world) {
     EXPECT_LT(
         logits_error(world, {}, hf_options(), whole.directory.path(), numbers_of<std::int32_t>(whole.reference, "inputs"),
@@ -200,7 +199,7 @@ TEST(HfModels, MayLieInSeveralFiles) {
     map["transformer.wte.weight"] = elsewhere;
     whole.directory.write("inner/model.safetensors.index.json", nlohmann::json{{"weight_map", map}}.dump());
     try {
-      apps::check_hf_weights(whole.directory / "inner", hf_shape);
+      ModelFiles::of_directory(whole.directory / "inner").check(hf_shape);
       ADD_FAILURE() << elsewhere << " was taken";
     } catch (const Error& error) {
       EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr(fmt::format("'{}'", elsewhere)),
@@ -242,11 +241,11 @@ std::string exported(const MeshShape& mesh, ZeroStage zero, DType dtype, int ste
     Trainer trainer(Mesh(world, mesh), options);
     begin_with(trainer, from);
     for (int step = 0; step < steps; ++step) trainer.step(any_tokens(), 1e-3);
-    apps::export_hf(trainer, to, {});
+    export_hf(trainer, to, {});
   });
-  EXPECT_EQ(apps::read_hf_config(to).hidden, 32);
+  EXPECT_EQ(ModelFiles::of_directory(to).shape().hidden, 32);
   EXPECT_FALSE(std::filesystem::exists(to + ".unfinished"));
-  apps::check_hf_weights(to, hf_shape);
+  ModelFiles::of_directory(to).check(hf_shape);
   return text_in(to + "/model.safetensors");
 }
 
@@ -284,28 +283,30 @@ TEST(HfModels, ComeBackFromAnyLayout) {
 TEST(HfExports, AreCompleteOrAbsent) {
   const HfDirectory reference;
   const std::string from = reference.write();
-  EXPECT_THROW(apps::check_hf_export(from), Error);
-  EXPECT_NO_THROW(apps::check_hf_export(from + "/nothing/deep"));
+  EXPECT_THROW(check_hf_export(from, hf_shape), Error);
+  EXPECT_NO_THROW(check_hf_export(from + "/nothing/deep", hf_shape));
   EXPECT_FALSE(std::filesystem::exists(from + "/nothing"));  // what it tries leaves nothing
-  EXPECT_THROW(apps::check_hf_export("/proc/nothing"), Error);
+  EXPECT_THROW(check_hf_export("/proc/nothing", hf_shape), Error);
   std::filesystem::create_symlink("loop", from + "/loop");
   std::filesystem::create_symlink(from + "/config.json/model", from + "/dangling");
   reference.directory.write("empty", "");
   for (const char* const name : {"/loop", "/dangling", "/empty"})
-    EXPECT_THROW(apps::check_hf_export(from + name), Error) << name;
+    EXPECT_THROW(check_hf_export(from + name, hf_shape), Error) << name;
   std::filesystem::create_symlink("behind/a_link", from + "/link");
-  apps::check_hf_export(from + "/link");
+  check_hf_export(from + "/link", hf_shape);
   reference.directory.write("file", "in the way");
   run_threads(1, [&](const Communicator& world) {
     Trainer trainer(Mesh(world, {}), hf_options());
-    EXPECT_THROW(apps::export_hf(trainer, from, {}), Error);
-    EXPECT_THROW(apps::export_hf(trainer, from + "/file/model", {}), Error);
-    EXPECT_THROW(apps::export_hf(trainer, from + "/model", {from + "/missing", from + "/missing", {}}), Error);
-    apps::export_hf(trainer, from + "/with_a_slash//", {});
-    apps::export_hf(trainer, from + "/link", {});
+    EXPECT_THROW(export_hf(trainer, from, {}), Error);
+    EXPECT_THROW(export_hf(trainer, from + "/file/model", {}), Error);
+    EXPECT_THROW(
+        export_hf(trainer, from + "/model", {}, [](const std::string& at) { std::filesystem::file_size(at + "/missing"); }),
+        Error);
+    export_hf(trainer, from + "/with_a_slash//", {});
+    export_hf(trainer, from + "/link", {});
   });
-  apps::check_hf_weights(from + "/behind/a_link", hf_shape);
-  apps::check_hf_weights(from + "/with_a_slash", hf_shape);
+  ModelFiles::of_directory(from + "/behind/a_link").check(hf_shape);
+  ModelFiles::of_directory(from + "/with_a_slash").check(hf_shape);
   EXPECT_FALSE(std::filesystem::exists(from + "/model"));
   EXPECT_FALSE(std::filesystem::exists(from + "/model.unfinished"));
   EXPECT_FALSE(std::filesystem::exists(from + ".unfinished"));
@@ -325,13 +326,17 @@ TEST(HfErrors, NameWhatIsWrong) {
   EXPECT_EQ(error_with([](HfDirectory&) {}), "");
   config_error("model_type", "llama");
   config_error("activation_function", "relu");
-  config_error("layer_norm_epsilon", 1e-6);
-  config_error("n_inner", 64);
   config_error("tie_word_embeddings", false);
   config_error("scale_attn_by_inverse_layer_idx", true);
   config_error("n_layer", 0);
   config_error("n_embd", "32");
   EXPECT_EQ(error_with([](HfDirectory& d) { d.config["n_inner"] = 128; }), "");
+  HfDirectory other;
+  other.config["layer_norm_epsilon"] = 1e-6;
+  other.config["n_inner"] = 96;
+  const DecoderShape shape = ModelFiles::of_directory(other.write()).shape();
+  EXPECT_EQ(shape.norm.epsilon, 1e-6);
+  EXPECT_EQ(shape.mlp_width, 96);
   EXPECT_THAT(error_with([](HfDirectory& d) { d.config = {1, 2}; }), HasSubstr("no JSON object"));
   EXPECT_THAT(error_with([](HfDirectory& d) { d.config.erase("n_head"); }), HasSubstr("null for n_head"));
   EXPECT_THAT(error_with([](HfDirectory& d) { d.tensors.erase("transformer.h.1.ln_2.bias"); }),
@@ -339,15 +344,15 @@ TEST(HfErrors, NameWhatIsWrong) {
   EXPECT_THAT(error_with([](HfDirectory& d) {
                 d.tensors["transformer.h.2.ln_1.bias"] = {{1}, {0}};
               }),
-              HasSubstr("transformer.h.2.ln_1.bias, which is no weight of a GPT-2 of 2 layers"));
+              HasSubstr("transformer.h.2.ln_1.bias, which is no weight of a gpt2 of 2 layers"));
   EXPECT_THAT(error_with([](HfDirectory& d) {
                 d.tensors.at("transformer.h.0.mlp.c_fc.weight").shape = {128, 32};
               }),
               testing::AllOf(HasSubstr("mlp.c_fc.weight"), HasSubstr("[128, 32]"), HasSubstr("[32, 128]")));
   const HfDirectory empty;
   empty.directory.write("config.json", empty.config.dump());
-  EXPECT_THROW(apps::check_hf_weights(empty.directory.path(), hf_shape), Error);
-  EXPECT_THROW(apps::read_hf_config(empty.directory / "nowhere"), Error);
+  EXPECT_THROW(ModelFiles::of_directory(empty.directory.path()).check(hf_shape), Error);
+  EXPECT_THROW(ModelFiles::of_directory(empty.directory / "nowhere").shape(), Error);
 }
 
 }  // namespace

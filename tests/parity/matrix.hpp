@@ -3,6 +3,7 @@
 #include <tuple>
 
 #include "parity.hpp"
+#include "stretto/models/families.hpp"
 #include "support/error.hpp"
 
 // Every combination of the axes with ZeRO, sequence parallelism, schedules and recomputation on up to eight ranks, as data.
@@ -19,7 +20,8 @@ struct MatrixCell {
   std::string mask = "dense";
   bool keeps_gathered = false;
   int microbatches = 2, micro_batch = 1;
-  int kv_heads = 0;  // of the model; 0: as many as heads of queries
+  int kv_heads = 0;             // of the model; 0: as many as heads of queries
+  std::string family = "gpt2";  // or llama, with a head of its own, or qwen2 or qwen3
 };
 
 inline std::string text_of(const MatrixCell& cell) {
@@ -31,7 +33,7 @@ inline std::string text_of(const MatrixCell& cell) {
   text += fmt::format(", {} microbatches of {}, recompute {}{}", cell.microbatches, cell.micro_batch,
                       static_cast<int>(cell.recompute.level), cell.recompute.partition ? " divided" : "");
   if (cell.kv_heads > 0) text += fmt::format(", {} heads of keys", cell.kv_heads);
-  return text + fmt::format(", {} {}", name(cell.places), cell.mask);
+  return text + fmt::format(", {} {}, {}", name(cell.places), cell.mask, cell.family);
 }
 
 // Layers do not divide evenly into the parts of a model. Units are small, so that there are several.
@@ -40,6 +42,14 @@ inline TrainingOptions options_of(const MatrixCell& cell, DType dtype = DType::f
   TrainingOptions options = tiny({.tensor = layout.tensor * layout.ulysses}, dtype);
   options.model.layers = layout.pipeline > 1 ? layout.pipeline * usual_chunks(cell.schedule) + 1 : 2;
   options.model.kv_heads = cell.kv_heads;
+  if (cell.family != "gpt2") {
+    options.model.head_size = 6;  // heads are wider than their share of the residual
+    options.model.mlp_width = 3 * options.model.hidden;
+    options.model = llama_shape(options.model);
+    options.model.tied = cell.family != "llama";
+    options.model.biases.qkv = cell.family == "qwen2";
+    options.model.qk_norm = cell.family == "qwen3";
+  }
   options.divides_rows = cell.own_rows;
   options.keeps_gathered = cell.keeps_gathered;
   options.sequence_layout = cell.places;
@@ -58,6 +68,7 @@ inline TrainingOptions options_of(const MatrixCell& cell, DType dtype = DType::f
 // All combinations; `refused` gets those that the validator refuses, with its sentences.
 inline std::vector<MatrixCell> matrix_cells(std::vector<std::pair<MatrixCell, std::string>>* refused = nullptr) {
   const std::array masks = {"dense", "window:5", "strided:4", "global:3+window:4"};
+  const std::array families = {"gpt2", "llama", "qwen3", "gpt2", "qwen2", "llama"};
   const std::array places = {SequenceLayout::zigzag, SequenceLayout::contiguous, SequenceLayout::striped};
   std::vector<RecomputeOptions> recomputations;
   for (const Recompute level : {Recompute::none, Recompute::selective, Recompute::full}) recomputations.push_back({level});
@@ -74,6 +85,7 @@ inline std::vector<MatrixCell> matrix_cells(std::vector<std::pair<MatrixCell, st
                         : turn % 2 == 0 || cell.schedule == ScheduleKind::interleaved ? pipeline
                                                                                       : pipeline + 1;
     cell.micro_batch = 1 + static_cast<int>(turn % 2);
+    cell.family = families[turn / 2 % families.size()];
     // One or two heads of keys on each rank, in two of five cells.
     const int divided = cell.layout.tensor * cell.layout.ulysses;
     const int of_a_rank = turn % 5 == 0 ? 1 : turn % 5 == 1 && 8 % (2 * divided) == 0 ? 2 : 0;

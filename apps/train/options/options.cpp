@@ -4,8 +4,6 @@
 #include <cstdio>
 
 #include "apps/common/fail.hpp"
-#include "apps/train/hf/hf_config.hpp"
-#include "apps/train/hf/hf_weights.hpp"
 #include "apps/train/options/data_options.hpp"
 #include "apps/train/options/flag_hints.hpp"
 #include "apps/train/options/flag_values.hpp"
@@ -50,12 +48,8 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
 
   app.add_option("--device", device, "cpu, or cuda: each rank on a GPU")->capture_default_str();
   group("Model");
-  app.add_option("--num-layers", model.layers, "Transformer blocks")->capture_default_str();
-  app.add_option("--hidden-size", model.hidden, "Width of the residual stream")->capture_default_str();
-  app.add_option("--num-attention-heads", model.heads, "Attention heads")->capture_default_str();
-  app.add_option("--seq-length", model.sequence, "Tokens of a sequence")->capture_default_str();
-  app.add_option("--vocab-size", model.vocabulary, "Rows of the embedding table; bytes need 256, GPT-2's tokens 50257")
-      ->capture_default_str();
+  ModelFlags model_flags;
+  add_model_options(app, model_flags);
   group("Batch and optimizer");
   app.add_option("--micro-batch-size", trainer.micro_batch, "Sequences that a rank computes at a time")
       ->capture_default_str();
@@ -97,7 +91,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option("--keep", line.keep, "Newest checkpoints in --save that stay when one is saved; all when 0")
       ->capture_default_str();
   app.add_option("--load", line.load, "Checkpoint whose weights to begin with");
-  add_hf_options(app, line.hf);
+  add_weight_options(app, line.weights);
   app.add_option("--resume", resume, "Go on from the newest checkpoint in --save; auto: or begin if there is none")
       ->type_name("[auto]")
       ->expected(0, 1);
@@ -149,13 +143,15 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   trainer.optimizer = optimizer_of(app, optimizer);
   check_zero_options(app, trainer.sharding);
   require(app.count("--resume") > 0 || !line.allow_changes, "--allow-changes is for --resume; leave it out.");
-  bool takes_sizes = !line.hf.load.empty();
-  if (takes_sizes) {
-    take_sizes(app, read_hf_config(line.hf.load), line.hf.load + "/config.json", true, model);
+  model = model_of(app, model_flags);
+  bool takes_sizes = model_flags.model != "gpt2" && model_flags.model != "llama";
+  if (const std::optional<ModelFiles> files = line.weights.files()) {
+    takes_sizes = true;
+    model = saved_model(app, model_flags, files->shape(), line.weights.place(), true);
   } else if (app.count("--resume") > 0 && !line.save.empty() && stretto::has_checkpoint(line.save)) {
-    takes_sizes = take_saved_model(app, find_checkpoint(line.save), model, trainer.mask);
+    takes_sizes = take_saved_model(app, model_flags, find_checkpoint(line.save), model, trainer.mask);
   } else if (!line.load.empty()) {
-    takes_sizes = take_saved_model(app, find_checkpoint(line.load), model, trainer.mask);
+    takes_sizes = take_saved_model(app, model_flags, find_checkpoint(line.load), model, trainer.mask);
   }
   check_data_options(line.data, app.count("--vocab-size") > 0 || takes_sizes, model.vocabulary);
   line.device = stretto::device_from_name(device);
@@ -180,8 +176,10 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   for (auto& [name, value] : line.values) {
     if (name == "--min-lr") value = fmt::format("{}", line.min_lr);
     if (name == "--attention") value = to_text(trainer.mask);
+    if (name == "--model") value = model_note(model);
+    if (name == "--rope-theta") value = fmt::format("{}", model.rope_theta);
     for (const auto& [flag, size] : size_flags) {
-      if (name == flag) value = fmt::format("{}", model.*size);
+      if (name == flag) value = fmt::format("{}", model.filled().*size);
     }
   }
   return line;
@@ -260,8 +258,8 @@ void CommandLine::check(int ranks, int rank) const {
           "--train-data names no text to train on; give any file.");
   require(resume == Resume::no || !save.empty(), "--resume needs --save DIR, where the checkpoints are.");
   require(resume != Resume::yes || load.empty(), "--resume goes on from --save {}; leave --load {} out.", save, load);
-  require(hf.load.empty() || (load.empty() && resume != Resume::yes),
-          "--load-hf {} and {} are two models to begin with; leave one out.", hf.load,
+  require(weights.place().empty() || (load.empty() && resume != Resume::yes),
+          "{} {} and {} are two models to begin with; leave one out.", weights.flag(), weights.place(),
           resume == Resume::yes ? "--resume" : "--load " + load);
   require(max_restarts >= 0, "--max-restarts {} is no number of restarts; give 1 or more, or 0 for none.", max_restarts);
   require(max_restarts == 0 || nproc > 0,
@@ -272,9 +270,9 @@ void CommandLine::check(int ranks, int rank) const {
   require(!replicate_state || elastic, "--replicate-state keeps the state for --elastic; give both.");
   require(!elastic || device == stretto::Device::cpu,
           "--elastic is for --device cpu: links between GPUs cannot lose a rank; give --max-restarts, or leave it out.");
-  require(hf.export_to.empty() || !trainer.mask.sparse(),
+  require(weights.export_hf.empty() || !trainer.mask.sparse(),
           "--export-hf {} would let a model that is trained with sparse --attention attend densely; leave one of them out.",
-          hf.export_to);
+          weights.export_hf);
   require(save_interval == 0 || !save.empty(), "--save-interval {} needs --save DIR.", save_interval);
   require(!trainer.saves_in_background || !save.empty(), "--async-save needs --save DIR.");
   require(keep >= 0, "--keep {} is no number of checkpoints; give 1 or more, or 0 for all.", keep);
@@ -283,8 +281,8 @@ void CommandLine::check(int ranks, int rank) const {
   // Files are opened here as well, so that a missing one is reported once, before there are ranks.
   if (resume == Resume::yes) find_checkpoint(save);
   if (!load.empty()) find_checkpoint(load);
-  if (!hf.load.empty()) check_hf_weights(hf.load, trainer.model);
-  if (!hf.export_to.empty() && rank == 0) check_hf_export(hf.export_to);
+  if (const std::optional<ModelFiles> files = weights.files()) files->check(trainer.model);
+  if (!weights.export_hf.empty() && rank == 0) check_hf_export(weights.export_hf, trainer.model);
   const std::optional<TokenData> readable = token_data();
   if (readable && rank == 0) readable->check_first_tokens();
   tokenizer(readable);

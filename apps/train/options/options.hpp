@@ -4,8 +4,8 @@
 
 #include "apps/train/data/token_data.hpp"
 #include "apps/train/data/tokenizer.hpp"
-#include "apps/train/options/hf_options.hpp"
 #include "apps/train/options/layout_options.hpp"
+#include "apps/train/options/weight_options.hpp"
 #include "stretto/device.hpp"
 #include "stretto/models/trainer.hpp"
 #include "stretto/require_same.hpp"
@@ -26,7 +26,7 @@ struct CommandLine {
   double min_lr = 0;
   std::int64_t warmup = 0;
   DataOptions data;
-  HfOptions hf;
+  WeightOptions weights;
   std::string save, load, log_dir, trace, prompt;
   int keep = 0;  // checkpoints; 0: all
   std::int64_t save_interval = 0, eval_interval = 0, sample_interval = 0, log_interval = 10;

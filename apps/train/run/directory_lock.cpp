@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "apps/common/fail.hpp"
-#include "apps/common/missing_directories.hpp"
+#include "stretto/output_file.hpp"
 
 namespace apps {
 
@@ -27,7 +27,7 @@ constexpr std::chrono::milliseconds between_looks(100);
 }  // namespace
 
 DirectoryLock::DirectoryLock(const std::string& flag, const std::string& directory)
-    : made_(missing_directories(directory)), path_(fmt::format("{}/.{}.lock", directory, flag.substr(2))) {
+    : made_(stretto::missing_directories(directory)), path_(fmt::format("{}/.{}.lock", directory, flag.substr(2))) {
   std::error_code error;
   fs::create_directories(directory, error);
   bool taken = false;

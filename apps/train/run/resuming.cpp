@@ -41,7 +41,8 @@ void require_no_checkpoints(const CommandLine& line) {
 CommandLine resumed(CommandLine line) {
   line.resume = Resume::yes;
   line.load.clear();
-  line.hf.load.clear();
+  line.weights.load_hf.clear();
+  line.weights.load_gguf.clear();
   return line;
 }
 

@@ -5,8 +5,10 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
+#include <span>
 
 #include "apps/common/fail.hpp"
+#include "stretto/models/families.hpp"
 
 namespace apps {
 
@@ -15,7 +17,7 @@ using namespace stretto;
 namespace {
 
 // Flags whose change a resumed run accepts only with --allow-changes.
-constexpr const char* model_and_data[] = {"--attention", "--seed", "--train-data"};
+constexpr const char* model_and_data[] = {"--attention", "--model", "--seed", "--train-data"};
 constexpr const char* course[] = {"--train-iters",  "--lr",       "--min-lr",    "--lr-warmup-iters", "--global-batch-size",
                                   "--weight-decay", "--momentum", "--clip-grad", "--dtype",           "--grad-dtype",
                                   "--loss-scale",   "--val-data"};
@@ -37,27 +39,24 @@ std::optional<double> rate_after(std::int64_t step, const Notes& notes) {
 
 }  // namespace
 
-void take_sizes(const CLI::App& app, const DecoderShape& saved, const std::string& file, bool may_be_shorter,
-                DecoderShape& model) {
-  for (const auto& [flag, size] : size_flags) {
-    if (app.count(flag) == 0) model.*size = saved.*size;
-    const bool is_shorter = size == &DecoderShape::sequence && may_be_shorter && model.*size < saved.*size;
-    require(model.*size == saved.*size || is_shorter, "{} {} contradicts the {} of {}; leave it out.", flag, model.*size,
-            saved.*size, file);
-  }
-}
-
 bool has_sizes(const Notes& notes) {
-  return std::ranges::all_of(size_flags, [&](const SizeFlag& each) { return notes.contains(each.flag); });
+  return std::ranges::all_of(std::span(size_flags).first(required_size_flags),
+                             [&](const SizeFlag& each) { return notes.contains(each.flag); });
 }
 
-bool take_saved_model(const CLI::App& app, const std::string& checkpoint, DecoderShape& model,
+bool take_saved_model(const CLI::App& app, const ModelFlags& flags, const std::string& checkpoint, DecoderShape& model,
                       kernels::AttentionMask& mask) {
   const LoadedCheckpoint loaded = read_notes(checkpoint);
   if (!has_sizes(loaded.notes)) return false;
+  const std::string index = checkpoint + "/index.json";
+  const auto note = loaded.notes.find("--model");
   DecoderShape saved;
-  for (const auto& [flag, size] : size_flags) saved.*size = loaded.number(flag, 0);
-  take_sizes(app, saved, checkpoint + "/index.json", false, model);
+  if (note != loaded.notes.end() && note->second != "gpt2") {
+    saved = decoder_shape_from_config(note->second, index);
+  } else {
+    for (const auto& [flag, size] : size_flags) saved.*size = loaded.number(flag, 0);
+  }
+  model = saved_model(app, flags, saved, index, false);
   const auto attention = loaded.notes.find("--attention");
   if (attention != loaded.notes.end() && app.count("--attention") == 0) mask = attention_mask_from_text(attention->second);
   return true;

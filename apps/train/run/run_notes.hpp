@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/train/options/model_options.hpp"
 #include "stretto/layers/checkpoint.hpp"
 #include "stretto/models/decoder.hpp"
 #include "stretto/require_same.hpp"
@@ -15,25 +16,10 @@ namespace apps {
 
 using Notes = std::map<std::string, std::string>;
 
-struct SizeFlag {
-  const char* flag;
-  std::int64_t stretto::DecoderShape::*size;
-};
-inline constexpr SizeFlag size_flags[] = {{"--num-layers", &stretto::DecoderShape::layers},
-                                          {"--hidden-size", &stretto::DecoderShape::hidden},
-                                          {"--num-attention-heads", &stretto::DecoderShape::heads},
-                                          {"--vocab-size", &stretto::DecoderShape::vocabulary},
-                                          {"--seq-length", &stretto::DecoderShape::sequence}};
-
-// Takes those sizes of a saved model that no flag gives. Throws Error(invalid_argument) for a flag that contradicts them;
-// `file` says them. may_be_shorter: --seq-length may be below the saved one.
-void take_sizes(const CLI::App& app, const stretto::DecoderShape& saved, const std::string& file, bool may_be_shorter,
-                stretto::DecoderShape& model);
-
-// Takes the sizes in the notes of a checkpoint likewise, and --attention, which a flag may change. Returns false if the
-// notes have no sizes, so that the flags must say them.
-bool take_saved_model(const CLI::App& app, const std::string& checkpoint, stretto::DecoderShape& model,
-                      stretto::kernels::AttentionMask& mask);
+// Takes the model in the notes of a checkpoint (saved_model), and --attention, which a flag may change. Returns false if the
+// notes have no model, so that the flags must say it.
+bool take_saved_model(const CLI::App& app, const ModelFlags& flags, const std::string& checkpoint,
+                      stretto::DecoderShape& model, stretto::kernels::AttentionMask& mask);
 bool has_sizes(const Notes& notes);
 
 // The notes of a run: `values` of all flags, of which some make the run, and what the data contain.

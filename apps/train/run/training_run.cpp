@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "apps/common/fail.hpp"
-#include "apps/train/hf/hf_weights.hpp"
+#include "apps/train/data/hf_tokenizer.hpp"
 #include "apps/train/measure/matrix_rate.hpp"
 #include "apps/train/report/comm_report.hpp"
 #include "apps/train/report/printable.hpp"
@@ -128,7 +128,7 @@ class TrainingRun {
   }
 
   void load() {
-    if (!line_.hf.load.empty()) return begin_with_hf_model();
+    if (const std::optional<ModelFiles> files = line_.weights.files()) return begin_with(*files);
     const bool resumes = line_.resume == Resume::yes;
     if (line_.load.empty() && !resumes) return;
     LoadedCheckpoint loaded;
@@ -161,15 +161,18 @@ class TrainingRun {
     first_step_ = saved_at_ = loaded.step;
   }
 
-  void begin_with_hf_model() {
-    rank0_first(mesh_.world(), [&] { load_hf(trainer_, line_.hf.load); });
+  void begin_with(const ModelFiles& files) {
+    rank0_first(mesh_.world(), [&] { files.load(trainer_); });
     trainer_.optimizer().restore(0);
   }
 
   void export_model() {
-    if (line_.hf.export_to.empty()) return;
-    export_hf(trainer_, line_.hf.export_to, {line_.data.vocabulary_file, line_.data.merges_file, tokenizer_->end_of_text()});
-    if (rank0_) reporter_.say(fmt::format("Exported {} for Hugging Face's transformers.", line_.hf.export_to));
+    const std::string& to = line_.weights.export_hf;
+    if (to.empty()) return;
+    export_hf(trainer_, to, tokenizer_->end_of_text(), [&](const std::string& directory) {
+      write_hf_tokenizer(directory, line_.data, tokenizer_->end_of_text(), line_.trainer.model.sequence);
+    });
+    if (rank0_) reporter_.say(fmt::format("Exported {} for Hugging Face's transformers.", to));
   }
 
   void train(std::int64_t step) {
@@ -321,7 +324,7 @@ class TrainingRun {
     if (data_) reporter_.say(data_->description());
     describe_pipeline();
     reporter_.say(fmt::format(
-        "MFU counts 6 parameters + 12 layers width sequence FLOP a token against {:.1f} GFLOP/s, the rate of a rank's "
+        "MFU counts 6 FLOP a weight and 12 layers width sequence FLOP a token against {:.1f} GFLOP/s, the rate of a rank's "
         "matrix products measured now, or against the fastest step where that is faster",
         rate_ * 1e-9));
     reporter_.say(memory_table(plan_));

@@ -1,4 +1,5 @@
 #pragma once
+#include "stretto/layers/decoder_shape.hpp"
 #include "stretto/layers/layer_cost.hpp"
 #include "stretto/layers/parameter_use.hpp"
 #include "stretto/layers/tensor_parallel.hpp"
@@ -22,6 +23,20 @@ class STRETTO_API LearnedPositions {
   TensorParallel tensor_parallel_;
   Parameter* vectors_;
   const UsedParameters* used_;
+};
+
+// The queries and keys of a token are turned by angles that grow with its position (rotary.hpp).
+class STRETTO_API RotaryPositions {
+ public:
+  explicit RotaryPositions(const DecoderShape& shape);
+  // Turns heads in place; by minus the angles, if `back`. positions: i32, of each token in its whole sequence. The first
+  // call makes the table, on the device of the calling thread, which all calls must come from.
+  void turn(const kernels::TokenHeads& of, std::int64_t heads, const Tensor& positions, bool back) const;
+
+ private:
+  RotaryFrequencies frequencies_;
+  std::int64_t sequence_;
+  mutable Tensor table_;
 };
 
 }  // namespace stretto

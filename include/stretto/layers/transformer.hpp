@@ -1,10 +1,13 @@
 #pragma once
 #include <memory>
+#include <optional>
 
 #include "stretto/layers/attention.hpp"
 #include "stretto/layers/decoder_shape.hpp"
 #include "stretto/layers/linear.hpp"
 #include "stretto/layers/norm.hpp"
+#include "stretto/layers/positions.hpp"
+#include "stretto/layers/qk_norm.hpp"
 #include "stretto/layers/recompute.hpp"
 
 // The blocks of a decoder, as GPT-2 has them (Radford et al. 2019): each of their two layers begins with a norm; attention
@@ -33,10 +36,12 @@ struct Tokens {
 class STRETTO_API AttentionLayer {
  public:
   AttentionLayer(Parameters& parameters, const std::string& norm_name, const std::string& name, const DecoderShape& shape,
-                 const TensorParallel& tensor_parallel, std::shared_ptr<const AttentionCore> core);
+                 const TensorParallel& tensor_parallel, std::shared_ptr<const AttentionCore> core,
+                 std::shared_ptr<const RotaryPositions> positions);
   struct Saved {
     Norm::Saved norm;
     Tensor normed;  // optional; what ColumnParallelLinear::forward leaves for backward
+    QueryKeyNorm::Saved qk_norm;
     AttentionCore::Saved core;
     Tensor attended;
   };
@@ -48,12 +53,15 @@ class STRETTO_API AttentionLayer {
 
  private:
   AttentionCore::Shape shape_of(const Tokens& tokens) const;
+  void turn(const QueriesKeysValues& of, const Tokens& tokens, bool back) const;
 
   AttendingHeads heads_;  // of all tensor-parallel ranks
   std::int64_t local_heads_, local_kv_heads_;
   std::shared_ptr<const AttentionCore> core_;
+  std::shared_ptr<const RotaryPositions> positions_;  // may be null
   Norm norm_;
   ColumnParallelLinear qkv_;
+  std::optional<QueryKeyNorm> qk_norm_;
   RowParallelLinear projection_;
 };
 
@@ -87,10 +95,13 @@ class STRETTO_API MlpLayer {
 
 class STRETTO_API TransformerBlock {
  public:
-  // Parameters get GPT-2's names: the prefix "h.0." gives "h.0.ln_1.weight", "h.0.attn.c_attn.weight" and so on.
+  // positions: shared by blocks of one shape, so that there is one table; null: the block makes its own if the shape has
+  // rotary positions. Parameters get GPT-2's names: the prefix "h.0." gives "h.0.ln_1.weight", "h.0.attn.c_attn.weight" and
+  // so on.
   TransformerBlock(Parameters& parameters, const std::string& prefix, const DecoderShape& shape,
                    const TensorParallel& tensor_parallel, const RecomputeOptions& recompute = {},
-                   std::shared_ptr<const AttentionCore> core = std::make_shared<LocalAttention>());
+                   std::shared_ptr<const AttentionCore> core = std::make_shared<LocalAttention>(),
+                   std::shared_ptr<const RotaryPositions> positions = nullptr);
   struct Saved {
     AttentionLayer::Saved attention;
     MlpLayer::Saved mlp;

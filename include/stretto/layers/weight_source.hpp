@@ -1,8 +1,10 @@
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "stretto/export.hpp"
 #include "stretto/shape.hpp"
 
 namespace stretto {

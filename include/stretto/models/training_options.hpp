@@ -27,7 +27,7 @@ struct STRETTO_API TrainingOptions {
   bool divides_rows = false;                                // sequence parallelism: TensorParallel::divides_rows
   bool keeps_gathered = false;                              // TensorParallel::keeps_gathered
   SequenceLayout sequence_layout = SequenceLayout::zigzag;  // over the ranks of a ring
-  kernels::AttentionMask mask;
+  kernels::AttentionMask mask;                              // of a model without a window of its own
   StageDivision stages;
   LossScale::Options loss_scale;  // with f16
   double clip_norm = 1.0;         // 0: no clipping
@@ -40,6 +40,8 @@ struct STRETTO_API TrainingOptions {
   void check_sizes() const;                          // all of check() but the schedule
   TrainingOptions on(const MeshShape& other) const;  // the same on another mesh
   std::int64_t microbatches() const { return global_batch / micro_batch / mesh[Axis::data]; }
+  // `mask`, or that of the model's window. A window that no sequence reaches is none.
+  kernels::AttentionMask attention_mask() const;
   SequenceDivision division() const { return {mesh[Axis::ring], mesh[Axis::ulysses], sequence_layout}; }
   TensorParallel tensor_parallel() const;  // for plans: it has no group
   // For layers that communicate in these groups. Ring and Ulysses attention are collective over theirs.

@@ -136,4 +136,12 @@ std::string followed(const std::string& path) {
   return target;
 }
 
+std::vector<std::filesystem::path> missing_directories(const std::filesystem::path& directory) {
+  std::vector<std::filesystem::path> missing;
+  std::error_code ignored;
+  std::filesystem::path at = std::filesystem::absolute(directory);
+  for (; !std::filesystem::exists(at, ignored) && at.has_relative_path(); at = at.parent_path()) missing.push_back(at);
+  return missing;
+}
+
 }  // namespace stretto

@@ -13,7 +13,7 @@ DividedAttention divided_attention(const TrainingOptions& layout, const Attendin
           .heads = heads.heads,
           .kv_heads = heads.kv_heads,
           .dtype = layout.sharding.dtype,
-          .mask = layout.mask,
+          .mask = layout.attention_mask(),
           .division = layout.division(),
           .tensor = layout.mesh[Axis::tensor]};
 }

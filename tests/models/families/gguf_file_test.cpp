@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "gguf_bytes.hpp"
@@ -117,7 +118,13 @@ TEST_F(GgufFiles, MayBeAlignedOtherwise) {
 
 TEST_F(GgufFiles, ThatAreCutOffAnywhere) {
   const std::string whole = small_file().bytes();
-  for (std::size_t left = 0; left < whole.size(); ++left) sentence(whole.substr(0, left));
+  const std::string path = directory.write("cut.gguf", whole);
+  for (std::size_t left = whole.size(); left-- > 0;) {
+    std::filesystem::resize_file(path, left);
+    EXPECT_THAT(sentence_of(ErrorCode::io, [&] { GgufFile file(path); }),
+                testing::AllOf(HasSubstr(path), testing::EndsWith(".")))
+        << left;
+  }
   EXPECT_THAT(sentence(whole.substr(0, whole.size() - 1)), HasSubstr("tensor weight would end behind them"));
   EXPECT_THAT(sentence(whole.substr(0, 30)), HasSubstr("bytes are left: it is damaged, or cut off."));
 }
@@ -125,13 +132,13 @@ TEST_F(GgufFiles, ThatAreCutOffAnywhere) {
 // Whatever the byte, the file is taken or refused in one sentence.
 TEST_F(GgufFiles, WithOneOtherByteAnywhere) {
   const std::string whole = small_file().bytes();
-  const std::string path = directory / "file.gguf";
+  const std::string path = directory.write("file.gguf", whole);
+  std::fstream change(path, std::ios::in | std::ios::out | std::ios::binary);
+  const auto put = [&](std::size_t at, char byte) { change.seekp(static_cast<std::streamoff>(at)).put(byte).flush(); };
   int refused = 0;
   for (std::size_t i = 0; i < whole.size(); ++i) {
     for (const int byte : {0x00, 0x01, 0x7f, 0x80, 0xff}) {
-      std::string changed = whole;
-      changed[i] = static_cast<char>(byte);
-      directory.write("file.gguf", changed);
+      put(i, static_cast<char>(byte));
       try {
         const GgufFile file(path);
       } catch (const Error& error) {
@@ -140,6 +147,7 @@ TEST_F(GgufFiles, WithOneOtherByteAnywhere) {
         ++refused;
       }
     }
+    put(i, whole[i]);
   }
   EXPECT_GT(refused, 500);
 }
