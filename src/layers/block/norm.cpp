@@ -1,6 +1,6 @@
 #include "stretto/layers/norm.hpp"
 
-#include "layers/gradient_or_scratch.hpp"
+#include "layers/block/gradient_or_scratch.hpp"
 #include "stretto/kernels.hpp"
 
 namespace stretto {

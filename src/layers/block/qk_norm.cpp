@@ -1,7 +1,7 @@
 #include "stretto/layers/qk_norm.hpp"
 
 #include "layers/attention/grouped_heads.hpp"
-#include "layers/gradient_or_scratch.hpp"
+#include "layers/block/gradient_or_scratch.hpp"
 #include "stretto/kernels.hpp"
 
 namespace stretto {
