@@ -1,6 +1,7 @@
 #include "stretto/models/trainer.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
@@ -26,9 +27,10 @@ Trainer::Trainer(const Mesh& mesh, const TrainingOptions& options)
   // A stream of its own: a small sum that the next layer waits for must not queue behind a unit of gradients.
   const bool overlaps = options.sharding.overlap && mesh.size(Axis::tensor) > 1;
   const TensorParallel tensor_parallel = options_.tensor_parallel(mesh, overlaps ? Stream("tp") : computation());
+  attention_ =
+      std::make_shared<KeptAttention>(options_.attention_mask(), options_.attention(mesh, options.sharding.overlap));
   model_ = std::make_unique<Decoder>(parameters_, options.model, tensor_parallel, options.recompute,
-                                     options.cut(schedule, mesh.rank(Axis::pipeline)),
-                                     options_.attention(mesh, options.sharding.overlap));
+                                     options.cut(schedule, mesh.rank(Axis::pipeline)), attention_);
   // With own rows, the messages of tensor-parallel ranks are not the same.
   pipeline_ = std::make_unique<Pipeline>(
       mesh.over(Axis::pipeline), schedule,
@@ -88,6 +90,7 @@ void Trainer::adapt_errors(const StepResult& result) {
 }
 
 StepResult Trainer::compute_gradients(const FillSlot& fill) {
+  kept_.clear();  // an update changes keys and values
   StepResult result;
   const std::vector<Decoder::Loss> losses = sum_gradients(fill);
   result.loss_scale = loss_scale_.value();
@@ -112,6 +115,24 @@ double Trainer::evaluate(const FillSlot& fill, std::int64_t count) {
 }
 
 Tensor Trainer::next_logits(const std::vector<std::int32_t>& tokens) {
+  if (mesh_.size(Axis::ring) * mesh_.size(Axis::ulysses) > 1) return divided_logits(tokens);
+  const bool grows = kept_.size() < tokens.size() && std::equal(kept_.begin(), kept_.end(), tokens.begin());
+  const Tensor logits = grown_logits(tokens, grows ? static_cast<std::int64_t>(kept_.size()) : 0);
+  kept_ = tokens;
+  return logits ? whole_row(logits, logits.rows() - 1) : Tensor();
+}
+
+Tensor Trainer::grown_logits(const std::vector<std::int32_t>& tokens, std::int64_t first) {
+  const std::vector<std::int32_t> added(tokens.begin() + first, tokens.end());
+  std::vector<std::int64_t> positions(added.size());
+  std::iota(positions.begin(), positions.end(), first);
+  attention_->start(first, options_.model.sequence);
+  const Tensor result = logits(Batch::of(added, {}, positions));
+  attention_->stop();
+  return result;
+}
+
+Tensor Trainer::divided_logits(const std::vector<std::int32_t>& tokens) {
   // Behind the last token, which sees none of them, zeros make the sequence as long as it must be to divide.
   const SequenceDivision division = options_.division();
   const std::int64_t multiple = division.multiple();
@@ -121,13 +142,18 @@ Tensor Trainer::next_logits(const std::vector<std::int32_t>& tokens) {
   const auto length = static_cast<std::int64_t>(padded.size());
   const Tensor logits = this->logits(own_tokens(padded, {}, length));
   if (!logits) return {};
-  // Each rank puts its columns into a row of zeros, if it has the last token; the sum is the whole row.
-  Tensor row({options_.model.vocabulary}, DType::f64, Device::cpu);
-  row.zero();
   const std::vector<std::int64_t> positions = division.positions(length, mesh_.rank(Axis::ring), mesh_.rank(Axis::ulysses));
   const auto found = std::ranges::find(positions, last);
-  if (found != positions.end()) {
-    const Tensor own = logits.view((found - positions.begin()) * logits.columns(), {logits.columns()}).on(Device::cpu);
+  if (found == positions.end()) return whole_row(logits, std::nullopt);
+  return whole_row(logits, found - positions.begin());
+}
+
+// Each rank puts its columns into a row of zeros, if it has the token; the sum is the whole row.
+Tensor Trainer::whole_row(const Tensor& logits, std::optional<std::int64_t> position) const {
+  Tensor row({options_.model.vocabulary}, DType::f64, Device::cpu);
+  row.zero();
+  if (position) {
+    const Tensor own = logits.view(*position * logits.columns(), {logits.columns()}).on(Device::cpu);
     for (std::int64_t c = 0; c < own.size(); ++c) row.set(model_->first_column() + c, own.at(c));
   }
   for (const Axis axis : {Axis::tensor, Axis::ulysses, Axis::ring}) {

@@ -3,6 +3,7 @@
 
 #include "apps/train/report/printable.hpp"
 #include "parity.hpp"
+#include "stretto/models/families.hpp"
 
 namespace parity {
 namespace {
@@ -35,6 +36,54 @@ TEST(Sampling, TakesTheLikeliestAtTemperatureZero) {
   const std::string text = text_of(1, {.length = 40, .temperature = 0, .seed = 1});
   EXPECT_EQ(text_of(2, {.length = 40, .temperature = 0, .seed = 2}), text);
   EXPECT_EQ(text_of(4, {.length = 40, .temperature = 0, .seed = 3}), text);
+}
+
+TEST(Sampling, ChoosesAmongTheLikeliest) {
+  const apps::SamplingOptions greedy{.length = 40, .temperature = 0};
+  const std::string text = text_of(1, greedy);
+  EXPECT_EQ(text_of(1, {.length = 40, .temperature = 1, .top_k = 1}), text);
+  EXPECT_EQ(text_of(1, {.length = 40, .temperature = 1, .top_p = 1e-9}), text);
+  EXPECT_NE(text_of(1, {.length = 40, .temperature = 1, .top_k = 8}), text) << "the control";
+  EXPECT_EQ(text_of(1, {.length = 40, .temperature = 1, .top_k = 256}),
+            text_of(1, {.length = 40, .temperature = 1, .top_k = 300}));
+}
+
+// Keys and values of earlier tokens are kept; what comes out is what whole sequences give.
+TEST(Sampling, GrowsASequenceAsIfItWereComputedWhole) {
+  for (const Layout layout : {Layout{}, {.tensor = 2}, {.pipeline = 2}, {.tensor = 2, .pipeline = 2}}) {
+    for (const bool is_llama : {false, true}) {
+      TrainingOptions options = tiny({.tensor = layout.tensor});
+      options.model.kv_heads = options.model.heads / 2;
+      if (is_llama) options.model = llama_shape(options.model);
+      options.mask.window = 7;
+      run_threads(layout.ranks(), [&](const Communicator& world) {
+        Trainer trainer(Mesh(world, layout.mesh()), options);
+        const auto difference = [&](const Tensor& a, const Tensor& b) {
+          double most = 0;
+          for (std::int64_t i = 0; a && i < a.size(); ++i) most = std::max(most, std::abs(a.at(i) - b.at(i)));
+          return most;
+        };
+        std::vector<std::int32_t> tokens{3, 1, 4};
+        for (const std::int32_t next : {1, 5, 9, 2, 6, 5, 3, 5, 8}) {
+          tokens.push_back(next);
+          const Tensor grown = trainer.next_logits(tokens);
+          std::vector<std::int32_t> other = tokens;
+          ++other.front();
+          const Tensor of_others = trainer.next_logits(other);  // another sequence: nothing is kept
+          const Tensor whole = trainer.next_logits(tokens);
+          EXPECT_LT(difference(grown, whole), 1e-12);
+          if (grown) EXPECT_GT(difference(of_others, whole), 1e-6) << "the control";
+        }
+        trainer.step(text_of_step(options, 0), 1e-2);
+        tokens.push_back(7);
+        const Tensor grown = trainer.next_logits(tokens);
+        ++tokens.front();
+        trainer.next_logits(tokens);
+        --tokens.front();
+        EXPECT_LT(difference(grown, trainer.next_logits(tokens)), 1e-12) << "an update changes what was kept";
+      });
+    }
+  }
 }
 
 TEST(Printable, ShowsWhatATerminalMustNotGet) {

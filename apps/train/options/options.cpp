@@ -83,6 +83,14 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option("--sample-interval", line.sample_interval, "Steps between samples; at the end when 0")
       ->capture_default_str();
   app.add_option("--prompt", line.prompt, "Beginning of samples");
+  app.add_option("--sample-length", line.sample.length, "Tokens of a sample")->capture_default_str();
+  app.add_option("--temperature", line.sample.temperature, "Of samples; 0 takes the likeliest token each time")
+      ->capture_default_str();
+  app.add_option("--top-k", line.sample.top_k, "Samples choose among the so many likeliest tokens; all when 0")
+      ->capture_default_str();
+  app.add_option("--top-p", line.sample.top_p, "And among the likeliest whose probabilities reach this sum")
+      ->capture_default_str();
+  app.add_flag("--sample-only", line.sample_only, "Print a sample of the loaded model, and end");
   group("Checkpoints and models");
   app.add_option("--save", line.save, "Directory for checkpoints");
   app.add_option("--save-interval", line.save_interval, "Steps between checkpoints; at the end when 0")
@@ -171,6 +179,8 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
       "--cp-layout {} divides sequences over the ranks of --cp, and --cp {} is a single one; give a larger --cp, or leave "
       "it out.",
       name(trainer.sequence_layout), line.trainer.mesh[Axis::ring]);
+  line.sample.seed = trainer.seed;
+  if (line.sample_only) line.steps = 0;
   line.values = flag_values(app);
   // These may come from another flag, or from a file that it names.
   for (auto& [name, value] : line.values) {
@@ -235,6 +245,12 @@ void CommandLine::check(int ranks, int rank) const {
       check_replicas == 0 || layout.automatic || !mesh_on(ranks).divided(stretto::token_axes).empty(),
       "--check-replicas {} compares copies, and this layout has one of each parameter; start more ranks, or leave it out.",
       check_replicas);
+  require(sample.length >= 1 && sample.temperature >= 0 && sample.top_k >= 0 && sample.top_p > 0 && sample.top_p <= 1,
+          "--sample-length {} must be at least 1, --temperature {} and --top-k {} at least 0, and --top-p {} above 0 and at "
+          "most 1.",
+          sample.length, sample.temperature, sample.top_k, sample.top_p);
+  require(!sample_only || !load.empty() || !weights.place().empty(),
+          "--sample-only prints what a model writes that --load, --load-hf or --load-gguf names; give one.");
   require(lr > 0 && min_lr >= 0 && trainer.clip_norm >= 0,
           "--lr {} must be above 0; --min-lr {} and --clip-grad {} cannot be negative.", lr, min_lr, trainer.clip_norm);
   require(min_lr <= lr, "--min-lr {} is above --lr {}, so that the rate would rise to the end; give at most --lr.", min_lr,

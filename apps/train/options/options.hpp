@@ -6,6 +6,7 @@
 #include "apps/train/data/tokenizer.hpp"
 #include "apps/train/options/layout_options.hpp"
 #include "apps/train/options/weight_options.hpp"
+#include "apps/train/run/sampling.hpp"
 #include "stretto/device.hpp"
 #include "stretto/models/trainer.hpp"
 #include "stretto/require_same.hpp"
@@ -28,6 +29,8 @@ struct CommandLine {
   DataOptions data;
   WeightOptions weights;
   std::string save, load, log_dir, trace, prompt;
+  SamplingOptions sample;
+  bool sample_only = false;
   int keep = 0;  // checkpoints; 0: all
   std::int64_t save_interval = 0, eval_interval = 0, sample_interval = 0, log_interval = 10;
   std::int64_t check_replicas = 0;  // steps between comparisons; 0: none

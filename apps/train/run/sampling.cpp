@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <numeric>
 
 #include "stretto/kernels.hpp"
 
@@ -11,18 +13,37 @@ using namespace stretto;
 
 namespace {
 
+// Tokens by falling probability: the fewest that top_k and top_p leave.
+std::vector<std::int64_t> likeliest(const double* p, std::int64_t vocabulary, const SamplingOptions& options) {
+  std::vector<std::int64_t> order(static_cast<std::size_t>(vocabulary));
+  std::iota(order.begin(), order.end(), 0);
+  if (options.top_k == 0 && options.top_p >= 1) return order;  // all, in the order of their numbers
+  std::ranges::stable_sort(order, std::greater(), [&](std::int64_t token) { return p[token]; });
+  if (options.top_k > 0) order.resize(static_cast<std::size_t>(std::min(options.top_k, vocabulary)));
+  double sum = 0;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    sum += p[order[i]];
+    if (sum >= options.top_p) order.resize(i + 1);
+  }
+  return order;
+}
+
 // The next token, the i-th that is added. row: its logits.
 std::int32_t choose(const Tensor& row, std::int64_t i, const SamplingOptions& options) {
   const std::int64_t vocabulary = row.size();
   double* const p = row.data<double>();
-  std::int64_t chosen = std::max_element(p, p + vocabulary) - p;
-  if (options.temperature > 0) {
-    kernels::scale(row, 1 / options.temperature);
-    kernels::softmax(row, row);
-    double left = random_uniform(options.seed, "sampling", static_cast<std::uint64_t>(i));
-    for (chosen = 0; chosen + 1 < vocabulary && left >= p[chosen]; ++chosen) left -= p[chosen];
+  if (options.temperature == 0) return static_cast<std::int32_t>(std::max_element(p, p + vocabulary) - p);
+  kernels::scale(row, 1 / options.temperature);
+  kernels::softmax(row, row);
+  const std::vector<std::int64_t> among = likeliest(p, vocabulary, options);
+  double all = 1;
+  if (among.size() < static_cast<std::size_t>(vocabulary)) {
+    all = std::accumulate(among.begin(), among.end(), 0.0, [&](double sum, std::int64_t token) { return sum + p[token]; });
   }
-  return static_cast<std::int32_t>(chosen);
+  double left = all * random_uniform(options.seed, "sampling", static_cast<std::uint64_t>(i));
+  std::size_t chosen = 0;
+  for (; chosen + 1 < among.size() && left >= p[among[chosen]]; ++chosen) left -= p[among[chosen]];
+  return static_cast<std::int32_t>(among[chosen]);
 }
 
 }  // namespace

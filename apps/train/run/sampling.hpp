@@ -9,6 +9,8 @@ namespace apps {
 struct SamplingOptions {
   std::int64_t length = 300;  // tokens to add to the prompt
   double temperature = 0.8;   // 0: always takes the likeliest
+  std::int64_t top_k = 0;     // chooses among the so many likeliest; 0: all
+  double top_p = 1;           // and of them the likeliest whose probabilities first reach this sum
   std::uint64_t seed = 1;
 };
 

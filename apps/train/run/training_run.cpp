@@ -82,6 +82,7 @@ class TrainingRun {
     FirstStepTimeout first_step(mesh_.world(), line_.first_step_timeout);
     require_same(mesh_.world(), contents_);
     load();
+    if (line_.sample_only) return show_sample();
     if (memory_ != nullptr) memory_->begin(mesh_.world());
     rate_ = matrix_rate(mesh_.world(), line_.trainer.sharding.dtype);
     if (rank0_) reporter_.begin_after(first_step_);
@@ -291,8 +292,9 @@ class TrainingRun {
     const bool needs_all = line_.trainer.sharding.zero == ZeroStage::values;  // to gather the parameters
     if (mesh_.rank(Axis::data) != 0 && !needs_all) return;
     const Trace::Span span = part("sample");
-    const std::string text = sample(trainer_, *tokenizer_, line_.prompt, {.seed = line_.trainer.seed});
-    if (rank0_) reporter_.say("\n--- a sample ---\n" + printable(text) + "\n----------------\n");
+    const std::string text = sample(trainer_, *tokenizer_, line_.prompt, line_.sample);
+    if (!rank0_) return;
+    reporter_.say(line_.sample_only ? printable(text) : "\n--- a sample ---\n" + printable(text) + "\n----------------\n");
   }
 
   // Must come last: its steps do not train.

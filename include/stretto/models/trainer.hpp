@@ -1,7 +1,9 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <optional>
 
+#include "stretto/layers/kept_attention.hpp"
 #include "stretto/layers/loss_scale.hpp"
 #include "stretto/layers/optimizer.hpp"
 #include "stretto/models/microbatches.hpp"
@@ -40,7 +42,9 @@ class STRETTO_API Trainer {
   // over the ranks of one data-parallel replica, and at ZeRO stage 3 over all.
   Tensor logits(const Batch& sequences);
   // The logits of the token behind the last one of a sequence of at most shape.sequence tokens, of the whole vocabulary, in
-  // f64 in host memory, on the ranks of the stage that has the head; empty on others. Collective likewise.
+  // f64 in host memory, on the ranks of the stage that has the head; empty on others. Collective likewise. Where sequences
+  // are not divided, keys and values are kept, so that a call with the tokens of the one before and some more computes these
+  // only.
   Tensor next_logits(const std::vector<std::int32_t>& tokens);
 
   const Decoder& model() const { return *model_; }
@@ -63,6 +67,11 @@ class STRETTO_API Trainer {
   Batch batch_of(const FillSlot& fill, std::int64_t count, const std::function<std::int64_t(std::int64_t)>& slot_of) const;
   // Sums a value, which the stage with the head has, over the ranks of that stage that have other tokens.
   double sum_over_tokens(double value) const;
+  // This rank's logits of `tokens` from `first` on, by keys and values that are kept.
+  Tensor grown_logits(const std::vector<std::int32_t>& tokens, std::int64_t first);
+  Tensor divided_logits(const std::vector<std::int32_t>& tokens);
+  // The whole row of logits of the position, on the stage with the head.
+  Tensor whole_row(const Tensor& logits, std::optional<std::int64_t> position) const;
   // This rank's tokens of whole sequences of any length that divides.
   Batch own_tokens(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets,
                    std::int64_t length) const;
@@ -71,6 +80,8 @@ class STRETTO_API Trainer {
   TrainingOptions options_;
   LossScale loss_scale_;
   Parameters parameters_;
+  std::shared_ptr<const KeptAttention> attention_;
+  std::vector<std::int32_t> kept_;  // the tokens whose keys and values attention_ keeps
   std::unique_ptr<Decoder> model_;
   std::unique_ptr<ShardedParameters> sharded_;
   std::unique_ptr<Optimizer> optimizer_;
