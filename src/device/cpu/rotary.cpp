@@ -13,39 +13,43 @@ HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::HWY_NAMESPACE {
 namespace {
 
-// The halves of a head are the coordinates of its points. Both are loaded before one is stored, since out may be x.
+// The halves of a head are the coordinates of its points. Cosines and sines are loaded once for all heads of a token; both
+// halves of a head are loaded before one is stored, since out may be x.
 template <bool inverse, class T, class A = Accumulator<T>>
-HWY_INLINE void turn(const T* x, const A* cosines, std::int64_t half, T* out) {
+HWY_INLINE void turn(const cpu::HeadPlaces<T>& x, std::int64_t token, std::int64_t heads, const A* cosines,
+                     std::int64_t half, const cpu::HeadPlaces<T>& out) {
   const AccumulatorTag<T> d;
-  const A* const sines = cosines + half;
-  for_each_vector(d, half, [&](std::int64_t i, auto lanes) HWY_ATTR {
-    const auto a = load(d, x + i, lanes);
-    const auto b = load(d, x + half + i, lanes);
-    const auto cosine = load(d, cosines + i, lanes);
-    const auto sine = load(d, sines + i, lanes);
-    if constexpr (inverse) {
-      store_result(d, hn::MulAdd(a, cosine, hn::Mul(b, sine)), out + i, lanes);
-      store_result(d, hn::NegMulAdd(a, sine, hn::Mul(b, cosine)), out + half + i, lanes);
-    } else {
-      store_result(d, hn::NegMulAdd(b, sine, hn::Mul(a, cosine)), out + i, lanes);
-      store_result(d, hn::MulAdd(a, sine, hn::Mul(b, cosine)), out + half + i, lanes);
+  const auto sum = [](auto v, auto w, auto cosine, auto sine) HWY_ATTR { return hn::MulAdd(w, sine, hn::Mul(v, cosine)); };
+  const auto rest = [](auto v, auto w, auto cosine, auto sine)
+                        HWY_ATTR { return hn::NegMulAdd(w, sine, hn::Mul(v, cosine)); };
+  for_each_of<TwoVectors>(d, half, [&](std::int64_t i, auto which) HWY_ATTR {
+    const auto cosine = load_beside<T>(d, cosines + i, which);
+    const auto sine = load_beside<T>(d, cosines + half + i, which);
+    for (std::int64_t head = 0; head < heads; ++head) {
+      const T* const from = x.at({token, head}) + i;
+      T* const to = out.at({token, head}) + i;
+      const auto a = load(d, from, which);
+      const auto b = load(d, from + half, which);
+      if constexpr (inverse) {
+        store_result(d, each(sum, a, b, cosine, sine), to, which);
+        store_result(d, each(rest, b, a, cosine, sine), to + half, which);
+      } else {
+        store_result(d, each(rest, a, b, cosine, sine), to, which);
+        store_result(d, each(sum, b, a, cosine, sine), to + half, which);
+      }
     }
   });
 }
 
 template <bool inverse, class T>
 void turn_all(const TokenHeads& x, std::int64_t heads, const Tensor& positions, const Tensor& table, const TokenHeads& out) {
-  using A = Accumulator<T>;
   const std::int64_t half = table.columns();
   const cpu::HeadPlaces<T> from(x, heads, 2 * half);
   const cpu::HeadPlaces<T> to(out, heads, 2 * half);
   const std::int32_t* const position = positions.data<std::int32_t>();
   const std::int64_t tokens = positions.size();
   for (std::int64_t token = 0; token < tokens; ++token) {
-    const A* const cosines = table.data<A>() + position[token] * 2 * half;
-    for (std::int64_t head = 0; head < heads; ++head) {
-      turn<inverse>(from.at({token, head}), cosines, half, to.at({token, head}));
-    }
+    turn<inverse>(from, token, heads, table.data<Accumulator<T>>() + position[token] * 2 * half, half, to);
   }
 }
 

@@ -189,6 +189,57 @@ HWY_INLINE Two<hn::Vec<D>> store_result(D d, Two<hn::Vec<D>> v, T* to, TwoVector
   return {store_result(d, v.first, to), store_result(d, v.second, to + hn::Lanes(d))};
 }
 
+// Loads numbers in the order in which load() has elements of T, for computations with both, and stores them so.
+template <class T, class D, class Which, class A = hn::TFromD<D>>
+HWY_INLINE hn::Vec<D> load_beside(D d, const A* from, Which which) {
+  return load(d, from, which);
+}
+template <class T, class D, class Which, class A = hn::TFromD<D>>
+HWY_INLINE void store_beside(D d, hn::Vec<D> v, A* to, Which which) {
+  store(d, v, to, which);
+}
+template <class T, class D, class A = hn::TFromD<D>>
+HWY_INLINE Two<hn::Vec<D>> load_beside(D d, const A* from, TwoVectors which) {
+  const auto v = load(d, from, which);
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (std::is_same_v<T, bf16> && sizeof(A) == 4)
+    return {hn::ConcatEven(d, v.second, v.first), hn::ConcatOdd(d, v.second, v.first)};
+#endif
+  return v;
+}
+template <class T, class D, class A = hn::TFromD<D>>
+HWY_INLINE void store_beside(D d, Two<hn::Vec<D>> v, A* to, TwoVectors /*which*/) {
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (std::is_same_v<T, bf16> && sizeof(A) == 4) {
+    alignas(64) static constexpr std::int32_t lower[] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
+    alignas(64) static constexpr std::int32_t upper[] = {8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    const Two<hn::Vec<D>> pairs = v;
+    v.first.raw = _mm512_permutex2var_ps(pairs.first.raw, _mm512_load_si512(lower), pairs.second.raw);
+    v.second.raw = _mm512_permutex2var_ps(pairs.first.raw, _mm512_load_si512(upper), pairs.second.raw);
+  }
+#endif
+  store(d, v.first, to);
+  store(d, v.second, to + hn::Lanes(d));
+}
+
+// v as elements of T hold it.
+template <class T, class D>
+HWY_INLINE hn::Vec<D> rounded(D d, hn::Vec<D> v) {
+  if constexpr (std::is_same_v<T, hn::TFromD<D>>) {
+    return v;
+  } else {
+    return widen(d, Type<T>{}, narrow_normal(d, Type<T>{}, v));
+  }
+}
+template <class T, class D>
+HWY_INLINE Two<hn::Vec<D>> rounded(D d, Two<hn::Vec<D>> v) {
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (std::is_same_v<T, bf16> && sizeof(hn::TFromD<D>) == 4)
+    return widen_pairs(d, narrow_normal_pairs(d, v.first, v.second));
+#endif
+  return {rounded<T>(d, v.first), rounded<T>(d, v.second)};
+}
+
 // For long chains of dependent instructions: four chains are in flight.
 struct FourVectors {
   static constexpr std::int64_t vectors = 4;

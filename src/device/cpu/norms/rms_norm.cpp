@@ -16,28 +16,33 @@ namespace stretto::kernels::HWY_NAMESPACE {
 namespace {
 
 template <class T, class A = Accumulator<T>>
-A rstd_of(const T* x, std::int64_t size, A epsilon) {
-  const A squares = sum_over(AccumulatorTag<T>(), x, size, [](auto v) HWY_ATTR { return hn::Mul(v, v); });
-  return A{1} / std::sqrt(squares / static_cast<A>(size) + epsilon);
+A sum_of_squares(const T* x, std::int64_t size) {
+  return sum_over(AccumulatorTag<T>(), x, size, [](auto v) HWY_ATTR { return hn::Mul(v, v); });
 }
 
-// v as an element of T holds it.
-template <class T, class D>
-HWY_INLINE hn::Vec<D> rounded(D d, hn::Vec<D> v) {
-  if constexpr (std::is_same_v<T, hn::TFromD<D>>) {
-    return v;
-  } else {
-    return widen(d, Type<T>{}, narrow_normal(d, Type<T>{}, v));
-  }
+// Sums of squares become rstd.
+template <class A>
+void invert(A* sums, std::int64_t count, std::int64_t size, A epsilon) {
+  const AccumulatorTag<A> d;
+  for_each_vector(d, count, [&](std::int64_t i, auto lanes) HWY_ATTR {
+    const auto mean = hn::Div(load(d, sums + i, lanes), hn::Set(d, static_cast<A>(size)));
+    store(d, hn::Div(hn::Set(d, A{1}), hn::Sqrt(hn::Add(mean, hn::Set(d, epsilon)))), sums + i, lanes);
+  });
 }
+
+// The number of heads that wait for their statistics while as many before them are finished: sums over short heads take
+// longer than what can be begun meanwhile of one other.
+constexpr std::int64_t most_waiting = 8;
+constexpr std::int64_t waiting_heads(std::int64_t size) { return size <= 512 ? most_waiting : 1; }
 
 template <class T, class A = Accumulator<T>>
 void normalize(const T* x, const T* gamma, A rstd_of_head, std::int64_t size, T* y) {
   const AccumulatorTag<T> d;
   const auto rstd = hn::Set(d, rstd_of_head);
-  const auto result = [d, rstd](auto v, auto gamma_c) HWY_ATTR { return hn::Mul(rounded<T>(d, hn::Mul(v, rstd)), gamma_c); };
+  const auto times = [](auto v, auto factor) HWY_ATTR { return hn::Mul(v, factor); };
   for_each_of<TwoVectors>(d, size, [&](std::int64_t c, auto which) HWY_ATTR {
-    store_result(d, each(result, load(d, x + c, which), load(d, gamma + c, which)), y + c, which);
+    const auto normal = each([rstd](auto v) HWY_ATTR { return hn::Mul(v, rstd); }, load(d, x + c, which));
+    store_result(d, each(times, rounded<T>(d, normal), load(d, gamma + c, which)), y + c, which);
   });
 }
 
@@ -48,10 +53,16 @@ A add_to_sums(const T* x, const T* gamma, A rstd_of_head, const T* dy, std::int6
   const AccumulatorTag<T> d;
   const auto rstd = hn::Set(d, rstd_of_head);
   auto sum = hn::Zero(d);
-  for_each_vector(d, size, [&](std::int64_t c, auto lanes) HWY_ATTR {
-    const auto dy_normal = hn::Mul(load(d, dy + c, lanes), hn::Mul(load(d, x + c, lanes), rstd));
-    sum = hn::MulAdd(dy_normal, load(d, gamma + c, lanes), sum);  // gamma is zero in lanes without an element
-    store(d, hn::Add(load(d, dgamma + c, lanes), dy_normal), dgamma + c, lanes);
+  const auto product = [rstd](auto dy_c, auto v) HWY_ATTR { return hn::Mul(dy_c, hn::Mul(v, rstd)); };
+  for_each_of<TwoVectors>(d, size, [&](std::int64_t c, auto which) HWY_ATTR {
+    const auto dy_normal = each(product, load(d, dy + c, which), load(d, x + c, which));
+    const auto add = [&sum](auto v, auto gamma_c) HWY_ATTR {
+      sum = hn::MulAdd(v, gamma_c, sum);  // gamma is zero in lanes without an element
+      return v;
+    };
+    each(add, dy_normal, load(d, gamma + c, which));
+    const auto so_far = load_beside<T>(d, dgamma + c, which);
+    store_beside<T>(d, each([](auto a, auto b) HWY_ATTR { return hn::Add(a, b); }, so_far, dy_normal), dgamma + c, which);
   });
   return hn::GetLane(hn::SumOfLanes(d, sum)) / static_cast<A>(size);
 }
@@ -79,25 +90,29 @@ void put_gradient(const T* x, const T* gamma, A rstd_of_head, const T* dy, A mea
 
 }  // namespace
 
-// In both passes, a head waits for its statistics while the head before it is finished.
 void rms_norm_forward_simd(const TokenHeads& x, std::int64_t heads, const Tensor& gamma, double epsilon, const TokenHeads& y,
                            const Tensor& rstd) {
   with_compute_type(gamma.dtype(), [&]<class T>(T) {
     using A = Accumulator<T>;
     const std::int64_t size = gamma.size();
+    const std::int64_t count = rstd.size();
+    const std::int64_t waiting = waiting_heads(size);
     const cpu::HeadPlaces<T> from(x, heads, size);
     const cpu::HeadPlaces<T> to(y, heads, size);
     A* const rstds = rstd.data<A>();
     cpu::PlaceOfHead begun, finished;
-    for (std::int64_t n = 0; n < rstd.size() + 1; ++n) {
-      if (n > 0) {
-        normalize(from.at(finished), gamma.data<T>(), rstds[n - 1], size, to.at(finished));
+    std::int64_t summed = 0;  // heads before this one have their rstd
+    for (std::int64_t n = 0; n < count + waiting; ++n) {
+      if (n >= waiting) {
+        normalize(from.at(finished), gamma.data<T>(), rstds[n - waiting], size, to.at(finished));
         finished.advance(heads);
       }
-      if (n < rstd.size()) {
-        rstds[n] = rstd_of(from.at(begun), size, static_cast<A>(epsilon));
-        begun.advance(heads);
-      }
+      if (n >= count) continue;
+      rstds[n] = sum_of_squares(from.at(begun), size);
+      begun.advance(heads);
+      if (n + 1 < summed + waiting && n + 1 < count) continue;
+      invert(rstds + summed, n + 1 - summed, size, static_cast<A>(epsilon));
+      summed = n + 1;
     }
   });
 }
@@ -107,22 +122,24 @@ void rms_norm_backward_simd(const TokenHeads& x, std::int64_t heads, const Tenso
   with_compute_type(gamma.dtype(), [&]<class T>(T) {
     using A = Accumulator<T>;
     const std::int64_t size = gamma.size();
+    const std::int64_t count = rstd.size();
+    const std::int64_t waiting = waiting_heads(size);
     const cpu::HeadPlaces<T> of_x(x, heads, size);
     const cpu::HeadPlaces<T> of_dy(dy, heads, size);
     const cpu::HeadPlaces<T> of_dx(dx, heads, size);
     const A* const rstds = rstd.data<A>();
-    A mean{};
+    const auto put = adds ? put_gradient<true, T> : put_gradient<false, T>;
+    A means[most_waiting];  // of the heads that wait, in turns
     cpu::PlaceOfHead begun, finished;
-    for (std::int64_t n = 0; n < rstd.size() + 1; ++n) {
-      if (n > 0) {
-        const auto put = adds ? put_gradient<true, T> : put_gradient<false, T>;
-        put(of_x.at(finished), gamma.data<T>(), rstds[n - 1], of_dy.at(finished), mean, size, of_dx.at(finished));
+    for (std::int64_t n = 0; n < count + waiting; ++n) {
+      A& mean = means[n & (waiting - 1)];  // waiting is a power of two
+      if (n >= waiting) {
+        put(of_x.at(finished), gamma.data<T>(), rstds[n - waiting], of_dy.at(finished), mean, size, of_dx.at(finished));
         finished.advance(heads);
       }
-      if (n < rstd.size()) {
-        mean = add_to_sums(of_x.at(begun), gamma.data<T>(), rstds[n], of_dy.at(begun), size, dgamma.data<A>());
-        begun.advance(heads);
-      }
+      if (n >= count) continue;
+      mean = add_to_sums(of_x.at(begun), gamma.data<T>(), rstds[n], of_dy.at(begun), size, dgamma.data<A>());
+      begun.advance(heads);
     }
   });
 }

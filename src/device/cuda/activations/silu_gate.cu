@@ -14,8 +14,8 @@ struct Sigmoid {
 
 template <class T, class A = Accumulator<T>>
 __device__ inline Sigmoid<A> sigmoid(A g) {
-  constexpr A bound = sizeof(A) == 4 ? 80 : 700;
-  A bounded = g;  // NaN stays NaN
+  constexpr A bound = sizeof(A) == 4 ? 87 : 700;  // e is below 2^126
+  A bounded = g;                                  // NaN stays NaN
   if (g > bound) bounded = bound;
   if (g < -bound) bounded = -bound;
   const A e = exponential_of<T>(-bounded);
