@@ -59,7 +59,8 @@ class Programs:
 
     def environment(self):
         """Variables for these programs only; other programs have libraries of their own."""
-        result = dict(os.environ, GPT2_REFERENCE=str(ROOT / "tests/reference/gpt2_reference.safetensors"))
+        references = ROOT / "tests/reference"
+        result = dict(os.environ, GPT2_REFERENCE=str(references / "gpt2_reference.safetensors"), DECODER_REFERENCES=str(references / "decoders"))
         before = [result["LD_LIBRARY_PATH"]] if result.get("LD_LIBRARY_PATH") else []
         result["LD_LIBRARY_PATH"] = ":".join(self.library_path + before)
         return result

@@ -8,9 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "../device/test_device.hpp"
-#include "layers/checkpoint/files/safetensors.hpp"
+#include "hf_files.hpp"
 #include "parity.hpp"
-#include "stretto/models/model_files.hpp"
 #include "support/error.hpp"
 #include "support/temporary_directory.hpp"
 
@@ -31,20 +30,6 @@ TrainingOptions hf_options(const DecoderShape& shape = hf_shape, ZeroStage zero 
 std::string text_in(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
-}
-
-struct HfTensor {
-  Shape shape;
-  std::vector<float> values;
-};
-using HfTensors = std::map<std::string, HfTensor>;
-
-void write_tensors(const std::string& path, const HfTensors& tensors) {
-  std::vector<TensorEntry> entries;
-  for (const auto& [name, tensor] : tensors) entries.push_back({name, "F32", tensor.shape});
-  SafetensorsWriter file(path, entries, {{"format", "pt"}});
-  for (const auto& [name, tensor] : tensors) file.write(tensor.values.data(), 4 * tensor.values.size());
-  file.finish();
 }
 
 // The reference of make_gpt2_reference.py as GPT2LMHeadModel.save_pretrained writes it: its linear weights are [out, in].
@@ -91,11 +76,6 @@ class HfDirectory {
   const TemporaryDirectory directory;
 };
 
-void begin_with(Trainer& trainer, const std::string& directory) {
-  ModelFiles::of_directory(directory).load(trainer);
-  trainer.optimizer().restore(0);
-}
-
 // The largest difference between the logits of some sequences and the expected ones.
 double logits_error(const Communicator& world, const MeshShape& mesh, const TrainingOptions& options,
                     const std::string& directory, const std::vector<std::int32_t>& tokens,
@@ -111,14 +91,6 @@ double logits_error(const Communicator& world, const MeshShape& mesh, const Trai
     error = std::max(error, std::abs(logits.at(i) - expected[static_cast<std::size_t>(at)]));
   }
   return error;
-}
-
-template <class T>
-std::vector<T> numbers_of(const SafetensorsReader& file, const std::string& name) {
-  const SafetensorsReader::View view = file.tensor(name);
-  std::vector<T> result;
-  for (std::int64_t i = 0; i < view.elements; ++i) result.push_back(static_cast<T>(view.at(i)));
-  return result;
 }
 
 TEST(HfModels, GiveTheLogitsOfPyTorch) {
