@@ -53,6 +53,7 @@ bool take_saved_model(const CLI::App& app, const ModelFlags& flags, const std::s
   DecoderShape saved;
   if (note != loaded.notes.end() && note->second != "gpt2") {
     saved = decoder_shape_from_config(note->second, index);
+    saved.sequence = loaded.number("--seq-length", saved.sequence);
   } else {
     for (const auto& [flag, size] : size_flags) saved.*size = loaded.number(flag, 0);
   }

@@ -24,8 +24,8 @@ std::int64_t ConfigReader::number(const char* key, std::optional<std::int64_t> o
   return value.get<std::int64_t>();
 }
 
-double ConfigReader::real(const char* key, double otherwise) const {
-  const json value = this->value(key, otherwise);
+double ConfigReader::real(const char* key, std::optional<double> otherwise) const {
+  const json value = this->value(key, otherwise ? json(*otherwise) : json());
   if (!value.is_number() || !(value.get<double>() > 0)) refuse(key, value, "it must be a number above 0");
   return value.get<double>();
 }
@@ -68,12 +68,28 @@ const ModelFamily& family_of(const DecoderShape& shape) {
 
 std::string family_name(const DecoderShape& shape) { return family_of(shape).model_type; }
 
+void check_shape(const DecoderShape& shape, const std::string& file) {
+  try {
+    const DecoderShape all = shape.filled();
+    all.check_block(1);
+    if (all.positions == DecoderShape::Positions::rotary) {
+      rotary_frequencies(all.rope_theta, all.head_size, all.rope_scaling, all.sequence);
+    }
+  } catch (const Error& error) {
+    fail(ErrorCode::io, "{} describes no model: {}", file, error.what());
+  }
+}
+
 DecoderShape decoder_shape_from_config(const std::string& config, const std::string& file) {
   const ConfigReader reader(config, file);
   const std::string type = reader.text("model_type");
   std::string known;
   for (const ModelFamily& family : families()) {
-    if (type == family.model_type) return family.read(reader);
+    if (type == family.model_type) {
+      const DecoderShape shape = family.read(reader);
+      check_shape(shape, file);
+      return shape;
+    }
     known += std::string(known.empty() ? "" : ", ") + family.model_type;
   }
   reader.refuse("model_type", type, "known are " + known);

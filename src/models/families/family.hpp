@@ -24,7 +24,7 @@ class ConfigReader {
     return has(key) ? config_[key] : otherwise;
   }
   std::int64_t number(const char* key, std::optional<std::int64_t> otherwise = {}) const;  // of 1 or more
-  double real(const char* key, double otherwise) const;                                    // above 0
+  double real(const char* key, std::optional<double> otherwise = {}) const;                // above 0
   bool flag(const char* key, bool otherwise) const;
   std::string text(const char* key, const std::string& otherwise = {}) const;
   // Throws unless the value is one of these.
@@ -50,6 +50,8 @@ struct ModelFamily {
   bool (*ignores)(const std::string& tensor);  // tensors that transformers ignores, too
 };
 const std::vector<ModelFamily>& families();
+// Throws Error(io), in one sentence that names the file, for a shape of which there can be no model.
+void check_shape(const DecoderShape& shape, const std::string& file);
 const ModelFamily& family_of(const DecoderShape& shape);
 
 extern const ModelFamily gpt2_family;

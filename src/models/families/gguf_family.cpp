@@ -86,6 +86,7 @@ GgufModel gguf_model(const std::string& path) {
   shape.tied = !has_tensor(file, gguf_names.head);
   shape.biases.qkv = architecture == "qwen2";
   shape.qk_norm = architecture == "qwen3";
+  check_shape(shape, path);
   shape = shape.filled();
   const std::int64_t turned = metadata.number("rope.dimension_count", shape.head_size);
   if (turned != shape.head_size) {

@@ -32,13 +32,13 @@ RotaryScaling read_scaling(const ConfigReader& config, std::int64_t positions) {
   if (found == std::end(scaling_names)) config.refuse(key, type, "known are default, linear, dynamic, llama3 and yarn");
   scaling.kind = found->first;
   if (scaling.kind == Kind::none) return scaling;
-  scaling.factor = config.real("factor", 0);
+  scaling.factor = config.real("factor");
   if (scaling.kind == Kind::linear) return scaling;
   scaling.original_positions =
       scaling.kind == Kind::dynamic ? positions : config.number("original_max_position_embeddings", positions);
   if (scaling.kind == Kind::llama3) {
-    scaling.low_frequency_factor = config.real("low_freq_factor", 0);
-    scaling.high_frequency_factor = config.real("high_freq_factor", 0);
+    scaling.low_frequency_factor = config.real("low_freq_factor");
+    scaling.high_frequency_factor = config.real("high_freq_factor");
   }
   if (scaling.kind != Kind::yarn) return scaling;
   scaling.beta_fast = config.real("beta_fast", 32);
@@ -70,7 +70,8 @@ ordered_json scaling_json(const RotaryScaling& scaling) {
   return result;
 }
 
-// What the families have in common. From transformers 5 on, rope_parameters holds rope_theta and rope_scaling.
+// What the families have in common. From transformers 5 on, rope_parameters holds rope_theta and rope_scaling; that version,
+// too, prefers rope_scaling.
 DecoderShape read_common(const ConfigReader& config, std::optional<std::int64_t> head_size = {}) {
   DecoderShape shape = llama_shape({.layers = config.number("num_hidden_layers"),
                                     .hidden = config.number("hidden_size"),
@@ -82,12 +83,14 @@ DecoderShape read_common(const ConfigReader& config, std::optional<std::int64_t>
   shape.mlp_width = config.number("intermediate_size");
   shape.norm.epsilon = config.real("rms_norm_eps", 1e-6);
   shape.tied = config.flag("tie_word_embeddings", false);
-  const bool is_new = config.has("rope_parameters");
-  const ConfigReader rope = is_new ? config.inside("rope_parameters") : config;
-  shape.rope_theta = rope.real("rope_theta", 10000);
-  if (is_new) shape.rope_scaling = read_scaling(rope, shape.sequence);
-  if (!is_new && config.has("rope_scaling"))
-    shape.rope_scaling = read_scaling(config.inside("rope_scaling"), shape.sequence);
+  const char* const rope_key = config.has("rope_scaling") ? "rope_scaling" : "rope_parameters";
+  const ConfigReader rope = config.has(rope_key) ? config.inside(rope_key) : config;
+  shape.rope_theta = rope.real("rope_theta", config.real("rope_theta", 10000));
+  if (config.has(rope_key)) shape.rope_scaling = read_scaling(rope, shape.sequence);
+  for (const auto& [type, of_layers] : config.value(rope_key, json::object()).items()) {
+    if (of_layers.is_object()) rope.refuse(type.c_str(), of_layers, "all layers of a model here turn alike");
+  }
+  rope.expect("partial_rotary_factor", 1.0, {1.0});
   config.expect("hidden_act", "silu", {"silu"});
   config.expect("attention_dropout", 0.0, {0.0});
   config.expect("partial_rotary_factor", 1.0, {1.0});
@@ -101,7 +104,8 @@ ordered_json write_common(const DecoderShape& shape, const char* architecture, c
   return {{"architectures", {architecture}},
           {"model_type", type},
           {"vocab_size", shape.vocabulary},
-          {"max_position_embeddings", shape.sequence},
+          {"max_position_embeddings",  // dynamic scaling takes it for the original ones
+           shape.rope_scaling.kind == Kind::dynamic ? shape.rope_scaling.original_positions : shape.sequence},
           {"hidden_size", shape.hidden},
           {"intermediate_size", shape.mlp_width},
           {"num_hidden_layers", shape.layers},
