@@ -21,8 +21,9 @@ set(MPI_FOUND ${MPI_C_FOUND})
 find_package(Gloo CONFIG QUIET) # a peer of stretto-perf
 set(GLOO_FOUND ${Gloo_FOUND})
 pkg_check_modules(PCRE2 IMPORTED_TARGET libpcre2-8>=10.40) # stretto-tokenize, and samples of tokens as text
+pkg_check_modules(UTF8PROC IMPORTED_TARGET libutf8proc) # tokenizers that normalize texts (NFC)
 include(cmake/cuda.cmake)
-foreach(part UCX MPI GLOO PCRE2 CUDA NCCL CUDNN)
+foreach(part UCX MPI GLOO PCRE2 UTF8PROC CUDA NCCL CUDNN)
   set(STRETTO_HAVE_${part} OFF)
   if(NOT STRETTO_WITH_${part} STREQUAL "OFF")
     if(${part}_FOUND)

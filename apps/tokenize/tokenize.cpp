@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "apps/common/fail.hpp"
-#include "apps/tokenize/bpe/bpe_tokenizer.hpp"
+#include "apps/tokenizers/read_tokenizer.hpp"
 #include "apps/train/data/known_format.hpp"
 #include "apps/train/data/mapped_file.hpp"
 #include "apps/train/data/token_writer.hpp"
@@ -21,7 +21,8 @@ namespace fs = std::filesystem;
 namespace {
 
 struct TokenizeOptions {
-  std::string vocabulary, merges, output, validation_output, documents = "files", format;
+  std::string tokenizer, vocabulary, merges, output, validation_output, documents = "files", format;
+  TokenizerOptions reading;
   std::vector<std::string> inputs;
   std::int64_t validation_tokens = 0;
   bool decode = false, leaves_separators_out = false, takes_any_input = false;
@@ -29,11 +30,17 @@ struct TokenizeOptions {
 
 std::optional<TokenizeOptions> parse(int argc, char** argv) {
   TokenizeOptions options;
-  CLI::App app("Writes the tokens of texts by GPT-2's byte pair encoding, or the text of tokens.", "stretto-tokenize");
+  CLI::App app("Writes the tokens of texts, or the text of tokens.", "stretto-tokenize");
   app.set_help_flag("-h,--help", "Print this help");
   app.add_option("INPUT", options.inputs, "Texts; with --decode one file of tokens")->required();
-  app.add_option("--vocab", options.vocabulary, "encoder.json, or Hugging Face's vocab.json")->required();
-  app.add_option("--merges", options.merges, "vocab.bpe, or Hugging Face's merges.txt")->required();
+  app.add_option("--tokenizer", options.tokenizer,
+                 "tokenizer.json, a sentencepiece model or a file of tiktoken's ranks, or their directory");
+  app.add_option("--tokenizer-pattern,--pattern", options.reading.pattern,
+                 "How tiktoken's ranks are used: gpt2, cl100k, o200k, llama3, qwen or qwen3.5");
+  app.add_option("--vocab", options.vocabulary, "In place of --tokenizer: GPT-2's encoder.json, or vocab.json");
+  app.add_option("--merges", options.merges, "vocab.bpe, or merges.txt, that belongs to --vocab");
+  app.add_flag("--special-tokens", options.reading.finds_special,
+               "Special tokens that a text writes, such as <|im_start|>, are these tokens; else they are text");
   app.add_option("--out", options.output,
                  "The file to write; with --format megatron PREFIX.bin, beside which PREFIX.idx lies")
       ->required();
@@ -43,8 +50,8 @@ std::optional<TokenizeOptions> parse(int argc, char** argv) {
       ->default_str("llm.c; auto with --decode");
   app.add_option(
          "--documents", options.documents,
-         "Where a document begins, before which <|endoftext|> is written: at each file (files), there and behind each "
-         "empty line as in llm.c's tiny-shakespeare (sections), or nowhere (none)")
+         "Where a document begins, before which <|endoftext|>, or the tokenizer's own token, is written: at each file "
+         "(files), there and behind each empty line as in llm.c's tiny-shakespeare (sections), or nowhere (none)")
       ->check(CLI::IsMember({"files", "sections", "none"}))
       ->capture_default_str();
   app.add_option("--val-tokens", options.validation_tokens, "So many of the first tokens go to --val-out");
@@ -52,7 +59,8 @@ std::optional<TokenizeOptions> parse(int argc, char** argv) {
   app.add_flag("--any-input", options.takes_any_input,
                "Take each INPUT for a text, also one that is known to be packed, a table or JSON lines");
   app.add_flag("--decode", options.decode, "Write the text of tokens");
-  app.add_flag("--no-separators", options.leaves_separators_out, "With --decode, leave <|endoftext|> out");
+  app.add_flag("--no-separators", options.leaves_separators_out,
+               "With --decode, leave out what is written before documents");
   check_numbers(app);
   try {
     app.parse(argc, argv);
@@ -65,8 +73,15 @@ std::optional<TokenizeOptions> parse(int argc, char** argv) {
   if (options.format.empty()) options.format = options.decode ? "auto" : "llm.c";
   require(!options.decode || options.inputs.size() == 1, "--decode takes one file of tokens, not {}.",
           options.inputs.size());
+  require(options.tokenizer.empty() != options.vocabulary.empty(),
+          "--tokenizer '{}' and --vocab '{}' are two ways to name a tokenizer; give one.", options.tokenizer,
+          options.vocabulary);
+  require(options.vocabulary.empty() == options.merges.empty(), "--vocab '{}' and --merges '{}' belong together; give both.",
+          options.vocabulary, options.merges);
+  require(options.reading.pattern.empty() || !options.tokenizer.empty(),
+          "--tokenizer-pattern {} is for the ranks of --tokenizer; give both.", options.reading.pattern);
   require(options.decode || !options.leaves_separators_out, "--no-separators has no effect without --decode; leave it out.");
-  for (const char* flag : {"--documents", "--val-tokens", "--val-out", "--any-input"}) {
+  for (const char* flag : {"--documents", "--val-tokens", "--val-out", "--any-input", "--special-tokens"}) {
     require(!options.decode || app.count(flag) == 0, "{} has no effect with --decode; leave it out.", flag);
   }
   require((options.validation_tokens > 0) == !options.validation_output.empty() && options.validation_tokens >= 0,
@@ -91,6 +106,7 @@ std::vector<std::string> files_of(const std::string& path, bool may_be_megatron)
 void check_outputs(const TokenizeOptions& options) {
   const bool writes_two = options.format == "megatron" && !options.decode;
   std::vector<std::string> taken = {options.vocabulary, options.merges};
+  if (!options.tokenizer.empty()) taken = files_of_tokenizer(options.tokenizer);
   for (const std::string& input : options.inputs) {
     for (std::string& file : files_of(input, options.decode)) taken.push_back(std::move(file));
   }
@@ -159,10 +175,14 @@ std::vector<std::string_view> sections_of(std::string_view text) {
   return sections;
 }
 
-void encode(const TokenizeOptions& options, BpeTokenizer& tokenizer) {
-  const std::optional<std::int32_t> separator = tokenizer.end_of_text();
+const std::string& name_of(const TokenizeOptions& options) {
+  return options.tokenizer.empty() ? options.vocabulary : options.tokenizer;
+}
+
+void encode(const TokenizeOptions& options, Tokenizer& tokenizer) {
+  const std::optional<std::int32_t> separator = tokenizer.separator();
   require(options.documents == "none" || separator,
-          "{} has no <|endoftext|> to begin documents with; give --documents none.", options.vocabulary);
+          "{} has no <|endoftext|>, or the like, to begin documents with; give --documents none.", name_of(options));
   for (const std::string& input : options.inputs) {
     if (!options.takes_any_input) refuse_known_format(DataFile(input), "--any-input");
   }
@@ -175,7 +195,7 @@ void encode(const TokenizeOptions& options, BpeTokenizer& tokenizer) {
     const auto documents = options.documents == "sections" ? sections_of(file.text()) : std::vector{file.text()};
     for (const std::string_view document : documents) {
       if (options.documents != "none") output.write(std::span(&*separator, 1));
-      tokenizer.encode(document, [&](std::span<const std::int32_t> tokens) { output.write(tokens); });
+      tokenizer.encode_pieces(document, [&](std::span<const std::int32_t> tokens) { output.write(tokens); });
       output.end_document();
     }
   }
@@ -184,26 +204,42 @@ void encode(const TokenizeOptions& options, BpeTokenizer& tokenizer) {
   fmt::print("{} bytes in {:.2f} s, {:.1f} MiB/s\n", bytes, seconds, static_cast<double>(bytes) / seconds / (1 << 20));
 }
 
-void write_text(const TokenFile& file, const TokenizeOptions& options, const BpeTokenizer& tokenizer) {
+// What is behind a separator begins a text, and is decoded by itself.
+void write_text(const TokenFile& file, const TokenizeOptions& options, const Tokenizer& tokenizer) {
   stretto::OutputFile output(options.output);
-  std::vector<std::int32_t> tokens;
+  const std::int32_t separator = tokenizer.separator().value_or(-1);
+  std::vector<std::int32_t> tokens, document;
+  bool begins = true;
+  const auto write = [&] {
+    if (document.empty()) return;
+    output.write(tokenizer.text_of(document, begins));
+    document.clear();
+    begins = false;
+  };
   constexpr std::int64_t at_once = 1 << 16;
   for (std::int64_t at = 0; at < file.size(); at += at_once) {
     const std::int64_t count = std::min(at_once, file.size() - at);
     tokens.resize(static_cast<std::size_t>(count));
     file.read(at, count, tokenizer.size(), tokens.data());
-    if (options.leaves_separators_out && tokenizer.end_of_text()) {
-      std::erase(tokens, *tokenizer.end_of_text());
+    for (const std::int32_t token : tokens) {
+      if (token != separator) {
+        document.push_back(token);
+        continue;
+      }
+      write();
+      if (!options.leaves_separators_out) output.write(tokenizer.decode({token}));
+      begins = true;
     }
-    output.write(tokenizer.decode(tokens));
+    write();
     output.check();
   }
   output.finish();
 }
 
-void decode(const TokenizeOptions& options, const BpeTokenizer& tokenizer) {
-  const TokenFile file = TokenFile::open(options.inputs.front(), data_format_from_name(options.format),
-                                         {.format = "--format", .vocabulary = "--vocab"});
+void decode(const TokenizeOptions& options, const Tokenizer& tokenizer) {
+  const TokenFile file =
+      TokenFile::open(options.inputs.front(), data_format_from_name(options.format),
+                      {.format = "--format", .vocabulary = options.tokenizer.empty() ? "--vocab" : "--tokenizer"});
   require(!file.is_bytes(), "{} is no file of tokens; --decode takes llm.c's, nanoGPT's or Megatron-LM's.", file.path());
   write_text(file, options, tokenizer);
   fmt::print("{}\n", file.description());
@@ -211,11 +247,14 @@ void decode(const TokenizeOptions& options, const BpeTokenizer& tokenizer) {
 
 int run(const TokenizeOptions& options) {
   check_outputs(options);
-  BpeTokenizer tokenizer(options.vocabulary, options.merges);
+  const std::unique_ptr<Tokenizer> tokenizer = options.tokenizer.empty()
+                                                   ? read_gpt2_tokenizer(options.vocabulary, options.merges, options.reading)
+                                                   : read_tokenizer(options.tokenizer, options.reading);
+  fmt::print("{}: {}\n", name_of(options), tokenizer->description());
   if (options.decode) {
-    decode(options, tokenizer);
+    decode(options, *tokenizer);
   } else {
-    encode(options, tokenizer);
+    encode(options, *tokenizer);
   }
   return 0;
 }

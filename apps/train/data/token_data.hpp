@@ -17,6 +17,7 @@ struct DataOptions {
   std::vector<std::string> train, validation;  // no validation: the last tenth of each row that is trained on
   DataFormat format = DataFormat::recognised;
   std::string vocabulary_file, merges_file;  // of GPT-2's byte pair encoding; empty: samples are numbers, or bytes
+  std::string tokenizer, tokenizer_pattern;  // or a tokenizer's file or directory
 };
 
 // Training and validation data, and the window of it that each slot of a step gets: a function of the seed and of global

@@ -4,20 +4,28 @@
 
 #include "apps/common/fail.hpp"
 #ifdef STRETTO_HAVE_PCRE2
-#include "apps/tokenize/bpe/bpe_tokenizer.hpp"
+#include "apps/tokenizers/read_tokenizer.hpp"
 #endif
 
 namespace apps {
 
 namespace {
 
-std::unique_ptr<Tokenizer> bpe_tokenizer([[maybe_unused]] const DataOptions& options) {
+bool has_tokenizer(const DataOptions& options) { return !options.tokenizer.empty() || !options.vocabulary_file.empty(); }
+
+// As the user named it, for errors.
+std::string tokenizer_name(const DataOptions& options) {
+  return options.tokenizer.empty() ? "--vocab-file " + options.vocabulary_file : "--tokenizer " + options.tokenizer;
+}
+
+std::unique_ptr<Tokenizer> read_tokenizer(const DataOptions& options) {
 #ifdef STRETTO_HAVE_PCRE2
-  return std::make_unique<BpeTokenizer>(options.vocabulary_file, options.merges_file);
+  if (options.tokenizer.empty()) return read_gpt2_tokenizer(options.vocabulary_file, options.merges_file);
+  return read_tokenizer(options.tokenizer, {.pattern = options.tokenizer_pattern});
 #else
   fail(stretto::ErrorCode::invalid_argument,
-       "--vocab-file {} needs PCRE2, and this build is without it; install libpcre2-dev and build again, or leave it out.",
-       options.vocabulary_file);
+       "{} needs PCRE2, and this build is without it; install libpcre2-dev and build again, or leave it out.",
+       tokenizer_name(options));
 #endif
 }
 
@@ -40,25 +48,35 @@ void add_data_options(CLI::App& app, DataOptions& options) {
   app.add_option("--vocab-file", options.vocabulary_file,
                  "encoder.json (vocab.json) of the tokens, for samples and the prompt");
   app.add_option("--merges-file,--merge-file", options.merges_file, "vocab.bpe (merges.txt) that belongs to --vocab-file");
+  app.add_option("--tokenizer", options.tokenizer,
+                 "The tokens' tokenizer.json, sentencepiece model or file of tiktoken's ranks, or their directory, for "
+                 "samples and the prompt");
+  app.add_option("--tokenizer-pattern", options.tokenizer_pattern,
+                 "How tiktoken's ranks are used: gpt2, cl100k, o200k, llama3, qwen or qwen3.5");
 }
 
 void check_data_options(const DataOptions& options, bool is_given, std::int64_t& vocabulary) {
   require(options.vocabulary_file.empty() == options.merges_file.empty(),
           "--vocab-file '{}' and --merges-file '{}' belong together; give both.", options.vocabulary_file,
           options.merges_file);
-  if (options.vocabulary_file.empty()) return;
-  const std::int64_t tokens = bpe_tokenizer(options)->size();
+  require(options.tokenizer.empty() || options.vocabulary_file.empty(),
+          "--tokenizer {} and --vocab-file {} are two tokenizers; leave one out.", options.tokenizer,
+          options.vocabulary_file);
+  require(options.tokenizer_pattern.empty() || !options.tokenizer.empty(),
+          "--tokenizer-pattern {} is for the ranks of --tokenizer; give both.", options.tokenizer_pattern);
+  if (!has_tokenizer(options)) return;
+  const std::int64_t tokens = read_tokenizer(options)->size();
   if (!is_given) vocabulary = tokens;
   require(vocabulary >= tokens, "--vocab-size {} is below the {} tokens of {}.", vocabulary, tokens,
-          options.vocabulary_file);
+          tokenizer_name(options));
 }
 
 std::unique_ptr<Tokenizer> make_tokenizer(const DataOptions& options, bool is_bytes, std::int64_t vocabulary) {
-  require(!is_bytes || options.vocabulary_file.empty(),
-          "--vocab-file {} is for tokens, but {} was taken for bytes; stretto-tokenize makes tokens of it.",
-          options.vocabulary_file, fmt::join(options.train, " "));
+  require(!is_bytes || !has_tokenizer(options),
+          "{} is for tokens, but {} was taken for bytes; stretto-tokenize makes tokens of it.", tokenizer_name(options),
+          fmt::join(options.train, " "));
   if (is_bytes) return std::make_unique<ByteTokenizer>();
-  if (!options.vocabulary_file.empty()) return bpe_tokenizer(options);
+  if (has_tokenizer(options)) return read_tokenizer(options);
   return std::make_unique<NumberTokenizer>(vocabulary);
 }
 

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "apps/train/data/token_data.hpp"
-#include "apps/train/data/tokenizer.hpp"
+#include "apps/tokenizers/tokenizer.hpp"
 
 namespace apps {
 

@@ -223,7 +223,8 @@ std::optional<TokenData> CommandLine::token_data() const {
 
 std::unique_ptr<Tokenizer> CommandLine::tokenizer(const std::optional<TokenData>& its_data) const {
   const bool is_bytes =
-      its_data ? its_data->is_bytes() : data.vocabulary_file.empty() && trainer.model.vocabulary == byte_values;
+      its_data ? its_data->is_bytes()
+               : data.vocabulary_file.empty() && data.tokenizer.empty() && trainer.model.vocabulary == byte_values;
   auto result = make_tokenizer(data, is_bytes, trainer.model.vocabulary);
   result->encode(prompt);
   return result;

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "apps/train/data/token_data.hpp"
-#include "apps/train/data/tokenizer.hpp"
+#include "apps/tokenizers/tokenizer.hpp"
 #include "apps/train/options/layout_options.hpp"
 #include "apps/train/options/weight_options.hpp"
 #include "apps/train/run/sampling.hpp"
@@ -58,7 +58,7 @@ struct CommandLine {
   }
   // The training data; nothing without --train-data, which a run without steps does not need.
   std::optional<TokenData> token_data() const;
-  // Returns the tokenizer of samples and the prompt; without data and --vocab-file, a model of 256 tokens writes bytes.
+  // Returns the tokenizer of samples and the prompt; without data and a vocabulary, a model of 256 tokens writes bytes.
   // Throws if the prompt has no tokens in it.
   std::unique_ptr<Tokenizer> tokenizer(const std::optional<TokenData>& data) const;
   // Checks everything that can be checked before a rank is started. Does not touch a GPU, since the process may still fork.

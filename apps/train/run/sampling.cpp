@@ -69,6 +69,7 @@ std::vector<std::int32_t> sample_tokens(Trainer& trainer, std::vector<std::int32
 
 std::string sample(Trainer& trainer, Tokenizer& tokenizer, const std::string& prompt, const SamplingOptions& options) {
   std::vector<std::int32_t> tokens = tokenizer.encode(prompt);
+  if (tokenizer.beginning_of_text()) tokens.insert(tokens.begin(), *tokenizer.beginning_of_text());
   if (tokens.empty()) tokens.push_back(tokenizer.beginning());
   return tokenizer.decode(sample_tokens(trainer, tokens, tokenizer.size(), options));
 }

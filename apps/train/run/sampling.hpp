@@ -1,7 +1,7 @@
 #pragma once
 #include <string>
 
-#include "apps/train/data/tokenizer.hpp"
+#include "apps/tokenizers/tokenizer.hpp"
 #include "stretto/models/trainer.hpp"
 
 namespace apps {

@@ -122,6 +122,10 @@ class TrainingRun {
     if (!line_.data.vocabulary_file.empty()) {
       vocabulary = fmt::format(" --vocab-file {} --merges-file {}", line_.data.vocabulary_file, line_.data.merges_file);
     }
+    if (!line_.data.tokenizer.empty()) {
+      vocabulary = fmt::format(" --tokenizer {}", line_.data.tokenizer);
+      if (!line_.data.tokenizer_pattern.empty()) vocabulary += " --tokenizer-pattern " + line_.data.tokenizer_pattern;
+    }
     return fmt::format(
         "Next: {} --nproc 1 --train-iters 0 --load {}{} --prompt TEXT writes on from a text; the same command "
         "with --resume and a larger --train-iters than {} trains on.",
