@@ -123,6 +123,8 @@ void check_outputs(const TokenizeOptions& options) {
   }
 }
 
+constexpr std::int64_t at_once = 1 << 16;  // tokens
+
 // The first tokens go to one file, the others to another.
 class TrainingAndValidation {
  public:
@@ -133,14 +135,14 @@ class TrainingAndValidation {
         std::make_unique<TokenWriter>(options.validation_output, data_format_from_name(options.format), vocabulary);
   }
 
+  // Words have few tokens, and a file takes many at once faster.
   void write(std::span<const std::int32_t> tokens) {
-    const std::size_t first = std::min(tokens.size(), static_cast<std::size_t>(left_));
-    if (first > 0) validation_->write(tokens.first(first));
-    left_ -= static_cast<std::int64_t>(first);
-    if (first < tokens.size()) train_.write(tokens.subspan(first));
+    gathered_.insert(gathered_.end(), tokens.begin(), tokens.end());
+    if (std::ssize(gathered_) >= at_once) write_gathered();
   }
 
   void end_document() {
+    write_gathered();
     if (validation_) validation_->end_document();
     train_.end_document();
   }
@@ -153,6 +155,15 @@ class TrainingAndValidation {
   }
 
  private:
+  void write_gathered() {
+    const std::span<const std::int32_t> tokens = gathered_;
+    const std::size_t first = std::min(tokens.size(), static_cast<std::size_t>(left_));
+    if (first > 0) validation_->write(tokens.first(first));
+    left_ -= static_cast<std::int64_t>(first);
+    if (first < tokens.size()) train_.write(tokens.subspan(first));
+    gathered_.clear();
+  }
+
   static void finish(TokenWriter& writer) {
     require(writer.tokens() > 0, "There are no tokens for {}.", writer.path());
     writer.finish();
@@ -162,6 +173,7 @@ class TrainingAndValidation {
   std::unique_ptr<TokenWriter> validation_;
   TokenWriter train_;
   std::int64_t left_;
+  std::vector<std::int32_t> gathered_;
 };
 
 // Documents end behind each empty line. What follows the last one is a document even if it is empty.
@@ -216,7 +228,6 @@ void write_text(const TokenFile& file, const TokenizeOptions& options, const Tok
     document.clear();
     begins = false;
   };
-  constexpr std::int64_t at_once = 1 << 16;
   for (std::int64_t at = 0; at < file.size(); at += at_once) {
     const std::int64_t count = std::min(at_once, file.size() - at);
     tokens.resize(static_cast<std::size_t>(count));

@@ -10,8 +10,6 @@ namespace apps {
 
 namespace {
 
-// A text has few different pieces; those of a file without words are not worth the memory.
-constexpr std::size_t most_cached_pieces = 1 << 20, most_cached_bytes = 64;
 constexpr std::size_t nowhere = ~std::size_t{0};
 constexpr std::int32_t unknown_symbol = -1;
 
@@ -49,22 +47,14 @@ BpeModel::BpeModel(BpeRules rules) : rules_(std::move(rules)) {
 }
 
 std::span<const std::int32_t> BpeModel::tokens_of(std::string_view piece) {
-  const auto found = cache_.find(piece);
-  if (found != cache_.end()) return std::span(cached_).subspan(found->second.first, found->second.count);
+  if (const auto found = cache_.find(piece)) return *found;
   const auto whole = rules_.whole.empty() ? rules_.whole.end() : rules_.whole.find(std::string(piece));
   if (whole != rules_.whole.end()) {
     merged_ = {whole->second};
   } else {
     merge(piece);
   }
-  if (piece.size() <= most_cached_bytes) {
-    if (cache_.size() == most_cached_pieces) {
-      cache_.clear();
-      cached_.clear();
-    }
-    cache_.emplace(piece, Span{cached_.size(), merged_.size()});
-    cached_.insert(cached_.end(), merged_.begin(), merged_.end());
-  }
+  cache_.insert(piece, merged_);
   return merged_;
 }
 

@@ -3,6 +3,7 @@
 #include <unordered_map>
 
 #include "apps/tokenizers/models/token_model.hpp"
+#include "apps/tokenizers/models/word_cache.hpp"
 #include "apps/tokenizers/text/prefix_trie.hpp"
 
 namespace apps {
@@ -40,12 +41,6 @@ class BpeModel : public TokenModel {
   struct Rule {
     std::int32_t rank, result;
   };
-  struct Hash : std::hash<std::string_view> {
-    using is_transparent = void;
-  };
-  struct Span {
-    std::size_t first, count;
-  };
   struct Symbol;
   struct Candidate;
   void merge(std::string_view piece);
@@ -56,8 +51,7 @@ class BpeModel : public TokenModel {
   BpeRules rules_;
   std::unordered_map<std::uint64_t, Rule> merges_;                                 // by left and right symbol
   std::unordered_map<std::int32_t, std::pair<std::int32_t, std::int32_t>> parts_;  // of unused tokens in this piece
-  std::unordered_map<std::string, Span, Hash, std::equal_to<>> cache_;
-  std::vector<std::int32_t> cached_;  // the tokens of all pieces in the cache
+  WordCache cache_;
   std::vector<std::int32_t> merged_;  // what merge() found
 };
 

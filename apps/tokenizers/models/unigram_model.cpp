@@ -10,6 +10,9 @@ namespace {
 
 constexpr float unknown_penalty = 10;  // sentencepiece's kUnkPenalty
 
+// In place of a score, which is below 0: the longest one counts. So sentencepiece 0.2.3; older ones had another formula.
+float bonus(std::size_t length) { return 0.1F * static_cast<float>(length - 1); }
+
 PrefixTrie trie_of(const UnigramPieces& pieces) {
   std::vector<PrefixTrie::Word> words;
   for (std::size_t i = 0; i < pieces.texts.size(); ++i) {
@@ -22,14 +25,13 @@ PrefixTrie trie_of(const UnigramPieces& pieces) {
 
 UnigramModel::UnigramModel(UnigramPieces pieces) : pieces_(std::move(pieces)), trie_(trie_of(pieces_)) {}
 
-// Scores are added in double and kept in float, as in sentencepiece, so that ways of nearly equal likelihood compare as
-// there.
+// Scores are added in float, as in sentencepiece, so that ways of equal likelihood compare as there.
 void UnigramModel::extend(std::string_view text, std::size_t at) {
   const auto begin = static_cast<std::ptrdiff_t>(at);
   const float till_here = best_[at].score;
-  const auto offer = [&](std::size_t length, double score, std::int32_t token) {
+  const auto offer = [&](std::size_t length, float score, std::int32_t token) {
     Best& best = best_[at + length];
-    if (best.begin < 0 || score > best.score) best = {static_cast<float>(score), token, begin};
+    if (best.begin < 0 || score > best.score) best = {score, token, begin};
   };
   const std::size_t one = std::max<std::size_t>(1, character_length(text.substr(at)));
   bool has_one = false;
@@ -40,8 +42,7 @@ void UnigramModel::extend(std::string_view text, std::size_t at) {
     const std::int32_t token = trie_.value(node);
     if (token < 0) continue;
     const auto index = static_cast<std::size_t>(token);
-    const double score = pieces_.user_defined[index] ? static_cast<float>(length) * pieces_.largest - 0.1
-                                                     : static_cast<double>(pieces_.scores[index]);
+    const float score = pieces_.user_defined[index] ? bonus(length) : pieces_.scores[index];
     offer(length, score + till_here, token);
     has_one = has_one || length == one;
   }

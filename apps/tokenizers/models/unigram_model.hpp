@@ -10,10 +10,10 @@ namespace apps {
 // (Viterbi).
 struct UnigramPieces {
   std::vector<std::string> texts;
-  std::vector<float> scores;        // logarithms of probabilities
-  std::vector<bool> can_be_used;    // others are never chosen
-  std::vector<bool> user_defined;   // always chosen where they occur
-  float smallest = 0, largest = 0;  // scores of ordinary tokens
+  std::vector<float> scores;       // logarithms of probabilities
+  std::vector<bool> can_be_used;   // others are never chosen
+  std::vector<bool> user_defined;  // always chosen where they occur
+  float smallest = 0;              // score of an ordinary token
   UnknownText unknown;
 };
 

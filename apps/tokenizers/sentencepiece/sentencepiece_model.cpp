@@ -96,7 +96,6 @@ std::unique_ptr<TokenModel> unigram_model(const SentencePieceModel& model, Unkno
     pieces.user_defined.push_back(piece.type == SentencePieceModel::user_defined);
     if (piece.type != SentencePieceModel::normal) continue;
     pieces.smallest = is_first ? piece.score : std::min(pieces.smallest, piece.score);
-    pieces.largest = is_first ? piece.score : std::max(pieces.largest, piece.score);
     is_first = false;
   }
   return std::make_unique<UnigramModel>(std::move(pieces));

@@ -16,6 +16,12 @@ SentencePieceNormalizer::Part SentencePieceNormalizer::next_part(std::string_vie
   return {text.substr(0, length), length};
 }
 
+// The text up to its first space, so far as no part of it changes.
+std::string_view SentencePieceNormalizer::unchanged_word(std::string_view text) const {
+  if (charsmap || !user_defined.empty()) return {};
+  return text.substr(0, valid_length(text.substr(0, text.find(' '))));
+}
+
 std::string SentencePieceNormalizer::normalized(std::string_view text) const {
   if (removes_extra_spaces) {
     while (!text.empty()) {
@@ -31,6 +37,13 @@ std::string SentencePieceNormalizer::normalized(std::string_view text) const {
   if (adds_dummy_prefix) result += space;
   bool was_space = removes_extra_spaces;
   while (!text.empty()) {
+    const std::string_view word = unchanged_word(text);
+    if (!word.empty()) {
+      result += word;
+      was_space = false;
+      text.remove_prefix(word.size());
+      continue;
+    }
     auto [part, consumed] = next_part(text);
     while (was_space && part.starts_with(' ')) part.remove_prefix(1);
     for (const char c : part) c == ' ' ? result += space : result += c;

@@ -25,6 +25,7 @@ struct SentencePieceNormalizer {
     std::size_t consumed;
   };
   Part next_part(std::string_view text) const;
+  std::string_view unchanged_word(std::string_view text) const;
 };
 
 }  // namespace apps
