@@ -212,6 +212,9 @@ void encode(const TokenizeOptions& options, Tokenizer& tokenizer) {
     }
   }
   output.finish();
+  if (tokenizer.left_out() > 0) {
+    fmt::print("{} bytes have no token in {}, and were left out\n", tokenizer.left_out(), name_of(options));
+  }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   fmt::print("{} bytes in {:.2f} s, {:.1f} MiB/s\n", bytes, seconds, static_cast<double>(bytes) / seconds / (1 << 20));
 }

@@ -6,7 +6,7 @@
 namespace apps {
 
 struct TokenizerOptions {
-  std::string pattern;  // of a file of tiktoken's ranks: gpt2, cl100k, o200k, llama3, qwen or qwen3.5
+  std::string pattern{};  // of a file of tiktoken's ranks: gpt2, cl100k, o200k, llama3, qwen or qwen3.5
   // Special tokens that a text writes are these tokens; else they are text, so that no text ends a document.
   bool finds_special = false;
 };

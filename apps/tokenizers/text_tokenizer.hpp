@@ -33,6 +33,7 @@ class TextTokenizer : public Tokenizer {
   TextTokenizer(TokenizerParts parts, bool finds_special);
 
   void encode_pieces(std::string_view text, const TakeTokens& take) override;
+  std::int64_t left_out() const override { return parts_.model->left_out(); }
   // Tokens that are no text (byte tokens, special tokens) write their bytes or names. Throws Error(invalid_argument) for a
   // token beyond the vocabulary.
   std::string text_of(const std::vector<std::int32_t>& tokens, bool begins) const override;

@@ -24,6 +24,9 @@ class Tokenizer {
   // Hands the same tokens over piece by piece, so that a text may be larger than memory.
   virtual void encode_pieces(std::string_view text, const TakeTokens& take) = 0;
 
+  // How many bytes of the texts had no token up to now, and were left out.
+  virtual std::int64_t left_out() const { return 0; }
+
   std::string decode(const std::vector<std::int32_t>& tokens) const { return text_of(tokens, true); }
   // Like decode(). With `begins` false the tokens go on with a text, so that a space at their beginning stays.
   virtual std::string text_of(const std::vector<std::int32_t>& tokens, bool begins) const = 0;

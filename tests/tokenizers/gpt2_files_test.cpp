@@ -9,7 +9,7 @@
 #include "support/error.hpp"
 #include "support/temporary_directory.hpp"
 
-namespace apps {
+namespace apps::gpt2_files_tests {
 namespace {
 
 using testing::ElementsAre;
@@ -122,5 +122,5 @@ TEST(Gpt2Files, RefusesWhatIsNoVocabulary) {
 }
 
 }  // namespace
-}  // namespace apps
+}  // namespace apps::gpt2_files_tests
 #endif

@@ -6,7 +6,7 @@
 
 #include "support/error.hpp"
 
-namespace apps {
+namespace apps::rank_file_tests {
 namespace {
 
 using stretto::ErrorCode;
@@ -87,5 +87,5 @@ TEST(RankFile, IsRefusedWhereItIsDamaged) {
 }
 
 }  // namespace
-}  // namespace apps
+}  // namespace apps::rank_file_tests
 #endif

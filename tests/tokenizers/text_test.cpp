@@ -12,7 +12,7 @@
 #include "apps/tokenizers/text/utf8.hpp"
 #include "stretto/error.hpp"
 
-namespace apps {
+namespace apps::text_tests {
 namespace {
 
 using testing::ElementsAre;
@@ -129,5 +129,5 @@ TEST(WordCache, RemembersTheTokensOfEachWord) {
 }
 
 }  // namespace
-}  // namespace apps
+}  // namespace apps::text_tests
 #endif

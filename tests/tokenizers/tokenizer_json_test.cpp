@@ -11,7 +11,7 @@
 #include "support/error.hpp"
 #include "support/temporary_directory.hpp"
 
-namespace apps {
+namespace apps::tokenizer_json_tests {
 namespace {
 
 using nlohmann::json;
@@ -109,7 +109,7 @@ TEST(TokenizerJson, OfCharactersWithBytesToFallBackTo) {
   file["model"]["fuse_unk"] = false;
   EXPECT_THAT(tokenizer_of(file)->encode("éü"), ElementsAre(space, 0, 0));
   file["model"]["unk_token"] = nullptr;
-  EXPECT_THAT(sentence_of([&] { tokenizer_of(file)->encode("é"); }), HasSubstr("'é' (bytes c3 a9)"));
+  EXPECT_THAT(tokenizer_of(file)->encode("éa"), ElementsAre(space, a)) << "unknown ones are left out";
 }
 
 TEST(TokenizerJson, TakesTheEndsFromTheConfigBesideIt) {
@@ -159,5 +159,5 @@ TEST(TokenizerJson, RefusesByNameWhatIsNotServed) {
 }
 
 }  // namespace
-}  // namespace apps
+}  // namespace apps::tokenizer_json_tests
 #endif

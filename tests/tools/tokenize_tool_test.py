@@ -1,4 +1,5 @@
 """stretto-tokenize seen from outside, and stretto-train on its tokens: what is written where, and what comes back."""
+import base64
 import gzip
 import json
 import os
@@ -78,6 +79,46 @@ class Tokenize(ProgramTest):
         self.tokenize(self.text, "--any-input", "--out", self.output)
         self.tokenize("--decode", self.output, "--out", back)
         self.assertEqual(back.read_bytes(), b"<|endoftext|>" + text)
+
+    def test_other_tokenizers(self):
+        """The same vocabulary as tokenizer.json, as ranks, and as a directory; a special token in a text is text unless asked for."""
+        vocabulary, _ = small_vocabulary()
+        special = {"id": END_OF_TEXT, "content": "<|endoftext|>", "special": True, "normalized": False}
+        model = {"type": "BPE", "vocab": {token: number for token, number in vocabulary.items() if number != END_OF_TEXT}, "merges": ["t h", "th e"]}
+        folder = self.directory / "folder"
+        folder.mkdir()
+        (folder / "tokenizer.json").write_text(json.dumps({"added_tokens": [special], "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False},
+                                                           "decoder": {"type": "ByteLevel"}, "model": model}))
+        tokens = [bytes([byte]) for byte in range(256)] + [b"th", b"the"]
+        ranks = self.directory / "x.tiktoken"
+        ranks.write_text("".join(f"{base64.b64encode(token).decode()} {rank}\n" for rank, token in enumerate(tokens)))
+        self.text.write_bytes(text := b"the other's\n <|endoftext|> \xff")
+        self.tokenize(self.text, "--out", self.output)
+        expected = self.llmc_tokens(self.output)
+        back = self.directory / "back"
+        for words in (["--tokenizer", folder], ["--tokenizer", folder / "tokenizer.json"], ["--tokenizer", ranks, "--pattern", "gpt2"]):
+            with self.subTest(words=words):
+                said = self.succeeds(TOKENIZE, *words, self.text, "--out", self.output)
+                self.assertIn("259 tokens, <|endoftext|> before each document", said)
+                self.assertEqual(self.llmc_tokens(self.output), expected)
+                self.succeeds(TOKENIZE, *words, "--decode", self.output, "--no-separators", "--out", back)
+                self.assertEqual(back.read_bytes(), text)
+                self.succeeds(TOKENIZE, *words, self.text, "--out", self.output, "--special-tokens")
+                self.assertEqual(self.llmc_tokens(self.output).count(END_OF_TEXT), 2)
+        out = ["--out", self.directory / "new.bin"]
+        self.refused(["--tokenizer-pattern gpt2"], TOKENIZE, "--tokenizer", ranks, self.text, *out)
+        self.refused(["'mine'"], TOKENIZE, "--tokenizer", ranks, "--pattern", "mine", self.text, *out)
+        self.refused(["leave it out"], TOKENIZE, "--tokenizer", folder, "--pattern", "gpt2", self.text, *out)
+        self.refused(["two ways"], *self.tool("--tokenizer", folder, self.text, *out))
+        self.refused(["two ways"], TOKENIZE, self.text, *out)
+        self.refused(["belong together"], TOKENIZE, "--vocab", folder, self.text, *out)
+        self.refused(["tokenizer.json"], TOKENIZE, "--tokenizer", folder, self.text, "--out", folder / "tokenizer.json")
+        self.refused([self.text, "no tokenizer"], TOKENIZE, "--tokenizer", self.text, self.text, *out)
+        self.assertFalse((self.directory / "new.bin").exists())
+        said = self.succeeds(*self.training("--train-data", self.output, "--tokenizer", folder, "--prompt", "the th"))
+        self.assertIn("--- a sample ---\nthe th", said)
+        self.refused(["two tokenizers"], *self.training("--train-data", self.output, "--tokenizer", folder, "--vocab-file", folder, "--merges-file", folder))
+        self.refused(["--tokenizer-pattern"], *self.training("--train-data", self.output, "--tokenizer-pattern", "gpt2"))
 
     def test_index_of_megatron(self):
         self.text.write_text("the\n\nx")

@@ -48,13 +48,14 @@ BpeModel::BpeModel(BpeRules rules) : rules_(std::move(rules)) {
 
 std::span<const std::int32_t> BpeModel::tokens_of(std::string_view piece) {
   if (const auto found = cache_.find(piece)) return *found;
+  const std::int64_t left_out = left_out_;
   const auto whole = rules_.whole.empty() ? rules_.whole.end() : rules_.whole.find(std::string(piece));
   if (whole != rules_.whole.end()) {
     merged_ = {whole->second};
   } else {
     merge(piece);
   }
-  cache_.insert(piece, merged_);
+  if (left_out_ == left_out) cache_.insert(piece, merged_);  // else it is counted again when it comes again
   return merged_;
 }
 
@@ -131,7 +132,7 @@ void BpeModel::merge(std::string_view piece) {
 
 void BpeModel::append(std::string_view piece, const Symbol& symbol) {
   if (symbol.symbol < 0 || symbol.symbol >= rules_.tokens) {
-    rules_.unknown.append(piece.substr(symbol.begin, symbol.length), merged_);
+    left_out_ += rules_.unknown.append(piece.substr(symbol.begin, symbol.length), merged_);
   } else if (parts_.empty()) {
     merged_.push_back(symbol.symbol);
   } else {

@@ -36,6 +36,7 @@ class BpeModel : public TokenModel {
  public:
   explicit BpeModel(BpeRules rules);
   std::span<const std::int32_t> tokens_of(std::string_view piece) override;
+  std::int64_t left_out() const override { return left_out_; }
 
  private:
   struct Rule {
@@ -53,6 +54,7 @@ class BpeModel : public TokenModel {
   std::unordered_map<std::int32_t, std::pair<std::int32_t, std::int32_t>> parts_;  // of unused tokens in this piece
   WordCache cache_;
   std::vector<std::int32_t> merged_;  // what merge() found
+  std::int64_t left_out_ = 0;
 };
 
 }  // namespace apps

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "apps/common/fail.hpp"
-
 namespace apps {
 
 bool UnknownText::has_bytes_of(std::string_view text) const {
@@ -11,14 +9,14 @@ bool UnknownText::has_bytes_of(std::string_view text) const {
          std::ranges::all_of(text, [&](char byte) { return bytes[static_cast<unsigned char>(byte)] >= 0; });
 }
 
-void UnknownText::append(std::string_view text, std::vector<std::int32_t>& tokens) const {
+std::int64_t UnknownText::append(std::string_view text, std::vector<std::int32_t>& tokens) const {
   if (has_bytes_of(text)) {
     for (const char byte : text) tokens.push_back(bytes[static_cast<unsigned char>(byte)]);
-    return;
+    return 0;
   }
-  require(unknown.has_value(), "A text has '{}' (bytes {:02x}), for which the tokenizer has no token.", text,
-          fmt::join(std::vector<unsigned char>(text.begin(), text.end()), " "));
+  if (!unknown) return static_cast<std::int64_t>(text.size());
   if (!fuses || tokens.empty() || tokens.back() != *unknown) tokens.push_back(*unknown);
+  return 0;
 }
 
 }  // namespace apps

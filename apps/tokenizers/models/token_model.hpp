@@ -11,11 +11,14 @@ namespace apps {
 class TokenModel {
  public:
   virtual ~TokenModel() = default;
-  // The tokens stay until the next call. Throws Error(invalid_argument) for a text that has no tokens.
+  // The tokens stay until the next call.
   virtual std::span<const std::int32_t> tokens_of(std::string_view piece) = 0;
+  // How many bytes had no token up to now, and were left out.
+  virtual std::int64_t left_out() const = 0;
 };
 
-// What becomes of text without tokens: its bytes' tokens where there are all of them, else the token for the unknown.
+// What becomes of text without tokens: its bytes' tokens where there are all of them, else the token for the unknown; where
+// there is none it is left out, as tokenizers does (SmolLM2 has no token for some control characters).
 struct UnknownText {
   std::vector<std::int32_t> bytes;  // of each of the 256 bytes, -1: none; empty: unknown text is not divided into bytes
   std::optional<std::int32_t> unknown;
@@ -23,8 +26,8 @@ struct UnknownText {
 
   // Whether each of the text's bytes has a token.
   bool has_bytes_of(std::string_view text) const;
-  // Appends the text's tokens. Throws Error(invalid_argument) where there is no token for the unknown either.
-  void append(std::string_view text, std::vector<std::int32_t>& tokens) const;
+  // Appends the text's tokens. Returns how many bytes are left out.
+  std::int64_t append(std::string_view text, std::vector<std::int32_t>& tokens) const;
 };
 
 }  // namespace apps

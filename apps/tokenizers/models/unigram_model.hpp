@@ -22,6 +22,7 @@ class UnigramModel : public TokenModel {
   explicit UnigramModel(UnigramPieces pieces);
   // Of valid UTF-8.
   std::span<const std::int32_t> tokens_of(std::string_view piece) override;
+  std::int64_t left_out() const override { return 0; }  // sentencepiece's models always have a token for the unknown
 
  private:
   struct Best {  // way to a byte of the text

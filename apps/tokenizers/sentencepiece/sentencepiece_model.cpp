@@ -23,7 +23,8 @@ bool can_be_used(const Piece& piece) {
 }
 
 void check(const SentencePieceModel& model, const std::string& path) {
-  if (model.pieces.empty()) fail(ErrorCode::io, "{} has no pieces.", path);
+  const auto unknown = std::ranges::find(model.pieces, SentencePieceModel::unknown, &Piece::type);
+  if (unknown == model.pieces.end()) fail(ErrorCode::io, "{} has no piece for what is unknown.", path);
   if (model.kind == SentencePieceModel::word || model.kind == SentencePieceModel::character) {
     fail(ErrorCode::io, "{} is a sentencepiece model of {}, which is not served; unigram and bpe are.", path,
          model.kind == SentencePieceModel::word ? "words" : "characters");
@@ -74,7 +75,7 @@ UnknownText unknown_of(const SentencePieceModel& model, const Vocabulary& vocabu
   UnknownText unknown;
   unknown.fuses = true;
   const auto found = std::ranges::find(model.pieces, SentencePieceModel::unknown, &Piece::type);
-  if (found != model.pieces.end()) unknown.unknown = static_cast<std::int32_t>(found - model.pieces.begin());
+  unknown.unknown = static_cast<std::int32_t>(found - model.pieces.begin());
   if (!model.has_byte_fallback) return unknown;
   unknown.bytes = named_byte_tokens(vocabulary);
   const auto missing = std::ranges::find(unknown.bytes, -1);

@@ -18,7 +18,7 @@ std::string tokenizer_name(const DataOptions& options) {
   return options.tokenizer.empty() ? "--vocab-file " + options.vocabulary_file : "--tokenizer " + options.tokenizer;
 }
 
-std::unique_ptr<Tokenizer> read_tokenizer(const DataOptions& options) {
+std::unique_ptr<Tokenizer> tokenizer_of(const DataOptions& options) {
 #ifdef STRETTO_HAVE_PCRE2
   if (options.tokenizer.empty()) return read_gpt2_tokenizer(options.vocabulary_file, options.merges_file);
   return read_tokenizer(options.tokenizer, {.pattern = options.tokenizer_pattern});
@@ -65,7 +65,7 @@ void check_data_options(const DataOptions& options, bool is_given, std::int64_t&
   require(options.tokenizer_pattern.empty() || !options.tokenizer.empty(),
           "--tokenizer-pattern {} is for the ranks of --tokenizer; give both.", options.tokenizer_pattern);
   if (!has_tokenizer(options)) return;
-  const std::int64_t tokens = read_tokenizer(options)->size();
+  const std::int64_t tokens = tokenizer_of(options)->size();
   if (!is_given) vocabulary = tokens;
   require(vocabulary >= tokens, "--vocab-size {} is below the {} tokens of {}.", vocabulary, tokens,
           tokenizer_name(options));
@@ -76,7 +76,7 @@ std::unique_ptr<Tokenizer> make_tokenizer(const DataOptions& options, bool is_by
           "{} is for tokens, but {} was taken for bytes; stretto-tokenize makes tokens of it.", tokenizer_name(options),
           fmt::join(options.train, " "));
   if (is_bytes) return std::make_unique<ByteTokenizer>();
-  if (has_tokenizer(options)) return read_tokenizer(options);
+  if (has_tokenizer(options)) return tokenizer_of(options);
   return std::make_unique<NumberTokenizer>(vocabulary);
 }
 

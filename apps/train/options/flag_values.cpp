@@ -16,7 +16,7 @@ namespace {
 
 // Only rank 0 reads them, or only the process that starts ranks.
 constexpr const char* of_one_rank[] = {"--help", "--nproc", "--max-restarts", "--ranks", "--json", "--cluster"};
-constexpr const char* paths[] = {"--train-data", "--val-data", "--vocab-file", "--merges-file", "--save",
+constexpr const char* paths[] = {"--train-data", "--val-data", "--vocab-file", "--merges-file", "--tokenizer", "--save",
                                  "--load",       "--load-hf",  "--export-hf",  "--log-dir",     "--trace"};
 
 bool is_among(const auto& names, const std::string& name) {
