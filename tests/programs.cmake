@@ -70,6 +70,13 @@ if(TARGET stretto-train)
     add_test(NAME tools.interchange_test COMMAND ${python} -B interchange_test.py -v WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/tools)
     set_tests_properties(tools.interchange_test PROPERTIES TIMEOUT 600 SKIP_REGULAR_EXPRESSION "OK \\(skipped=" ENVIRONMENT
       "INTERCHANGE_PACKAGES=${PROJECT_SOURCE_DIR}/.cache/interchange;${train};${tokenize};REFERENCE_TESTS=$<TARGET_FILE:reference_tests>;MODELS_TESTS=$<TARGET_FILE:models_tests>")
+    # SmolLM2's package is large, and seldom there: a test of its own, so that its absence is not that of the others.
+    foreach(part Tokenizers SmolLM2)
+      add_test(NAME tools.interchange_of_${part}_test COMMAND ${python} -B tokenizers_interchange_test.py -v ${part}
+        WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/tools)
+      set_tests_properties(tools.interchange_of_${part}_test PROPERTIES TIMEOUT 600 SKIP_REGULAR_EXPRESSION "OK \\(skipped=" ENVIRONMENT
+        "INTERCHANGE_PACKAGES=${PROJECT_SOURCE_DIR}/.cache/interchange;${tokenize}")
+    endforeach()
   endif()
   set(plan "")
   if(TARGET stretto-perf)

@@ -59,35 +59,36 @@ std::span<const std::int32_t> BpeModel::tokens_of(std::string_view piece) {
   return merged_;
 }
 
-std::vector<BpeModel::Symbol> BpeModel::symbols_of(std::string_view piece) const {
+std::int32_t BpeModel::symbol_of(std::string_view character) const {
+  if (rules_.begins_with_bytes) return rules_.unknown.bytes[static_cast<unsigned char>(character.front())];
+  const auto found = rules_.characters.find(std::string(character));
+  return found == rules_.characters.end() ? unknown_symbol : found->second;
+}
+
+// A character without a token becomes its bytes or a symbol that nothing merges with. Where there is no token for the
+// unknown it is left out before its neighbours are merged, as in tokenizers (SmolLM2 has no token for some control
+// characters).
+std::vector<BpeModel::Symbol> BpeModel::symbols_of(std::string_view piece) {
   std::vector<Symbol> symbols;
   const auto add = [&](std::int32_t symbol, std::size_t at, std::size_t length, bool is_frozen = false) {
     symbols.push_back({symbol, symbols.size() - 1, symbols.size() + 1, at, length, is_frozen});
   };
-  const auto add_bytes = [&](std::size_t at, std::size_t length) {
-    for (std::size_t end = at + length; at < end; ++at) {
-      add(rules_.unknown.bytes[static_cast<unsigned char>(piece[at])], at, 1);
-    }
-  };
-  for (std::size_t at = 0; at < piece.size(); at += symbols.back().length) {
-    if (rules_.begins_with_bytes) {
-      add_bytes(at, 1);
-      continue;
-    }
+  for (std::size_t at = 0, length = 0; at < piece.size(); at += length) {
     const PrefixTrie::Found frozen = rules_.frozen.longest(piece.substr(at));
     if (frozen.length > 0) {
-      add(frozen.value, at, frozen.length, true);
+      length = frozen.length;
+      add(frozen.value, at, length, true);
       continue;
     }
-    const std::string_view character = next_character(piece.substr(at));
-    const auto found = rules_.characters.find(std::string(character));
-    if (found != rules_.characters.end()) {
-      add(found->second, at, character.size());
+    const std::string_view character = rules_.begins_with_bytes ? piece.substr(at, 1) : next_character(piece.substr(at));
+    length = character.size();
+    const std::int32_t symbol = symbol_of(character);
+    if (symbol != unknown_symbol || (rules_.unknown.unknown && !rules_.unknown.has_bytes_of(character))) {
+      add(symbol, at, length);
     } else if (rules_.unknown.has_bytes_of(character)) {
-      add_bytes(at, character.size());
-      at = symbols.back().begin;
+      for (std::size_t i = at; i < at + length; ++i) add(rules_.unknown.bytes[static_cast<unsigned char>(piece[i])], i, 1);
     } else {
-      add(unknown_symbol, at, character.size());
+      left_out_ += static_cast<std::int64_t>(length);
     }
   }
   if (!symbols.empty()) symbols.back().next = nowhere;
@@ -132,7 +133,7 @@ void BpeModel::merge(std::string_view piece) {
 
 void BpeModel::append(std::string_view piece, const Symbol& symbol) {
   if (symbol.symbol < 0 || symbol.symbol >= rules_.tokens) {
-    left_out_ += rules_.unknown.append(piece.substr(symbol.begin, symbol.length), merged_);
+    rules_.unknown.append(piece.substr(symbol.begin, symbol.length), merged_);
   } else if (parts_.empty()) {
     merged_.push_back(symbol.symbol);
   } else {

@@ -45,7 +45,8 @@ class BpeModel : public TokenModel {
   struct Symbol;
   struct Candidate;
   void merge(std::string_view piece);
-  std::vector<Symbol> symbols_of(std::string_view piece) const;
+  std::vector<Symbol> symbols_of(std::string_view piece);
+  std::int32_t symbol_of(std::string_view character) const;
   void append(std::string_view piece, const Symbol& symbol);
   void append_unused(std::int32_t token, int depth);
 

@@ -9,14 +9,12 @@ bool UnknownText::has_bytes_of(std::string_view text) const {
          std::ranges::all_of(text, [&](char byte) { return bytes[static_cast<unsigned char>(byte)] >= 0; });
 }
 
-std::int64_t UnknownText::append(std::string_view text, std::vector<std::int32_t>& tokens) const {
+void UnknownText::append(std::string_view text, std::vector<std::int32_t>& tokens) const {
   if (has_bytes_of(text)) {
     for (const char byte : text) tokens.push_back(bytes[static_cast<unsigned char>(byte)]);
-    return 0;
+  } else if (unknown && (!fuses || tokens.empty() || tokens.back() != *unknown)) {
+    tokens.push_back(*unknown);
   }
-  if (!unknown) return static_cast<std::int64_t>(text.size());
-  if (!fuses || tokens.empty() || tokens.back() != *unknown) tokens.push_back(*unknown);
-  return 0;
 }
 
 }  // namespace apps

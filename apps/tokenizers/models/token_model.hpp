@@ -17,8 +17,7 @@ class TokenModel {
   virtual std::int64_t left_out() const = 0;
 };
 
-// What becomes of text without tokens: its bytes' tokens where there are all of them, else the token for the unknown; where
-// there is none it is left out, as tokenizers does (SmolLM2 has no token for some control characters).
+// What becomes of text without tokens: its bytes' tokens where there are all of them, else the token for the unknown.
 struct UnknownText {
   std::vector<std::int32_t> bytes;  // of each of the 256 bytes, -1: none; empty: unknown text is not divided into bytes
   std::optional<std::int32_t> unknown;
@@ -26,8 +25,8 @@ struct UnknownText {
 
   // Whether each of the text's bytes has a token.
   bool has_bytes_of(std::string_view text) const;
-  // Appends the text's tokens. Returns how many bytes are left out.
-  std::int64_t append(std::string_view text, std::vector<std::int32_t>& tokens) const;
+  // Appends the text's tokens; none where there are neither bytes nor a token for the unknown.
+  void append(std::string_view text, std::vector<std::int32_t>& tokens) const;
 };
 
 }  // namespace apps
