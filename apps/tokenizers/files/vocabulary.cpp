@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "apps/common/fail.hpp"
+#include "apps/tokenizers/sentencepiece/sentencepiece_normalizer.hpp"
 #include "apps/tokenizers/text/byte_alphabet.hpp"
 
 namespace apps {
@@ -71,6 +72,12 @@ int named_byte(const std::string& token) {
   int byte = -1;
   const auto [end, error] = std::from_chars(token.data() + 3, token.data() + 5, byte, 16);
   return error == std::errc() && end == token.data() + 5 ? byte : -1;
+}
+
+void cut_at_spaces_and_lines(const BpeRules& rules, const Vocabulary& vocabulary, Splitter& splitter) {
+  for (const char* marker : {space_marker, "\n"}) {
+    if (keeps_to_words(rules, vocabulary.tokens(), marker)) splitter.cut_words(marker);
+  }
 }
 
 }  // namespace apps

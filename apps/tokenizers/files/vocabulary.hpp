@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "apps/tokenizers/models/bpe_model.hpp"
+#include "apps/tokenizers/text/splitter.hpp"
 
 namespace apps {
 
@@ -41,5 +42,9 @@ std::vector<std::int32_t> byte_level_tokens(const Vocabulary& vocabulary);
 std::vector<std::int32_t> named_byte_tokens(const Vocabulary& vocabulary);
 // The byte that such a name stands for; -1: it is no such name.
 int named_byte(const std::string& token);
+
+// Cuts texts that no pattern cuts before spaces and lines, if no token reaches over these: words can be remembered, texts of
+// any length cannot.
+void cut_at_spaces_and_lines(const BpeRules& rules, const Vocabulary& vocabulary, Splitter& splitter);
 
 }  // namespace apps

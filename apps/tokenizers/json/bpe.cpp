@@ -5,7 +5,6 @@
 #include "apps/common/fail.hpp"
 #include "apps/tokenizers/files/vocabulary.hpp"
 #include "apps/tokenizers/models/bpe_model.hpp"
-#include "apps/tokenizers/sentencepiece/sentencepiece_normalizer.hpp"
 #include "apps/tokenizers/text/byte_alphabet.hpp"
 #include "apps/tokenizers/text/utf8.hpp"
 
@@ -111,9 +110,7 @@ void read_bpe(const JsonPart& model, const Decoder& decoder, TokenizerParts& par
   } else {
     for (const std::string& token : vocabulary.tokens()) parts.texts.push_back(text_of(token, decoder));
   }
-  const bool cuts =
-      !decoder.is_byte_level && rules.whole.empty() && keeps_to_words(rules, vocabulary.tokens(), space_marker);
-  if (cuts) parts.splitter.cut_words(space_marker);
+  if (!decoder.is_byte_level) cut_at_spaces_and_lines(rules, vocabulary, parts.splitter);
   parts.model = std::make_unique<BpeModel>(std::move(rules));
 }
 

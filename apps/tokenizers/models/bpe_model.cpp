@@ -180,7 +180,8 @@ void add_merges_of_parts(BpeRules& rules, const std::vector<std::string>& texts,
 }
 
 bool keeps_to_words(const BpeRules& rules, const std::vector<std::string>& texts, const std::string& marker) {
-  if (!rules.characters.contains(marker) || !rules.unused.empty()) return false;
+  const bool has_tokens = rules.characters.contains(marker) || rules.unknown.has_bytes_of(marker);
+  if (!has_tokens || !rules.unused.empty() || !rules.whole.empty() || !rules.frozen.empty()) return false;
   const auto reaches_over = [&](std::string_view text) {
     for (std::size_t at = text.find(marker); at != std::string_view::npos; at = text.find(marker, at + marker.size())) {
       if (at > 0 && !text.substr(0, at).ends_with(marker)) return true;

@@ -29,7 +29,8 @@ struct BpeRules {
 // merged nor a part). To the characters of tokens, `rules.characters` gets those that are no tokens themselves.
 void add_merges_of_parts(BpeRules& rules, const std::vector<std::string>& texts, const std::vector<std::int32_t>& ranks);
 
-// Whether no token reaches over the beginning of a marker that follows something else, so that a text can be cut there.
+// Whether no token reaches over the beginning of a marker that follows something else, so that a text can be cut there
+// without a change of its tokens.
 bool keeps_to_words(const BpeRules& rules, const std::vector<std::string>& texts, const std::string& marker);
 
 class BpeModel : public TokenModel {

@@ -157,8 +157,7 @@ TokenizerParts parts_of(SentencePieceModel model, const std::string& path) {
     return parts;
   }
   BpeRules rules = bpe_rules(model, vocabulary, std::move(unknown));
-  if (keeps_to_words(rules, vocabulary.tokens(), space_marker) && rules.frozen.empty())
-    parts.splitter.cut_words(space_marker);
+  cut_at_spaces_and_lines(rules, vocabulary, parts.splitter);
   parts.model = std::make_unique<BpeModel>(std::move(rules));
   return parts;
 }

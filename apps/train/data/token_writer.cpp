@@ -39,12 +39,11 @@ TokenWriter::TokenWriter(const std::string& path, DataFormat format, std::int64_
 }
 
 void TokenWriter::write(std::span<const std::int32_t> tokens) {
-  for (const std::int32_t token : tokens) {
-    if (is_wide_) {
-      put(*file_, token);
-    } else {
-      put(*file_, static_cast<std::uint16_t>(token));
-    }
+  if (is_wide_) {
+    file_->write({reinterpret_cast<const char*>(tokens.data()), tokens.size_bytes()});
+  } else {
+    const std::vector<std::uint16_t> narrow(tokens.begin(), tokens.end());
+    file_->write({reinterpret_cast<const char*>(narrow.data()), 2 * narrow.size()});
   }
   file_->check();
   tokens_ += static_cast<std::int64_t>(tokens.size());
