@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "apps/common/fail.hpp"
+#include "apps/tokenizers/files/gguf_vocabulary.hpp"
 #include "apps/tokenizers/files/gpt2_files.hpp"
 #include "apps/tokenizers/files/rank_file.hpp"
 #include "apps/tokenizers/json/tokenizer_json.hpp"
@@ -21,17 +22,26 @@ bool is_json(std::string_view text) {
   return first != std::string_view::npos && text[first] == '{';
 }
 
+bool is_gguf(const std::string& path) {
+  const DataFile file(path);
+  std::string first(4, ' ');
+  if (file.size() < 4) return false;
+  file.read(0, 4, first.data());
+  return first == "GGUF";
+}
+
 TokenizerParts read_file(const std::string& path, const TokenizerOptions& options) {
-  const std::string text = DataFile(path).text();
-  const bool is_ranks = looks_like_ranks(text);
-  if (is_ranks) return read_ranks(path, text, options.pattern);
+  const bool gguf = is_gguf(path);
+  const std::string text = gguf ? "" : DataFile(path).text();
+  if (!gguf && looks_like_ranks(text)) return read_ranks(path, text, options.pattern);
   require(options.pattern.empty(), "--tokenizer-pattern {} is for files of tiktoken's ranks, and {} is none; leave it out.",
           options.pattern, path);
+  if (gguf) return parts_of(read_gguf_vocabulary(path), path);
   if (looks_like_sentencepiece(text)) return parts_of(read_sentencepiece(path, text), path);
   if (is_json(text)) return read_tokenizer_json(path, text);
   fail(ErrorCode::io,
        "{} is no tokenizer: neither a JSON object (tokenizer.json), nor lines of base64 and a rank (tiktoken), nor a "
-       "sentencepiece model.",
+       "sentencepiece model, nor a GGUF file.",
        path);
 }
 

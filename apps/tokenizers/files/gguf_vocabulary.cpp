@@ -1,10 +1,13 @@
 #include "apps/tokenizers/files/gguf_vocabulary.hpp"
 
+#include <nlohmann/json.hpp>
+
 #include "apps/common/fail.hpp"
 #include "apps/tokenizers/files/families.hpp"
 #include "apps/tokenizers/files/vocabulary.hpp"
 #include "apps/tokenizers/models/bpe_model.hpp"
 #include "apps/tokenizers/sentencepiece/sentencepiece_model.hpp"
+#include "stretto/models/model_files.hpp"
 
 namespace apps {
 
@@ -84,6 +87,35 @@ TokenizerParts parts_of(const GgufVocabulary& gguf, const std::string& path) {
   parts.description =
       fmt::format("a GGUF file's vocabulary of {}", gguf.model == "llama" ? "Llama's" : "the kind " + gguf.pre);
   return parts;
+}
+
+GgufVocabulary read_gguf_vocabulary(const std::string& path) {
+  const nlohmann::json metadata = nlohmann::json::parse(stretto::gguf_metadata(path));
+  GgufVocabulary vocabulary;
+  const auto take = [&]<class T>(const char* key, T& value) {
+    const auto found = metadata.find(std::string("tokenizer.ggml.") + key);
+    if (found == metadata.end()) return;
+    try {
+      value = found->get<T>();
+    } catch (const nlohmann::json::exception&) {
+      fail(ErrorCode::io, "{} has a value of another type for tokenizer.ggml.{}.", path, key);
+    }
+  };
+  const auto take_optional = [&]<class T>(const char* key, std::optional<T>& value) {
+    if (metadata.contains(std::string("tokenizer.ggml.") + key)) take(key, value.emplace());
+  };
+  take("model", vocabulary.model);
+  take("pre", vocabulary.pre);
+  take("tokens", vocabulary.tokens);
+  take("merges", vocabulary.merges);
+  take("scores", vocabulary.scores);
+  take("token_type", vocabulary.types);
+  take_optional("bos_token_id", vocabulary.beginning);
+  take_optional("eos_token_id", vocabulary.end);
+  take_optional("unknown_token_id", vocabulary.unknown);
+  take_optional("add_bos_token", vocabulary.adds_beginning);
+  take_optional("add_space_prefix", vocabulary.adds_space_prefix);
+  return vocabulary;
 }
 
 }  // namespace apps

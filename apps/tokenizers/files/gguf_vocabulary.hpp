@@ -21,6 +21,9 @@ struct GgufVocabulary {
   std::optional<bool> adds_space_prefix;                // tokenizer.ggml.add_space_prefix
 };
 
+// Throws Error(io), in one sentence that names the file, for one that is no GGUF file.
+GgufVocabulary read_gguf_vocabulary(const std::string& path);
+
 // Throws Error(io), in one sentence that names the file, for a model or a `pre` that is unknown, and for arrays that do not
 // go together.
 TokenizerParts parts_of(const GgufVocabulary& vocabulary, const std::string& path);

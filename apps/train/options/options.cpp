@@ -225,7 +225,9 @@ std::unique_ptr<Tokenizer> CommandLine::tokenizer(const std::optional<TokenData>
   const bool is_bytes =
       its_data ? its_data->is_bytes()
                : data.vocabulary_file.empty() && data.tokenizer.empty() && trainer.model.vocabulary == byte_values;
-  auto result = make_tokenizer(data, is_bytes, trainer.model.vocabulary);
+  DataOptions named = data;  // a GGUF file has the tokenizer of its model
+  if (!is_bytes && data.tokenizer.empty() && data.vocabulary_file.empty()) named.tokenizer = weights.load_gguf;
+  auto result = make_tokenizer(named, is_bytes, trainer.model.vocabulary);
   result->encode(prompt);
   return result;
 }

@@ -35,6 +35,10 @@ class STRETTO_API ModelFiles {
   std::function<bool(const std::string&)> ignores_;
 };
 
+// The metadata of a GGUF file as the text of a JSON object, with a tokenizer's vocabulary in it. Bytes that are no UTF-8 are
+// replaced. Throws Error(io), in one sentence, for a file that is none.
+STRETTO_API std::string gguf_metadata(const std::string& path);
+
 // Collective. Writes a directory that transformers' from_pretrained takes, in fp32, which appears under its name when it is
 // complete. add_files: called on rank 0 with the directory in which they belong, such as a tokenizer's. Throws Error(io) if
 // the directory cannot be written, and as config_text().

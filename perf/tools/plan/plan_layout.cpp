@@ -3,13 +3,13 @@
 #include "plan/plan_layout.hpp"
 
 #include <CLI/CLI.hpp>
-#include <charconv>
 #include <chrono>
 #include <map>
 
 #include "common/command_line.hpp"
 #include "common/size_text.hpp"
 #include "plan/layout_report.hpp"
+#include "plan/model_text.hpp"
 #include "plan/plan_options.hpp"
 
 namespace plan_tool {
@@ -20,37 +20,6 @@ const std::map<std::string, DType> layout_types = {
     {"fp64", DType::f64}, {"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}};
 const std::map<std::string, Recompute> recompute_names = {
     {"none", Recompute::none}, {"selective", Recompute::selective}, {"full", Recompute::full}};
-
-}  // namespace
-
-DecoderShape model_from_text(const std::string& text) {
-  const std::string family = "gpt:";
-  require(text.rfind(family, 0) == 0, "--model '{}' is no model; write gpt:layers=L,hidden=H,heads=A,seq=S,vocab=V.", text);
-  DecoderShape model{0, 0, 0, 0, 0};
-  std::map<std::string, std::int64_t*> sizes = {{"layers", &model.layers},
-                                                {"hidden", &model.hidden},
-                                                {"heads", &model.heads},
-                                                {"seq", &model.sequence},
-                                                {"vocab", &model.vocabulary}};
-  for (std::size_t at = family.size(); at <= text.size();) {
-    const std::size_t end = std::min(text.find(',', at), text.size());
-    const std::string item = text.substr(at, end - at);
-    const std::size_t equals = std::min(item.find('='), item.size());
-    const auto size = sizes.find(item.substr(0, equals));
-    require(size != sizes.end(), "--model '{}' has '{}'; known are layers, hidden, heads, seq and vocab, as in layers=96.",
-            text, item);
-    const char* const first = item.data() + std::min(equals + 1, item.size());
-    const auto [behind, error] = std::from_chars(first, item.data() + item.size(), *size->second);
-    require(error == std::errc() && behind == item.data() + item.size() && *size->second >= 1 &&
-                *size->second <= std::int64_t{1} << 30,
-            "--model '{}' has '{}'; give a whole number from 1 to 2^30.", text, item);
-    at = end + 1;
-  }
-  for (const auto& [name, size] : sizes) require(*size > 0, "--model '{}' does not say {}; add {}=N.", text, name, name);
-  return model;
-}
-
-namespace {
 
 struct Fixed {  // the values that the command line gives; 0: not given
   int tensor = 0, ulysses = 0, ring = 0, pipeline = 0, data = 0, virtual_stages = 0;
@@ -99,7 +68,9 @@ bool parse(int argc, char** argv, LayoutLine& line) {
   app.set_help_flag("-h,--help", "Print this help");
   Fixed fixed;
   LayoutSpace& space = line.space;
-  app.add_option("--model", line.model, "gpt:layers=L,hidden=H,heads=A,seq=S,vocab=V")->required();
+  app.add_option("--model", line.model,
+                 "gpt:layers=L,hidden=H,heads=A,seq=S,vocab=V; llama: with kv_heads=K,mlp=F; or a config.json")
+      ->required();
   app.add_option("--cluster", line.cluster, "The cluster, a JSON file (docs/layout.md)")->required();
   app.add_option("--ranks", space.ranks, "Devices of the job")->required()->check(CLI::Range(1, 1 << 20));
   app.add_option("--global-batch,--global-batch-size", space.global_batch, "Sequences of a step")

@@ -4,6 +4,7 @@
 
 #include "models/families/gguf_file.hpp"
 #include "models/families/llama.hpp"
+#include "stretto/models/model_files.hpp"
 
 namespace stretto {
 namespace {
@@ -96,6 +97,10 @@ GgufModel gguf_model(const std::string& path) {
   LlamaTensors names = gguf_names;
   names.interleaved = architecture == "llama";
   return {shape, [shape, names](const Parameter& parameter) { return llama_rows(shape, parameter, names); }};
+}
+
+std::string gguf_metadata(const std::string& path) {
+  return GgufFile(path).metadata().dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace stretto

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "stretto/layers/attention.hpp"
+#include "stretto/models/families.hpp"
 #include "stretto/planning/layout_search.hpp"
 
 namespace stretto {
@@ -21,6 +22,19 @@ std::string state_flags(const ShardedParameters::Options& options) {
   if (options.qgz_error_feedback) flags += " --qgz-error-feedback";
   if (options.qgz_rounding == Rounding::stochastic) flags += " --qgz-stochastic";
   return flags;
+}
+
+std::string model_flags(const DecoderShape& model) {
+  std::string flags =
+      fmt::format(" --num-layers {} --hidden-size {} --num-attention-heads {} --seq-length {} --vocab-size {}", model.layers,
+                  model.hidden, model.heads, model.sequence, model.vocabulary);
+  if (model.positions == DecoderShape::Positions::learned) return flags;
+  const DecoderShape shape = model.filled();
+  flags += fmt::format(" --model {} --num-key-value-heads {} --head-dim {} --ffn-hidden-size {}",
+                       family_name(model) == "llama" && shape.rope_scaling == RotaryScaling() ? "llama" : "CONFIG.json",
+                       shape.kv_heads, shape.head_size, shape.mlp_width);
+  if (shape.rope_theta != DecoderShape().rope_theta) flags += fmt::format(" --rope-theta {}", shape.rope_theta);
+  return model.tied ? flags : flags + " --untied";
 }
 
 }  // namespace
@@ -53,7 +67,6 @@ std::string to_string(const TrainingOptions& layout) {
 
 std::string train_flags(const TrainingOptions& layout) {
   const MeshShape& mesh = layout.mesh;
-  const DecoderShape& model = layout.model;
   std::string flags = fmt::format("--tp {} --pp {} --dp {}", mesh[Axis::tensor], mesh[Axis::pipeline], mesh[Axis::data]);
   if (layout.divides_rows) flags += " --sp";
   if (layout.keeps_gathered) flags += " --sp-keep-gathered";
@@ -72,8 +85,7 @@ std::string train_flags(const TrainingOptions& layout) {
   if (const auto* const sgd = std::get_if<SGD::Options>(&layout.optimizer)) {
     flags += fmt::format(" --optimizer sgd --momentum {}", sgd->momentum);
   }
-  return flags + fmt::format(" --num-layers {} --hidden-size {} --num-attention-heads {} --seq-length {} --vocab-size {}",
-                             model.layers, model.hidden, model.heads, model.sequence, model.vocabulary);
+  return flags + model_flags(layout.model);
 }
 
 }  // namespace stretto
