@@ -46,6 +46,32 @@ TEST(HostKernels, OfTensorsHaveTheHostsBits) {
   });
 }
 
+// The heads of 3 tokens: 4 of 24 elements, in two parts.
+kernels::TokenHeads heads_in(const Tensor& tensor) { return {tensor, 2, 2, 49}; }
+
+TEST(HostKernels, OfDecodersHaveTheHostsBits) {
+  const auto x = [](unsigned seed) { return random_tensor({3, 100}, DType::f32, seed); };
+  const auto vector = [](std::int64_t size, unsigned seed) { return random_tensor({size}, DType::f32, seed); };
+  expect_same_bits({x(1), vector(100, 2), x(3), vector(3, 4)},
+                   [](const auto& t) { kernels::rms_norm_forward(t[0], t[1], 1e-5, t[2], t[3]); });
+  expect_same_bits({x(1), vector(100, 2), vector(3, 3), x(4), x(5), vector(100, 6)},
+                   [](const auto& t) { kernels::rms_norm_backward(t[0], t[1], t[2], t[3], t[4], t[5]); });
+  expect_same_bits({x(1), vector(24, 2), x(3), vector(12, 4)},
+                   [](const auto& t) { kernels::head_norm_forward(heads_in(t[0]), 4, t[1], 1e-5, heads_in(t[2]), t[3]); });
+  expect_same_bits({x(1), vector(24, 2), vector(12, 3), x(4), x(5), vector(24, 6)}, [](const auto& t) {
+    kernels::head_norm_backward(heads_in(t[0]), 4, t[1], t[2], heads_in(t[3]), heads_in(t[4]), t[5]);
+  });
+  expect_same_bits({x(1), Tensor::of(std::vector<std::int32_t>{1, 0, 1}), random_tensor({2, 2, 12}, DType::f32, 2), x(3)},
+                   [](const auto& t) { kernels::rotary(heads_in(t[0]), 4, t[1], t[2], heads_in(t[3]), true); });
+  for (const auto activation : {kernels::Activation::gelu, kernels::Activation::silu_gate}) {
+    const auto y = [&](unsigned seed) {
+      return random_tensor({3, 100 / kernels::products_of(activation)}, DType::f32, seed);
+    };
+    expect_same_bits({x(1), y(2)}, [&](const auto& t) { kernels::activation_forward(activation, t[0], t[1]); });
+    expect_same_bits({x(1), y(2), x(3)}, [&](const auto& t) { kernels::activation_backward(activation, t[0], t[1], t[2]); });
+  }
+}
+
 void reduce_all(const std::vector<Tensor>& t) {
   const void* sources[] = {t[0].raw(), t[1].raw()};
   if (t[0].device() == Device::cuda) {

@@ -20,14 +20,10 @@ A sum_of_squares(const T* x, std::int64_t size) {
   return sum_over(AccumulatorTag<T>(), x, size, [](auto v) HWY_ATTR { return hn::Mul(v, v); });
 }
 
-// Sums of squares become rstd.
+// Sums of squares become rstd. One by one: what is stored as a vector cannot be loaded as single numbers soon after.
 template <class A>
 void invert(A* sums, std::int64_t count, std::int64_t size, A epsilon) {
-  const AccumulatorTag<A> d;
-  for_each_vector(d, count, [&](std::int64_t i, auto lanes) HWY_ATTR {
-    const auto mean = hn::Div(load(d, sums + i, lanes), hn::Set(d, static_cast<A>(size)));
-    store(d, hn::Div(hn::Set(d, A{1}), hn::Sqrt(hn::Add(mean, hn::Set(d, epsilon)))), sums + i, lanes);
-  });
+  for (std::int64_t i = 0; i < count; ++i) sums[i] = A{1} / std::sqrt(sums[i] / static_cast<A>(size) + epsilon);
 }
 
 // The number of heads that wait for their statistics while as many before them are finished: sums over short heads take
@@ -99,12 +95,13 @@ void rms_norm_forward_simd(const TokenHeads& x, std::int64_t heads, const Tensor
     const std::int64_t waiting = waiting_heads(size);
     const cpu::HeadPlaces<T> from(x, heads, size);
     const cpu::HeadPlaces<T> to(y, heads, size);
+    const T* const weight = gamma.data<T>();  // kept: data() checks the type
     A* const rstds = rstd.data<A>();
     cpu::PlaceOfHead begun, finished;
     std::int64_t summed = 0;  // heads before this one have their rstd
     for (std::int64_t n = 0; n < count + waiting; ++n) {
       if (n >= waiting) {
-        normalize(from.at(finished), gamma.data<T>(), rstds[n - waiting], size, to.at(finished));
+        normalize(from.at(finished), weight, rstds[n - waiting], size, to.at(finished));
         finished.advance(heads);
       }
       if (n >= count) continue;
@@ -127,18 +124,20 @@ void rms_norm_backward_simd(const TokenHeads& x, std::int64_t heads, const Tenso
     const cpu::HeadPlaces<T> of_x(x, heads, size);
     const cpu::HeadPlaces<T> of_dy(dy, heads, size);
     const cpu::HeadPlaces<T> of_dx(dx, heads, size);
+    const T* const weight = gamma.data<T>();  // kept: data() checks the type
     const A* const rstds = rstd.data<A>();
+    A* const sums = dgamma.data<A>();
     const auto put = adds ? put_gradient<true, T> : put_gradient<false, T>;
     A means[most_waiting];  // of the heads that wait, in turns
     cpu::PlaceOfHead begun, finished;
     for (std::int64_t n = 0; n < count + waiting; ++n) {
       A& mean = means[n & (waiting - 1)];  // waiting is a power of two
       if (n >= waiting) {
-        put(of_x.at(finished), gamma.data<T>(), rstds[n - waiting], of_dy.at(finished), mean, size, of_dx.at(finished));
+        put(of_x.at(finished), weight, rstds[n - waiting], of_dy.at(finished), mean, size, of_dx.at(finished));
         finished.advance(heads);
       }
       if (n >= count) continue;
-      mean = add_to_sums(of_x.at(begun), gamma.data<T>(), rstds[n], of_dy.at(begun), size, dgamma.data<A>());
+      mean = add_to_sums(of_x.at(begun), weight, rstds[n], of_dy.at(begun), size, sums);
       begun.advance(heads);
     }
   });
