@@ -60,7 +60,8 @@ class Programs:
     def environment(self):
         """Variables for these programs only; other programs have libraries of their own."""
         references = ROOT / "tests/reference"
-        result = dict(os.environ, GPT2_REFERENCE=str(references / "gpt2_reference.safetensors"), DECODER_REFERENCES=str(references / "decoders"))
+        result = dict(os.environ, GPT2_REFERENCE=str(references / "gpt2_reference.safetensors"), DECODER_REFERENCES=str(references / "decoders"),
+                      SMOLLM2_REFERENCE=str(references / "smollm2_reference.safetensors"))
         before = [result["LD_LIBRARY_PATH"]] if result.get("LD_LIBRARY_PATH") else []
         result["LD_LIBRARY_PATH"] = ":".join(self.library_path + before)
         return result

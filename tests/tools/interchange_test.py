@@ -89,7 +89,7 @@ class Tokens(Interchange):
         self.assertEqual(b"".join(parts), text.read_bytes())
 
 
-class Models(Interchange):
+class ModelsTest(Interchange):
     def setUp(self):
         super().setUp()
         self.torch, self.transformers = need("torch", "transformers")
@@ -100,11 +100,9 @@ class Models(Interchange):
         self.text = self.directory / "text"
         self.text.write_bytes(bytes(random.Random(3).randrange(256) for _ in range(33)))
 
-    def fresh_model(self, **shape):
-        """Small, unless a shape is given. Of such large weights that no two tokens are equally likely."""
-        small = {"vocab_size": 300, "n_positions": 32, "n_embd": 48, "n_layer": 3, "n_head": 4, "initializer_range": 0.2}
-        config = self.transformers.GPT2Config(**(shape or small))
-        model = self.transformers.GPT2LMHeadModel(config).eval()
+    def save(self, config):
+        """A model of such large weights that no two tokens are equally likely; they should be drawn with a range of 0.2."""
+        model = self.transformers.AutoModelForCausalLM.from_config(config).eval()
         with self.torch.no_grad():
             for parameter in model.parameters():  # biases and norms, too, are no longer 0 and 1
                 parameter.add_(0.1 * self.torch.randn(parameter.shape))
@@ -126,18 +124,9 @@ class Models(Interchange):
         return [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
 
     def load(self, directory):
-        model, info = self.transformers.GPT2LMHeadModel.from_pretrained(directory, output_loading_info=True)
+        model, info = self.transformers.AutoModelForCausalLM.from_pretrained(directory, output_loading_info=True)
         self.assertEqual({key: list(value) for key, value in info.items()}, {key: [] for key in info})
         return model.eval()
-
-    def test_begin_here_with_those_of_transformers(self):
-        model = self.fresh_model()
-        expected = self.loss_of(model)
-        self.assertGreater(abs(expected - math.log(300)), 0.1)
-        for layout in (["--nproc", 1], ["--nproc", 2, "--tp", 2], ["--nproc", 2, "--pp", 2], ["--nproc", 2, "--zero", 3], ["--nproc", 2, "--cp", 2]):
-            with self.subTest(layout=layout):
-                metrics = self.train(*layout, "--load-hf", self.directory / "fresh", "--train-iters", 1)
-                self.assertAlmostEqual(metrics[0]["loss"], expected, delta=1e-5)
 
     def expect_their_logits(self, model):
         tokens = self.torch.randint(model.config.vocab_size, (2, 32))
@@ -148,6 +137,26 @@ class Models(Interchange):
         output = self.succeeds(os.environ["REFERENCE_TESTS"], "--gtest_filter=HfModels.GiveTheLogitsOfTransformers",
                                   HF_REFERENCE=str(self.directory / "fresh"))
         self.assertIn("[  PASSED  ] 1 test.", output)
+
+    def expect_the_same(self, model, other):
+        for name, tensor in model.state_dict().items():
+            self.assertTrue(self.torch.equal(tensor, other.state_dict()[name]), name)
+
+
+class Models(ModelsTest):
+    def fresh_model(self, **shape):
+        """Small, unless a shape is given."""
+        small = {"vocab_size": 300, "n_positions": 32, "n_embd": 48, "n_layer": 3, "n_head": 4, "initializer_range": 0.2}
+        return self.save(self.transformers.GPT2Config(**(shape or small)))
+
+    def test_begin_here_with_those_of_transformers(self):
+        model = self.fresh_model()
+        expected = self.loss_of(model)
+        self.assertGreater(abs(expected - math.log(300)), 0.1)
+        for layout in (["--nproc", 1], ["--nproc", 2, "--tp", 2], ["--nproc", 2, "--pp", 2], ["--nproc", 2, "--zero", 3], ["--nproc", 2, "--cp", 2]):
+            with self.subTest(layout=layout):
+                metrics = self.train(*layout, "--load-hf", self.directory / "fresh", "--train-iters", 1)
+                self.assertAlmostEqual(metrics[0]["loss"], expected, delta=1e-5)
 
     def test_have_their_logits(self):
         self.expect_their_logits(self.fresh_model())
@@ -178,9 +187,7 @@ class Models(Interchange):
     def test_come_back_bit_for_bit(self):
         model = self.fresh_model()
         self.train("--nproc", 2, "--tp", 2, "--load-hf", self.directory / "fresh", "--train-iters", 0, "--export-hf", self.directory / "back")
-        back = self.load(self.directory / "back").state_dict()
-        for name, tensor in model.state_dict().items():
-            self.assertTrue(self.torch.equal(tensor, back[name]), name)
+        self.expect_the_same(model, self.load(self.directory / "back"))
 
     def test_take_the_vocabulary_along(self):
         vocabulary, merges = self.gpt2_vocabulary()
@@ -193,6 +200,44 @@ class Models(Interchange):
         tokenizer = self.transformers.GPT2Tokenizer.from_pretrained(there)
         self.assertEqual(tokenizer(text.decode()).input_ids, self.tokens(text, "--documents", "none"))
         self.assertEqual(tokenizer.eos_token_id, self.load(there).config.eos_token_id)
+
+
+class Families(ModelsTest):
+    """Those that this version of transformers has; tests/parity/families_test.cpp has all, with results of a later one."""
+
+    MODELS = {"llama": {}, "llama with biases": {"attention_bias": True, "tie_word_embeddings": True},
+              "llama scaled": {"rope_scaling": {"type": "linear", "factor": 4.0}, "rope_theta": 500.0},
+              # In shorter windows, this version sees two tokens too many.
+              "mistral": {"sliding_window": 40}, "qwen2": {"tie_word_embeddings": True}}
+
+    def fresh_model(self, name):
+        config = {"vocab_size": 300, "max_position_embeddings": 32, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2,
+                  "num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.2, **self.MODELS[name]}
+        return self.save(self.transformers.AutoConfig.for_model(name.split()[0], **config))
+
+    def test_begin_here_and_come_back_bit_for_bit(self):
+        for name in self.MODELS:
+            with self.subTest(model=name):
+                model, there = self.fresh_model(name), self.directory / f"back/{name}"
+                for layout in (["--nproc", 1], ["--nproc", 2, "--tp", 2], ["--nproc", 2, "--cp", 2, "--zero", 3]):
+                    metrics = self.train(*layout, "--load-hf", self.directory / "fresh", "--train-iters", 1)
+                    self.assertAlmostEqual(metrics[0]["loss"], self.loss_of(model), delta=1e-5)
+                self.expect_their_logits(model)
+                self.train("--nproc", 2, "--zero", 3, "--load-hf", self.directory / "fresh", "--train-iters", 0, "--export-hf", there)
+                back = self.load(there)
+                self.assertIs(type(back), type(model))
+                self.expect_the_same(model, back)
+                self.assertEqual(self.loss_of(back), self.loss_of(model))
+
+    def test_go_on_there_with_the_same_loss(self):
+        for name in self.MODELS:
+            with self.subTest(model=name):
+                model, there = self.fresh_model(name), self.directory / f"trained/{name}"
+                metrics = self.train("--nproc", 2, "--tp", 2, "--load-hf", self.directory / "fresh", "--train-iters", 20, "--eval-interval", 20,
+                                     "--export-hf", there)
+                loss = self.loss_of(self.load(there))
+                self.assertAlmostEqual(metrics[-1]["val_loss"], loss, delta=1e-5)
+                self.assertGreater(self.loss_of(model) - loss, 0.01, "the control: untrained")
 
 
 class GgufFiles(Interchange):

@@ -36,8 +36,8 @@ bool ConfigReader::flag(const char* key, bool otherwise) const {
   return value.get<bool>();
 }
 
-std::string ConfigReader::text(const char* key, const std::string& otherwise) const {
-  const json value = this->value(key, otherwise);
+std::string ConfigReader::text(const char* key, const std::optional<std::string>& otherwise) const {
+  const json value = this->value(key, otherwise ? json(*otherwise) : json());
   if (!value.is_string()) refuse(key, value, "it must be a text");
   return value.get<std::string>();
 }

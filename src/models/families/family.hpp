@@ -26,7 +26,7 @@ class ConfigReader {
   std::int64_t number(const char* key, std::optional<std::int64_t> otherwise = {}) const;  // of 1 or more
   double real(const char* key, std::optional<double> otherwise = {}) const;                // above 0
   bool flag(const char* key, bool otherwise) const;
-  std::string text(const char* key, const std::string& otherwise = {}) const;
+  std::string text(const char* key, const std::optional<std::string>& otherwise = {}) const;
   // Throws unless the value is one of these.
   void expect(const char* key, const nlohmann::json& otherwise, std::initializer_list<nlohmann::json> supported) const;
   [[noreturn]] void refuse(const char* key, const nlohmann::json& value, const std::string& instead) const;

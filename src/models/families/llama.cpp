@@ -52,7 +52,9 @@ RotaryScaling read_scaling(const ConfigReader& config, std::int64_t positions) {
 
 ordered_json scaling_json(const RotaryScaling& scaling) {
   if (scaling.kind == Kind::none) return nullptr;
-  ordered_json result = {{"rope_type", name_of(scaling.kind)}, {"factor", scaling.factor}};
+  // Old versions, which have only these two kinds, ask for "type" and "factor" and nothing else; new ones take it.
+  const bool is_old = scaling.kind == Kind::linear || scaling.kind == Kind::dynamic;
+  ordered_json result = {{is_old ? "type" : "rope_type", name_of(scaling.kind)}, {"factor", scaling.factor}};
   if (scaling.kind == Kind::llama3) {
     result["low_freq_factor"] = scaling.low_frequency_factor;
     result["high_freq_factor"] = scaling.high_frequency_factor;
@@ -87,7 +89,8 @@ DecoderShape read_common(const ConfigReader& config, std::optional<std::int64_t>
   const ConfigReader rope = config.has(rope_key) ? config.inside(rope_key) : config;
   shape.rope_theta = rope.real("rope_theta", config.real("rope_theta", 10000));
   if (config.has(rope_key)) shape.rope_scaling = read_scaling(rope, shape.sequence);
-  for (const auto& [type, of_layers] : config.value(rope_key, json::object()).items()) {
+  const json by_type = config.value(rope_key, json::object());
+  for (const auto& [type, of_layers] : by_type.items()) {
     if (of_layers.is_object()) rope.refuse(type.c_str(), of_layers, "all layers of a model here turn alike");
   }
   rope.expect("partial_rotary_factor", 1.0, {1.0});

@@ -32,10 +32,10 @@ std::vector<std::string> weight_files(const std::string& directory) {
   if (!fs::exists(index)) {
     fail(ErrorCode::io, "{} has no model.safetensors; save_pretrained(..., safe_serialization=True) writes one.", directory);
   }
-  const auto json = nlohmann::json::parse(text_of(index), nullptr, false);
+  const auto parsed = nlohmann::json::parse(text_of(index), nullptr, false);
   std::set<std::string> files;
-  if (json.is_object() && json.contains("weight_map") && json["weight_map"].is_object()) {
-    for (const auto& [tensor, file] : json["weight_map"].items()) {
+  if (parsed.is_object() && parsed.contains("weight_map") && parsed["weight_map"].is_object()) {
+    for (const auto& [tensor, file] : parsed["weight_map"].items()) {
       if (!file.is_string()) continue;
       const auto name = file.get<std::string>();
       if (fs::path(name).filename() != name || name == "..") {
