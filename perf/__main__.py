@@ -15,7 +15,7 @@ from perf.pages import collectives as page
 PYTHON = "/usr/bin/python3"
 # By name: module, targets to build, what ./dev deps installs, and what is measured.
 COMMANDS = {
-    "train": ("train", "train_speed", "peers", "training speed beside PyTorch DDP, in turn"),
+    "train": ("train", "train_speed", "torch2", "training speed beside PyTorch DDP, in turn"),
     "ddp": ("ddp_network", "train_speed", "peers", "the same between two hosts over a link of 300 Mb/s (root)"),
     "convergence": ("convergence", "stretto-train", "text", "where training ends with quantized ZeRO-3 and in 16 bits"),
     "saving": ("saving", "train_speed", "", "steps while checkpoints are written"),

@@ -12,7 +12,14 @@ from perf.pages.text import Verdict, beside, rounds_text
 
 RANKS = 2
 DTYPES = ("fp32", "bf16")
-RATIO = {"fp32": 1.25, "bf16": 2.0}  # wanted of tokens per second over PyTorch's; of bf16 if the processor has AVX512_BF16
+SMOLLM2 = "the shape of SmolLM2-135M (30 layers, width 576, 9 and 3 heads, MLP 1536, vocabulary 49,152), sequences of 512, 2 a rank"
+RATIO = {"fp32": 1.35, "bf16": 1.5}  # wanted of tokens per second over PyTorch's; of bf16 if the processor has AVX512_BF16
+# Sizes for both sides: that of the demo, and SmolLM2-135M's.
+MODELS = {
+    "gpt2": ([], [], "ddp_gpt.py"),
+    "llama": (["--layers", 30, "--hidden", 576, "--heads", 9, "--kv-heads", 3, "--mlp", 1536, "--seq-length", 512, "--vocab", 49152,
+               "--batch", 2], ["--llama"], "ddp_llama.py"),
+}
 SHARE = 0.92  # wanted of matrix products in fp32
 # What makes each side compute as on a processor of that level.
 LEVELS = {
@@ -23,7 +30,7 @@ LEVELS = {
 
 
 def bound(stretto, ddp):
-    """The ratio if a step consisted of the products with weights (6 FLOP per parameter and token) at their best rate."""
+    """The ratio if a step consisted of the products with weights (6 FLOP per weight and token) at their best rate."""
     products_only = RANKS * stretto["gemm_gflops_per_rank"] * 1e9 / (6 * stretto["parameters"])
     return products_only / ddp["tokens_per_s"]
 
@@ -42,17 +49,18 @@ def summary(rounds, dtype):
 def measured(options):
     variables, sides = LEVELS[options.level], {}
     dtypes = [options.dtype] if options.dtype else DTYPES
+    sizes, ours, peer = MODELS[options.model]
     for dtype in dtypes:
-        words = ["--nproc", RANKS, "--steps", options.steps, "--warmup", 6, "--dtype", dtype]
-        sides[f"Stretto {dtype}"] = [options.program, *words]
+        words = ["--nproc", RANKS, "--steps", options.steps, "--warmup", 6, "--dtype", dtype, *sizes]
+        sides[f"Stretto {dtype}"] = [options.program, *words, *ours]
         # PyTorch asks the processor whether it has bf16 products, and then fails at those that it may not use.
         if options.level == "native" or dtype == "fp32":
-            sides[f"PyTorch {dtype}"] = ["/usr/bin/python3", ROOT / "perf/comparisons/peers/ddp_gpt.py", *words]
+            sides[f"PyTorch {dtype}"] = [ROOT / ".cache/torch2/bin/python", ROOT / "perf/comparisons/peers" / peer, *words]
     rounds = in_turn(list(sides), options.rounds, lambda side: last_json(run(sides[side], **variables).stdout))
     of_dtypes = {dtype: summary(rounds, dtype) for dtype in dtypes}
     if len(of_dtypes) == 2:
         of_dtypes["bf16"]["over_fp32"] = ratio(rounds, "Stretto bf16", "Stretto fp32")
-    yield {"level": options.level, "bf16_instructions": options.level == "native" and "avx512_bf16" in cpu_field("flags").split(),
+    yield {"level": options.level, "model": options.model, "bf16_instructions": options.level == "native" and "avx512_bf16" in cpu_field("flags").split(),
            "torch": next((figures["torch"] for figures in rounds[0].values() if "torch" in figures), "none"), "rounds": options.rounds,
            "dtypes": of_dtypes}
 
@@ -89,8 +97,9 @@ def check(parser, options):
 
 Comparison(
     "train", __doc__, measured, tables, verdicts, page="docs/performance.md", program="train_speed", check=check,
-    about=lambda figures: f"{model_text(6)}, {RANKS} ranks; PyTorch {figures['torch']}; {rounds_text(figures['rounds'])}",
-    section=lambda options: "./dev perf train" + (" --level avx2" if options.level == "avx2" else ""),
-    flags=(flag("--dtype", text="only this type", choices=DTYPES),
+    about=lambda figures: f"{model_text(6) if figures['model'] == 'gpt2' else SMOLLM2}, {RANKS} ranks; PyTorch {figures['torch']}; {rounds_text(figures['rounds'])}",
+    section=lambda options: "./dev perf train" + (" --model llama" if options.model == "llama" else "")
+    + (" --level avx2" if options.level == "avx2" else ""),
+    flags=(flag("--model", "gpt2", "the shape: the demo's, or SmolLM2-135M's", choices=MODELS), flag("--dtype", text="only this type", choices=DTYPES),
            flag("--level", "native", "avx2: all sides as on a processor without AVX-512", choices=LEVELS),
            flag("--rounds", 5), flag("--steps", 5)))

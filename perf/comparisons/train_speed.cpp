@@ -21,6 +21,7 @@
 #include "stretto/launch.hpp"
 #include "stretto/layers/checkpoint.hpp"
 #include "stretto/layers/replicated_state.hpp"
+#include "stretto/models/families.hpp"
 #include "stretto/models/trainer.hpp"
 #include "stretto/output_file.hpp"
 
@@ -52,8 +53,8 @@ std::uint64_t sent_through(const std::string& interface) {
 double peak_matrix_rate(const Communicator& world, const DecoderShape& model, std::int64_t rows, DType dtype) {
   const int calls = current_device() == Device::cpu ? 1 : 10;  // one after the other, since a GPU idles between marks
   double best = 0;
-  for (const auto& [in, out] :
-       {std::pair{model.hidden, 3 * model.hidden}, {model.hidden, 4 * model.hidden}, {4 * model.hidden, model.hidden}}) {
+  for (const Product& product : decoder_cost(model, {}, {}, {.count = rows}).block.forward.products) {
+    const std::int64_t in = product.k, out = product.n;
     const Tensor x = perf::random({rows, in}, dtype);
     const Tensor weight = perf::random({out, in}, dtype, 0.02);
     const Tensor y({rows, out}, dtype);
@@ -99,6 +100,10 @@ int measure(int argc, char** argv) {
   app.add_option("--heads", options.model.heads);
   app.add_option("--seq-length", options.model.sequence);
   app.add_option("--vocab", options.model.vocabulary);
+  bool is_llama = false;
+  app.add_flag("--llama", is_llama, "A Llama instead of a GPT-2");
+  app.add_option("--kv-heads", options.model.kv_heads);
+  app.add_option("--mlp", options.model.mlp_width);
   app.add_option("--batch", options.micro_batch, "Sequences of a microbatch");
   std::int64_t microbatches = 1;
   app.add_option("--microbatches", microbatches, "Microbatches of a step, of a data-parallel rank")
@@ -132,6 +137,7 @@ int measure(int argc, char** argv) {
   std::string calibration;
   app.add_option("--calibrate", calibration, "Measure the machine instead, for the planner of layouts, into this file");
   CLI11_PARSE(app, argc, argv);
+  if (is_llama) options.model = llama_shape(options.model);
   apps::check_zero_options(app, options.sharding);
   if (replicates && steps % (2 * block_steps) != 0) {
     throw Error(ErrorCode::invalid_argument, replicate->get_name() + " needs --steps of a multiple of 8.");
