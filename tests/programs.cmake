@@ -74,7 +74,7 @@ if(TARGET stretto-train)
     foreach(part Tokenizers SmolLM2)
       add_test(NAME tools.interchange_of_${part}_test COMMAND ${python} -B tokenizers_interchange_test.py -v ${part}
         WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/tools)
-      set_tests_properties(tools.interchange_of_${part}_test PROPERTIES TIMEOUT 600 SKIP_REGULAR_EXPRESSION "OK \\(skipped=" ENVIRONMENT
+      set_tests_properties(tools.interchange_of_${part}_test PROPERTIES TIMEOUT 1200 SKIP_REGULAR_EXPRESSION "OK \\(skipped=" ENVIRONMENT
         "INTERCHANGE_PACKAGES=${PROJECT_SOURCE_DIR}/.cache/interchange;${tokenize}")
     endforeach()
   endif()

@@ -115,6 +115,8 @@ class Tokenize(ProgramTest):
         self.refused(["tokenizer.json"], TOKENIZE, "--tokenizer", folder, self.text, "--out", folder / "tokenizer.json")
         self.refused([self.text, "no tokenizer"], TOKENIZE, "--tokenizer", self.text, self.text, *out)
         self.assertFalse((self.directory / "new.bin").exists())
+        self.text.write_bytes(20 * text)
+        self.succeeds(TOKENIZE, "--tokenizer", folder, self.text, "--out", self.output)
         said = self.succeeds(*self.training("--train-data", self.output, "--tokenizer", folder, "--prompt", "the th"))
         self.assertIn("--- a sample ---\nthe th", said)
         self.refused(["two tokenizers"], *self.training("--train-data", self.output, "--tokenizer", folder, "--vocab-file", folder, "--merges-file", folder))

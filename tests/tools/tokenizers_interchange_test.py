@@ -19,6 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 class OddStrings(ProgramTest):
+    """Encoded here and by another tool, and their way back."""
 
     def odd_strings(self, seed=20, count=2000):
         """Of characters that Unicode 14 knows, as Python 3.11 does."""
