@@ -127,7 +127,7 @@ class TrainingRun {
       if (!line_.data.tokenizer_pattern.empty()) vocabulary += " --tokenizer-pattern " + line_.data.tokenizer_pattern;
     }
     return fmt::format(
-        "Next: {} --nproc 1 --train-iters 0 --load {}{} --prompt TEXT writes on from a text; the same command "
+        "Next: {} --nproc 1 --sample-only --load {}{} --prompt TEXT writes on from a text; the same command "
         "with --resume and a larger --train-iters than {} trains on.",
         program_invocation_name, line_.save, vocabulary, line_.steps);
   }
