@@ -24,7 +24,7 @@ std::string of_valid_stretches(std::string_view text, const std::function<std::s
 }  // namespace
 
 void Normalizer::prepend(const std::string& prefix) {
-  add([prefix](std::string text) { return text.empty() ? text : prefix + text; });
+  add([prefix](const std::string& text) { return text.empty() ? text : prefix + text; });
 }
 
 void Normalizer::replace(const std::string& found, const std::string& replacement) {
