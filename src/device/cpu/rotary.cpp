@@ -41,6 +41,9 @@ HWY_INLINE void turn(const cpu::HeadPlaces<T>& x, std::int64_t token, std::int64
   });
 }
 
+// The processor fetches ahead what lies in a row; heads are too short for it to keep up.
+constexpr std::int64_t tokens_ahead = 3;
+
 template <bool inverse, class T>
 void turn_all(const TokenHeads& x, std::int64_t heads, const Tensor& positions, const Tensor& table, const TokenHeads& out) {
   const std::int64_t half = table.columns();
@@ -48,7 +51,12 @@ void turn_all(const TokenHeads& x, std::int64_t heads, const Tensor& positions, 
   const cpu::HeadPlaces<T> to(out, heads, 2 * half);
   const std::int32_t* const position = positions.data<std::int32_t>();
   const std::int64_t tokens = positions.size();
+  const std::int64_t line = 64 / static_cast<std::int64_t>(sizeof(T));
   for (std::int64_t token = 0; token < tokens; ++token) {
+    for (std::int64_t head = 0; head < heads && token + tokens_ahead < tokens; ++head) {
+      const T* const ahead = from.at({token + tokens_ahead, head});
+      for (std::int64_t i = 0; i < 2 * half; i += line) __builtin_prefetch(ahead + i);
+    }
     turn<inverse>(from, token, heads, table.data<Accumulator<T>>() + position[token] * 2 * half, half, to);
   }
 }
