@@ -2,8 +2,8 @@
 #include <CLI/App.hpp>
 #include <memory>
 
-#include "apps/train/data/token_data.hpp"
 #include "apps/tokenizers/tokenizer.hpp"
+#include "apps/train/data/token_data.hpp"
 
 namespace apps {
 

@@ -2,8 +2,8 @@
 #include <optional>
 #include <string>
 
-#include "apps/train/data/token_data.hpp"
 #include "apps/tokenizers/tokenizer.hpp"
+#include "apps/train/data/token_data.hpp"
 #include "apps/train/options/layout_options.hpp"
 #include "apps/train/options/weight_options.hpp"
 #include "apps/train/run/sampling.hpp"

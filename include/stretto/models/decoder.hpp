@@ -26,10 +26,10 @@ struct STRETTO_API Batch {
   Batch part(std::int64_t first, std::int64_t count) const;  // a view of count sequences
 };
 
-// A decoder of any DecoderShape, without dropout: embeddings, blocks, a last norm, logits. The layers, not this class, decide
-// how the model is divided over tensor-parallel ranks. Parameters have GPT-2's names, whatever the shape, and the weights of
-// a head that is not tied are "lm_head.weight". Those of other stages are records only, and so are all of them until
-// ShardedParameters gives them memory: plans read the records of a model without any.
+// A decoder of any DecoderShape, without dropout: embeddings, blocks, a last norm, logits. The layers, not this class,
+// decide how the model is divided over tensor-parallel ranks. Parameters have GPT-2's names, whatever the shape, and the
+// weights of a head that is not tied are "lm_head.weight". Those of other stages are records only, and so are all of them
+// until ShardedParameters gives them memory: plans read the records of a model without any.
 class STRETTO_API Decoder {
  public:
   Decoder(Parameters& parameters, const DecoderShape& shape, const TensorParallel& tensor_parallel,
