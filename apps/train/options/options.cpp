@@ -155,7 +155,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   bool takes_sizes = model_flags.model != "gpt2" && model_flags.model != "llama";
   if (const std::optional<ModelFiles> files = line.weights.files()) {
     takes_sizes = true;
-    model = saved_model(app, model_flags, files->shape(), line.weights.place(), true);
+    model = saved_model(app, model_flags, files->shape(), line.weights.shape_file(), true);
   } else if (app.count("--resume") > 0 && !line.save.empty() && stretto::has_checkpoint(line.save)) {
     takes_sizes = take_saved_model(app, model_flags, find_checkpoint(line.save), model, trainer.mask);
   } else if (!line.load.empty()) {

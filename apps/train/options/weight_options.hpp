@@ -15,6 +15,8 @@ struct WeightOptions {
   // The flag and the file or directory whose weights training begins with; empty if none is given.
   std::string flag() const { return load_hf.empty() ? load_gguf.empty() ? "" : "--load-gguf" : "--load-hf"; }
   const std::string& place() const { return load_hf.empty() ? load_gguf : load_hf; }
+  // The file that says the model's shape.
+  std::string shape_file() const { return load_hf.empty() ? load_gguf : load_hf + "/config.json"; }
   // Throws as ModelFiles.
   std::optional<stretto::ModelFiles> files() const;
 };

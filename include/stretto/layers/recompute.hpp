@@ -4,17 +4,18 @@
 #include "stretto/layers/tensor_parallel.hpp"
 
 // A transformer block's activations between forward and backward: a block keeps all that backward needs, or less, and then
-// computes the rest again. With one block's microbatch of r tokens, a width of h, an MLP of 4 h, e bytes per element and t
-// tensor-parallel ranks, a rank keeps r h e times 4 + 12 / t, 2 + 8 / t (selective), 1 (full), or 1 / t (full and divided),
-// and some numbers per token (Korthikanti et al. 2022, without dropout, for attention that keeps no scores). With sequence
-// parallelism these are 16 / t (2 + 14 / t with keeps_gathered), 10 / t, and 1 / t. Results have
-// the same bits at every level. (One exception: on a GPU in 16 bits, where a product and GELU may be one kernel that rounds
-// once, a GELU that is computed again is that of the rounded product.)
+// computes the rest again. TransformerBlock::cost() says how much. With one block's microbatch of r tokens, a width of h, e
+// bytes per element and t tensor-parallel ranks, a rank of a GPT-2 keeps r h e times 4 + 12 / t, 2 + 8 / t (selective), 1
+// (full), or 1 / t (full and divided), and some numbers per token (Korthikanti et al. 2022, without dropout, for attention
+// that keeps no scores). With sequence parallelism these are 16 / t (2 + 14 / t with keeps_gathered), 10 / t, and 1 / t.
+// Results have the same bits at every level. (One exception: on a GPU in 16 bits, where a product and GELU may be one kernel
+// that rounds once, a GELU that is computed again is that of the rounded product.)
 namespace stretto {
 
 enum class Recompute : std::uint8_t {
   none,
-  selective,  // norms' and GELU's results are computed again: no product, and no communication but what ZeRO-3 gathers
+  selective,  // results of norms and activations are computed again: no product, and no communication but what ZeRO-3
+              // gathers
   full,       // only the block's input is kept: backward computes the block's forward again, but for its last projection
 };
 STRETTO_API const char* name(Recompute level);  // as the enumerator

@@ -10,17 +10,15 @@
 #include "stretto/layers/qk_norm.hpp"
 #include "stretto/layers/recompute.hpp"
 
-// The blocks of a decoder, as GPT-2 has them (Radford et al. 2019): each of their two layers begins with a norm; attention
+// The blocks of a decoder (DecoderShape): each of their two layers begins with a norm, and adds to the residual; attention
 // is causal. Activations are own rows (layers/linear.hpp) of [batch * sequence, hidden]. A layer keeps nothing between
 // forward and backward. The caller keeps a Saved with what backward needs, so several microbatches may be in flight. Tensors
 // of a Saved that are said to be optional may be empty: backward then computes them again (layers/recompute.hpp).
 //
 // A backward with `later` computes gradients of activations alone, and leaves those of the linear layers' weights there
-// (weight_gradients.hpp). At every level of recomputation a block leaves r h e (4 + 12 / t) bytes there, in the letters of
-// recompute.hpp: the inputs of its four linear layers (2 + 5 / t) and the gradients of their results (2 + 7 / t). That is as
-// much as Recompute::none keeps between forward and backward. With sequence parallelism the 4 is 4 / t, and 4 with
-// keeps_gathered. dx may be overwritten: the block copies it twice, and the
-// copies are among these bytes.
+// (weight_gradients.hpp): at every level of recomputation the inputs of its linear layers and the gradients of their
+// results, LayerCost::later bytes; of a GPT-2 r h e (4 + 12 / t) in the letters of recompute.hpp. dx may be overwritten: the
+// block copies it twice, and the copies are among these bytes.
 namespace stretto {
 
 // The tokens of a microbatch that are here: `length` of each of `batch` sequences, which follow each other.
