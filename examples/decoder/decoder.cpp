@@ -93,11 +93,11 @@ std::vector<double> train(const Communicator& world, int tensor) {
   const TensorParallel tp{mesh.over(Axis::tensor)};
   Parameters parameters;
   const VocabularyParallelTable table(parameters, "table", vocabulary, hidden, small, tp);
-  const RotaryPositions turns({.head_size = head_size, .sequence = length});
+  const RotaryPositions turns({.sequence = length, .head_size = head_size});
   const Block first(parameters, "first", tp, turns), second(parameters, "second", tp, turns);
   const Norm norm(parameters, "norm", hidden, {Norm::Kind::rms}, tp);
   const VocabularyParallelCrossEntropy entropy(tp);
-  ShardedParameters sharded(parameters, mesh, {.dtype = DType::f64, .zero = ZeroStage::values, .unit_bytes = 1 << 14});
+  ShardedParameters sharded(parameters, mesh, {.zero = ZeroStage::values, .dtype = DType::f64, .unit_bytes = 1 << 14});
   sharded.initialise(1);
   AdamW optimizer(sharded, {});
   const std::int64_t own = sequences / mesh.size(Axis::data);
@@ -139,7 +139,7 @@ std::vector<double> train(const Communicator& world, int tensor) {
 
 int main() {
   return launch(4, [](const Communicator& world) {
-    const std::vector<double> four = train(world, 2), one = train(world.split(world.rank(), 0), 1);
+    const std::vector<double> four = train(world, 2), one = train(world.split(world.rank(), 0, "one rank"), 1);
     double difference = 0;
     for (int step = 0; step < steps; ++step) difference = std::max(difference, std::abs(four[step] / one[step] - 1));
     if (world.rank() == 0) std::printf("loss %.3f -> %.3f, as on one rank to %.0e\n", four.front(), four.back(), difference);
