@@ -219,7 +219,7 @@ void encode(const TokenizeOptions& options, Tokenizer& tokenizer) {
   fmt::print("{} bytes in {:.2f} s, {:.1f} MiB/s\n", bytes, seconds, static_cast<double>(bytes) / seconds / (1 << 20));
 }
 
-// What is behind a separator begins a text, and is decoded by itself.
+// The tokens behind a separator begin a text, and are decoded by themselves.
 void write_text(const TokenFile& file, const TokenizeOptions& options, const Tokenizer& tokenizer) {
   stretto::OutputFile output(options.output);
   const std::int32_t separator = tokenizer.separator().value_or(-1);

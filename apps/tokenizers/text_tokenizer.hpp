@@ -13,7 +13,7 @@ namespace apps {
 // special tokens, too, or never.
 enum class LeadingSpace { stays, goes_at_beginning, goes_behind_special };
 
-// What the files of tokenizers say, each in its own way.
+// The parts of a tokenizer, which each kind of file says in its own way.
 struct TokenizerParts {
   std::string description;
   std::vector<std::string> texts;  // what each token writes into a decoded text

@@ -62,8 +62,7 @@ std::vector<Decoder::Chunk> Decoder::make_chunks(Parameters& parameters, const D
                                                  const ModelCut& cut,
                                                  const std::shared_ptr<const AttentionCore>& attention) {
   std::vector<Chunk> chunks;
-  std::shared_ptr<const RotaryPositions> positions;
-  if (shape.positions == DecoderShape::Positions::rotary) positions = std::make_shared<RotaryPositions>(shape);
+  const std::shared_ptr<const RotaryPositions> positions = RotaryPositions::of(shape);
   std::int64_t number = 0;
   for (std::size_t part = 0; part < cut.blocks.size(); ++part) {
     parameters.place_next(cut.place(part));

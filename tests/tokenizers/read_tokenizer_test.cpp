@@ -1,4 +1,4 @@
-// Which kind of tokenizer a file is, its contents tell; and what bytes and numbers are.
+// The contents of a file tell its kind of tokenizer; the tokenizers of bytes and of numbers need no file.
 #include <gmock/gmock.h>
 
 #include "apps/tokenizers/tokenizer.hpp"

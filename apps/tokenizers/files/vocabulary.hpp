@@ -33,7 +33,7 @@ class Vocabulary {
   std::unordered_map<std::string, std::int32_t> numbers_;
 };
 
-// What tokens that are written in GPT-2's alphabet (ByteAlphabet) stand for: bytes. Tokens with other characters were added
+// The bytes for which tokens in GPT-2's alphabet (ByteAlphabet) stand. Tokens with other characters were added
 // later, and stand for themselves.
 std::vector<std::string> byte_level_texts(const Vocabulary& vocabulary);
 // The token of each byte alone, -1: none.

@@ -125,7 +125,7 @@ Decoder read_decoder(const JsonPart& part) {
     } else if (type == "Fuse") {
       is_fused = true;
     } else if (type == "Strip") {
-      // Of the whole text, and of its beginning: the space that the normalizer put there.
+      // This strips the whole text, and its beginning: the space that the normalizer put there.
       if (!is_fused || component.text("content") != " " || component.number("start") != 1 || component.number("stop") != 0) {
         component.fail_with("'Strip' of anything but one space before the whole text, which is not served,");
       }

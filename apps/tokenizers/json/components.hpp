@@ -12,7 +12,7 @@ void add_normalizer(const JsonPart& part, Normalizer& normalizer);
 // Returns whether pieces are written in GPT-2's alphabet of bytes (ByteLevel), by which their bytes are tokens.
 bool add_pre_tokenizer(const JsonPart& part, Splitter& splitter);
 
-// What a decoder makes of one token, and of the whole text.
+// The steps by which a decoder changes one token, and the whole text.
 struct Decoder {
   bool is_byte_level = false;  // tokens are written in GPT-2's alphabet
   bool has_byte_fallback = false;

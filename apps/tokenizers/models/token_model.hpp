@@ -17,7 +17,7 @@ class TokenModel {
   virtual std::int64_t left_out() const = 0;
 };
 
-// What becomes of text without tokens: its bytes' tokens where there are all of them, else the token for the unknown.
+// Text without tokens becomes its bytes' tokens where there are all of them, else the token for the unknown.
 struct UnknownText {
   std::vector<std::int32_t> bytes;  // of each of the 256 bytes, -1: none; empty: unknown text is not divided into bytes
   std::optional<std::int32_t> unknown;

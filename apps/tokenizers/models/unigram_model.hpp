@@ -20,7 +20,7 @@ struct UnigramPieces {
 class UnigramModel : public TokenModel {
  public:
   explicit UnigramModel(UnigramPieces pieces);
-  // Of valid UTF-8.
+  // The text must be valid UTF-8.
   std::span<const std::int32_t> tokens_of(std::string_view piece) override;
   std::int64_t left_out() const override { return 0; }  // sentencepiece's models always have a token for the unknown
 

@@ -46,7 +46,7 @@ void check(const SentencePieceModel& model, const std::string& path) {
   }
 }
 
-// Of equal scores the leftmost pair is merged first, so that they have one rank; the highest score comes first.
+// The highest score comes first. Pairs of equal scores have one rank, since the leftmost one is merged first.
 std::vector<std::int32_t> ranks_of(const SentencePieceModel& model) {
   std::set<float, std::greater<>> scores;
   const auto takes_part = [](const Piece& piece) {

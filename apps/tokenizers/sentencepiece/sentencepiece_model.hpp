@@ -8,7 +8,7 @@
 
 namespace apps {
 
-// What a sentencepiece model consists of (sentencepiece_model.proto). GGUF files of Llama 2's kind have the same.
+// The contents of a sentencepiece model (sentencepiece_model.proto). GGUF files of Llama 2's kind have the same.
 struct SentencePieceModel {
   enum Type : std::int32_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
   struct Piece {

@@ -8,7 +8,7 @@
 
 namespace apps {
 
-// What a tokenizer makes of a text before it cuts it, step by step. Names are those of tokenizers' normalizers.
+// The steps by which a tokenizer changes a text before it cuts it. Names are those of tokenizers' normalizers.
 class Normalizer {
  public:
   using Step = std::function<std::string(std::string)>;

@@ -7,14 +7,14 @@
 
 namespace apps {
 
-// Which of many words a text begins with.
+// A set of words that finds those with which a text begins.
 class PrefixTrie {
  public:
   struct Word {
     std::string text;
     std::int32_t value;  // at least 0
   };
-  // Of equal words the first counts; empty ones are left out.
+  // The first of equal words counts; empty words are left out.
   explicit PrefixTrie(std::vector<Word> words = {});
 
   struct Found {

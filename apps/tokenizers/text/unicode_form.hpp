@@ -9,7 +9,7 @@ class UnicodeForm {
  public:
   // NFC, NFD, NFKC or NFKD. Throws Error(invalid_argument) for another name, and where the build is without utf8proc.
   explicit UnicodeForm(const std::string& name);
-  // Of valid UTF-8.
+  // The text must be valid UTF-8.
   std::string of(std::string_view text) const;
 
  private:

@@ -12,7 +12,7 @@ using namespace stretto;
 
 namespace {
 
-// Of Llama: two thirds of 4 hidden, rounded up to a multiple of 256.
+// Llama's MLP is two thirds of 4 hidden wide, rounded up to a multiple of 256.
 std::int64_t usual_llama_width(std::int64_t hidden) { return (8 * hidden / 3 + 255) / 256 * 256; }
 
 DecoderShape only_sizes(const DecoderShape& shape) {

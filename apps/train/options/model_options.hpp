@@ -34,7 +34,7 @@ stretto::DecoderShape model_of(const CLI::App& app, const ModelFlags& flags);
 stretto::DecoderShape saved_model(const CLI::App& app, const ModelFlags& flags, const stretto::DecoderShape& saved,
                                   const std::string& file, bool may_be_shorter);
 
-// What a checkpoint says for --model: "gpt2", or the config.json of another shape.
+// Returns the value that a checkpoint keeps for --model: "gpt2", or the config.json of another shape.
 std::string model_note(const stretto::DecoderShape& shape);
 
 }  // namespace apps

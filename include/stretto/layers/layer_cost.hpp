@@ -5,9 +5,9 @@
 #include "stretto/layers/recompute.hpp"
 #include "stretto/method.hpp"
 
-// What layers cost, as data: each says beside its forward and backward what one microbatch makes it compute, move, keep and
-// exchange on the first rank of its tensor-parallel group. Plans of memory and traffic, floating-point operations, the
-// balance of pipeline stages and predicted times add these up (stretto/planning/). A layer without memory will do.
+// The cost of layers as data. Each layer says beside its forward and backward what one microbatch makes it compute, move,
+// keep and exchange on the first rank of its tensor-parallel group. Plans of memory and traffic, floating-point operations,
+// the balance of pipeline stages and predicted times add these up (stretto/planning/). A layer without memory will do.
 namespace stretto {
 
 // The microbatch that a cost is of.

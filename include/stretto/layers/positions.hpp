@@ -1,4 +1,6 @@
 #pragma once
+#include <memory>
+
 #include "stretto/layers/decoder_shape.hpp"
 #include "stretto/layers/layer_cost.hpp"
 #include "stretto/layers/parameter_use.hpp"
@@ -29,6 +31,8 @@ class STRETTO_API LearnedPositions {
 class STRETTO_API RotaryPositions {
  public:
   explicit RotaryPositions(const DecoderShape& shape);
+  // Null for a shape without rotary positions.
+  static std::shared_ptr<const RotaryPositions> of(const DecoderShape& shape);
   // Turns heads in place; by minus the angles, if `back`. positions: i32, of each token in its whole sequence. The first
   // call makes the table, on the device of the calling thread, which all calls must come from.
   void turn(const kernels::TokenHeads& of, std::int64_t heads, const Tensor& positions, bool back) const;

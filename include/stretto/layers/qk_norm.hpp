@@ -18,7 +18,7 @@ class STRETTO_API QueryKeyNorm {
   // The gradients of q and k become those before the norm. Those of the weights are never left for later.
   void backward(const AttentionCore::Shape& shape, const QueriesKeysValues& gradients, const Saved& saved,
                 ParameterUse& use) const;
-  // Of so many heads of queries and keys together on this rank.
+  // heads: of queries and keys together, on this rank.
   LayerCost cost(const CostedTokens& tokens, std::int64_t heads) const;
 
  private:

@@ -59,7 +59,7 @@ class STRETTO_API VocabularyParallelCrossEntropy {
   void forward(const Tensor& logits, const Tensor& targets, std::int64_t first, Saved& saved) const;
   // Replaces the logits by factor times the gradient of Saved::loss().
   void backward(const Tensor& logits, const Tensor& targets, std::int64_t first, const Saved& saved, double factor) const;
-  // Of so many columns of the logits.
+  // columns: this rank's columns of the logits.
   LayerCost cost(const CostedTokens& tokens, std::int64_t columns) const;
 
  private:

@@ -64,7 +64,7 @@ class STRETTO_API Decoder {
   // Replaces the logits by factor times the gradient of the loss.
   void loss_backward(const Tensor& logits, const Batch& batch, const Loss& loss, double factor) const;
 
-  // Of a decoder with all parts of the model.
+  // The decoder must hold all parts of the model.
   DecoderCost cost(const CostedTokens& tokens) const;
 
   const DecoderShape& shape() const { return shape_; }  // all sizes given

@@ -6,7 +6,7 @@
 
 namespace stretto {
 
-// What the parts of a decoder cost for one microbatch, as its layers say. All functions build the records of one block.
+// The cost of the parts of a decoder for one microbatch, as its layers say it. All functions build the records of one block.
 struct DecoderCost {
   LayerCost embeddings, block;
   LayerCost head;  // the last norm and the logits
@@ -28,8 +28,8 @@ struct DecoderOperations {
   double block = 0, head = 0;
 };
 STRETTO_API DecoderOperations forward_operations(const DecoderShape& shape);
-// Of the whole model per trained token, forward and backward: three times as many. (PaLM's 6 per parameter, Chowdhery et al.
-// 2022, counts norms, biases and position embeddings, too, which multiply nothing.)
+// Returns those of the whole model per trained token, forward and backward: three times as many. (PaLM's 6 per parameter,
+// Chowdhery et al. 2022, counts norms, biases and position embeddings, too, which multiply nothing.)
 STRETTO_API double flops_per_token(const DecoderShape& shape);
 
 }  // namespace stretto

@@ -26,8 +26,8 @@ STRETTO_API std::string config_text(const DecoderShape& shape, std::optional<std
 // The model_type of that family.
 STRETTO_API std::string family_name(const DecoderShape& shape);
 
-// Where a file has the elements of a parameter. positions: the rows of learned positions there, of which the model takes the
-// first. Names are those of a model with a head, such as GPT2LMHeadModel.
+// Returns the rows of a file that make a parameter. positions: the rows of learned positions there, of which the model takes
+// the first. Names are those of a model with a head, such as GPT2LMHeadModel.
 STRETTO_API std::vector<ForeignRows> foreign_rows(const DecoderShape& shape, const Parameter& parameter,
                                                   std::int64_t positions);
 

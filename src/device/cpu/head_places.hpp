@@ -18,7 +18,7 @@ struct PlaceOfHead {
   }
 };
 
-// Where the heads of tokens begin.
+// The places at which the heads of tokens begin.
 template <class T>
 class HeadPlaces {
  public:

@@ -41,7 +41,7 @@ void layer_norm_forward(const Tensor& x, const Tensor& gamma, const Tensor& beta
                         const Tensor& mean, const Tensor& rstd);
 void layer_norm_backward(const Tensor& x, const Tensor& gamma, const Tensor& mean, const Tensor& rstd, const Tensor& dy,
                          const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta);
-// Of whole rows, which are one head each, or of heads. If `adds`, dx is added to, and else written.
+// The norm of whole rows, which are one head each, or of heads. If `adds`, dx is added to, and else written.
 void rms_norm_forward(const TokenHeads& x, std::int64_t heads, const Tensor& gamma, double epsilon, const TokenHeads& y,
                       const Tensor& rstd);
 void rms_norm_backward(const TokenHeads& x, std::int64_t heads, const Tensor& gamma, const Tensor& rstd,

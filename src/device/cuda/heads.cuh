@@ -3,7 +3,7 @@
 #include "device/cuda/launch.cuh"
 #include "stretto/kernels.hpp"
 
-// Where the heads of tokens lie (kernels::TokenHeads), for kernels.
+// kernels::TokenHeads for kernels: the places of the heads of tokens.
 namespace stretto::gpu_code {
 
 struct Heads {

@@ -51,7 +51,7 @@ void check_apart(const char* kernel, const char* one_name, const Tensor& one, co
           "{} got {} and {} in the same memory; give each its own.", kernel, one_name, other_name);
 }
 
-// Of a product whose inner extent is `inner`; without a first factor there is none.
+// Counts those of a product whose inner extent is `inner`; without a first factor there are none.
 double operations(const Tensor& factor, const Tensor& result, std::int64_t inner) {
   return factor.size() == 0 ? 0 : 2.0 * static_cast<double>(result.size()) * static_cast<double>(inner);
 }

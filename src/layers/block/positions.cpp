@@ -43,6 +43,11 @@ RotaryPositions::RotaryPositions(const DecoderShape& shape)
     : frequencies_(rotary_frequencies(shape.rope_theta, shape.head_size, shape.rope_scaling, shape.sequence)),
       sequence_(shape.sequence) {}
 
+std::shared_ptr<const RotaryPositions> RotaryPositions::of(const DecoderShape& shape) {
+  if (shape.positions != DecoderShape::Positions::rotary) return nullptr;
+  return std::make_shared<RotaryPositions>(shape);
+}
+
 void RotaryPositions::turn(const kernels::TokenHeads& of, std::int64_t heads, const Tensor& positions, bool back) const {
   require(positions.size() == of.tensor.rows(),
           "Rotary positions got {} positions for {} tokens; give the block the position of each (Tokens).", positions.size(),

@@ -28,11 +28,6 @@ const DecoderShape& checked(const DecoderShape& shape, const TensorParallel& ten
   return shape;
 }
 
-std::shared_ptr<const RotaryPositions> rotary_positions(const DecoderShape& shape) {
-  if (shape.positions != DecoderShape::Positions::rotary) return nullptr;
-  return std::make_shared<RotaryPositions>(shape);
-}
-
 // dx as it is now: weight gradients that are computed later need it, and the layers before this one add to dx.
 Tensor kept(const Tensor& dx, const WeightGradients* later) {
   if (later == nullptr) return dx;
@@ -41,14 +36,15 @@ Tensor kept(const Tensor& dx, const WeightGradients* later) {
   return copy;
 }
 
-// What kept() costs.
+// The copy that kept() makes, which is read and written like the result of a norm.
 void add_copy(const CostedTokens& tokens, const LayerCost& norm, LayerCost& cost) {
   if (tokens.splits) cost.input = cost.input + PassCost{.bytes = norm.forward.bytes, .kernels = 1};
 }
 
-// The norm's result is computed again, beside `gradient` bytes of gradients, instead of kept as a linear layer's input.
+// The norm's result is computed again, beside `gradient` bytes of gradients, instead of kept as the linear layer's input
+// (which is never a gathered one at this level).
 void drop_normed(const LayerCost& norm, const LayerCost& linear, std::int64_t gradient, LayerCost& cost) {
-  const auto normed = static_cast<std::int64_t>(norm.forward.bytes) / 2;
+  const std::int64_t normed = linear.kept;
   cost.again = norm.forward;
   cost.kept -= linear.kept;
   cost.backward = std::max(cost.backward, gradient + normed + std::max(linear.backward, norm.kept));
@@ -203,7 +199,7 @@ TransformerBlock::TransformerBlock(Parameters& parameters, const std::string& pr
       recompute_(recompute),
       hidden_(shape.hidden),
       attention_(parameters, prefix + "ln_1", prefix + "attn", shape, tensor_parallel, std::move(core),
-                 positions != nullptr ? std::move(positions) : rotary_positions(shape)),
+                 positions != nullptr ? std::move(positions) : RotaryPositions::of(shape)),
       mlp_(parameters, prefix + "ln_2", prefix + "mlp", shape, tensor_parallel) {
   recompute.check(tensor_parallel);
 }

@@ -6,7 +6,7 @@
 
 namespace stretto {
 
-// Where the elements of a parameter lie in tensors of files.
+// The places of the elements of a parameter in tensors of files.
 class ForeignLayout {
  public:
   // Throws Error(invalid_argument) unless the rows make the parameter.

@@ -7,7 +7,7 @@
 
 namespace stretto {
 
-// What the metadata of a GGUF file says of its model, and where the file has the elements of parameters.
+// The model in a GGUF file: its shape, as the metadata says it, and the rows of the file that make each parameter.
 struct GgufModel {
   DecoderShape shape;
   std::function<std::vector<ForeignRows>(const Parameter&)> rows;

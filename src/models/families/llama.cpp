@@ -72,8 +72,8 @@ ordered_json scaling_json(const RotaryScaling& scaling) {
   return result;
 }
 
-// What the families have in common. From transformers 5 on, rope_parameters holds rope_theta and rope_scaling; that version,
-// too, prefers rope_scaling.
+// Reads the keys that the families have in common. From transformers 5 on, rope_parameters holds rope_theta and
+// rope_scaling; that version, too, prefers rope_scaling.
 DecoderShape read_common(const ConfigReader& config, std::optional<std::int64_t> head_size = {}) {
   DecoderShape shape = llama_shape({.layers = config.number("num_hidden_layers"),
                                     .hidden = config.number("hidden_size"),
