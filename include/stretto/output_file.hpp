@@ -10,7 +10,8 @@
 namespace stretto {
 
 // A file that a program writes. If the path names a regular file, or nothing, the content appears there at once when it is
-// complete; until then it is in PATH.XXXXXXXX.unfinished. Symbolic links are followed: the file that they lead to is
+// complete; until then it has no name, so that a killed program leaves nothing, or, on file systems that know no such files
+// (NFS), the name PATH.XXXXXXXX.unfinished. Symbolic links are followed: the file that they lead to is
 // replaced, and the links stay. Devices, pipes, sockets and paths in /proc (to which /dev/stdout leads) are never replaced:
 // the content is written to them. A directory is refused.
 class STRETTO_API OutputFile {
@@ -32,6 +33,7 @@ class STRETTO_API OutputFile {
 
   std::string path_, called_;
   std::string unfinished_;  // empty if the content is written to the path itself
+  bool nameless_ = false;   // the file gets its name when it is complete
   std::FILE* file_ = nullptr;
   int error_ = 0;  // errno of the first failure
 };

@@ -1,8 +1,12 @@
 #include "stretto/output_file.hpp"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -44,6 +48,27 @@ TEST(OutputFile, AppearsWhenItIsComplete) {
   EXPECT_EQ(content_of(path), "new and behind it");
   EXPECT_EQ(fs::status(path).permissions(), fs::perms(0640));
   EXPECT_EQ(files_in(directory), std::set<std::string>{"file"});
+}
+
+TEST(OutputFile, OfAKilledProgramIsGone) {
+  const TemporaryDirectory directory;
+  const int nameless = open(directory.path().c_str(), O_WRONLY | O_TMPFILE, 0600);
+  if (nameless < 0) GTEST_SKIP() << "this file system has no files without a name";
+  close(nameless);
+  for (const bool there : {false, true}) {
+    if (there) directory.write("file", "old");
+    const pid_t writer = fork();
+    if (writer == 0) {
+      OutputFile file(directory / "file");
+      file.write(std::string(1 << 20, 'x'));
+      raise(SIGKILL);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(writer, &status, 0), writer);
+    EXPECT_TRUE(WIFSIGNALED(status));
+    EXPECT_EQ(files_in(directory), there ? std::set<std::string>{"file"} : std::set<std::string>{});
+  }
+  EXPECT_EQ(content_of(directory / "file"), "old");
 }
 
 TEST(OutputFile, StaysBehindItsSymbolicLink) {

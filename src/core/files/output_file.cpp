@@ -60,6 +60,21 @@ void remove_left_over(const fs::path& target) {
   }
 }
 
+std::string path_of(int descriptor) { return fmt::format("/proc/self/fd/{}", descriptor); }
+
+// A file without a name, which goes with its process even where that is killed; -1 where the file system has no such files.
+int open_nameless(const fs::path& target) {
+  const fs::path directory = target.has_parent_path() ? target.parent_path() : ".";
+  const int number = open(directory.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
+  if (number < 0 || access(path_of(number).c_str(), F_OK) == 0) return number;
+  close(number);  // without /proc it could not get a name
+  return -1;
+}
+
+bool give_name(int descriptor, const std::string& name) {
+  return linkat(AT_FDCWD, path_of(descriptor).c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0;
+}
+
 }  // namespace
 
 OutputFile::OutputFile(std::string path, std::string called)
@@ -73,7 +88,9 @@ OutputFile::OutputFile(std::string path, std::string called)
   } else if (is_replaced(path_, status)) {
     remove_left_over(path_);
     unfinished_ = fmt::format("{}.{:08x}{}", path_, std::random_device{}(), ending);
-    number = open(unfinished_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    number = open_nameless(path_);
+    nameless_ = number >= 0;
+    if (!nameless_) number = open(unfinished_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (number >= 0 && status.st_mode != 0) fchmod(number, status.st_mode & 07777);
   } else {
     number = open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY);
@@ -85,7 +102,7 @@ OutputFile::OutputFile(std::string path, std::string called)
 OutputFile::~OutputFile() {
   if (file_ == nullptr) return;
   std::fclose(file_);
-  if (!unfinished_.empty()) std::remove(unfinished_.c_str());
+  if (!unfinished_.empty() && !nameless_) std::remove(unfinished_.c_str());
 }
 
 void OutputFile::note(bool success) {
@@ -107,8 +124,12 @@ void OutputFile::check() const {
 
 void OutputFile::finish() {
   check();
+  note(std::fflush(file_) == 0);
+  // A link replaces nothing: where a file is there, this one gets a name beside it first.
+  const bool named = nameless_ && error_ == 0 && give_name(fileno(file_), path_);
+  if (nameless_ && !named && error_ == 0) note(give_name(fileno(file_), unfinished_));
   note(std::fclose(std::exchange(file_, nullptr)) == 0);
-  if (unfinished_.empty()) return check();
+  if (named || unfinished_.empty()) return check();
   if (error_ == 0) note(std::rename(unfinished_.c_str(), path_.c_str()) == 0);
   if (error_ != 0) std::remove(unfinished_.c_str());
   check();
