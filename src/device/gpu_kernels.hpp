@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "stretto/kernels.hpp"
+#include "stretto/stored_format.hpp"
 
 namespace stretto {
 
@@ -28,6 +29,9 @@ class GpuKernels {
   virtual void requantize(QuantizedFormat format, const void* const* vectors, int vector_count, QuantizedFormat to,
                           void* records, std::int64_t count, std::int64_t divisor, const kernels::QuantizeOptions& options,
                           GpuStream stream) = 0;
+
+  virtual void store_values(StoredFormat format, const Tensor& values, const Tensor& records, GpuStream stream) = 0;
+  virtual void restore_values(StoredFormat format, const Tensor& records, const Tensor& values, GpuStream stream) = 0;
 
   // ---- of layers
   virtual void add(const Tensor& a, const Tensor& b, const Tensor& out, GpuStream stream) = 0;

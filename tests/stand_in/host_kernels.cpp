@@ -99,6 +99,14 @@ void HostKernels::requantize(QuantizedFormat format, const void* const* vectors,
   });
 }
 
+void HostKernels::store_values(StoredFormat format, const Tensor& values, const Tensor& records, GpuStream stream) {
+  put("store_values", stream, kernels::store_values, format, values, records);
+}
+
+void HostKernels::restore_values(StoredFormat format, const Tensor& records, const Tensor& values, GpuStream stream) {
+  put("restore_values", stream, kernels::restore_values, format, records, values);
+}
+
 // ---- Kernels of layers
 
 void HostKernels::add(const Tensor& a, const Tensor& b, const Tensor& out, GpuStream stream) {

@@ -38,6 +38,12 @@ TEST(HostKernels, OfTensorsHaveTheHostsBits) {
   expect_same_bits({x(1), x(2)}, [](const auto& t) { kernels::softmax(t[0], t[1]); });
   expect_same_bits({x(1), random_tensor({3, 100}, DType::bf16, 2)}, [](const auto& t) { kernels::convert(t[0], t[1]); });
   expect_same_bits({x(1)}, [](const auto& t) { kernels::scale(t[0], 0.3); });
+  for (const StoredFormat format : {StoredFormat::nf4, StoredFormat::int8}) {
+    expect_same_bits({x(1), Tensor({stored_bytes(format, 300)}, DType::u8), x(2)}, [&](const auto& t) {
+      kernels::store_values(format, t[0], t[1]);
+      kernels::restore_values(format, t[1], t[2]);
+    });
+  }
   expect_same_bits({x(1), random_tensor({}, DType::f64)}, [](const auto& t) { t[1].set(0, kernels::sum_of_squares(t[0])); });
   expect_same_bits({x(1), x(2), random_tensor({2}, DType::f64)}, [](const auto& t) {
     const std::vector<double> sums = kernels::sums_of_squares({t[0], t[1]});

@@ -26,6 +26,10 @@ void dequantize_reduce(QuantizedFormat format, const void* const* vectors, int v
 void requantize(QuantizedFormat format, const void* const* vectors, int vector_count, QuantizedFormat to, void* records,
                 std::int64_t count, std::int64_t divisor, const QuantizeOptions& options);
 
+// One record of nf4.hpp, from and to its 16,384 elements.
+void store_nf4(const float* x, std::uint8_t* record);
+void restore_nf4(const std::uint8_t* record, float* out);
+
 // ---- of layers
 double sum_of_squares(const Tensor& x);
 void gelu_forward(const Tensor& x, const Tensor& y);

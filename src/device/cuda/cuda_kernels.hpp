@@ -21,6 +21,8 @@ class CudaKernels final : public GpuKernels {
   void requantize(QuantizedFormat format, const void* const* vectors, int vector_count, QuantizedFormat to, void* records,
                   std::int64_t count, std::int64_t divisor, const kernels::QuantizeOptions& options,
                   GpuStream stream) override;
+  void store_values(StoredFormat format, const Tensor& values, const Tensor& records, GpuStream stream) override;
+  void restore_values(StoredFormat format, const Tensor& records, const Tensor& values, GpuStream stream) override;
 
   // ---- of layers
   void add(const Tensor& a, const Tensor& b, const Tensor& out, GpuStream stream) override;
