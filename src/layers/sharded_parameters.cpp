@@ -91,14 +91,14 @@ void ShardedParameters::make_units() {
   struct Groups {
     Communicator gathers, sums, secondary;
   };
-  std::map<Axes, Groups> groups;
+  std::map<std::pair<Axes, bool>, Groups> groups;
   const auto groups_of = [&](const UnitMembers& members) -> const Groups& {
-    const auto [place, is_new] = groups.try_emplace(members.axes);
+    const auto [place, is_new] = groups.try_emplace({members.axes, members.has_second_copy()});
     if (is_new) {
       Groups& fresh = place->second;
       fresh.sums = mesh_.gradient_group(members.axes);
       fresh.gathers = fresh.sums.size() > 1 ? fresh.sums.duplicate(fresh.sums.name() + " parameters") : fresh.sums;
-      if (options_.hpz_size > 1 && !members.at_both_ends()) {
+      if (options_.hpz_size > 1 && members.has_second_copy()) {
         fresh.secondary = fresh.gathers.split(fresh.gathers.rank() / options_.hpz_size, fresh.gathers.rank(), "hpz");
       }
     }
@@ -112,6 +112,7 @@ void ShardedParameters::make_units() {
     ShardedUnit::Options options{
         .stage = members.stage(options_.zero),
         .trainable = members.trainable,
+        .stored = members.stored,
         .secondary = over.secondary,
         .weights = members.format(options_.qwz),
         .gradients = members.format(options_.qgz),
@@ -145,7 +146,6 @@ void ShardedParameters::make_ranges() {
       const std::size_t parameter = members_[u].parameters[member];
       Range range{.unit = u, .parameter = parameter, .first = first, .count = count, .in_share = own};
       range.owned = own && first_of_copies(*parameters_.all()[parameter], mesh_);
-      range.value = own ? unit.share().view(in_share, {count}) : unit.values()[member].view(first, {count});
       if (members_[u].trainable) {
         range.gradient = own ? unit.gradient_share().view(in_share, {count}) : unit.gradients()[member].view(first, {count});
       }
@@ -166,6 +166,41 @@ void ShardedParameters::make_ranges() {
     for (std::size_t member = 0; member < members_[u].parameters.size(); ++member) {
       fill(member, parameters_.all()[members_[u].parameters[member]]->elements());
     }
+    set_range_values(u);
+  }
+}
+
+void ShardedParameters::set_range_values(std::size_t unit) {
+  const ShardedUnit& of = *units_[unit];
+  std::int64_t in_share = 0;  // owned ranges follow each other in the share
+  for (const std::size_t i : ranges_of_[unit].all) {
+    Range& range = ranges_[i];
+    range.value = {};
+    if (of.share()) {
+      range.value = range.in_share ? of.share().view(in_share, {range.count})
+                                   : of.values()[places_[range.parameter].member].view(range.first, {range.count});
+    }
+    if (range.in_share) in_share += range.count;
+  }
+}
+
+void ShardedParameters::store() {
+  traffic_->wait_for_values();
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    if (members_[unit].stored == StoredFormat::plain) continue;
+    units_[unit]->store();
+    set_range_values(unit);
+    show(unit);
+  }
+}
+
+void ShardedParameters::restore() {
+  traffic_->wait_for_values();
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    if (members_[unit].stored == StoredFormat::plain) continue;
+    units_[unit]->restore();
+    set_range_values(unit);
+    show(unit);
   }
 }
 

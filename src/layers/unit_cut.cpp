@@ -22,10 +22,12 @@ std::int64_t elements_to_cut(const Parameter& parameter, const MeshShape& mesh) 
 std::vector<UnitMembers> cut_units(const Parameters& parameters, const MeshShape& mesh,
                                    const ShardedParameters::Options& options) {
   // In the order of backward. The parts of the model that a pipeline stage holds are used at different times.
-  std::map<std::tuple<Axes, int, bool>, std::vector<std::size_t>> lists;
+  std::map<std::tuple<Axes, int, bool, StoredFormat>, std::vector<std::size_t>> lists;
   for (std::size_t i = parameters.all().size(); i-- > 0;) {
     const Parameter& each = *parameters.all()[i];
-    if (each.is_here) lists[{mesh.divided(each.sum_gradient_over), -each.part, !each.trainable}].push_back(i);
+    if (!each.is_here) continue;
+    const StoredFormat stored = each.trainable ? StoredFormat::plain : each.stored;
+    lists[{mesh.divided(each.sum_gradient_over), -each.part, !each.trainable, stored}].push_back(i);
   }
   const DType dtype = options.gradients();
   std::vector<UnitMembers> units;
@@ -38,7 +40,8 @@ std::vector<UnitMembers> cut_units(const Parameters& parameters, const MeshShape
     std::size_t begin = 0;
     for (const std::size_t end :
          cut_into_buckets(sizes, options.bytes_of_unit(), std::max<std::size_t>(options.bytes_of_unit() / 2, 1))) {
-      UnitMembers& unit = units.emplace_back(UnitMembers{.trainable = !std::get<2>(key), .axes = std::get<0>(key)});
+      UnitMembers& unit = units.emplace_back(
+          UnitMembers{.trainable = !std::get<2>(key), .stored = std::get<3>(key), .axes = std::get<0>(key)});
       for (; begin < end; ++begin) {
         unit.parameters.push_back(list[begin]);
         unit.elements += parameters.all()[list[begin]]->elements();

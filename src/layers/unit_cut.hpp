@@ -8,16 +8,20 @@ namespace stretto {
 
 // One unit of ShardedParameters.
 struct UnitMembers {
-  bool trainable = true;                // all of them, or none
-  Axes axes;                            // over which their gradients are summed; axes of size 1 are left out
-  std::vector<std::size_t> parameters;  // in the order of backward, in which they lie in the unit
+  bool trainable = true;                      // all of them, or none
+  StoredFormat stored = StoredFormat::plain;  // of all of them; plain where they are trainable
+  Axes axes;                                  // over which their gradients are summed; axes of size 1 are left out
+  std::vector<std::size_t> parameters;        // in the order of backward, in which they lie in the unit
   std::int64_t elements = 0;
 
   // The first and the last stage of a pipeline use the unit at different times. It is therefore gathered and summed once a
-  // step, and not quantized.
+  // step, and not quantized. What is stored in fewer bits travels so.
   bool at_both_ends() const { return axes.contains(Axis::pipeline); }
   ZeroStage stage(ZeroStage zero) const { return at_both_ends() ? std::min(zero, ZeroStage::optimizer) : zero; }
-  QuantizedFormat format(QuantizedFormat wanted) const { return at_both_ends() ? QuantizedFormat::none : wanted; }
+  QuantizedFormat format(QuantizedFormat wanted) const {
+    return at_both_ends() || stored != StoredFormat::plain ? QuantizedFormat::none : wanted;
+  }
+  bool has_second_copy() const { return !at_both_ends() && stored == StoredFormat::plain; }  // with hpZ
 };
 
 // How parameters are divided into units. The ZeRO stage has no part in it.

@@ -31,11 +31,18 @@ Tensor buffer(std::int64_t count, DType dtype) {
   return Tensor::symmetric({count}, dtype);
 }
 
+Tensor zeros(std::int64_t count, DType dtype, MemoryKind kind) {
+  const MemoryScope scope(kind);
+  Tensor tensor = Tensor::symmetric({count}, dtype);
+  tensor.zero();
+  return tensor;
+}
+
 }  // namespace
 
 ShardedUnit::ShardedUnit(Communicator gathers, Communicator sums, std::vector<Shape> shapes, DType dtype,
                          DType gradient_dtype, const Options& options)
-    : gathers_(std::move(gathers)), sums_(std::move(sums)), shapes_(std::move(shapes)), options_(options) {
+    : gathers_(std::move(gathers)), sums_(std::move(sums)), shapes_(std::move(shapes)), options_(options), dtype_(dtype) {
   require(gathers_ && sums_ && !shapes_.empty(), "A unit of {} tensors has nothing to gather; give it tensors and ranks.",
           shapes_.size());
   require(sums_.size() == gathers_.size() && sums_.rank() == gathers_.rank(),
@@ -47,6 +54,12 @@ ShardedUnit::ShardedUnit(Communicator gathers, Communicator sums, std::vector<Sh
           "3, or "
           "leave these out.",
           static_cast<int>(options_.stage));
+  require(
+      options_.stored == StoredFormat::plain ||
+          (!options_.trainable && !options_.secondary && options_.weights == QuantizedFormat::none),
+      "Values in {} cannot be updated, and travel as they are stored; make the unit not trainable, without a second copy "
+      "and quantized gathers.",
+      stretto::name(options_.stored));
   require(options_.overwritten.empty() || options_.overwritten.size() == shapes_.size(),
           "{} flags say which of {} tensors have gradients that are overwritten; give one for each tensor, or none.",
           options_.overwritten.size(), shapes_.size());
@@ -57,29 +70,16 @@ ShardedUnit::ShardedUnit(Communicator gathers, Communicator sums, std::vector<Sh
           "A second copy of a unit over {} ranks cannot be divided over {}; choose a divisor.", gathers_.size(),
           options_.secondary ? options_.secondary.size() : 0);
   for (const Shape& shape : shapes_) elements_ += elements_of(shape);
-  const std::int64_t share = (elements_ + gathers_.size() - 1) / gathers_.size();
-  const std::int64_t whole = share * gathers_.size();
+  const std::int64_t share = share_elements_ = (elements_ + gathers_.size() - 1) / gathers_.size();
   // Refuses here what the first gather or sum would refuse.
   gathers_.check({.collective = Collective::all_gather, .count = share, .dtype = dtype},
                  gather_options(options_.weights, options_.gather_by, ""));
   sums_.check({.collective = Collective::reduce_scatter, .count = share, .dtype = gradient_dtype, .op = ReduceOp::sum},
               sum_options());
 
-  const auto zeros = [](std::int64_t count, DType type, MemoryKind kind) {
-    const MemoryScope scope(kind);
-    Tensor tensor = Tensor::symmetric({count}, type);
-    tensor.zero();
-    return tensor;
-  };
-  const std::int64_t first = gathers_.rank() * share;
-  if (options_.stage == ZeroStage::values) {
-    share_ = zeros(share, dtype, MemoryKind::values);
-  } else {
-    values_flat_ = zeros(whole, dtype, MemoryKind::values);
-    values_ = views_of(values_flat_);
-    share_ = values_flat_.view(first, {share});
-  }
+  allocate_values();
   if (!options_.trainable) return;
+  const std::int64_t whole = share * gathers_.size(), first = gathers_.rank() * share;
   if (options_.stage >= ZeroStage::gradients) {
     gradient_share_ = zeros(share, gradient_dtype, MemoryKind::gradients);
   } else {
@@ -87,6 +87,16 @@ ShardedUnit::ShardedUnit(Communicator gathers, Communicator sums, std::vector<Sh
     gradients_ = views_of(gradients_flat_);
     gradient_share_ = gradients_flat_.view(first, {share});
   }
+}
+
+void ShardedUnit::allocate_values() {
+  if (options_.stage == ZeroStage::values) {
+    share_ = zeros(share_elements_, dtype_, MemoryKind::values);
+    return;
+  }
+  values_flat_ = zeros(padded_elements(), dtype_, MemoryKind::values);
+  values_ = views_of(values_flat_);
+  share_ = values_flat_.view(rank() * share_elements_, {share_elements_});
 }
 
 std::vector<Tensor> ShardedUnit::views_of(const Tensor& flat) const {
@@ -101,8 +111,8 @@ std::vector<Tensor> ShardedUnit::views_of(const Tensor& flat) const {
 }
 
 std::vector<ElementRange> ShardedUnit::owned() const {
-  const std::int64_t begin = gathers_.rank() * share_.size();
-  const std::int64_t end = begin + share_.size();
+  const std::int64_t begin = gathers_.rank() * share_elements_;
+  const std::int64_t end = begin + share_elements_;
   std::vector<ElementRange> result;
   std::int64_t first = 0;  // of the tensor, in the vector
   for (std::size_t i = 0; i < shapes_.size(); ++i) {
@@ -119,15 +129,53 @@ std::vector<ElementRange> ShardedUnit::owned() const {
 
 void ShardedUnit::share_changed() { secondary_is_valid_ = false; }
 
+void ShardedUnit::store() {
+  if (options_.stored == StoredFormat::plain || records_) return;
+  computation().wait(last_gather_);
+  const Tensor& kept = options_.stage == ZeroStage::values ? share_ : values_flat_;
+  const MemoryScope scope(MemoryKind::values);
+  records_ = Tensor::symmetric({stored_bytes(options_.stored, kept.size())}, DType::u8);
+  kernels::store_values(options_.stored, kept, records_);
+  values_.clear();
+  values_flat_ = share_ = {};
+}
+
+void ShardedUnit::restore() {
+  if (!records_) return;
+  computation().wait(last_gather_);
+  allocate_values();
+  kernels::restore_values(options_.stored, records_, options_.stage == ZeroStage::values ? share_ : values_flat_);
+  records_ = {};
+}
+
+// The stream restores what arrives in it.
+Work ShardedUnit::restore_gathered(const Stream& stream) {
+  Tensor records = records_;
+  if (options_.stage == ZeroStage::values) {
+    records = buffer(records_.size() * gathers_.size(), DType::u8);
+    std::ignore = gathers_.all_gather(records_, records, stream,
+                                      gather_options(QuantizedFormat::none, options_.gather_by, "stored parameters"));
+  }
+  stream.wait(computation());  // a GPU allocates in the order of computation()
+  const std::int64_t shares = options_.stage == ZeroStage::values ? gathers_.size() : 1;
+  return stream.enqueue([records, shares, format = options_.stored, to = values_flat_] {
+    const std::int64_t bytes = records.size() / shares, elements = to.size() / shares;
+    for (std::int64_t i = 0; i < shares; ++i) {
+      kernels::restore_values(format, records.view(i * bytes, {bytes}), to.view(i * elements, {elements}));
+    }
+  });
+}
+
 Work ShardedUnit::gather(const Stream& stream) {
-  if (options_.stage != ZeroStage::values) {
+  if (stage() != ZeroStage::values) {
     if (gathers_.size() == 1) return {};
     return gathers_.all_gather(share_, values_flat_, stream,
                                gather_options(QuantizedFormat::none, options_.gather_by, "parameters"));
   }
   require(!values_flat_, "A unit of {} tensors is gathered already; release it first.", shapes_.size());
-  values_flat_ = buffer(share_.size() * gathers_.size(), share_.dtype());
+  values_flat_ = buffer(padded_elements(), dtype_);
   values_ = views_of(values_flat_);
+  if (records_) return last_gather_ = restore_gathered(stream);
   stream.wait(last_gather_);  // which may still fill the second copy
   if (secondary_is_valid_) {
     return last_gather_ = options_.secondary.all_gather(secondary_, values_flat_, stream, {.tag = "parameters in node"});
@@ -138,7 +186,7 @@ Work ShardedUnit::gather(const Stream& stream) {
   const std::int64_t part = values_flat_.size() / options_.secondary.size();
   if (!secondary_) {
     const MemoryScope values(MemoryKind::values);
-    secondary_ = Tensor::symmetric({part}, share_.dtype());
+    secondary_ = Tensor::symmetric({part}, dtype_);
     stream.wait(computation());  // a GPU allocates in the order of computation(): the memory exists from this point on
   }
   if (was_skipped(last_gather_)) return last_gather_;
@@ -148,7 +196,7 @@ Work ShardedUnit::gather(const Stream& stream) {
 }
 
 void ShardedUnit::release() {
-  if (options_.stage != ZeroStage::values) return;
+  if (stage() != ZeroStage::values) return;
   values_.clear();
   values_flat_ = {};
 }
@@ -234,8 +282,8 @@ Work ShardedUnit::gather_gradients(const Stream& stream) {
 }
 
 Tensor ShardedUnit::whole(const Tensor& own) const {
-  require(own.size() == share_.size(), "A share of {} elements is not one of a unit whose shares have {}.", own.size(),
-          share_.size());
+  require(own.size() == share_elements_, "A share of {} elements is not one of a unit whose shares have {}.", own.size(),
+          share_elements_);
   Tensor result = buffer(own.size() * gathers_.size(), own.dtype());
   computation().wait(gathers_.all_gather(own, result, computation(), {.tag = "whole unit"}));
   return result;

@@ -125,7 +125,8 @@ void UnitTraffic::end_use(std::size_t unit) {
   if (learning_) state.store->discard_gradients();
   // What was prefetched for a later use outlasts one that has not read it.
   if (std::exchange(state.reading, false) && !keeps_values(state)) {
-    const bool stays = follows_order && options_.keep_through_step && !uses_[state.latest_read].last;
+    const bool stays =
+        follows_order && options_.keep_through_step && !state.store->gathers_alone() && !uses_[state.latest_read].last;
     if (follows_order) next_reads(std::max(options_.prefetch, 1));
     if (!stays && !(follows_order && is_upcoming(unit))) state.store->release();
   }

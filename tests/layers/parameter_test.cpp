@@ -207,6 +207,38 @@ TEST(ShardedParameters, KeepNoGradientsAndNoStateOfFrozenParameters) {
   }
 }
 
+TEST(ShardedParameters, StoreFrozenValuesInFewerBits) {
+  for (const ZeroStage stage : zero_stages) {
+    for (const StoredFormat format : {StoredFormat::nf4, StoredFormat::int8}) {
+      const Layout layout{
+          .mesh = {{Axis::data, 2}}, .stage = stage, .dtype = DType::f32, .frozen = "divided", .stored = format};
+      on_ranks_of(layout, [&](const Communicator& world) {
+        Training training(world, layout);
+        ShardedParameters& sharded = training.sharded();
+        const std::map<std::string, double> before = training.values();
+        sharded.store();
+        const TrainingMemory plan =
+            state_memory(sharded.parameters(), sharded.mesh().shape(), sharded.options(), training.optimizer().kind());
+        EXPECT_EQ(bytes_of_both(world, MemoryKind::values), 2 * plan.values);
+        for (const ShardedParameters::Range& range : sharded.ranges()) {
+          EXPECT_EQ(bool(range.value), sharded.parameters().all()[range.parameter]->name != layout.frozen);
+        }
+        training.advance(0, 2);
+        sharded.restore();
+        const std::map<std::string, double> after = training.values();
+        double difference = 0, largest = 0;
+        for (const auto& [element, value] : before) {
+          if (!element.starts_with(layout.frozen)) continue;
+          difference = std::max(difference, std::abs(after.at(element) - value));
+          largest = std::max(largest, std::abs(value));
+        }
+        EXPECT_GT(difference, 0);
+        EXPECT_LT(difference, 0.16 * largest);
+      });
+    }
+  }
+}
+
 // A record of which rank r of two tensor-parallel ranks holds half of the rows, with one change.
 Parameter halved(int rank, const std::function<void(Parameter&)>& change = {}) {
   Parameter record{.name = "w",

@@ -20,7 +20,8 @@ struct Layout {
   DType dtype = DType::f64;
   bool quantized = false;  // gradients, with stochastic rounding and error feedback
   OptimizerOptions optimizer = {};
-  std::string frozen = {};  // a parameter that is not trained
+  std::string frozen = {};                    // a parameter that is not trained
+  StoredFormat stored = StoredFormat::plain;  // of its values
 };
 
 // One rank. A step's gradients depend on the element and on the step, not on the layout.
@@ -29,7 +30,10 @@ class Training {
   Training(const Communicator& world, const Layout& layout, std::uint64_t seed = 3, std::int64_t columns = 4)
       : mesh_(world, layout.mesh) {
     add_parameters(parameters_, mesh_, columns);
-    for (const auto& parameter : parameters_.all()) parameter->trainable = parameter->name != layout.frozen;
+    for (const auto& parameter : parameters_.all()) {
+      parameter->trainable = parameter->name != layout.frozen;
+      parameter->stored = layout.stored;
+    }
     ShardedParameters::Options options{.zero = layout.stage, .dtype = layout.dtype, .unit_bytes = 64};
     if (layout.quantized) {
       options.qgz = QuantizedFormat::int4;

@@ -215,6 +215,58 @@ TEST(ShardedUnit, UnsetGradientsAreOverwrittenOrBecomeZeros) {
   });
 }
 
+// The records of shares at ZeRO stage 3, of whole vectors at others.
+std::vector<Tensor> rounded(const ShardedUnit& unit, const std::vector<Tensor>& whole, StoredFormat format, int shares) {
+  std::int64_t first = 0;
+  Tensor flat = Tensor::zeros({unit.padded_elements()}, whole[0].dtype());
+  for (const Tensor& each : whole) {
+    flat.view(first, {each.size()}).copy_from(each.view(0, {each.size()}));
+    first += each.size();
+  }
+  const std::int64_t elements = flat.size() / shares;
+  const Tensor records({stored_bytes(format, elements)}, DType::u8);
+  for (int i = 0; i < shares; ++i) {
+    const Tensor share = flat.view(i * elements, {elements});
+    kernels::store_values(format, share, records);
+    kernels::restore_values(format, records, share);
+  }
+  return unit.views_of(flat);
+}
+
+TEST(ShardedUnit, StoredValuesComeBackRoundedWhenTheyAreGathered) {
+  const std::vector<Shape> shapes = {{1}, {300, 50}, {75}, {20000}};
+  for (const int ranks : {1, 3}) {
+    run_threads(ranks, [&](const Communicator& world) {
+      const Stream stream("zero");
+      for (const ZeroStage stage : zero_stages) {
+        for (const StoredFormat format : {StoredFormat::nf4, StoredFormat::int8}) {
+          ShardedUnit unit(world, world, shapes, DType::f32, DType::f32,
+                           {.stage = stage, .trainable = false, .stored = format});
+          const std::vector<Tensor> whole = filled(shapes, DType::f32);
+          adopt(unit, whole);
+          if (stage != ZeroStage::values) unit.gather(stream).wait();
+          EXPECT_TRUE(same_bits(gathered(unit, stream), whole)) << "the control: not stored yet";
+          const bool divided = ranks > 1 && stage == ZeroStage::values;
+          const std::vector<Tensor> expected = rounded(unit, whole, format, divided ? ranks : 1);
+          unit.store();
+          EXPECT_FALSE(unit.has_values() || unit.share());
+          EXPECT_EQ(unit.stage(), ZeroStage::values);
+          EXPECT_EQ(unit.gathers_alone(), !divided);
+          const std::uint64_t since = world.job().ledger().next_sequence();
+          EXPECT_TRUE(same_bits(gathered(unit, stream), expected));
+          const std::int64_t share = unit.padded_elements() / ranks;
+          EXPECT_EQ(static_cast<std::int64_t>(world.job().ledger().traffic(since).bytes_sent),
+                    divided ? (ranks - 1) * stored_bytes(format, share) : 0);
+          EXPECT_FALSE(unit.has_values());
+          unit.restore();
+          EXPECT_TRUE(same_bits(gathered(unit, stream), expected));
+          EXPECT_TRUE(bool(unit.share()));
+        }
+      }
+    });
+  }
+}
+
 TEST(ShardedUnit, AWholeTensorOfAllShares) {
   run_threads(3, [](const Communicator& world) {
     ShardedUnit unit(world, world, odd_shapes, DType::f32, DType::f32, {.stage = ZeroStage::values});
@@ -406,6 +458,7 @@ TEST(ShardedUnit, WhatDoesNotFitIsRefusedInASentence) {
     EXPECT_THAT(sentence_of([&] { unit.gather_gradients(Stream::inline_()).wait(); }), HasSubstr("stage 0"));
     EXPECT_THAT(sentence_of([&] { ShardedUnit(world, world, {}, DType::f32, DType::f32, {}); }), HasSubstr("0 tensors"));
     EXPECT_THAT(with({.stage = ZeroStage::gradients, .weights = int8}), HasSubstr("always there"));
+    EXPECT_THAT(with({.stored = StoredFormat::nf4}), HasSubstr("Values in nf4 cannot be updated"));
     const Communicator pair = world.split(world.rank() / 2, world.rank(), "pair");
     if (pair.size() == 2) {
       EXPECT_THAT(with({.stage = ZeroStage::values, .secondary = pair}), HasSubstr("divisor"));

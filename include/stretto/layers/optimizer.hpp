@@ -46,13 +46,15 @@ class STRETTO_API Optimizer {
 
   // The state of one range.
   struct State {
-    // The values themselves if the compute type is the accumulator type, or if the parameter is not trainable.
+    // The values themselves if the compute type is the accumulator type. None if the parameter is not trainable.
     Tensor master;
     std::vector<Tensor> slots;  // in the order of OptimizerKind::slots; none if the parameter is not trainable
   };
   // The state of each of ShardedParameters::ranges(), in their order. At ZeroStage::none, that of elements which another
   // rank owns may be stale.
   const std::vector<State>& states() const { return states_; }
+  // What files have of a range: the master weights, or the value of a parameter that is not trainable.
+  const Tensor& weights(std::size_t range) const;
   std::int64_t steps() const { return steps_; }
   // Call it after the caller has written the states: rounds the master weights into the values. Collective.
   void restore(std::int64_t steps);

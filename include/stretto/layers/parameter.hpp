@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "stretto/layers/mesh.hpp"
+#include "stretto/stored_format.hpp"
 #include "stretto/tensor.hpp"
 
 namespace stretto {
@@ -46,6 +47,8 @@ struct STRETTO_API Parameter {
   // False: frozen. Set it before ShardedParameters is made. The parameter then has no gradient, which nobody computes, sums
   // or counts in the norm, and no state of an optimizer; its values are divided, gathered and saved as others are.
   bool trainable = true;
+  // How ShardedParameters::store() keeps a frozen parameter's values; plain: as they are. Set it where `trainable` is set.
+  StoredFormat stored = StoredFormat::plain;
   // Its layer overwrites the gradient where it would add to zeros, which saves zeroing it. Whoever adds to the gradient of
   // such a parameter, a layer of one's own included, must call take_unset() before.
   bool overwrites_gradient = false;

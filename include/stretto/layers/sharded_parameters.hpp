@@ -17,7 +17,7 @@ struct UnitMembers;
 // al. 2020), and the traffic of a training step. Parameters lie in units (ShardedUnit) in the reverse order of
 // Parameters::add(): if layers were built in the order of forward, this is the order in which backward finishes gradients. A
 // unit holds parameters of one part of the model whose gradients are summed over the same axes, all of them trainable or
-// none. How units are cut does not depend on the ZeRO stage.
+// none, and stored in one format (Parameter::stored). How units are cut does not depend on the ZeRO stage.
 //
 // In a pipeline of several stages, a rank has units of its stage's parameters only. At ZeroStage::values, values stay from
 // their first use in a step until the last. A parameter that the first and the last stage share is at most at
@@ -77,6 +77,13 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   // Brings the owners' values to all ranks that keep copies, after owned values have been written from outside. Collective.
   void share_values();
 
+  // Keeps the values of frozen parameters in the formats of their records from now on: rounds them, and frees the memory of
+  // the values, which come back in buffers while they are used. Call it when they have their values, such as those of a
+  // file; their ranges then have no values. restore() is the way back, for exports: to the values as they were rounded. Both
+  // cost a pass over the values; nothing travels.
+  void store();
+  void restore();
+
   // A run of elements of one parameter that this rank updates. At ZeroStage::none that is every element; else its own share.
   struct Range {
     std::size_t unit = 0;
@@ -86,8 +93,8 @@ class STRETTO_API ShardedParameters : public ParameterUse {
     // Whether this rank, and no other, counts the elements in the norm and saves them. Over all ranks that is each element
     // of the model once. It does not depend on the ZeRO stage.
     bool owned = false;
-    // The elements' memory. Gradients are sums from finish_sums() to begin_step(); empty for a frozen parameter
-    // (Parameter::trainable), which is never updated.
+    // The elements' memory; no value between store() and restore(). Gradients are sums from finish_sums() to begin_step();
+    // empty for a frozen parameter (Parameter::trainable), which is never updated.
     Tensor value, gradient;
   };
   const std::vector<Range>& ranges() const { return ranges_; }
@@ -135,6 +142,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   };
   void make_units();
   void make_ranges();
+  void set_range_values(std::size_t unit);
   void make_choice();
   void index_uses();
   void show(std::size_t unit);

@@ -6,6 +6,7 @@
 #include "stretto/communicator.hpp"
 #include "stretto/overlap/element_range.hpp"
 #include "stretto/overlap/unit_store.hpp"
+#include "stretto/stored_format.hpp"
 
 namespace stretto {
 
@@ -24,6 +25,10 @@ namespace stretto {
 // ZeRO++ (Wang et al. 2023) reduces what ZeroStage::values sends between nodes: Options::secondary (hpZ), weights (qwZ) and
 // gradients (qgZ).
 //
+// A unit that is not trainable may keep its values in fewer bits (store()): then they are there from gather() to release()
+// at every stage. At ZeroStage::values a gather sends stored_bytes() of the shares; at other stages each rank keeps all
+// records, and nothing travels.
+//
 // All members must make the same calls in the same order. Only one thread may use a unit. A unit must outlive the Works that
 // it returned. After an exception it cannot be used again.
 class STRETTO_API ShardedUnit : public UnitStore {
@@ -31,6 +36,8 @@ class STRETTO_API ShardedUnit : public UnitStore {
   struct Options {
     ZeroStage stage = ZeroStage::optimizer;
     bool trainable = true;  // false: the unit has no gradients
+    // The format of store(). Only of a unit that is not trainable, without a second copy and quantized gathers.
+    StoredFormat stored = StoredFormat::plain;
     // hpZ: after a gather over the whole group, the M ranks of this communicator, such as those of a node, keep a copy of
     // the unit, 1/M each. Until share_changed(), further gathers stay among them and give the same bits. M must divide N.
     // Empty: none. Only with ZeroStage::values, as is `weights`.
@@ -59,14 +66,21 @@ class STRETTO_API ShardedUnit : public UnitStore {
       : ShardedUnit(std::move(gathers), std::move(sums), std::move(shapes), dtype, gradient_dtype, Options()) {}
 
   std::int64_t elements() const { return elements_; }  // without padding
-  std::int64_t padded_elements() const { return share_.size() * sums_.size(); }
+  std::int64_t padded_elements() const { return share_elements_ * sums_.size(); }
   int rank() const { return sums_.rank(); }  // in the group
   int ranks() const { return sums_.size(); }
-  ZeroStage stage() const override { return options_.stage; }  // none in a group of one rank
+  // None in a group of one rank; values while they are stored.
+  ZeroStage stage() const override { return records_ ? ZeroStage::values : options_.stage; }
   bool trainable() const override { return options_.trainable; }
   const std::vector<Shape>& shapes() const { return shapes_; }
+  // Stored values that are not divided come back without the others' help.
+  bool gathers_alone() const override { return records_ && options_.stage != ZeroStage::values; }
   // The elements of the tensors that this rank owns. No range is empty.
   std::vector<ElementRange> owned() const;
+  // With Options::stored: rounds the values to records and frees their memory; and brings them back, as they were rounded,
+  // which needs the memory of both meanwhile. No gather may be in flight; between the two there is no share().
+  void store();
+  void restore();
   // This rank's share of the values, padding included. The owner may write it when no gather is in flight, and must then
   // call share_changed().
   const Tensor& share() const override { return share_; }
@@ -111,14 +125,18 @@ class STRETTO_API ShardedUnit : public UnitStore {
   std::vector<Tensor> views_of(const Tensor& flat) const;  // by shape
 
  private:
+  void allocate_values();
+  Work restore_gathered(const Stream& stream);
   void begin_gradients();
   OperationOptions sum_options() const;
 
   Communicator gathers_, sums_;
   std::vector<Shape> shapes_;
   Options options_;
-  std::int64_t elements_ = 0;
+  std::int64_t elements_ = 0, share_elements_ = 0;
+  DType dtype_;  // of values
   Tensor values_flat_, share_, secondary_;
+  Tensor records_;  // of the share at ZeroStage::values, else of all values; empty while they are not stored
   Tensor gradients_flat_, gradient_share_;
   std::vector<Tensor> values_, gradients_;
   std::shared_ptr<bool[]> unset_;  // by tensor

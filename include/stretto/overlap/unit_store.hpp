@@ -35,6 +35,9 @@ class STRETTO_API UnitStore {
   virtual ZeroStage stage() const = 0;  // what of the unit leaves between uses: below `gradients` nothing does
   // False: the unit's uses differ from step to step, as an expert's do. Nothing of it is learned or prefetched then.
   virtual bool ordered() const { return true; }
+  // True: a gather costs other ranks nothing. Values are then given up between uses that are far apart even where others
+  // stay through a step (UnitTraffic::Options::keep_through_step).
+  virtual bool gathers_alone() const { return false; }
   // False: the unit has no gradients. Nothing below that concerns gradients is called then, but zero_gradients() and
   // zero_unset(), which do nothing.
   virtual bool trainable() const { return true; }

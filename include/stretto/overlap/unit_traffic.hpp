@@ -53,7 +53,7 @@ class STRETTO_API UnitTraffic {
     int prefetch = 1;     // units; 0: each gather is waited for in full
     bool overlap = true;  // false: gathers and sums run in computation(), and nothing is prefetched
     // ZeroStage::values: values stay from the first use in a step until the last, instead of being gathered for each
-    // microbatch: a pipeline uses a stage's units for many microbatches in turn.
+    // microbatch: a pipeline uses a stage's units for many microbatches in turn. Units that are gathered alone do not stay.
     bool keep_through_step = false;
     // Units whose ranks do not make the same uses, such as those on two stages of a pipeline. Their sums start in
     // finish_sums(), behind all others, and they come first in forward_order(). Below ZeroStage::gradients only.

@@ -88,10 +88,10 @@ LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, Optimizer& optim
   for (std::size_t i = 0; i < parameters.ranges().size(); ++i) {
     const ShardedParameters::Range& range = parameters.ranges()[i];
     const Parameter& parameter = *parameters.parameters().all()[range.parameter];
-    const Optimizer::State& state = optimizer.states()[i];
-    for (std::size_t number = 0; number < (with_optimizer ? count_of_tensors(state) : 1); ++number) {
+    const std::size_t tensors = count_of_tensors(optimizer, i);
+    for (std::size_t number = 0; number < (with_optimizer ? tensors : std::min<std::size_t>(tensors, 1)); ++number) {
       read_range(range, parameter, tensor_name(optimizer.kind(), number, parameter.name), index.tensors.at(parameter.name),
-                 shards, tensor_of(state, number));
+                 shards, tensor_of(optimizer, i, number));
     }
   }
   if (with_optimizer) restore_quantization(parameters, index, shards);

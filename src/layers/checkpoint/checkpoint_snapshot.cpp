@@ -11,8 +11,8 @@ std::vector<Tensor> tensors_to_save(const ShardedParameters& parameters, const O
   std::vector<Tensor> result;
   for (std::size_t number = 0; number <= optimizer.kind().slots.size(); ++number) {
     for (std::size_t i = 0; i < parameters.ranges().size(); ++i) {
-      const Optimizer::State& state = optimizer.states()[i];
-      if (parameters.ranges()[i].owned && number < count_of_tensors(state)) result.push_back(tensor_of(state, number));
+      if (parameters.ranges()[i].owned && number < count_of_tensors(optimizer, i))
+        result.push_back(tensor_of(optimizer, i, number));
     }
   }
   for (const ErrorFeedback::Entry& entry : parameters.errors().entries()) result.push_back(entry.values);
@@ -29,9 +29,9 @@ void CheckpointSnapshot::add_parts() {
   for (std::size_t number = 0; number <= optimizer_.kind().slots.size(); ++number) {
     for (std::size_t i = 0; i < parameters_.ranges().size(); ++i) {
       const ShardedParameters::Range& range = parameters_.ranges()[i];
-      if (!range.owned || number >= count_of_tensors(optimizer_.states()[i])) continue;
+      if (!range.owned || number >= count_of_tensors(optimizer_, i)) continue;
       const Parameter& parameter = *parameters_.parameters().all()[range.parameter];
-      const Tensor& state = tensor_of(optimizer_.states()[i], number);
+      const Tensor& state = tensor_of(optimizer_, i, number);
       const bool is_slice = range.count == parameter.elements();
       parts_.push_back({{tensor_name(optimizer_.kind(), number, parameter.name), safetensors_type(state.dtype()),
                          is_slice ? parameter.extents : Shape{range.count}},

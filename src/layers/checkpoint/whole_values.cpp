@@ -51,7 +51,7 @@ Tensor WholeValues::gather(const Parameter& parameter) const {
   for (const std::size_t i : ranges_[parameter.index]) {
     const ShardedParameters::Range& range = parameters_.ranges()[i];
     if (!range.owned) continue;
-    Tensor own = optimizer_.states()[i].master.on(Device::cpu);
+    Tensor own = optimizer_.weights(i).on(Device::cpu);
     if (own.dtype() != dtype) {  // of a frozen parameter
       const Tensor narrow = std::exchange(own, Tensor(own.shape(), dtype, Device::cpu));
       for (std::int64_t k = 0; k < own.size(); ++k) own.set(k, narrow.at(k));
@@ -70,7 +70,7 @@ Tensor WholeValues::gather(const Parameter& parameter) const {
 
 void WholeValues::set(const Parameter& parameter, const Fill& fill, const std::string& name, const std::string& from) const {
   for (const std::size_t i : ranges_[parameter.index]) {
-    const Tensor& state = optimizer_.states()[i].master;
+    const Tensor& state = optimizer_.weights(i);
     const Tensor target(state.shape(), state.dtype(), Device::cpu);
     fill(parameters_.ranges()[i], target);
     require_finite(target, name, from);

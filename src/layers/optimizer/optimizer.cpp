@@ -68,8 +68,9 @@ Optimizer::Optimizer(ShardedParameters& parameters, OptimizerKind kind) : parame
   const Tensor master = dtype == wide ? Tensor() : Tensor({elements}, wide);
   std::int64_t first = 0;
   for (const ShardedParameters::Range& range : parameters.ranges()) {
-    State& state = states_.emplace_back(State{range.value, {}});
+    State& state = states_.emplace_back();
     if (!range.gradient) continue;
+    state.master = range.value;
     const auto part = [&](const Tensor& whole) { return whole.view(first, {range.count}); };
     if (master) state.master = part(master);
     for (const Tensor& slot : slots) state.slots.push_back(part(slot));
@@ -90,12 +91,20 @@ void Optimizer::step(double lr, double gradient_scale) {
 
 void Optimizer::restore(std::int64_t steps) {
   steps_ = steps;
-  for (std::size_t i = 0; i < states_.size(); ++i) kernels::convert(states_[i].master, parameters_.ranges()[i].value);
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    if (states_[i].master) kernels::convert(states_[i].master, parameters_.ranges()[i].value);
+  }
   parameters_.share_values();
 }
 
 void Optimizer::adopt_values() {
-  for (std::size_t i = 0; i < states_.size(); ++i) kernels::convert(parameters_.ranges()[i].value, states_[i].master);
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    if (states_[i].master) kernels::convert(parameters_.ranges()[i].value, states_[i].master);
+  }
+}
+
+const Tensor& Optimizer::weights(std::size_t range) const {
+  return states_[range].master ? states_[range].master : parameters_.ranges()[range].value;
 }
 
 double CosineSchedule::at(std::int64_t step) const {

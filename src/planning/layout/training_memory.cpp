@@ -23,22 +23,28 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
   const std::int64_t g = bytes_of(options.gradients());
   const std::int64_t states = optimizer.state_bytes(options.dtype);
   TrainingMemory memory;
-  std::int64_t largest_values = 0;
+  std::int64_t largest_values = 0, staying_values = 0;
   std::int64_t largest_gradients = 0, largest_sum = 0;
-  std::int64_t all_values = 0;
   for (const UnitMembers& unit : cut_units(parameters, mesh, options)) {
     const int ranks = mesh.gradient_ranks(unit.axes);
     const ZeroStage stage = ranks > 1 ? unit.stage(options.zero) : ZeroStage::none;
     const std::int64_t share = padded_share(unit, mesh);
     const std::int64_t whole = share * ranks;
-    memory.values += e * (stage == ZeroStage::values ? share : whole);
-    if (stage == ZeroStage::values && options.hpz_size > 1) memory.values += e * whole / options.hpz_size;
+    const bool divided = stage == ZeroStage::values, stored = unit.stored != StoredFormat::plain;
+    const std::int64_t kept = divided ? share : whole;
+    memory.values += stored ? stored_bytes(unit.stored, kept) : e * kept;
+    if (divided && unit.has_second_copy() && options.hpz_size > 1) memory.values += e * whole / options.hpz_size;
     if (unit.trainable) memory.gradients += g * (stage >= ZeroStage::gradients ? share : whole);
     if (unit.trainable)
       memory.optimizer += states * (stage == ZeroStage::none ? unit.elements : std::min(share, unit.elements));
-    if (stage == ZeroStage::values) {
-      largest_values = std::max(largest_values, e * whole);
-      all_values += e * whole;
+    if (divided || stored) {
+      const std::int64_t gathered = e * whole + (divided ? ranks * stored_bytes(unit.stored, share) : 0);
+      // In a pipeline, values that come from other ranks stay from their first use in a step on.
+      if (mesh[Axis::pipeline] > 1 && divided) {
+        staying_values += gathered;
+      } else {
+        largest_values = std::max(largest_values, gathered);
+      }
     }
     if (unit.trainable && stage >= ZeroStage::gradients) {
       largest_gradients = std::max(largest_gradients, g * whole);
@@ -46,8 +52,7 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
     }
   }
   const std::int64_t ahead = options.overlap ? options.prefetch : 0;
-  // In a pipeline, all values stay from their first use in a step on.
-  memory.buffers = mesh[Axis::pipeline] > 1 ? all_values : (ahead + 2) * largest_values;
+  memory.buffers = staying_values + (ahead + 2) * largest_values;
   memory.buffers += (ahead + 2) * largest_gradients;
   memory.buffers += (ahead + 1) * largest_sum;  // sums of later microbatches, before they are added
   return memory;
@@ -76,10 +81,12 @@ std::map<std::string, std::int64_t> state_traffic(const Parameters& parameters, 
     if (ranks == 1) continue;
     const std::int64_t share = padded_share(unit, mesh);
     const std::int64_t sum = unit.trainable ? (ranks - 1) * bytes(unit.format(options.qgz), share, options.gradients()) : 0;
-    const std::int64_t gather = (ranks - 1) * bytes(unit.format(options.qwz), share, options.dtype);
+    const std::int64_t gather =
+        (ranks - 1) * (unit.stored != StoredFormat::plain ? stored_bytes(unit.stored, share)
+                                                          : bytes(unit.format(options.qwz), share, options.dtype));
     const ZeroStage stage = unit.stage(options.zero);
     if (!unit.trainable && stage != ZeroStage::values) continue;  // frozen values are gathered where they are divided
-    const bool in_node = stage == ZeroStage::values && options.hpz_size > 1;
+    const bool in_node = stage == ZeroStage::values && unit.has_second_copy() && options.hpz_size > 1;
     const std::int64_t gathers = mesh[Axis::pipeline] > 1 ? 1 : passes * microbatches;  // of a step, at ZeroStage::values
     // A second copy of frozen values never becomes stale.
     const std::int64_t over_all = !in_node ? gathers : unit.trainable ? 1 : 0;
