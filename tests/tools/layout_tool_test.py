@@ -83,18 +83,31 @@ class Layouts(unittest.TestCase):
 
     @unittest.skipUnless(TRAIN, "the trainer was not built")
     def test_the_trainer_plans_the_same_memory(self):
-        for words in ([], ["--sp-keep-gathered"], ["--partition-activations"], ["--cp", 2, "--cp-layout", "contiguous", "--attention", "strided:64"]):
+        for words in ([], ["--sp-keep-gathered"], ["--partition-activations"], ["--cp", 2, "--cp-layout", "contiguous", "--attention", "strided:64"],
+                      ["--grad-dtype", "bf16"]):
             self.compare_memory(*words)
 
-    def compare_memory(self, *words):
-        _, figures = self.planned("--top", 12 if not words else 2, *words)
+    @unittest.skipUnless(TRAIN, "the trainer was not built")
+    def test_the_trainer_takes_the_same_model(self):
+        sizes = "layers=8,hidden=1024,heads=16,seq=2048,vocab=32000,kv_heads=4,mlp=2816"
+        for text in ("llama:" + sizes, "llama:" + sizes + ",untied=1", "llama:" + sizes + ",head_size=96"):
+            self.compare_memory("--tp", 2, model=text)
+        for name in ("llama_untied", "llama_llama3", "mistral", "qwen2", "qwen3"):  # with what only a config.json says
+            config = ROOT / f"tests/reference/decoders/{name}/config.json"
+            lines = self.compare_memory(model=config, ranks=2, batch=8)
+            self.assertTrue(any(line.startswith("choice: ") and f" --model {config} " in line for line in lines))
+        self.compare_memory(model=f"{config},seq=16", ranks=2, batch=8)
+
+    def compare_memory(self, *words, model=MODEL, ranks=64, batch=512):
+        lines, figures = self.planned("--top", 2 if words else 12, *words, model=model, ranks=ranks, batch=batch)
         for layout in figures["layouts"]:
             with tempfile.NamedTemporaryFile(suffix=".json") as file:
-                result = run(*layout["flags"].split(), "--dry-run", "--ranks", 64, "--json", file.name, program=TRAIN)
+                result = run(*layout["flags"].split(), "--dry-run", "--ranks", ranks, "--json", file.name, program=TRAIN)
                 self.assertEqual((result.returncode, result.stderr), (0, ""), layout["flags"])
                 plan = json.loads(pathlib.Path(file.name).read_text())
             self.assertEqual(plan["memory"], {kind: bytes for kind, bytes in layout["memory"].items() if kind != "total"}, layout["flags"])
             self.assertEqual((plan["stage"], plan["parameters"]), (layout["memory_stage"], figures["model"]["parameters"]))
+        return lines
 
     def test_refuses_in_one_sentence(self):
         line = ["--model", MODEL, "--cluster", CLUSTER, "--ranks", 8, "--global-batch", 8]
@@ -110,6 +123,8 @@ class Layouts(unittest.TestCase):
         self.refused("No layout of 8 ranks is as the flags fix it", *line, "--tp", 16)
         self.refused("--model 'bert' is no model; write gpt:layers=L", "--model", "bert", *line[2:])
         self.refused("does not say vocab; add vocab=N", "--model", MODEL.replace(",vocab=51200", ""), *line[2:])
+        config = ROOT / "tests/reference/decoders/llama/config.json"
+        self.refused("has sequences of more than the 64 tokens of", "--model", f"{config},seq=65", *line[2:])
         self.refused("has 'layers=x'", "--model", MODEL.replace("24", "x", 1), *line[2:])
         self.refused("has 'depth=24'; known are layers", "--model", MODEL.replace("layers", "depth"), *line[2:])
         self.refused("--cluster is required", *line[:2], *line[4:])
@@ -142,7 +157,7 @@ class Trainer(unittest.TestCase):
 
     def test_takes_the_first_layout(self):
         flags = self.trained("--nproc", 2)
-        self.assertRegex(flags, r"--tp \d --pp \d --dp \d .*--global-batch-size 8")
+        self.assertRegex(flags, r"--tp \d --pp \d --dp \d .*--micro-batch-size \d$")
 
     def test_keeps_what_is_given(self):
         flags = self.trained("--nproc", 2, "--pp", 2, "--schedule", "zb-h1", "--zero", 0, "--micro-batch-size", 2, "--recompute", "selective")
@@ -166,7 +181,8 @@ class Trainer(unittest.TestCase):
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         plan = run("layout", "--model", MODEL, "--cluster", CLUSTER, "--ranks", 64, "--global-batch", 512)
         choice = next(line for line in plan.stdout.splitlines() if line.startswith("choice: stretto-train "))
-        self.assertIn(choice.replace("choice: stretto-train ", "The first is taken: "), result.stdout)
+        taken = next(line for line in result.stdout.splitlines() if line.startswith("The first is taken: "))
+        self.assertTrue(choice.startswith(taken.replace("The first is taken: ", "choice: stretto-train ")), (choice, taken))
         self.assertIn("Memory of a rank by formula", result.stdout)
 
     def test_refuses_in_one_sentence(self):

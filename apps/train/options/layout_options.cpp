@@ -4,6 +4,7 @@
 
 #include "apps/common/fail.hpp"
 #include "apps/common/size_text.hpp"
+#include "apps/train/options/layout_flags.hpp"
 #include "apps/train/options/options.hpp"
 
 namespace apps {
@@ -106,7 +107,7 @@ std::string layout_report(const LayoutSearch& search) {
         cost.seconds * 1e3, cost.tokens_per_second, size_text(static_cast<double>(cost.memory.total())),
         to_string(found.layout), cost.computing * 1e3, cost.update * 1e3, cost.waiting * 1e3, exposed_text(cost));
   }
-  return text + fmt::format("\nThe first is taken: {}", train_flags(search.best.front().layout));
+  return text + fmt::format("\nThe first is taken: {}", layout_flags(search.best.front().layout));
 }
 
 }  // namespace apps

@@ -74,7 +74,5 @@ STRETTO_API std::vector<TrainingOptions> all_layouts(const LayoutSpace& space, c
 STRETTO_API std::string refusal_text(const LayoutSpace& space, const LayoutSearch& search);
 // "tp 8 (sp) x pp 4 x dp 2, micro-batch 1, interleaved of 2, ZeRO 1, recomputes selective"
 STRETTO_API std::string to_string(const TrainingOptions& layout);
-// The flags of stretto-train that train in this layout, without --train-data.
-STRETTO_API std::string train_flags(const TrainingOptions& layout);
 
 }  // namespace stretto

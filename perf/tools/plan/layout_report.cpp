@@ -1,6 +1,5 @@
 // The report of stretto-plan layout: the printed text, and the JSON file.
 #include "plan/layout_report.hpp"
-#include "stretto/models/decoder_cost.hpp"
 
 #include <fmt/format.h>
 
@@ -9,6 +8,8 @@
 
 #include "common/size_text.hpp"
 #include "plan/plan_options.hpp"
+#include "plan/train_command.hpp"
+#include "stretto/models/decoder_cost.hpp"
 
 namespace plan_tool {
 namespace {
@@ -30,7 +31,7 @@ std::string memory_text(const LayoutCost& cost) {
                      amount_text(memory.optimizer), amount_text(memory.activations), amount_text(memory.buffers));
 }
 
-nlohmann::ordered_json layout_json(const FoundLayout& found) {
+nlohmann::ordered_json layout_json(const LayoutLine& line, const FoundLayout& found) {
   const TrainingOptions& layout = found.layout;
   const LayoutCost& cost = found.cost;
   nlohmann::ordered_json exposed = nlohmann::ordered_json::object();
@@ -62,7 +63,7 @@ nlohmann::ordered_json layout_json(const FoundLayout& found) {
             {"activations", cost.memory.activations},
             {"buffers", cost.memory.buffers},
             {"total", cost.memory.total()}}},
-          {"flags", train_flags(layout)}};
+          {"flags", train_flags(line, layout)}};
 }
 
 }  // namespace
@@ -80,13 +81,14 @@ void print(const LayoutLine& line, const LayoutSearch& search, double seconds_se
     fmt::print("{:>3} {:>11.2f} {:>12.0f} {:>9.2f} {:>5.1f}% {:>6.1f}% {:>10}  {}\n", ++number, milliseconds(cost.seconds),
                cost.tokens_per_second, cost.flops_per_second * 1e-12, 100 * cost.mfu, 100 * cost.bubble,
                amount_text(cost.memory.total()), to_string(found.layout));
-    fmt::print("{:>3} exposes {}; {}\n{:>3} {}\n", "", exposed_text(cost), memory_text(cost), "", train_flags(found.layout));
+    fmt::print("{:>3} exposes {}; {}\n{:>3} {}\n", "", exposed_text(cost), memory_text(cost), "",
+               train_flags(line, found.layout));
   }
   fmt::print("{} layouts in {:.1f} s; {} of them need more than {} of memory\n", search.tried, seconds_searched,
              search.without_memory, amount_text(line.space.memory_bytes));
   for (const auto& [count, sentence] : search.refused) fmt::print("{} refused, such as: {}\n", count, sentence);
   const FoundLayout& best = search.best.front();
-  fmt::print("choice: stretto-train {}\n", train_flags(best.layout));
+  fmt::print("choice: stretto-train {}\n", train_flags(line, best.layout));
   fmt::print("because: it computes for {:.1f} ms, updates for {:.1f} ms, waits {:.1f} ms for other stages, and exposes {}\n",
              milliseconds(best.cost.computing), milliseconds(best.cost.update), milliseconds(best.cost.waiting),
              exposed_text(best.cost));
@@ -107,7 +109,7 @@ std::string json_of(const LayoutLine& line, const LayoutSearch& search) {
                                  {"memory_bytes", line.space.memory_bytes},
                                  {"tried", search.tried},
                                  {"without_memory", search.without_memory}};
-  for (const FoundLayout& found : search.best) json["layouts"].push_back(layout_json(found));
+  for (const FoundLayout& found : search.best) json["layouts"].push_back(layout_json(line, found));
   json["refused"] = nlohmann::ordered_json::array();
   for (const auto& [count, sentence] : search.refused) json["refused"].push_back({{"count", count}, {"sentence", sentence}});
   return json.dump(1) + "\n";

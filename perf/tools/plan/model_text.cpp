@@ -37,24 +37,33 @@ std::map<std::string, std::int64_t> numbers_in(const std::string& list, const st
 }
 
 DecoderShape shape_in_file(const std::string& text) {
-  const std::size_t end = text.find(".json") + 5;
-  const std::string path = text.substr(0, end), rest = text.substr(end);
+  const std::string path = config_file_of(text), rest = text.substr(path.size());
   std::ifstream file(path, std::ios::binary);
   require(file.is_open(), "--model {} cannot be read.", path);
   DecoderShape shape = decoder_shape_from_config({std::istreambuf_iterator<char>(file), {}}, path);
   require(rest.empty() || rest.front() == ',', "--model '{}' has '{}' behind the file; write ,seq=S.", text, rest);
   if (rest.empty()) return shape;
   const auto numbers = numbers_in(rest.substr(1), text, "seq");
-  if (numbers.contains("seq")) shape.sequence = numbers.at("seq");
+  if (!numbers.contains("seq")) return shape;
+  require(numbers.at("seq") <= shape.sequence, "--model '{}' has sequences of more than the {} tokens of {}; give fewer.",
+          text, shape.sequence, path);
+  shape.sequence = numbers.at("seq");
   return shape;
 }
 
+bool is_of_numbers(const std::string& text) { return text.starts_with("gpt:") || text.starts_with("llama:"); }
+
 }  // namespace
 
+std::string config_file_of(const std::string& text) {
+  const std::size_t suffix = text.find(".json");
+  return is_of_numbers(text) || suffix == std::string::npos ? "" : text.substr(0, suffix + 5);
+}
+
 DecoderShape model_from_text(const std::string& text) {
-  const bool is_gpt = text.starts_with("gpt:"), is_llama = text.starts_with("llama:");
-  if (!is_gpt && !is_llama && text.find(".json") != std::string::npos) return shape_in_file(text);
-  require(is_gpt || is_llama,
+  if (!config_file_of(text).empty()) return shape_in_file(text);
+  const bool is_gpt = text.starts_with("gpt:");
+  require(is_of_numbers(text),
           "--model '{}' is no model; write gpt:layers=L,hidden=H,heads=A,seq=S,vocab=V, the same with llama: and kv_heads, "
           "mlp, head_size and untied=1, or the path of a config.json.",
           text);

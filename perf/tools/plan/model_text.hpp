@@ -9,5 +9,6 @@ namespace plan_tool {
 // head_size and untied=1 besides, or the path of a config.json, which ",seq=8192" may follow. Throws
 // Error(invalid_argument), in one sentence.
 stretto::DecoderShape model_from_text(const std::string& text);
+std::string config_file_of(const std::string& text);  // the path of its config.json; empty for a model of numbers
 
 }  // namespace plan_tool
