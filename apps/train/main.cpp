@@ -53,7 +53,7 @@ int dry_run(const CommandLine& given) {
   if (given.layout.automatic) {
     const TrainingCluster cluster = training_cluster_from_file(given.layout.cluster);
     const LayoutSpace space = layout_space(given, ranks, cluster.memory_bytes);
-    const LayoutSearch search = search_layouts(space, cluster, layouts_to_show);
+    const LayoutSearch search = search_layouts(space, cluster, layouts_to_show, default_system(cluster));
     line = with_layout(given, space, search);
     fmt::print("{}\n", layout_report(search));
   }

@@ -43,9 +43,10 @@ struct FoundLayout {
 };
 
 struct LayoutSearch {
-  std::vector<FoundLayout> best;    // the recommended one, then the others, the fastest first
+  // The recommended one, then the fastest of each other number of tensor-parallel ranks and stages, the fastest first.
+  std::vector<FoundLayout> best;
   std::int64_t tried = 0;           // layouts that divide
-  std::int64_t without_memory = 0;  // of those, found not to fit the memory
+  std::int64_t without_memory = 0;  // of those, found not to fit the memory; slow ones are not looked at closely
   std::int64_t least_memory = 0;    // bytes that the smallest of them needs, if none fits
   struct Refusal {
     std::int64_t count = 0;
@@ -55,7 +56,8 @@ struct LayoutSearch {
   std::vector<Refusal> refused;
 };
 
-// Returns the `most` fastest layouts that fit the memory, by LayoutCosts. Among those that take at most 2% longer than the
+// Returns the fastest layouts that fit the memory, by LayoutCosts, one of each number of tensor-parallel ranks and stages,
+// and at most `most`: others differ from these in little. Among all that take at most 2% longer than the
 // fastest, which is less than predictions err, the simplest comes first: the one with the fewest axes (tensor, with divided
 // rows, pipeline, ring, ulysses), then with 1f1b rather than interleaved rather than a schedule that splits backward, then
 // with the least recomputation and the lowest ZeRO stage. Layouts are tried from the least possible time

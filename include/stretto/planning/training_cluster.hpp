@@ -34,6 +34,7 @@ struct SharedCores {
 //    "launch_us": 4,                             of a kernel's start and end; default 0
 //    "shared_cores": {"ranks": 4, "cores": 2},   default: no rank shares its cores
 //    "narrow_sums": true,                        sums of 16-bit floats travel in 16 bits (NCCL), not in 32; default false
+//    "gpus": true,                               the devices are GPUs; default false: see default_system()
 //    "links": {"levels": [...], "local_gbs": 2000},   as in simulate.hpp
 //     "sources": ["where the figures are from"]}  optional; not used
 struct STRETTO_API TrainingCluster {
@@ -45,6 +46,7 @@ struct STRETTO_API TrainingCluster {
   double launch_seconds = 0;
   SharedCores shared_cores;
   bool narrow_sums = false;
+  bool gpus = false;
   LinkModel links;
 
   // The factor by which a computation takes longer if all ranks that share its cores compute, in a job of `ranks` ranks.
@@ -74,12 +76,13 @@ struct BlockTraffic {
   double kernels = 0;  // the number of these kernels
 };
 
-// The properties of a training program that decide the time of its step. The defaults are this library's trainer.
+// The properties of a training program that decide the time of its step. The defaults are this library's trainer, where
+// everything that may overlap does; default_system() says less of GPUs.
 //
 // In JSON, all keys optional: {"kernels": {"forward": {"rows": 11, "wide": 16, "scores": 4.5, "kernels": 9}, "backward":
 // {...}, "attention": {...}}, "recomputes_whole_blocks": true, "overlaps_products": false, "overlaps_weights": false,
-// "hidden_sums": 0, "hidden_sums_between": 0, "blocking_messages": true, "accumulate_bytes": 6, "update_bytes": 62,
-// "loss_bytes": 52}.
+// "overlaps_attention": false, "hidden_sums": 0, "hidden_sums_between": 0, "blocking_messages": true, "accumulate_bytes": 6,
+// "update_bytes": 62, "loss_bytes": 52}.
 struct TrainingSystem {
   // True for a program whose attention is not one kernel but products and kernels that write the scores to memory. forward
   // and backward are then the traffic of a block, and `attention` that of the part of forward that Recompute::selective
@@ -91,6 +94,8 @@ struct TrainingSystem {
   bool overlaps_products = true;
   // The exchange of an input's gradient runs beside the product for the weights' gradient.
   bool overlaps_weights = true;
+  // The messages of attention over divided sequences run beside attention, as attention_cost.hpp has it.
+  bool overlaps_attention = true;
   // The fraction, 0 to 1, that is hidden of the time that could be: of gradient sums during backward, and of gathers of
   // values during forward. hidden_sums_between: for groups with one rank on each of several nodes, whose sums wait for the
   // network only; nullopt: hidden_sums.
@@ -103,5 +108,9 @@ struct TrainingSystem {
 };
 STRETTO_API TrainingSystem training_system_from_text(const std::string& json);  // both functions throw like the above
 STRETTO_API TrainingSystem training_system_from_file(const std::string& path);
+// This library's trainer, as far as it is known. On hosts everything overlaps that may. On GPUs its steps are not measured,
+// so that only the overlap is taken which a published program had when its steps were predicted well: an exchange of an
+// input's gradient runs beside the product for the weights' gradient; all other communication blocks.
+STRETTO_API TrainingSystem default_system(const TrainingCluster& cluster);
 
 }  // namespace stretto

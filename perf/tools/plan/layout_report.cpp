@@ -73,6 +73,11 @@ void print(const LayoutLine& line, const LayoutSearch& search, double seconds_se
   fmt::print("{} parameters: {} layers, {} wide, {} heads, {} tokens a sequence, {}; {} ranks, {} sequences a step; {}\n",
              parameters_of(model), model.layers, model.hidden, model.heads, model.sequence, line.dtype, line.space.ranks,
              line.space.global_batch, line.cluster);
+  if (line.assumes_overlaps) {
+    fmt::print(
+        "assumed: on GPUs communication blocks, but for exchanges of inputs' gradients beside products for weights' "
+        "gradients; --system says otherwise\n");
+  }
   fmt::print("{:>3} {:>11} {:>12} {:>9} {:>6} {:>7} {:>10}  {}\n", "", "step ms", "tokens/s", "TFLOP/s", "MFU", "bubble",
              "memory", "layout");
   std::size_t number = 0;

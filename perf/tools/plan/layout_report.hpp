@@ -14,6 +14,7 @@ struct LayoutLine {
   std::string model, cluster, system, json;  // as given
   std::string dtype = "bf16";
   std::size_t top = 10;
+  bool assumes_overlaps = false;  // default_system() of GPUs
 };
 
 void print(const LayoutLine& line, const LayoutSearch& search, double seconds_searched);

@@ -140,12 +140,13 @@ void plan_layout_of(int argc, char** argv) {
   if (!parse(argc, argv, line)) return;
   if (!line.json.empty()) perf::check_writable("--json", line.json);
   const TrainingCluster cluster = training_cluster_from_file(line.cluster);
-  const TrainingSystem system = line.system.empty() ? TrainingSystem() : training_system_from_file(line.system);
+  const TrainingSystem system = line.system.empty() ? default_system(cluster) : training_system_from_file(line.system);
   if (line.space.memory_bytes == 0) line.space.memory_bytes = cluster.memory_bytes;
   const auto begin = std::chrono::steady_clock::now();
   const LayoutSearch search = search_layouts(line.space, cluster, line.top, system, Progress());
   const std::chrono::duration<double> searched = std::chrono::steady_clock::now() - begin;
   if (search.best.empty()) refuse(line, search);
+  line.assumes_overlaps = line.system.empty() && cluster.gpus;
   print(line, search, searched.count());
   if (!line.json.empty()) perf::write_file("--json", line.json, json_of(line, search));
 }

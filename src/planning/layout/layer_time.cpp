@@ -1,6 +1,7 @@
 #include "planning/layout/layer_time.hpp"
 
 #include <algorithm>
+#include <limits>
 
 #include "core/fail.hpp"
 #include "planning/layout/planned_stage.hpp"
@@ -96,13 +97,18 @@ PartTime LayerTimes::scores_in_memory() const {
 
 PartTime LayerTimes::attention(const AttendingHeads& heads) const {
   if (system_.writes_scores) return scores_in_memory();
-  const AttentionMachine machine{{cluster_.links, static_cast<int>(ranks_)}, cluster_.attention_flops};
-  const AttentionCost cost = attention_cost(divided_attention(layout_, heads), &machine);
+  const DividedAttention attention = divided_attention(layout_, heads);
+  AttentionMachine machine{{cluster_.links, static_cast<int>(ranks_)}, cluster_.attention_flops};
+  const AttentionCost cost = attention_cost(attention, &machine);
   PartTime time;
-  for (const auto& [pass, result] : {std::pair{cost.forward, &time.forward}, {cost.backward, &time.input}}) {
-    result->computing = pass.computing + cluster_.launch_seconds;
-    (layout_.mesh[Axis::ring] > 1 ? result->ring : result->ulysses) = pass.exposed();
-  }
+  time.forward.computing = cost.forward.computing + cluster_.launch_seconds;
+  time.input.computing = cost.backward.computing + cluster_.launch_seconds;
+  if (layout_.mesh[Axis::ring] * layout_.mesh[Axis::ulysses] == 1) return time;
+  machine.flops_per_second = std::numeric_limits<double>::infinity();  // nothing to run beside: all messages are exposed
+  const AttentionCost messages = system_.overlaps_attention ? cost : attention_cost(attention, &machine);
+  const bool is_ring = layout_.mesh[Axis::ring] > 1;
+  (is_ring ? time.forward.ring : time.forward.ulysses) = messages.forward.exposed();
+  (is_ring ? time.input.ring : time.input.ulysses) = messages.backward.exposed();
   return time;
 }
 

@@ -231,6 +231,68 @@ auto complexity(const TrainingOptions& layout) {
   return std::tuple(axes, order, layout.recompute.level, layout.sharding.zero);
 }
 
+bool is_less(const FoundLayout& a, const FoundLayout& b) {
+  return std::tuple(a.cost.seconds, a.cost.memory.total()) < std::tuple(b.cost.seconds, b.cost.memory.total());
+}
+
+// The fastest layout of each division by tensor parallelism and pipeline, and the simplest of all that are nearly as fast as
+// the fastest.
+class Leaders {
+ public:
+  explicit Leaders(std::size_t most) : most_(most) {}
+
+  // No layout that takes so long at least can be among those that are returned.
+  bool are_faster_than(double least) const { return least > slowest_ && !is_near(least); }
+  bool may_take(const TrainingOptions& layout, double least) const {
+    const auto known = fastest_.find(division(layout));
+    const bool may_lead = known == fastest_.end() ? least <= slowest_ : least <= known->second.cost.seconds;
+    return may_lead || is_near(least);
+  }
+
+  void take(FoundLayout found) {
+    const auto [known, is_new] = fastest_.try_emplace(division(found.layout), found);
+    if (!is_new && is_less(found, known->second)) known->second = found;
+    if (found.cost.seconds < best_) best_ = found.cost.seconds;
+    near_.push_back(std::move(found));
+    std::erase_if(near_, [&](const FoundLayout& each) { return !is_near(each.cost.seconds); });
+    if (fastest_.size() < most_) return;
+    std::vector<double> seconds;
+    for (const auto& [key, each] : fastest_) seconds.push_back(each.cost.seconds);
+    std::ranges::nth_element(seconds, seconds.begin() + static_cast<std::ptrdiff_t>(most_ - 1));
+    slowest_ = seconds[most_ - 1];
+  }
+
+  // The simplest one, then the others, the fastest first.
+  std::vector<FoundLayout> in_order() const {
+    if (near_.empty()) return {};
+    std::vector<FoundLayout> fast = near_;
+    std::ranges::stable_sort(fast, is_less);
+    const FoundLayout& chosen =
+        *std::ranges::min_element(fast, {}, [](const FoundLayout& found) { return complexity(found.layout); });
+    std::vector<FoundLayout> result;
+    for (const auto& [key, found] : fastest_) {
+      if (key != division(chosen.layout)) result.push_back(found);
+    }
+    std::ranges::stable_sort(result, is_less);
+    result.insert(result.begin(), chosen);
+    result.erase(result.begin() + static_cast<std::ptrdiff_t>(std::min(most_, result.size())), result.end());
+    return result;
+  }
+
+ private:
+  using Division = std::pair<int, int>;
+  static Division division(const TrainingOptions& layout) {
+    return {layout.mesh[Axis::tensor], layout.mesh[Axis::pipeline]};
+  }
+  bool is_near(double seconds) const { return seconds <= nearly * best_; }
+
+  std::size_t most_;
+  std::map<Division, FoundLayout> fastest_;
+  std::vector<FoundLayout> near_;
+  double best_ = std::numeric_limits<double>::infinity();
+  double slowest_ = std::numeric_limits<double>::infinity();  // of the `most` fastest divisions
+};
+
 }  // namespace
 
 std::vector<TrainingOptions> all_layouts(const LayoutSpace& space, const LayoutCosts& costs,
@@ -261,26 +323,16 @@ LayoutSearch search_layouts(const LayoutSpace& space, const TrainingCluster& clu
     if (!too_large(costs.least_memory(layout))) fitting.emplace_back(costs.least_seconds(layout), &layout);
   }
   std::ranges::stable_sort(fitting, {}, &std::pair<double, const TrainingOptions*>::first);
-  const auto rank = [](const FoundLayout& found) { return std::tuple(found.cost.seconds, found.cost.memory.total()); };
   const std::int64_t all = search.tried + static_cast<std::int64_t>(fitting.size());
-  std::vector<FoundLayout>& best = search.best;  // the `most` fastest, and all that take nearly the time of the fastest
-  const auto near_the_fastest = [&](double seconds) { return seconds <= nearly * best.front().cost.seconds; };
+  Leaders leaders(most);
   for (const auto& [least, layout] : fitting) {
     if (looked_at) looked_at(looked++, all);
-    if (best.size() >= most && least > best[most - 1].cost.seconds && !near_the_fastest(least)) break;
+    if (leaders.are_faster_than(least)) break;
+    if (!leaders.may_take(*layout, least)) continue;
     LayoutCost cost = costs.cost(*layout);
-    if (too_large(cost.memory.total())) continue;
-    FoundLayout found{*layout, std::move(cost)};
-    best.insert(std::ranges::upper_bound(best, rank(found), {}, rank), std::move(found));
-    while (best.size() > most && !near_the_fastest(best.back().cost.seconds)) best.pop_back();
+    if (!too_large(cost.memory.total())) leaders.take({*layout, std::move(cost)});
   }
-  if (best.empty()) return search;
-  const auto slower = std::ranges::find_if_not(best, near_the_fastest, [](const auto& found) { return found.cost.seconds; });
-  const auto simplest = std::min_element(best.begin(), slower, [&](const FoundLayout& a, const FoundLayout& b) {
-    return complexity(a.layout) < complexity(b.layout);
-  });
-  std::rotate(best.begin(), simplest, simplest + 1);
-  best.erase(best.begin() + static_cast<std::ptrdiff_t>(std::min(most, best.size())), best.end());
+  search.best = leaders.in_order();
   return search;
 }
 

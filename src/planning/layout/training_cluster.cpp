@@ -119,7 +119,7 @@ TrainingCluster training_cluster_from_text(const std::string& text) {
   const Json json = parsed(text, "A cluster");
   const JsonObject object(json, "A cluster",
                           {"peak_tflops", "products", "attention_tflops", "memory_gbs", "memory_gib", "launch_us",
-                           "shared_cores", "narrow_sums", "links", "sources"});
+                           "shared_cores", "narrow_sums", "gpus", "links", "sources"});
   TrainingCluster cluster;
   cluster.peak_flops = object.positive("peak_tflops") * 1e12;
   const Json& products = object.at("products");
@@ -137,6 +137,7 @@ TrainingCluster training_cluster_from_text(const std::string& text) {
   cluster.launch_seconds = object.number("launch_us", 0) * 1e-6;
   if (object.has("shared_cores")) cluster.shared_cores = shared_cores_of(object.at("shared_cores"));
   cluster.narrow_sums = object.flag("narrow_sums", false);
+  cluster.gpus = object.flag("gpus", false);
   cluster.links = link_model_from_text(object.at("links").dump());
   return cluster;
 }
@@ -172,15 +173,17 @@ std::string to_text(const TrainingCluster& cluster) {
       {"launch_us", cluster.launch_seconds / 1e-6},
       {"shared_cores", {{"ranks", cluster.shared_cores.ranks}, {"cores", cluster.shared_cores.cores}}},
       {"narrow_sums", cluster.narrow_sums},
+      {"gpus", cluster.gpus},
       {"links", {{"levels", levels}, {"local_gbs", cluster.links.local_gbs}}}};
   return json.dump(1) + "\n";
 }
 
 TrainingSystem training_system_from_text(const std::string& text) {
   const Json json = parsed(text, "A training program");
-  const JsonObject object(json, "A training program",
-                          {"kernels", "recomputes_whole_blocks", "overlaps_products", "overlaps_weights", "hidden_sums",
-                           "hidden_sums_between", "blocking_messages", "accumulate_bytes", "update_bytes", "loss_bytes"});
+  const JsonObject object(
+      json, "A training program",
+      {"kernels", "recomputes_whole_blocks", "overlaps_products", "overlaps_weights", "overlaps_attention", "hidden_sums",
+       "hidden_sums_between", "blocking_messages", "accumulate_bytes", "update_bytes", "loss_bytes"});
   TrainingSystem system;
   if (object.has("kernels")) {
     const JsonObject kernels(json["kernels"], "'kernels' of a training program", {"forward", "backward", "attention"});
@@ -192,6 +195,7 @@ TrainingSystem training_system_from_text(const std::string& text) {
   system.recomputes_whole_blocks = object.flag("recomputes_whole_blocks", system.recomputes_whole_blocks);
   system.overlaps_products = object.flag("overlaps_products", system.overlaps_products);
   system.overlaps_weights = object.flag("overlaps_weights", system.overlaps_weights);
+  system.overlaps_attention = object.flag("overlaps_attention", system.overlaps_attention);
   system.hidden_sums = object.part("hidden_sums", system.hidden_sums);
   if (object.has("hidden_sums_between")) system.hidden_sums_between = object.part("hidden_sums_between", 0);
   system.blocking_messages = object.flag("blocking_messages", system.blocking_messages);
@@ -203,6 +207,15 @@ TrainingSystem training_system_from_text(const std::string& text) {
 
 TrainingSystem training_system_from_file(const std::string& path) {
   return training_system_from_text(text_of_file(path, fmt::format("The training program '{}'", path)));
+}
+
+TrainingSystem default_system(const TrainingCluster& cluster) {
+  if (!cluster.gpus) return {};
+  return {.overlaps_products = false,
+          .overlaps_weights = true,
+          .overlaps_attention = false,
+          .hidden_sums = 0,
+          .blocking_messages = true};
 }
 
 double TrainingCluster::product_rate(DType dtype, double size) const {

@@ -74,6 +74,22 @@ TEST(LayoutCost, ExchangesOfTensorParallelismByHand) {
   EXPECT_LT(overlapping.cost(layout).exposed.at("tp"), costs.cost(layout).exposed.at("tp"));
 }
 
+// Messages that run beside attention are hidden where it takes longer, and exposed as a whole where they block it.
+TEST(LayoutCost, MessagesOfAttentionMayBlockIt) {
+  for (const auto& [axis, group] : {std::pair{Axis::ring, "cp"}, {Axis::ulysses, "ulysses"}}) {
+    const TrainingOptions layout = tiny_layout({{axis, 2}});
+    TrainingCluster slow = machine_without_memory_time(), fast = slow;
+    slow.attention_flops = 1e6;
+    fast.attention_flops = 1e30;
+    const auto exposed = [&layout, group](const TrainingCluster& cluster, bool overlaps) {
+      return LayoutCosts(layout.model, cluster, 2, {.overlaps_attention = overlaps}).cost(layout).exposed[group];
+    };
+    EXPECT_GT(exposed(slow, false), exposed(slow, true));
+    EXPECT_DOUBLE_EQ(exposed(slow, false), exposed(fast, true));
+    EXPECT_DOUBLE_EQ(exposed(slow, false), exposed(fast, false));
+  }
+}
+
 // Gradients of 1,936 f32 (parameters()) on two ranks, behind backward.
 TEST(LayoutCost, SumsOfGradientsByHand) {
   const TrainingOptions layout = tiny_layout({{Axis::data, 2}}, 2);

@@ -57,24 +57,40 @@ std::vector<FoundLayout> exhaustive(const LayoutSpace& space, const TrainingClus
   return all;
 }
 
-TEST(LayoutSearch, FindsTheBestOfAll) {
-  LayoutSpace space = small_space();
+// The fastest of each number of tensor-parallel ranks and stages, but for one of these.
+std::vector<double> fastest_of_each(const std::vector<FoundLayout>& all, const TrainingOptions& without) {
+  std::map<std::pair<int, int>, double> fastest;
+  const auto division = [](const TrainingOptions& layout) {
+    return std::pair(layout.mesh[Axis::tensor], layout.mesh[Axis::pipeline]);
+  };
+  for (const FoundLayout& each : all) {
+    const auto [known, is_new] = fastest.try_emplace(division(each.layout), each.cost.seconds);
+    known->second = std::min(known->second, each.cost.seconds);
+  }
+  fastest.erase(division(without));
+  std::vector<double> times;
+  for (const auto& [key, seconds] : fastest) times.push_back(seconds);
+  return sorted(times);
+}
+
+TEST(LayoutSearch, FindsTheBestOfEachDivision) {
+  const LayoutSpace space = small_space();
   for (const double network_gbs : {100.0, 1.0}) {
     const TrainingCluster cluster = nodes_of_four(network_gbs);
-    std::vector<FoundLayout> all = exhaustive(space, cluster);
-    const LayoutSearch search = search_layouts(space, cluster, 10);
-    ASSERT_EQ(search.best.size(), 10U);
-    EXPECT_EQ(search.tried, static_cast<std::int64_t>(all.size()));
-    std::vector<double> slowest = times_of({all.rbegin(), all.rbegin() + 10});
-    all.resize(10);
-    const double taken = search.best.front().cost.seconds;
-    EXPECT_LE(taken, all.front().cost.seconds * 1.02);
-    const std::vector<double> times = times_of(search.best);
-    const bool is_fast = taken <= all.back().cost.seconds;
-    const std::vector<double> fastest = times_of({all.begin(), all.end() - (is_fast ? 0 : 1)});
-    EXPECT_EQ(sorted({times.begin() + (is_fast ? 0 : 1), times.end()}), fastest);
-    EXPECT_TRUE(std::ranges::is_sorted(times.begin() + 1, times.end()));
-    EXPECT_NE(times, slowest) << "the control: the slowest";
+    const std::vector<FoundLayout> all = exhaustive(space, cluster);
+    for (const std::size_t most : {std::size_t{1}, std::size_t{3}, std::size_t{100}}) {
+      const LayoutSearch search = search_layouts(space, cluster, most);
+      EXPECT_EQ(search.tried, static_cast<std::int64_t>(all.size()));
+      EXPECT_LE(search.best.front().cost.seconds, all.front().cost.seconds * 1.02);
+      std::vector<double> others = fastest_of_each(all, search.best.front().layout);
+      ASSERT_GT(others.size(), 3U);
+      others.resize(std::min(others.size(), most - 1));
+      const std::vector<double> times = times_of({search.best.begin() + 1, search.best.end()});
+      EXPECT_EQ(times, others);
+      if (most > 3) {
+        EXPECT_LT(times.size(), all.size() / 10) << "the control: of all there are many more";
+      }
+    }
   }
 }
 
@@ -91,7 +107,7 @@ TEST(LayoutSearch, TakesTheSimplestOfThoseThatAreNearlyTheFastest) {
     EXPECT_THAT(all.front().layout.stages.schedule_name, testing::StartsWith("zb-"));
     for (const std::size_t most : {std::size_t{1}, std::size_t{5}}) {
       const std::vector<FoundLayout> best = search_layouts(space, nodes_of_four(100), most).best;
-      ASSERT_EQ(best.size(), most);
+      ASSERT_EQ(best.size(), 1U);  // of one tensor-parallel rank and two stages
       EXPECT_THAT(best.front().layout.stages.schedule_name, testing::StartsWith(schedule)) << microbatches;
       EXPECT_LE(best.front().cost.seconds, all.front().cost.seconds * 1.02);
     }
@@ -147,8 +163,10 @@ TEST(LayoutSearch, LeavesOutWhatNeedsTooMuchMemory) {
   std::ranges::sort(memory);
   space.memory_bytes = memory[memory.size() / 4];
   const LayoutSearch search = search_layouts(space, cluster, all.size());
-  EXPECT_EQ(sorted(times_of(search.best)), times_of(exhaustive(space, cluster)));
-  EXPECT_EQ(search.without_memory + static_cast<std::int64_t>(search.best.size()), search.tried);
+  EXPECT_EQ(times_of({search.best.begin() + 1, search.best.end()}),
+            fastest_of_each(exhaustive(space, cluster), search.best.front().layout));
+  EXPECT_GT(search.without_memory, 0);
+  EXPECT_LT(search.without_memory, search.tried * 3 / 4);
   for (const FoundLayout& each : search.best) EXPECT_LE(each.cost.memory.total(), space.memory_bytes);
   space.memory_bytes = memory.front() - 1;
   const LayoutSearch none = search_layouts(space, cluster, 10);

@@ -35,12 +35,13 @@ TEST(TrainingCluster, WritesWhatItReads) {
   TrainingCluster cluster = training_cluster_from_text(cluster_text);
   cluster.shared_cores = {6, 3};
   cluster.narrow_sums = true;
+  cluster.gpus = true;
   cluster.links.levels = {{"node", 4, 1, 0.5, 100, 2}, {"network", 0, 5, 0, 10, 1, true}};
   const std::string text = to_text(cluster);
   const TrainingCluster read = training_cluster_from_text(text);
   EXPECT_EQ(to_text(read), text);
   EXPECT_EQ(read.turns(12), 2);
-  EXPECT_TRUE(read.narrow_sums && read.links.levels[1].own_ports);
+  EXPECT_TRUE(read.narrow_sums && read.gpus && read.links.levels[1].own_ports);
   EXPECT_EQ(read.links.levels[0].ports, 2);
   EXPECT_NE(to_text(training_cluster_from_text(cluster_text)), text) << "the control: another cluster";
 }
@@ -111,10 +112,22 @@ TEST(TrainingSystem, ReadsSwitches) {
     EXPECT_EQ(sentence_of([&] { training_system_from_text("{\"" + key + "\": 2}"); }),
               "A training program has " + key + " = 2; give a part, from 0 to 1.");
   }
+  EXPECT_TRUE(own.overlaps_attention);
+  EXPECT_FALSE(training_system_from_text(R"({"overlaps_attention": false})").overlaps_attention);
   EXPECT_EQ(sentence_of([] { training_system_from_text(R"({"kernels": {"forward": {}}})"); }),
             "'kernels' of a training program needs 'backward'.");
   EXPECT_EQ(sentence_of([] { training_system_from_text(R"({"blocking_messages": 1})"); }),
             "A training program has blocking_messages = 1; choose true or false.");
+}
+
+TEST(TrainingSystem, OfThisLibraryOverlapsLittleOnGpus) {
+  TrainingCluster cluster = training_cluster_from_text(cluster_text);
+  EXPECT_TRUE(default_system(cluster).overlaps_products) << "the control: a host";
+  EXPECT_EQ(default_system(cluster).hidden_sums, 1);
+  cluster.gpus = true;
+  const TrainingSystem system = default_system(cluster);
+  EXPECT_FALSE(system.overlaps_products || system.overlaps_attention || !system.overlaps_weights);
+  EXPECT_TRUE(system.hidden_sums == 0 && system.blocking_messages);
 }
 
 }  // namespace
