@@ -1,6 +1,6 @@
 // GGUF files. Every tensor that the table promises can be read to its end.
 #include "fuzz.hpp"
-#include "models/families/gguf_tensors.hpp"
+#include "models/families/gguf/gguf_tensors.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace stretto;

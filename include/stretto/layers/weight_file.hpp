@@ -40,16 +40,25 @@ struct ForeignRows {
 //   [3, 8, 8] of [q/k/v, out, in]    from q, k and v [8, 8]:  {{q, 0, 8}, {k, 0, 8}, {v, 0, 8}}
 //   [3, 8] of their biases           from three vectors [8]:  the same
 //   [3, 8, 8]                        from one [in, out], [8, 24], as GPT-2's:  {{{name, {8, 24}, true}, 0, 24}}
+//
+// A parameter without rows is not in the file: it is not written, and keeps its values.
 using ForeignRowsOf = std::function<std::vector<ForeignRows>(const Parameter&)>;
 
 // The first rows of a tensor, as many as make the parameter.
 STRETTO_API std::vector<ForeignRows> first_rows(const Parameter& parameter, const ForeignTensor& tensor);
 
+// The whole values of a parameter, in host memory, valid on rank 0. Collective.
+using WholeOf = std::function<Tensor(const Parameter&)>;
+// Changes the whole values of a parameter on rank 0 before they are written, in place. Called on all ranks, of which each
+// must call gather() alike.
+using EditWhole = std::function<void(const Parameter&, const Tensor& whole, const WholeOf& gather)>;
+
 // Collective over the mesh's world, between two steps. Rank 0 writes the file in the safetensors format, in F32, from master
 // weights; if it cannot, it throws Error(io), and the others wait until it ends the job. Costs as save_checkpoint(), without
 // the slots. Throws Error(invalid_argument) on all ranks unless each tensor consists of rows of one parameter, each once.
 STRETTO_API void write_weights(const ShardedParameters& parameters, const Optimizer& optimizer, const std::string& path,
-                               const ForeignRowsOf& foreign, const std::map<std::string, std::string>& metadata);
+                               const ForeignRowsOf& foreign, const std::map<std::string, std::string>& metadata,
+                               const EditWhole& edit = {});
 
 // Reads what this rank updates, and of a transposed tensor what lies between, into the optimizer's states, in pieces whose
 // memory does not grow with the model. Not collective; afterwards all ranks must call optimizer.restore(0), which brings the

@@ -25,13 +25,16 @@ std::string names_of(const ForeignLayout& layout) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-std::vector<ForeignLayout> layouts_to_write(const Parameters& parameters, const ForeignRowsOf& foreign) {
-  std::vector<ForeignLayout> layouts;
+// By parameter; nothing for those that are not in the file.
+std::vector<std::optional<ForeignLayout>> layouts_to_write(const Parameters& parameters, const ForeignRowsOf& foreign) {
+  std::vector<std::optional<ForeignLayout>> layouts(parameters.all().size());
   std::set<std::string> names;
   for (const auto& parameter : parameters.all()) {
-    layouts.emplace_back(*parameter, foreign(*parameter));
-    layouts.back().require_whole_tensors();
-    for (const ForeignTensor& tensor : layouts.back().tensors()) {
+    std::vector<ForeignRows> rows = foreign(*parameter);
+    if (rows.empty()) continue;
+    ForeignLayout& layout = layouts[parameter->index].emplace(*parameter, std::move(rows));
+    layout.require_whole_tensors();
+    for (const ForeignTensor& tensor : layout.tensors()) {
       require(names.insert(tensor.name).second, "{} would be written of {} and of another parameter.", tensor.name,
               parameter->name);
     }
@@ -127,24 +130,26 @@ void read_range(const WeightSource& source, const Parameter& parameter, const Fo
 }  // namespace
 
 void write_weights(const ShardedParameters& parameters, const Optimizer& optimizer, const std::string& path,
-                   const ForeignRowsOf& foreign, const std::map<std::string, std::string>& metadata) {
-  const std::vector<ForeignLayout> layouts = layouts_to_write(parameters.parameters(), foreign);
+                   const ForeignRowsOf& foreign, const std::map<std::string, std::string>& metadata, const EditWhole& edit) {
+  const std::vector<std::optional<ForeignLayout>> layouts = layouts_to_write(parameters.parameters(), foreign);
   parameters.traffic().wait_for_values();
   const WholeValues values(parameters, optimizer);
   std::unique_ptr<SafetensorsWriter> file;
   if (parameters.mesh().world().rank() == 0) {
     std::vector<TensorEntry> entries;
-    for (const ForeignLayout& layout : layouts) {
-      for (const ForeignTensor& tensor : layout.tensors()) {
+    for (const std::optional<ForeignLayout>& layout : layouts) {
+      for (const ForeignTensor& tensor : layout ? layout->tensors() : std::vector<ForeignTensor>()) {
         entries.push_back({tensor.name, safetensors_type(DType::f32), tensor.shape});
       }
     }
     file = std::make_unique<SafetensorsWriter>(path, entries, metadata);
   }
   for (const auto& parameter : parameters.parameters().all()) {
+    if (!layouts[parameter->index]) continue;
     const Tensor whole = values.gather(*parameter);
+    if (edit) edit(*parameter, whole, [&](const Parameter& other) { return values.gather(other); });
     if (!file) continue;
-    for (const Tensor& stored : as_stored(layouts[parameter->index], whole)) file->write(stored.raw(), stored.bytes());
+    for (const Tensor& stored : as_stored(*layouts[parameter->index], whole)) file->write(stored.raw(), stored.bytes());
   }
   if (file) file->finish();
 }
@@ -159,7 +164,9 @@ void read_weights(const ShardedParameters& parameters, Optimizer& optimizer, con
   }
   const WholeValues values(parameters, optimizer);
   for (const auto& parameter : parameters.parameters().all()) {
-    const ForeignLayout layout(*parameter, foreign(*parameter));
+    std::vector<ForeignRows> rows = foreign(*parameter);
+    if (rows.empty()) continue;
+    const ForeignLayout layout(*parameter, std::move(rows));
     for (const ForeignTensor& tensor : layout.tensors()) {
       const auto found = stored.find(tensor.name);
       if (found == stored.end()) fail(ErrorCode::io, "{} has no tensor {}.", fmt::join(files, ", "), tensor.name);

@@ -1,24 +1,30 @@
-#include <filesystem>
-#include <system_error>
+#include <map>
 
-#include "core/fail.hpp"
+#include "models/families/placed_adapters.hpp"
+#include "models/families/written_directory.hpp"
 #include "stretto/models/model_files.hpp"
 #include "stretto/output_file.hpp"
 
 namespace stretto {
-
-namespace fs = std::filesystem;
-
 namespace {
 
-fs::path finished_path(const std::string& directory) {
-  return followed((fs::path(directory) / "").lexically_normal().parent_path());  // without a slash behind it
-}
-
-fs::path unfinished_path(const std::string& directory) { return finished_path(directory).string() + ".unfinished"; }
-
-[[noreturn]] void fail_to_export(const std::string& directory, const std::error_code& error) {
-  fail(ErrorCode::io, "Cannot export the model to {}: {}.", directory, error.message());
+// Adds scale B A to the rows of a weight. Sums are formed in f64, and the result is rounded once.
+void add_product(const Tensor& b, const Tensor& a, double scale, std::int64_t first_row, const Tensor& weight) {
+  const std::int64_t rank = b.columns(), in = a.columns(), rows = b.size() / rank;
+  std::vector<double> sums(static_cast<std::size_t>(in));
+  for (std::int64_t row = 0; row < rows; ++row) {
+    std::fill(sums.begin(), sums.end(), 0.0);
+    for (std::int64_t k = 0; k < rank; ++k) {
+      const double factor = b.at(row * rank + k);
+      for (std::int64_t column = 0; column < in; ++column) {
+        sums[static_cast<std::size_t>(column)] += factor * a.at(k * in + column);
+      }
+    }
+    for (std::int64_t column = 0; column < in; ++column) {
+      const std::int64_t i = (first_row + row) * in + column;
+      weight.set(i, weight.at(i) + scale * sums[static_cast<std::size_t>(column)]);
+    }
+  }
 }
 
 }  // namespace
@@ -27,43 +33,36 @@ void export_hf(Trainer& trainer, const std::string& directory, std::optional<std
                const std::function<void(const std::string& directory)>& add_files) {
   const Communicator& world = trainer.mesh().world();
   const DecoderShape& shape = trainer.model().shape();
-  const fs::path finished = finished_path(directory);
-  const fs::path unfinished = unfinished_path(directory);
-  const bool writes = world.rank() == 0;
-  try {
-    if (writes) {
-      fs::remove_all(unfinished);
-      fs::create_directories(unfinished);
+  std::multimap<const Parameter*, PlacedAdapter> adapters;
+  for (PlacedAdapter& each : placed_adapters(trainer.parameters(), trainer.options().adapters, shape)) {
+    adapters.emplace(each.weight, std::move(each));
+  }
+  const auto merge = [&](const Parameter& parameter, const Tensor& whole, const WholeOf& gather) {
+    const auto [begin, end] = adapters.equal_range(&parameter);
+    for (auto each = begin; each != end; ++each) {
+      const PlacedAdapter& its = each->second;
+      const Tensor b = gather(*its.b), a = gather(*its.a);
+      if (world.rank() == 0) add_product(b, a, its.scale, its.first_row, whole);
+    }
+  };
+  trainer.sharded().restore();
+  write_directory(world, directory, "the model", [&](const std::filesystem::path& unfinished) {
+    if (world.rank() == 0) {
       write_output_file(unfinished / "config.json", config_text(shape, end_of_text));
       add_files(unfinished);
     }
-    write_weights(trainer.sharded(), trainer.optimizer(), unfinished / "model.safetensors",
-                  [&](const Parameter& parameter) { return foreign_rows(shape, parameter, shape.sequence); },
-                  {{"format", "pt"}});
-    if (writes) fs::rename(unfinished, finished);
-  } catch (const std::exception& error) {
-    std::error_code ignored;
-    if (writes) fs::remove_all(unfinished, ignored);
-    const auto* filesystem = dynamic_cast<const fs::filesystem_error*>(&error);
-    if (filesystem == nullptr) throw;
-    fail_to_export(directory, filesystem->code());
-  }
-  world.barrier(Stream::inline_()).wait();  // no rank goes on, or ends, before it is complete
+    const auto rows = [&](const Parameter& parameter) -> std::vector<ForeignRows> {
+      if (parameter.is_adapter) return {};
+      return foreign_rows(shape, parameter, shape.sequence);
+    };
+    write_weights(trainer.sharded(), trainer.optimizer(), unfinished / "model.safetensors", rows, {{"format", "pt"}}, merge);
+  });
+  trainer.sharded().store();
 }
 
 void check_hf_export(const std::string& directory, const DecoderShape& shape) {
   std::ignore = family_name(shape);
-  std::error_code error;
-  const fs::path finished = finished_path(directory);
-  const bool is_there = fs::exists(finished, error);
-  if (is_there && !(fs::is_directory(finished, error) && fs::is_empty(finished, error)) && !error) {
-    fail(ErrorCode::io, "There is something in {} already; export to a directory that does not exist.", directory);
-  }
-  const std::vector<fs::path> made = missing_directories(unfinished_path(directory));
-  if (!error) fs::create_directories(unfinished_path(directory), error);
-  std::error_code ignored;
-  for (const fs::path& each : made) fs::remove(each, ignored);
-  if (error) fail_to_export(directory, error);
+  check_new_directory(directory, "the model");
 }
 
 }  // namespace stretto

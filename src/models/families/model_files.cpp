@@ -9,8 +9,8 @@
 
 #include "core/files/text_file.hpp"
 #include "models/families/family.hpp"
-#include "models/families/gguf_family.hpp"
-#include "models/families/gguf_tensors.hpp"
+#include "models/families/gguf/gguf_family.hpp"
+#include "models/families/gguf/gguf_tensors.hpp"
 
 namespace stretto {
 

@@ -1,10 +1,10 @@
-#include "models/families/gguf_tensors.hpp"
+#include "models/families/gguf/gguf_tensors.hpp"
 
 #include <algorithm>
 #include <map>
 
 #include "core/fail.hpp"
-#include "models/families/gguf_file.hpp"
+#include "models/families/gguf/gguf_file.hpp"
 
 namespace stretto {
 namespace {

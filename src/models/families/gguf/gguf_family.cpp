@@ -1,8 +1,8 @@
-#include "models/families/gguf_family.hpp"
+#include "models/families/gguf/gguf_family.hpp"
 
 #include <algorithm>
 
-#include "models/families/gguf_file.hpp"
+#include "models/families/gguf/gguf_file.hpp"
 #include "models/families/llama.hpp"
 #include "stretto/models/model_files.hpp"
 

@@ -1,4 +1,4 @@
-#include "models/families/gguf_types.hpp"
+#include "models/families/gguf/gguf_types.hpp"
 
 #include <algorithm>
 #include <cstring>

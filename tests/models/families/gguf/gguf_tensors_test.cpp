@@ -1,5 +1,5 @@
 // Tensors of GGUF files as numbers, whole and in part, and as the weights of a model that is divided over ranks.
-#include "models/families/gguf_tensors.hpp"
+#include "models/families/gguf/gguf_tensors.hpp"
 
 #include <gmock/gmock.h>
 

@@ -1,4 +1,4 @@
-#include "models/families/gguf_file.hpp"
+#include "models/families/gguf/gguf_file.hpp"
 
 #include <algorithm>
 #include <bit>

@@ -1,5 +1,5 @@
 // GGUF files: what is in them, and damaged ones, each of which must end in a sentence of its own.
-#include "models/families/gguf_file.hpp"
+#include "models/families/gguf/gguf_file.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

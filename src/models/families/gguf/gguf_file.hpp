@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/files/input_file.hpp"
-#include "models/families/gguf_types.hpp"
+#include "models/families/gguf/gguf_types.hpp"
 #include "stretto/shape.hpp"
 
 namespace stretto {

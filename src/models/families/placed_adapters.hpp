@@ -1,0 +1,26 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "stretto/layers/adapter.hpp"
+#include "stretto/layers/weight_file.hpp"
+
+namespace stretto {
+
+// An adapter and the rows of a weight that it changes: row i of B belongs to row first_row + i of the weight, which files
+// have as rows of one tensor.
+struct PlacedAdapter {
+  LinearModule module;
+  double scale = 0;
+  const Parameter* weight = nullptr;
+  const Parameter* a = nullptr;
+  const Parameter* b = nullptr;
+  std::int64_t first_row = 0;
+  std::vector<ForeignRows> rows;  // of the module's weight in a file, in the order of B's
+};
+
+// The adapters of a decoder of such a shape, of which these are the records.
+std::vector<PlacedAdapter> placed_adapters(const Parameters& parameters, const AdapterOptions& options,
+                                           const DecoderShape& shape);
+
+}  // namespace stretto
