@@ -1,4 +1,4 @@
-"""Beside the tools whose formats these are: tiktoken and tokenizers on random texts, transformers on models that go both ways, and gguf on
+"""Beside the tools whose formats these are: tiktoken and tokenizers on random texts, transformers and peft on models and adapters that go both ways, and gguf on
 quantized tensors.
 
 ./dev interchange and ./dev test --all install them into .cache/interchange and run this. Where they are not, the tests are skipped."""
@@ -238,6 +238,69 @@ class Families(ModelsTest):
                 loss = self.loss_of(self.load(there))
                 self.assertAlmostEqual(metrics[-1]["val_loss"], loss, delta=1e-5)
                 self.assertGreater(self.loss_of(model) - loss, 0.01, "the control: untrained")
+
+
+class Adapters(ModelsTest):
+    """peft loads ours, we load peft's, for GPT-2's transposed matrices and for Llama's separate ones."""
+
+    MODELS = {"gpt2": ({"n_embd": 48, "n_layer": 2, "n_head": 4, "n_positions": 32}, "c_attn,mlp.c_proj"),
+              "llama": ({"hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+                         "max_position_embeddings": 32}, "all-linear")}
+
+    def setUp(self):
+        super().setUp()
+        self.peft, = need("peft")
+
+    def fresh_model(self, name):
+        config, _ = self.MODELS[name]
+        return self.save(self.transformers.AutoConfig.for_model(name, vocab_size=300, initializer_range=0.2, **config))
+
+    def random_adapter(self, model, name, **options):
+        """With a B that is not zero."""
+        adapted = self.peft.get_peft_model(model, self.peft.LoraConfig(task_type="CAUSAL_LM", **options))
+        with self.torch.no_grad():
+            for name, parameter in adapted.named_parameters():
+                if "lora_B" in name:
+                    parameter.copy_(0.1 * self.torch.randn(parameter.shape))
+        return adapted.eval()
+
+    def test_of_peft_begin_here(self):
+        for name in self.MODELS:
+            targets = self.MODELS[name][1]
+            options = {"r": 4, "lora_alpha": 10, "target_modules": targets if targets == "all-linear" else targets.split(",")}
+            for which, more in {"plain": {}, "patterns": {"rank_pattern": {"1.*(c_attn|v_proj)": 2}, "alpha_pattern": {"c_attn|q_proj": 3}},
+                                "layer 1": {"layers_to_transform": [1], "use_rslora": True}}.items():
+                with self.subTest(model=name, adapter=which):
+                    model = self.fresh_model(name)
+                    base, there = self.loss_of(model), self.directory / f"{name} {which}"
+                    adapted = self.random_adapter(model, name, **options, **more)
+                    adapted.save_pretrained(there)
+                    loss = self.loss_of(adapted)
+                    self.assertGreater(abs(loss - base), 1e-3, "the control: without the adapter")
+                    for layout in (["--nproc", 1], ["--nproc", 2, "--tp", 2, "--sp"], ["--nproc", 2, "--zero", 3]):
+                        metrics = self.train(*layout, "--load-hf", self.directory / "fresh", "--load-adapter", there, "--train-iters", 1)
+                        self.assertAlmostEqual(metrics[0]["loss"], loss, delta=1e-5)
+
+    def test_of_ours_go_on_in_peft_and_merged(self):
+        for name, (_, targets) in self.MODELS.items():
+            with self.subTest(model=name):
+                model = self.fresh_model(name)
+                there, merged = self.directory / f"{name} adapter", self.directory / f"{name} merged"
+                metrics = self.train("--nproc", 2, "--tp", 2, "--load-hf", self.directory / "fresh", "--lora", 4, "--lora-targets", targets,
+                                     "--train-iters", 20, "--lr", 0.01, "--eval-interval", 20, "--save-adapter", there, "--export-hf", merged)
+                base = self.loss_of(model)
+                adapted = self.peft.PeftModel.from_pretrained(model, there).eval()
+                loss = self.loss_of(adapted)
+                self.assertAlmostEqual(metrics[-1]["val_loss"], loss, delta=1e-5)
+                self.assertGreater(base - loss, 0.01, "the control: the base")
+                self.assertAlmostEqual(self.loss_of(self.load(merged)), loss, delta=1e-5)
+                # peft's own file of the same adapter has the same tensors.
+                from safetensors.torch import load_file
+                adapted.save_pretrained(self.directory / "peft's")
+                ours, theirs = (load_file(folder / "adapter_model.safetensors") for folder in (there, self.directory / "peft's"))
+                self.assertEqual(set(ours), set(theirs))
+                for tensor in ours:
+                    self.assertTrue(self.torch.equal(ours[tensor], theirs[tensor]), tensor)
 
 
 class GgufFiles(Interchange):
