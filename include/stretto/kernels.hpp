@@ -174,12 +174,13 @@ STRETTO_API void rms_norm_backward(const Tensor& x, const Tensor& gamma, const T
 STRETTO_API void softmax(const Tensor& x, const Tensor& y);
 
 // ---- cross entropy over a vocabulary that is divided over ranks (Shoeybi et al. 2019). This rank holds the columns
-// [first, first + columns). logits: f [rows, columns]; targets: i32, the global token number of each row. All other
-// tensors: accumulator type [rows]. Forward reads the logits once; backward reads and writes them once.
+// [first, first + columns). logits: f [rows, columns]; targets: i32, the global token number of each row, or any number
+// below 0 for a row that does not count: its logits are not read, its loss and its gradient are 0. All other tensors:
+// accumulator type [rows]. Forward reads the logits once; backward reads and writes them once.
 
 // Writes, for each row of this rank's columns: row_max, the largest logit, or -infinity if there are no columns;
 // sum_exp, the sum of exp(logit - row_max); and target_logit, the logit of the target, or 0 if the target is not among
-// these columns.
+// these columns. Of a row that does not count they are 0, 1 and 0.
 STRETTO_API void cross_entropy_forward(const Tensor& logits, const Tensor& targets, std::int64_t first,
                                        const Tensor& row_max, const Tensor& sum_exp, const Tensor& target_logit);
 // sum_exp *= exp(share_max - row_max). If several ranks hold columns, call this function between forward and backward.
@@ -187,7 +188,7 @@ STRETTO_API void cross_entropy_forward(const Tensor& logits, const Tensor& targe
 // the caller must sum sum_exp and target_logit over the ranks.
 STRETTO_API void cross_entropy_rebase(const Tensor& share_max, const Tensor& row_max, const Tensor& sum_exp);
 // Overwrites the logits with their gradient: (exp(logit - row_max) / sum_exp - t) * factor, where t is 1 in the target's
-// column and 0 elsewhere. The loss of a row is log(sum_exp) + row_max - target_logit.
+// column and 0 elsewhere. The loss of a row that counts is log(sum_exp) + row_max - target_logit.
 STRETTO_API void cross_entropy_backward(const Tensor& logits, const Tensor& targets, std::int64_t first,
                                         const Tensor& row_max, const Tensor& sum_exp, double factor);
 

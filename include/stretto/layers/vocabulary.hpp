@@ -51,11 +51,12 @@ class STRETTO_API VocabularyParallelCrossEntropy {
   struct STRETTO_API Saved {
     Tensor row_max;  // [rows]
     Tensor sums;     // [2, rows]: the sums of exp(logit - row_max), and the logits of the targets
-    // The sum over all rows of -log softmax(logits)[target]; the same on every rank of the group. On a GPU it blocks,
-    // so call it after backward has been enqueued.
+    Tensor targets;  // those that forward got, which must not change meanwhile
+    // The sum over all rows that count of -log softmax(logits)[target]; the same on every rank of the group. On a GPU it
+    // blocks, so call it after backward has been enqueued.
     double loss() const;
   };
-  // first: the index of this rank's first column; targets: i32.
+  // first: the index of this rank's first column; targets: i32, below 0 for a row that does not count.
   void forward(const Tensor& logits, const Tensor& targets, std::int64_t first, Saved& saved) const;
   // Replaces the logits by factor times the gradient of Saved::loss().
   void backward(const Tensor& logits, const Tensor& targets, std::int64_t first, const Saved& saved, double factor) const;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -48,10 +49,11 @@ void cross_entropy_forward_simd(const Tensor& logits, const Tensor& targets, std
     const std::int64_t columns = logits.columns();
     for (std::int64_t row = 0; row < row_max.size(); ++row) {
       const T* const x = logits.data<T>() + row * columns;
-      const std::int64_t target = targets.data<std::int32_t>()[row] - first;
-      const A max = largest(x, columns);
+      const std::int64_t token = targets.data<std::int32_t>()[row], target = token - first;
+      const bool counts = token >= 0;
+      const A max = counts ? largest(x, columns) : A{0};
       row_max.data<A>()[row] = max;
-      sum_exp.data<A>()[row] = sum_of_exp(x, columns, max);
+      sum_exp.data<A>()[row] = counts ? sum_of_exp(x, columns, max) : A{1};
       target_logit.data<A>()[row] = target >= 0 && target < columns ? static_cast<A>(x[target]) : A{0};
     }
   });
@@ -63,8 +65,13 @@ void cross_entropy_backward_simd(const Tensor& logits, const Tensor& targets, st
     using A = Accumulator<T>;
     const std::int64_t columns = logits.columns();
     for (std::int64_t row = 0; row < row_max.size(); ++row) {
-      gradient_row(logits.data<T>() + row * columns, columns, targets.data<std::int32_t>()[row] - first,
-                   row_max.data<A>()[row], sum_exp.data<A>()[row], static_cast<A>(factor));
+      T* const x = logits.data<T>() + row * columns;
+      const std::int64_t token = targets.data<std::int32_t>()[row];
+      if (token < 0) {
+        std::fill_n(x, columns, T{});
+        continue;
+      }
+      gradient_row(x, columns, token - first, row_max.data<A>()[row], sum_exp.data<A>()[row], static_cast<A>(factor));
     }
   });
 }

@@ -42,8 +42,9 @@ __global__ void __launch_bounds__(most_threads, blocks_together)
     const A max = over_row(own_max, Largest());
     sum = over_row(rebased<T>(sum, own_max, max), Plus());
     if (threadIdx.x == 0) {
-      row_max[row] = max;
-      sum_exp[row] = sum;
+      const bool counts = targets[row] >= 0;
+      row_max[row] = counts ? max : A{0};
+      sum_exp[row] = counts ? sum : A{1};
       target_logit[row] = of_target;
     }
   }
@@ -65,12 +66,13 @@ __global__ void __launch_bounds__(most_threads, blocks_together)
     const A max = row_max[row];
     const A weight = factor / sum_exp[row];
     const std::int64_t target = targets[row] - first;
+    const bool counts = targets[row] >= 0;
     for_each_of_row<T>(x, columns, [&]<int N>(std::int64_t c, const Numbers<T, N>& numbers) {
       Pack<T, N> pack;
       const int here = target >= c && target < c + N ? static_cast<int>(target - c) : -1;
 #pragma unroll
       for (int n = 0; n < N; ++n) {
-        A gradient = product(exponential_of<T>(numbers.at[n] - max), weight);
+        A gradient = counts ? product(exponential_of<T>(numbers.at[n] - max), weight) : A{0};
         if (n == here) gradient -= factor;
         pack.at[n] = rounded<T>(gradient);
       }

@@ -69,13 +69,14 @@ Tensor VocabularyParallelTable::logits_backward(const Tensor& x, const Tensor& d
 namespace {
 
 template <class T>
-double loss_of(const Tensor& row_max, const Tensor& sums) {
+double loss_of(const Tensor& row_max, const Tensor& sums, const std::int32_t* targets) {
   const std::int64_t rows = row_max.size();
   const T* const most = row_max.data<T>();
   const T* const sum_exp = sums.data<T>();
   const T* const target_logit = sum_exp + rows;
   double loss = 0;
   for (std::int64_t row = 0; row < rows; ++row) {
+    if (targets[row] < 0) continue;
     loss += std::log(static_cast<double>(sum_exp[row])) + static_cast<double>(most[row]) -
             static_cast<double>(target_logit[row]);
   }
@@ -86,14 +87,16 @@ double loss_of(const Tensor& row_max, const Tensor& sums) {
 
 double VocabularyParallelCrossEntropy::Saved::loss() const {
   const Tensor most = row_max.on(Device::cpu);
-  const Tensor others = sums.on(Device::cpu);
-  return most.dtype() == DType::f64 ? loss_of<double>(most, others) : loss_of<float>(most, others);
+  const Tensor others = sums.on(Device::cpu), tokens = targets.on(Device::cpu);
+  const auto* const each = tokens.data<std::int32_t>();
+  return most.dtype() == DType::f64 ? loss_of<double>(most, others, each) : loss_of<float>(most, others, each);
 }
 
 void VocabularyParallelCrossEntropy::forward(const Tensor& logits, const Tensor& targets, std::int64_t first,
                                              Saved& saved) const {
   const std::int64_t rows = logits.rows();
   const DType accumulator = kernels::accumulator(logits.dtype());
+  saved.targets = targets;
   saved.row_max = tensor_parallel_.tensor_to_sum({rows}, accumulator);
   saved.sums = tensor_parallel_.tensor_to_sum({2, rows}, accumulator);
   const Tensor sum_exp = saved.sums.view(0, {rows});

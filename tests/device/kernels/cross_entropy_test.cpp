@@ -126,6 +126,36 @@ TEST(CrossEntropy, AShareMayHaveNoColumns) {
   EXPECT_EQ(values(split.gradients[0]), values(whole.gradients[0]));
 }
 
+// Not even infinities and what is no number reach the loss of a row that does not count.
+TEST(CrossEntropy, LeavesRowsOut) {
+  for (const DType dtype : compute_types) {
+    const std::int64_t columns = 100;
+    const Tensor logits = random_tensor({rows, columns}, dtype, 2, 3);
+    std::vector<std::int32_t> targets = targets_among(columns);
+    const Loss all = loss_of_shares(logits, targets, {columns}, 1);
+    targets[1] = -1;
+    targets[4] = -100;
+    for (std::int64_t c = 0; c < columns; ++c) {
+      logits.set(columns + c, std::numeric_limits<double>::quiet_NaN());
+      logits.set(4 * columns + c, infinity);
+    }
+    for (const std::vector<std::int64_t>& shares : {std::vector<std::int64_t>{columns}, {34, 0, 66}}) {
+      const Loss some = loss_of_shares(logits, targets, shares, 1);
+      std::int64_t first = 0;
+      for (const Tensor& gradients : some.gradients) {
+        std::vector<double> expected = values(columns_of(all.gradients[0], first, gradients.columns()));
+        for (const std::int64_t row : {1, 4})
+          std::fill_n(expected.begin() + row * gradients.columns(), gradients.columns(), 0);
+        expect_close(gradients, expected, 1e-3, 4);
+        first += gradients.columns();
+      }
+      for (const std::size_t row : {0U, 2U, 3U, 5U}) {
+        EXPECT_NEAR(some.losses[row], all.losses[row], 32 * tolerance(accumulator(dtype)));
+      }
+    }
+  }
+}
+
 TEST(CrossEntropy, GradientIsTheSlope) {
   const std::int64_t columns = 19;
   const Tensor logits = random_tensor({rows, columns}, DType::f64);
