@@ -286,6 +286,10 @@ struct AttentionBlock {
   std::int64_t kv_heads = 0;
   Positions query_positions, key_positions;
   AttentionMask mask;
+  // Where documents follow each other in a sequence: the position at which the document of each query begins, [batch,
+  // queries], on the device of the operands. The query then sees no key before it. Starts and positions must not decrease
+  // from row to row, and the mask must be causal, without global positions. Null: a sequence is one document.
+  const std::int32_t* starts = nullptr;
 };
 
 // The heads of tokens in the rows of a tensor: a row for each token, sequence after sequence. The heads lie side by side

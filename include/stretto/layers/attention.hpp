@@ -26,10 +26,15 @@ struct QueriesKeysValues {
 
 class STRETTO_API AttentionCore {
  public:
-  // Sizes on this rank. Each head of keys and values serves heads / kv_heads heads of queries that follow each other
-  // (grouped heads; Ainslie et al. 2023).
+  // Sizes on this rank, and where documents begin. Each head of keys and values serves heads / kv_heads heads of queries
+  // that follow each other (grouped heads; Ainslie et al. 2023).
   struct Shape {
     std::int64_t batch = 0, rows = 0, heads = 0, kv_heads = 0, head_size = 0;
+    // Where documents follow each other in a sequence: i32, the position in the whole sequence at which the document of each
+    // token begins, for all tokens that the ranks of a ulysses group have together, sequence after sequence. Tokens see none
+    // before it. Empty: a sequence is one document.
+    Tensor starts = {};
+    const std::int32_t* starts_data() const { return starts ? starts.data<std::int32_t>() : nullptr; }
   };
   // Between forward and backward: what core.backward() needs.
   struct Saved {

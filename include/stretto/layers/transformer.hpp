@@ -24,7 +24,8 @@ namespace stretto {
 // The tokens of a microbatch that are here: `length` of each of `batch` sequences, which follow each other.
 struct Tokens {
   std::int64_t batch = 0, length = 0;
-  Tensor positions = {};  // i32: of each token in its whole sequence; may be empty if nothing in a block needs them
+  Tensor positions = {};  // i32: of each token in its document; may be empty if nothing in a block needs them
+  Tensor starts = {};     // AttentionCore::Shape::starts
   std::int64_t count() const { return batch * length; }
 };
 

@@ -45,6 +45,16 @@ void check_block(const AttentionBlock& block) {
   require(mask.causal || (!mask.sparse() && mask.global == 0),
           "An attention mask with window {}, stride {} and {} global positions must be causal.", mask.window, mask.stride,
           mask.global);
+  if (block.starts == nullptr) return;
+  require(mask.causal && mask.global == 0,
+          "Attention that keeps documents apart must be causal and without global positions, of which the mask has {}.",
+          mask.global);
+  for (const Positions& positions : {block.query_positions, block.key_positions}) {
+    require(positions.split == 0 || positions.at(positions.split - 1) < positions.second,
+            "Attention that keeps documents apart needs positions that grow from row to row, and those from row {} on begin "
+            "again at {}.",
+            positions.split, positions.second);
+  }
 }
 
 struct Named {
@@ -96,8 +106,8 @@ bool are_packed(const AttentionBlock& block, const TokenHeads& q, const TokenHea
 
 // Dense causal attention of whole sequences, of equal heads.
 bool is_of_whole_sequences(const AttentionBlock& block) {
-  return block.queries == block.keys && kv_heads_of(block) == block.heads && block.mask == AttentionMask() &&
-         block.query_positions == Positions() && block.key_positions == Positions();
+  return block.starts == nullptr && block.queries == block.keys && kv_heads_of(block) == block.heads &&
+         block.mask == AttentionMask() && block.query_positions == Positions() && block.key_positions == Positions();
 }
 
 AttentionShape shape_of(const AttentionBlock& block) { return {block.batch, block.queries, block.heads, block.head_size}; }

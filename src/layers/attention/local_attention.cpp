@@ -10,7 +10,8 @@ kernels::AttentionBlock block_of(const AttentionCore::Shape& shape, const kernel
           .heads = shape.heads,
           .head_size = shape.head_size,
           .kv_heads = shape.kv_heads,
-          .mask = mask};
+          .mask = mask,
+          .starts = shape.starts_data()};
 }
 
 }  // namespace

@@ -30,7 +30,8 @@ kernels::AttentionBlock RingAttention::block_of(const Shape& shape, int source) 
           .kv_heads = shape.kv_heads,
           .query_positions = division_.of_ring_rank(sequence, ring_.rank()),
           .key_positions = division_.of_ring_rank(sequence, source),
-          .mask = mask_};
+          .mask = mask_,
+          .starts = shape.starts_data()};
 }
 
 std::vector<int> ring_reach(const SequenceDivision& division, const kernels::AttentionMask& mask, std::int64_t rows) {
@@ -140,7 +141,7 @@ void RingAttention::backward(const Tensor& dattended, const Saved& saved, const 
   for (std::int64_t first = 0; first < shape.kv_heads;) {
     const std::int64_t groups = first > 0 || !halves ? shape.kv_heads - first : (shape.kv_heads + 1) / 2;
     const Tensor block = packed_keys_and_values(all_from_group(saved.of, first, shape), groups * shape.head_size);
-    parts.push_back({.shape = {shape.batch, shape.rows, groups * each, groups, shape.head_size},
+    parts.push_back({.shape = {shape.batch, shape.rows, groups * each, groups, shape.head_size, shape.starts},
                      .first = first,
                      .log_sum_exp = log_sum_exp_of(saved, first * each, groups * each),
                      .blocks = {{block}, ring_, blocks_stream_, "keys and values", reach},

@@ -206,7 +206,8 @@ Tensor UlyssesAttention::forward(const Shape& shape, const QueriesKeysValues& of
   const std::vector<Part> parts = parts_of(of, shape);
   exchanges.in_pieces(count, parts, {{{attended}, each}}, {"queries, keys and values", "attended"},
                       [&](int i, const Tensor& rows, std::int64_t groups) {
-                        const Shape inner{shape.batch, shape.rows * ranks, groups * each, groups, shape.head_size};
+                        const Shape inner{shape.batch, shape.rows * ranks, groups * each,
+                                          groups,      shape.head_size,    shape.starts};
                         return inner_->forward(inner, joined(exchanges.in_message(parts, rows, groups)),
                                                saved.pieces[static_cast<std::size_t>(i)]);
                       });

@@ -69,7 +69,7 @@ AttentionLayer::AttentionLayer(Parameters& parameters, const std::string& norm_n
 }
 
 AttentionCore::Shape AttentionLayer::shape_of(const Tokens& tokens) const {
-  return {tokens.batch, tokens.length, local_heads_, local_kv_heads_, heads_.head_size};
+  return {tokens.batch, tokens.length, local_heads_, local_kv_heads_, heads_.head_size, tokens.starts};
 }
 
 void AttentionLayer::turn(const QueriesKeysValues& of, const Tokens& tokens, bool back) const {

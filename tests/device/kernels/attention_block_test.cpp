@@ -96,7 +96,9 @@ Results oracle(const Given& given) {
         const std::size_t q_at = static_cast<std::size_t>((b * block.queries + i) * width + h * d);
         std::vector<std::size_t> seen;
         for (std::int64_t j = 0; j < block.keys; ++j) {
-          if (block.mask.sees(block.query_positions.at(i), block.key_positions.at(j)))
+          const std::int64_t key = block.key_positions.at(j);
+          const bool has_begun = block.starts == nullptr || block.starts[b * block.queries + i] <= key;
+          if (has_begun && block.mask.sees(block.query_positions.at(i), key))
             seen.push_back(static_cast<std::size_t>((b * block.keys + j) * kv_width + kv_head * d));
         }
         std::vector<double> p(seen.size());
@@ -244,6 +246,58 @@ TEST(AttentionBlock, RandomBlocksMatchTheDefinition) {
     }
   }
   EXPECT_GT(empty_rows, 0) << "no row saw nothing";
+}
+
+// Documents of a few tokens to some tiles, which begin at positions that queries or keys have or have not.
+std::vector<std::int32_t> draw_starts(Draw& draw, const AttentionBlock& block) {
+  std::vector<std::int32_t> starts;
+  for (std::int64_t b = 0; b < block.batch; ++b) {
+    std::int64_t start = 0, next = draw(0, 150);
+    for (std::int64_t i = 0; i < block.queries; ++i) {
+      while (next <= block.query_positions.at(i)) next = (start = next) + draw(1, draw(0, 1) == 0 ? 9 : 150);
+      starts.push_back(static_cast<std::int32_t>(start));
+    }
+  }
+  return starts;
+}
+
+TEST(AttentionBlock, KeepsDocumentsApart) {
+  const int blocks = few_cases() ? 12 : 60;
+  bool differs = false;
+  for (int i = 0; i < blocks; ++i) {
+    Draw draw(900 + i);
+    AttentionBlock block = draw_block(draw);
+    block.mask = draw(0, 1) == 0 ? AttentionMask() : AttentionMask{.window = draw(1, 150)};
+    for (Positions* const positions : {&block.query_positions, &block.key_positions}) {
+      if (positions->split > 0) positions->second = positions->at(positions->split - 1) + draw(1, 100);
+    }
+    const std::vector<std::int32_t> starts = draw_starts(draw, block);
+    SCOPED_TRACE(text(block));
+    for (const auto& [dtype, tolerance, tolerance_16] :
+         {std::tuple{DType::f64, 1e-12, 1e-12}, {DType::f32, 1e-5, 1e-5}, {DType::bf16, 1e-5, 3e-2}}) {
+      Given given(block, dtype, 1, draw(0, 3), draw(0, 3));
+      const Results together = oracle(given);
+      given.block.starts = starts.data();
+      const Results expected = oracle(given);
+      expect_near(run(given), expected, tolerance, tolerance_16);
+      differs = differs || error_of(together.out.tensor, expected.out.tensor) > 0.1;
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+  EXPECT_TRUE(differs) << "the control: nothing was kept apart";
+}
+
+// What lies before a document is not read: not a number there reaches nobody. Tiles have at most 64 keys.
+TEST(AttentionBlock, SkipsTilesOfEarlierDocuments) {
+  AttentionBlock block{.batch = 1, .queries = 64, .keys = 256, .heads = 1, .head_size = 8, .query_positions = {192}};
+  const std::vector<std::int32_t> starts(64, 130);
+  for (const bool apart : {true, false}) {
+    block.starts = apart ? starts.data() : nullptr;
+    Given given(block, DType::f32);
+    for (std::int64_t row = 0; row < 128; ++row) given.v.tensor.set(row * 8, std::nan(""));
+    const Results results = run(given);
+    EXPECT_EQ(std::isnan(results.out.tensor.at(0)), !apart);
+  }
 }
 
 // Processors that multiply bf16 round probabilities and gradients of scores to it, as FlashAttention does.

@@ -53,6 +53,12 @@ class Mirror {
   kernels::BackwardEpilogue operator()(const kernels::BackwardEpilogue& host) {
     return {host.activation, (*this)(host.before)};
   }
+  kernels::AttentionBlock operator()(const kernels::AttentionBlock& host) {
+    kernels::AttentionBlock block = host;
+    const auto bytes = static_cast<std::size_t>(block.batch * block.queries) * sizeof *block.starts;
+    if (block.starts != nullptr) block.starts = static_cast<const std::int32_t*>((*this)(block.starts, bytes));
+    return block;
+  }
   Tensor operator()(const Tensor& host) {
     if (test_device() == Device::cpu || is_missing(host)) return host;
     const void* const begin = (*this)(host.raw(), host.bytes());

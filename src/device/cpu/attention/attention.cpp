@@ -65,6 +65,7 @@ void forward_all(const AttentionBlock& block, const Forward& given) {
   for_each_head(
       block,
       [&](Index batch, Index kv_head) {
+        heads.begin_sequence(batch);
         heads.load(rows_of(given.k, block.keys, batch, kv_head, d), rows_of(given.v, block.keys, batch, kv_head, d));
       },
       [&](Index batch, Index head) {
@@ -82,6 +83,7 @@ void backward_all(const AttentionBlock& block, const Backward& given) {
   for_each_head(
       block,
       [&](Index batch, Index kv_head) {
+        heads.begin_sequence(batch);
         heads.load(rows_of(given.k, block.keys, batch, kv_head, d), rows_of(given.v, block.keys, batch, kv_head, d));
       },
       [&](Index batch, Index head) {

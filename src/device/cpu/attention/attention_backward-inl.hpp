@@ -29,6 +29,8 @@ class BackwardHeads {
         scratch_((2 * rows_ + tile) * columns_ + 2 * tile * tile + 2 * tile),
         pair_scratch_(paired_ ? 3 * tile * tile / 2 : 0) {}
 
+  void begin_sequence(Index number) { mask_.begin_sequence(number); }
+
   void load(const Rows& k, const Rows& v) {
     scores_.load_keys(k, block_.keys);
     gradients_.load_keys(v, block_.keys);

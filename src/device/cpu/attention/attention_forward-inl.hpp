@@ -29,6 +29,8 @@ class ForwardHeads {
         scratch_(((paired_ ? 0 : rows_) + tile) * columns_ + tile * tile),
         pair_scratch_(paired_ ? tile * tile / 2 : 0) {}
 
+  void begin_sequence(Index number) { mask_.begin_sequence(number); }
+
   void load(const Rows& k, const Rows& v) {
     products_.load_keys(k, block_.keys);
     value_pairs_.load(v, block_.keys, d_);

@@ -35,7 +35,10 @@ TileMask::Sees TileMask::look(Index first_query, Index queries, Index first_key,
   const TokenRange query_range{block_.query_positions, first_query, first_query + queries};
   const TokenRange key_range{block_.key_positions, first_key, first_key + keys};
   if (!block_.mask.sees_any(query_range, key_range)) return Sees::none;
-  if (keys % row_group == 0 && block_.mask.sees_all(query_range, key_range)) {
+  // Positions and starts do not decrease from row to row.
+  if (starts_ != nullptr && block_.key_positions.at(key_range.end - 1) < starts_[first_query]) return Sees::none;
+  const bool begun = starts_ == nullptr || starts_[query_range.end - 1] <= block_.key_positions.at(first_key);
+  if (keys % row_group == 0 && begun && block_.mask.sees_all(query_range, key_range)) {
     all_.queries_of.fill({0, whole_groups(queries)});
     all_.keys_of.fill({0, keys});
     ranges_ = &all_;
@@ -70,12 +73,19 @@ std::uint64_t TileMask::seen_in(const TokenRun& queries, Index key) const {
   return result;
 }
 
+// The queries whose document has begun at the position, as bits from 0 on.
+std::uint64_t TileMask::begun_at(const TokenRange& queries, Index position) const {
+  const std::int32_t* const first = starts_ + queries.begin;
+  return bits(0, std::upper_bound(first, starts_ + queries.end, position) - first);
+}
+
 void TileMask::mark(const TokenRange& queries, const TokenRange& keys) {
   const TokenRun first = run_of(queries, false);
   const TokenRun second = run_of(queries, true);
   const Index count = keys.end - keys.begin;
-  const bool only_distances_count = block_.mask.global == 0 && queries.positions.stride == keys.positions.stride &&
-                                    queries.positions.split == 0 && keys.positions.split == 0;
+  const bool only_distances_count = block_.mask.global == 0 && starts_ == nullptr &&
+                                    queries.positions.stride == keys.positions.stride && queries.positions.split == 0 &&
+                                    keys.positions.split == 0;
   const Marked now{first.first - keys.positions.at(keys.begin), first.count, count};
   if (only_distances_count && marked_ == now) return;
   marked_ = only_distances_count ? now : Marked{};
@@ -90,6 +100,7 @@ void TileMask::mark(const TokenRange& queries, const TokenRange& keys) {
         const Index position = keys.positions.at(keys.begin + k);
         word = seen_in(first, position);
         if (second.count > 0) word |= seen_in(second, position) << first.count;
+        if (starts_ != nullptr) word &= begun_at(queries, position);
       }
       words_[static_cast<std::size_t>(k)] = word;
       any |= word;

@@ -24,6 +24,11 @@ class TileMask {
   TileMask(const TileMask&) = delete;
   TileMask& operator=(const TileMask&) = delete;
 
+  // Whose documents the next tiles have (AttentionBlock::starts).
+  void begin_sequence(Index number) {
+    starts_ = block_.starts == nullptr ? nullptr : block_.starts + number * block_.queries;
+  }
+
   // Prepares the tile of up to `tile` queries and keys. After `none`, no other function may be called. After `some`, no
   // query sees the keys that pad the last row group.
   Sees look(Index first_query, Index queries, Index first_key, Index keys);
@@ -43,9 +48,11 @@ class TileMask {
   };
 
   void mark(const TokenRange& queries, const TokenRange& keys);
+  std::uint64_t begun_at(const TokenRange& queries, Index position) const;
   std::uint64_t seen_in(const TokenRun& queries, Index key) const;
 
   AttentionBlock block_;
+  const std::int32_t* starts_ = nullptr;  // of the sequence at hand
   std::array<std::uint64_t, tile + 1> words_{};
   Ranges all_, some_;
   const Ranges* ranges_ = nullptr;

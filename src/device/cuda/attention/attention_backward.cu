@@ -60,6 +60,7 @@ __global__ void __launch_bounds__(block_threads) backward_keys(kernels::Attentio
   const Head key_head(sequence, block.keys, number % block.kv_heads, block.head_size);
   const Index first_key = blockIdx.x / kv_heads * tile;  // keys that the most queries see begin first
   const int head_size = static_cast<int>(block.head_size);
+  const std::int32_t* const starts = starts_of(block, sequence);
   const Index group = block.heads / block.kv_heads;  // heads that share these keys
 
   T dk[own][width / side] = {};
@@ -71,7 +72,7 @@ __global__ void __launch_bounds__(block_threads) backward_keys(kernels::Attentio
     const Head query_head(sequence, block.queries, head, block.head_size);
     const Index statistics = (sequence * block.heads + head) * block.queries;
     for (Index first_query = 0; first_query < block.queries; first_query += tile) {
-      const TileSight sight(block, first_query, first_key, tile);
+      const TileSight sight(block, starts, first_query, first_key, tile);
       if (!sight.any) continue;
       __syncthreads();  // the previous queries are no longer read
       load_tile<tile, width>(given.q, query_head, first_query, block.queries, head_size, given.scale, q);
@@ -89,7 +90,7 @@ __global__ void __launch_bounds__(block_threads) backward_keys(kernels::Attentio
         const T delta = is_there ? given.delta[statistics + query] : T(0);
 #pragma unroll
         for (int i = 0; i < own; ++i) {
-          const bool seen = sight.all || sees(block, query, first_key + threadIdx.y + side * i);
+          const bool seen = sight.all || sees(block, starts, query, first_key + threadIdx.y + side * i);
           p[i][j] = seen ? exp(p[i][j] - shift) : T(0);
           ds[i][j] = p[i][j] * (ds[i][j] - delta);
         }
@@ -130,6 +131,7 @@ __global__ void __launch_bounds__(block_threads) backward_queries(kernels::Atten
                       block.head_size);
   const Index first_query = (tiles - 1 - blockIdx.x / heads) * tile;  // queries that see the most keys begin first
   const int head_size = static_cast<int>(block.head_size);
+  const std::int32_t* const starts = starts_of(block, number / block.heads);
 
   T shift[own];
   T delta[own];
@@ -146,7 +148,7 @@ __global__ void __launch_bounds__(block_threads) backward_queries(kernels::Atten
   load_tile<tile, width>(given.q, query_head, first_query, block.queries, head_size, given.scale, q);
   load_tile<tile, width>(given.dout, query_head, first_query, block.queries, head_size, T(1), dout);
   for (Index first_key = 0; first_key < block.keys; first_key += tile) {
-    const TileSight sight(block, first_query, first_key, tile);
+    const TileSight sight(block, starts, first_query, first_key, tile);
     if (!sight.any) continue;
     __syncthreads();  // the previous keys are no longer read
     load_tile<tile, width>(given.k, key_head, first_key, block.keys, head_size, T(1), k);
@@ -161,7 +163,7 @@ __global__ void __launch_bounds__(block_threads) backward_queries(kernels::Atten
       const Index query = first_query + threadIdx.y + side * i;
 #pragma unroll
       for (int j = 0; j < own; ++j) {
-        const bool seen = sight.all || sees(block, query, first_key + threadIdx.x + side * j);
+        const bool seen = sight.all || sees(block, starts, query, first_key + threadIdx.x + side * j);
         ds[i][j] = seen ? exp(p[i][j] - shift[i]) * (ds[i][j] - delta[i]) : T(0);
       }
     }

@@ -40,6 +40,7 @@ __global__ void __launch_bounds__(block_threads) forward(kernels::AttentionBlock
                       block.head_size);
   const Index first_query = (tiles - 1 - blockIdx.x / heads) * tile;  // queries that see the most keys begin first
   const int head_size = static_cast<int>(block.head_size);
+  const std::int32_t* const starts = starts_of(block, number / block.heads);
 
   const Index out_at = query_head.in(given.out);
   T top[own];
@@ -62,7 +63,7 @@ __global__ void __launch_bounds__(block_threads) forward(kernels::AttentionBlock
   load_tile<tile, width>(given.q, query_head, first_query, block.queries, head_size, given.scale, q);
   bool seen = false;
   for (Index first_key = 0; first_key < block.keys; first_key += tile) {
-    const TileSight sight(block, first_query, first_key, tile);
+    const TileSight sight(block, starts, first_query, first_key, tile);
     if (!sight.any) continue;
     seen = true;
     __syncthreads();  // the previous values are no longer read
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(block_threads) forward(kernels::AttentionBlock
       T best = top[i];
 #pragma unroll
       for (int j = 0; j < own; ++j) {
-        if (!sight.all && !sees(block, query, first_key + threadIdx.x + side * j)) scores[i][j] = none;
+        if (!sight.all && !sees(block, starts, query, first_key + threadIdx.x + side * j)) scores[i][j] = none;
         best = max(best, scores[i][j]);
       }
       best = row_max(best);

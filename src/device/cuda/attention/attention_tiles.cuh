@@ -103,23 +103,34 @@ __device__ void load_tile(const Source<F>& from, const Head& head, Index first, 
   }
 }
 
+// Where the documents of a sequence's queries begin; null if the sequence is one document.
+__device__ inline const std::int32_t* starts_of(const kernels::AttentionBlock& block, Index sequence) {
+  return block.starts == nullptr ? nullptr : block.starts + sequence * block.queries;
+}
+
 // A tile of queries and keys as the mask sees it. Ranges end with the sequences.
 struct TileSight {
   bool any, all;
 
-  __device__ TileSight(const kernels::AttentionBlock& block, Index first_query, Index first_key, int tile) {
+  __device__ TileSight(const kernels::AttentionBlock& block, const std::int32_t* starts, Index first_query, Index first_key,
+                       int tile) {
     const Index last_query = first_query + tile < block.queries ? first_query + tile : block.queries;
     const Index last_key = first_key + tile < block.keys ? first_key + tile : block.keys;
     const kernels::TokenRange queries{block.query_positions, first_query, last_query};
     const kernels::TokenRange keys{block.key_positions, first_key, last_key};
     any = block.mask.sees_any(queries, keys);
     all = any && last_query - first_query == tile && last_key - first_key == tile && block.mask.sees_all(queries, keys);
+    if (starts == nullptr || !any) return;
+    // Positions and starts do not decrease from row to row.
+    any = starts[first_query] <= block.key_positions.at(last_key - 1);
+    all = all && starts[last_query - 1] <= block.key_positions.at(first_key);
   }
 };
 
-__device__ inline bool sees(const kernels::AttentionBlock& block, Index query, Index key) {
-  return query < block.queries && key < block.keys &&
-         block.mask.sees(block.query_positions.at(query), block.key_positions.at(key));
+__device__ inline bool sees(const kernels::AttentionBlock& block, const std::int32_t* starts, Index query, Index key) {
+  if (query >= block.queries || key >= block.keys) return false;
+  const Index position = block.key_positions.at(key);
+  return block.mask.sees(block.query_positions.at(query), position) && (starts == nullptr || starts[query] <= position);
 }
 
 // products[i][j] = the owned row i of a times the owned row j of b.
