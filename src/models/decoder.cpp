@@ -39,7 +39,13 @@ Batch Batch::of(const std::vector<std::int32_t>& tokens, const std::vector<std::
 
 Batch Batch::part(std::int64_t first, std::int64_t count) const {
   const auto of = [&](const Tensor& all) { return all ? all.view(first * length, {count * length}) : Tensor(); };
-  return {count, length, of(tokens), of(targets), of(positions)};
+  const std::int64_t attended = starts ? starts.size() / sequences : 0;  // of each sequence
+  return {.sequences = count,
+          .length = length,
+          .tokens = of(tokens),
+          .targets = of(targets),
+          .positions = of(positions),
+          .starts = starts ? starts.view(first * attended, {count * attended}) : Tensor()};
 }
 
 Decoder::Decoder(Parameters& parameters, const DecoderShape& shape, const TensorParallel& tensor_parallel,
@@ -85,7 +91,7 @@ Tensor Decoder::forward(int chunk, const Batch& batch, Tensor x, Saved& saved, P
   }
   saved.blocks.resize(its.blocks.size());
   for (std::size_t i = 0; i < its.blocks.size(); ++i) {
-    x = its.blocks[i].forward(x, {batch.sequences, batch.length, batch.positions}, saved.blocks[i], use);
+    x = its.blocks[i].forward(x, {batch.sequences, batch.length, batch.positions, batch.starts}, saved.blocks[i], use);
   }
   if (!its.is_last) return x;
   return head().logits(norm_.forward(x, saved.norm, use), batch.tokens.size(), use, &saved.normed);

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 
+#include "core/fail.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
 
@@ -41,27 +43,14 @@ Trainer::Trainer(const Mesh& mesh, const TrainingOptions& options)
   sharded_->initialise(options.seed);
   optimizer_ = make_optimizer(*sharded_, options.optimizer);
   const std::vector<std::int32_t> tokens(static_cast<std::size_t>(slots() * options.model.sequence));
-  sharded_->learn([&] { run_microbatches(own_tokens(tokens, tokens, options.model.sequence)); });
+  sharded_->learn([&] { run_microbatches({own_tokens(tokens, tokens, options.model.sequence), 1}); });
 }
 
-std::vector<Decoder::Loss> Trainer::run_microbatches(const Batch& slots) {
-  const double mean_over = static_cast<double>(options_.global_batch * options_.model.sequence);
-  Microbatches microbatches(*model_, *sharded_, slots, options_.micro_batch, loss_scale_.value() / mean_over,
-                            [&] { sharded_->end_microbatch(); });
-  pipeline_->run(microbatches, model_->message(options_.micro_batch * slots.length), options_.sharding.dtype);
+std::vector<Decoder::Loss> Trainer::run_microbatches(const CountedBatch& slots) {
+  Microbatches microbatches(*model_, *sharded_, slots.batch, options_.micro_batch,
+                            loss_scale_.value() / static_cast<double>(slots.counted), [&] { sharded_->end_microbatch(); });
+  pipeline_->run(microbatches, model_->message(options_.micro_batch * slots.batch.length), options_.sharding.dtype);
   return microbatches.losses();
-}
-
-std::vector<Decoder::Loss> Trainer::sum_gradients(const FillSlot& fill) {
-  const Batch batch = batch_of(fill, slots(), [&](std::int64_t i) { return mesh_.rank(Axis::data) * slots() + i; });
-  sharded_->begin_step();
-  std::vector<Decoder::Loss> losses = run_microbatches(batch);
-  sharded_->finish_sums();
-  return losses;
-}
-
-double Trainer::mean_loss(const std::vector<Decoder::Loss>& losses) const {
-  return sum_over_tokens(sum_of(losses)) / static_cast<double>(options_.global_batch * options_.model.sequence);
 }
 
 StepResult Trainer::step(const FillSlot& fill, double lr) {
@@ -92,11 +81,15 @@ void Trainer::adapt_errors(const StepResult& result) {
 StepResult Trainer::compute_gradients(const FillSlot& fill) {
   kept_.clear();  // an update changes keys and values
   StepResult result;
-  const std::vector<Decoder::Loss> losses = sum_gradients(fill);
+  const CountedBatch batch = batch_of(fill, {slots(), slots(), options_.global_batch},
+                                      [&](std::int64_t i) { return mesh_.rank(Axis::data) * slots() + i; });
+  sharded_->begin_step();
+  const std::vector<Decoder::Loss> losses = run_microbatches(batch);
+  sharded_->finish_sums();
   result.loss_scale = loss_scale_.value();
   // Blocks until a GPU is done, so that the loss is there as well.
   result.gradient_norm = gradient_norm(*sharded_) / result.loss_scale;
-  result.loss = mean_loss(losses);
+  result.loss = sum_over_tokens(sum_of(losses)) / static_cast<double>(batch.counted);
   return result;
 }
 
@@ -106,12 +99,14 @@ double Trainer::evaluate(const FillSlot& fill, std::int64_t count) {
   const std::int64_t ranks = mesh_.size(Axis::data);
   const std::int64_t rounds = (count + ranks - 1) / ranks;
   const auto slot_of = [&](std::int64_t i) { return std::min(rank + i * ranks, count - 1); };
-  const Batch batch = batch_of(fill, rounds, slot_of);
+  const bool repeats = rank + (rounds - 1) * ranks >= count;
+  const CountedBatch slots = batch_of(fill, {rounds, repeats ? rounds - 1 : rounds, count}, slot_of);
+  const Batch& batch = slots.batch;
   Microbatches sequences(*model_, *sharded_, batch, 1, std::nullopt);
   pipeline_->run_forward(sequences, static_cast<int>(rounds), model_->message(batch.length), options_.sharding.dtype);
   std::vector<Decoder::Loss> losses = sequences.losses();
-  if (!losses.empty() && rank + (rounds - 1) * ranks >= count) losses.pop_back();
-  return sum_over_tokens(sum_of(losses)) / static_cast<double>(count * options_.model.sequence);
+  if (!losses.empty() && repeats) losses.pop_back();
+  return sum_over_tokens(sum_of(losses)) / static_cast<double>(slots.counted);
 }
 
 Tensor Trainer::next_logits(const std::vector<std::int32_t>& tokens) {
@@ -168,19 +163,35 @@ Tensor Trainer::logits(const Batch& sequences) {
   return one.logits();
 }
 
-Batch Trainer::batch_of(const FillSlot& fill, std::int64_t count,
-                        const std::function<std::int64_t(std::int64_t)>& slot_of) const {
+Trainer::CountedBatch Trainer::batch_of(const FillSlot& fill, const SlotCounts& slots,
+                                        const std::function<std::int64_t(std::int64_t)>& slot_of) const {
   const auto sequence = static_cast<std::size_t>(options_.model.sequence);
-  std::vector<std::int32_t> tokens(static_cast<std::size_t>(count) * sequence);
-  std::vector<std::int32_t> targets(tokens.size());
-  for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
-    fill(slot_of(static_cast<std::int64_t>(i)), &tokens[i * sequence], &targets[i * sequence]);
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(slots.count) * sequence);
+  std::vector<std::int32_t> targets(tokens.size()), starts(fill.has_documents() ? tokens.size() : 0);
+  for (std::int64_t i = 0; i < slots.count; ++i) {
+    const std::size_t at = static_cast<std::size_t>(i) * sequence;
+    fill(slot_of(i), &tokens[at], &targets[at], starts.empty() ? nullptr : &starts[at]);
   }
-  return own_tokens(tokens, targets, options_.model.sequence);
+  const std::span<const std::int32_t> of_rank(targets.data(), static_cast<std::size_t>(slots.own) * sequence);
+  const std::int64_t own = std::ranges::count_if(of_rank, [](std::int32_t target) { return target >= 0; });
+  std::int64_t counted = own;
+  if (!fill.has_documents()) {
+    require(own == std::ssize(of_rank),
+            "{} of {} targets are below 0, as only a FillSlot with starts may have them; give it these.",
+            std::ssize(of_rank) - own, of_rank.size());
+    counted = slots.all * options_.model.sequence;
+  } else if (mesh_.size(Axis::data) > 1) {  // the other axes' ranks have filled the same slots
+    mesh_.over(Axis::data)
+        .all_reduce(&own, &counted, 1, DType::i64, ReduceOp::sum, Stream::inline_(), {.tag = "counted tokens"})
+        .wait();
+  }
+  require(counted > 0, "No token of {} sequences counts, so that they have no mean loss; leave out sequences without one.",
+          slots.all);
+  return {own_tokens(tokens, targets, options_.model.sequence, starts), counted};
 }
 
 Batch Trainer::own_tokens(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets,
-                          std::int64_t length) const {
+                          std::int64_t length, const std::vector<std::int32_t>& starts) const {
   const std::vector<std::int64_t> positions =
       options_.division().positions(length, mesh_.rank(Axis::ring), mesh_.rank(Axis::ulysses));
   std::vector<std::int32_t> own, own_targets;
@@ -192,7 +203,28 @@ Batch Trainer::own_tokens(const std::vector<std::int32_t>& tokens, const std::ve
       if (!targets.empty()) own_targets.push_back(targets[at]);
     }
   }
-  return Batch::of(own, own_targets, positions);
+  Batch batch = Batch::of(own, own_targets, positions);
+  if (!starts.empty()) keep_documents_apart(starts, length, batch);
+  return batch;
+}
+
+void Trainer::keep_documents_apart(const std::vector<std::int32_t>& starts, std::int64_t length, Batch& batch) const {
+  const MemoryScope activations(MemoryKind::activations);
+  const SequenceDivision division = options_.division();
+  std::vector<std::int32_t> attended, in_documents;
+  for (std::int64_t i = 0; i < batch.sequences; ++i) {
+    for (int ulysses = 0; ulysses < division.ulysses; ++ulysses) {
+      for (const std::int64_t position : division.positions(length, mesh_.rank(Axis::ring), ulysses)) {
+        const std::int32_t start = starts[static_cast<std::size_t>(i * length + position)];
+        require(start >= 0 && start <= position, "The document of token {} begins at {}, which is not at it or before it.",
+                position, start);
+        attended.push_back(start);
+        if (ulysses == mesh_.rank(Axis::ulysses)) in_documents.push_back(static_cast<std::int32_t>(position) - start);
+      }
+    }
+  }
+  batch.positions = Tensor::of(in_documents);
+  batch.starts = Tensor::of(attended);
 }
 
 double Trainer::sum_over_tokens(double value) const {

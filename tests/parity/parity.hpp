@@ -115,11 +115,13 @@ struct Trace {
   std::map<std::string, std::size_t> unit_of;  // by parameter
 };
 
-inline Trace advance(Trainer& trainer, std::int64_t first_step, std::int64_t steps) {
+using TextOfStep = std::function<FillSlot(const TrainingOptions& options, std::int64_t step)>;
+
+inline Trace advance(Trainer& trainer, std::int64_t first_step, std::int64_t steps, const TextOfStep& text = text_of_step) {
   Trace trace;
   for (std::int64_t step = first_step; step < first_step + steps; ++step) {
     const std::uint64_t since = trainer.mesh().world().job().ledger().next_sequence();
-    const StepResult result = trainer.step(text_of_step(trainer.options(), step), 3e-3);
+    const StepResult result = trainer.step(text(trainer.options(), step), 3e-3);
     trace.records = trainer.mesh().world().job().ledger().records(since);
     trace.losses.push_back(result.loss);
     trace.norms.push_back(result.gradient_norm);

@@ -16,7 +16,10 @@ namespace stretto {
 // device.
 struct STRETTO_API Batch {
   std::int64_t sequences = 0, length = 0;
-  Tensor tokens, targets, positions;  // i32, one a token; targets are empty if no loss is computed
+  // i32, one a token. Targets are the tokens that follow, or below 0 where the loss does not count them; they are empty if
+  // no loss is computed. Positions are those in the token's document.
+  Tensor tokens, targets, positions;
+  Tensor starts = {};  // AttentionCore::Shape::starts
 
   // Copies from host memory. Blocks until a GPU has the data, so that one copy for the whole step is best. positions: of the
   // tokens of each sequence.
@@ -58,7 +61,7 @@ class STRETTO_API Decoder {
   Tensor backward(int chunk, const Batch& batch, Tensor gradient, Saved& saved, ParameterUse& use,
                   bool weights_later = false) const;
 
-  // The loss holds the sum over all tokens of a batch.
+  // The loss holds the sum over all tokens of a batch that count.
   using Loss = VocabularyParallelCrossEntropy::Saved;
   Loss loss(const Tensor& logits, const Batch& batch) const;
   // Replaces the logits by factor times the gradient of the loss.

@@ -6,17 +6,14 @@
 #include "stretto/layers/kept_attention.hpp"
 #include "stretto/layers/loss_scale.hpp"
 #include "stretto/layers/optimizer.hpp"
+#include "stretto/models/fill_slot.hpp"
 #include "stretto/models/microbatches.hpp"
 #include "stretto/models/training_options.hpp"
 
 namespace stretto {
 
-// Writes the sequence of slot s of a step, 0 <= s < global_batch, which must not depend on the layout: `sequence` tokens,
-// and for each the token that follows it.
-using FillSlot = std::function<void(std::int64_t slot, std::int32_t* tokens, std::int32_t* targets)>;
-
 struct StepResult {
-  double loss = 0;           // mean over all tokens of the step
+  double loss = 0;           // mean over all tokens of the step that count
   double gradient_norm = 0;  // before clipping
   double loss_scale = 1;     // of the step's backward
   bool updated = true;       // false: the norm is infinite or NaN, and the step was left out
@@ -29,14 +26,15 @@ class STRETTO_API Trainer {
   // TrainingOptions::check().
   Trainer(const Mesh& mesh, const TrainingOptions& options);
 
-  // Collective.
+  // Collective. Throws Error(invalid_argument) on all ranks if no token of the step counts.
   StepResult step(const FillSlot& fill, double lr);
   // Computes, communicates and updates like a step whose learning rate is 0, whatever the gradients are; for rehearsals, in
   // which they are meaningless. Training cannot go on afterwards. Collective.
   void rehearse(const FillSlot& fill);
   // Computes the gradients of one step, times the loss scale, without an update; for parity tests. Collective.
   StepResult compute_gradients(const FillSlot& fill);
-  // Mean loss over count slots, each computed by one data-parallel rank. Collective.
+  // Mean loss over the tokens that count of count slots, each computed by one data-parallel rank. Collective. Throws
+  // likewise.
   double evaluate(const FillSlot& fill, std::int64_t count);
   // This rank's columns of the logits of sequences, on the ranks of the stage that has the head; empty on others. Collective
   // over the ranks of one data-parallel replica, and at ZeRO stage 3 over all.
@@ -57,14 +55,22 @@ class STRETTO_API Trainer {
   const TrainingOptions& options() const { return options_; }
 
  private:
-  std::vector<Decoder::Loss> sum_gradients(const FillSlot& fill);
+  // Some slots of this rank, and how many tokens count in those of all data-parallel ranks.
+  struct CountedBatch {
+    Batch batch;
+    std::int64_t counted;
+  };
   // Forward and backward of this rank's slots, one microbatch after the other.
-  std::vector<Decoder::Loss> run_microbatches(const Batch& slots);
+  std::vector<Decoder::Loss> run_microbatches(const CountedBatch& slots);
   std::int64_t slots() const { return options_.global_batch / mesh_.size(Axis::data); }
   void adapt_errors(const StepResult& result);
-  double mean_loss(const std::vector<Decoder::Loss>& losses) const;  // collective
-  // The slots slot_of(0), ..., slot_of(count - 1).
-  Batch batch_of(const FillSlot& fill, std::int64_t count, const std::function<std::int64_t(std::int64_t)>& slot_of) const;
+  // The slots slot_of(0), ..., slot_of(count - 1), of which the first `own` are those of no other data-parallel rank, which
+  // have `all` together. Collective.
+  struct SlotCounts {
+    std::int64_t count, own, all;
+  };
+  CountedBatch batch_of(const FillSlot& fill, const SlotCounts& slots,
+                        const std::function<std::int64_t(std::int64_t)>& slot_of) const;
   // Sums a value, which the stage with the head has, over the ranks of that stage that have other tokens.
   double sum_over_tokens(double value) const;
   // This rank's logits of `tokens` from `first` on, by keys and values that are kept.
@@ -72,9 +78,10 @@ class STRETTO_API Trainer {
   Tensor divided_logits(const std::vector<std::int32_t>& tokens);
   // The whole row of logits of the position, on the stage with the head.
   Tensor whole_row(const Tensor& logits, std::optional<std::int64_t> position) const;
-  // This rank's tokens of whole sequences of any length that divides.
-  Batch own_tokens(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets,
-                   std::int64_t length) const;
+  // This rank's tokens of whole sequences of any length that divides. starts: empty if each is one document.
+  Batch own_tokens(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets, std::int64_t length,
+                   const std::vector<std::int32_t>& starts = {}) const;
+  void keep_documents_apart(const std::vector<std::int32_t>& starts, std::int64_t length, Batch& batch) const;
 
   Mesh mesh_;
   TrainingOptions options_;
