@@ -73,6 +73,18 @@ double peak_matrix_rate(const Communicator& world, const DecoderShape& model, st
 constexpr int block_steps = 4;
 bool replicates_after(int timed_step) { return timed_step < 0 ? timed_step >= -2 : (timed_step / block_steps + 1) % 4 >= 2; }
 
+// Of the products with weights: one in forward, one for the gradient of its input, and one for that of a weight that is
+// trained.
+double weight_flops_per_token(const Parameters& parameters) {
+  double flops = 0;
+  for (const auto& parameter : parameters.all()) {
+    double elements = 1;
+    for (const std::int64_t extent : parameter->global_shape) elements *= static_cast<double>(extent);
+    flops += elements * (parameter->trainable ? 6 : 4);
+  }
+  return flops;
+}
+
 // Writes what the planner of layouts needs of the machine: {"cluster": TrainingCluster, "system": TrainingSystem}.
 void write_calibration(const apps::Calibration& machine, const std::string& path) {
   nlohmann::ordered_json json{{"cluster", nlohmann::ordered_json::parse(to_text(machine.cluster))},
@@ -105,6 +117,7 @@ int measure(int argc, char** argv) {
   app.add_option("--kv-heads", options.model.kv_heads);
   app.add_option("--mlp", options.model.mlp_width);
   app.add_option("--batch", options.micro_batch, "Sequences of a microbatch");
+  app.add_option("--lora", options.adapters.rank, "Train adapters of this rank of all linear modules");
   std::int64_t microbatches = 1;
   app.add_option("--microbatches", microbatches, "Microbatches of a step, of a data-parallel rank")
       ->check(CLI::PositiveNumber);
@@ -138,6 +151,10 @@ int measure(int argc, char** argv) {
   app.add_option("--calibrate", calibration, "Measure the machine instead, for the planner of layouts, into this file");
   CLI11_PARSE(app, argc, argv);
   if (is_llama) options.model = llama_shape(options.model);
+  if (options.adapters.any()) {
+    options.adapters.alpha = 2 * static_cast<double>(options.adapters.rank);
+    options.adapters.targets = {"all-linear"};
+  }
   apps::check_zero_options(app, options.sharding);
   if (replicates && steps % (2 * block_steps) != 0) {
     throw Error(ErrorCode::invalid_argument, replicate->get_name() + " needs --steps of a multiple of 8.");
@@ -212,12 +229,13 @@ int measure(int argc, char** argv) {
     if (world.rank() != 0) return;
     const double step_seconds = median(seconds);
     const double tokens_per_second = static_cast<double>(options.global_batch * sequence) / step_seconds;
-    const double flops = flops_per_token(options.model);
+    const double flops = flops_per_token(options.model, options.adapters);
     nlohmann::ordered_json result{{"tokens_per_s", tokens_per_second},
                                   {"step_ms", step_seconds * 1e3},
                                   {"mean_ms", std::accumulate(seconds.begin(), seconds.end(), 0.0) / steps * 1e3},
                                   {"steps", steps},
                                   {"parameters", trainer.parameters().global_elements()},
+                                  {"weight_flops_per_token", weight_flops_per_token(trainer.parameters())},
                                   {"gemm_gflops_per_rank", rate * 1e-9},
                                   {"gemm_share", tokens_per_second * flops / (rate * world.size())},
                                   {"comm_ms", traffic.busy_seconds / steps * 1e3},
