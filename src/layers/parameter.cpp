@@ -118,6 +118,9 @@ void set_initial_values(const Parameter& parameter, std::uint64_t seed, std::int
   const bool on_gpu = values.device() != Device::cpu;
   const Tensor here = on_gpu ? Tensor(values.shape(), values.dtype(), Device::cpu) : values;
   const auto value_at = [&](std::int64_t index) {
+    if (initial.reach > 0) {
+      return initial.mean + initial.reach * (2 * uniform_at(key, static_cast<std::uint64_t>(index)) - 1);
+    }
     const double noise = initial.deviation == 0 ? 0 : initial.deviation * normal_at(key, static_cast<std::uint64_t>(index));
     return initial.mean + noise;
   };

@@ -3,6 +3,7 @@
 #include <numeric>
 #include <utility>
 
+#include "models/adapted_modules.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
 
@@ -50,23 +51,24 @@ Batch Batch::part(std::int64_t first, std::int64_t count) const {
 
 Decoder::Decoder(Parameters& parameters, const DecoderShape& shape, const TensorParallel& tensor_parallel,
                  const RecomputeOptions& recompute, const ModelCut& cut,
-                 const std::shared_ptr<const AttentionCore>& attention)
+                 const std::shared_ptr<const AttentionCore>& attention, const AdapterOptions& adapters)
     : shape_(shape.filled()),
       tensor_parallel_(tensor_parallel),
       table_(parameters.place_next(shape.tied ? cut.place_of_tied_table() : cut.place(0)), "wte", shape.vocabulary,
              shape.hidden, embedding_initial, tensor_parallel),
       positions_(learned_positions(parameters.place_next(cut.place(0)), shape, tensor_parallel)),
-      chunks_(make_chunks(parameters, shape_, tensor_parallel, recompute, cut, attention)),
+      chunks_(make_chunks(parameters, shape_, tensor_parallel, recompute, cut, attention, adapters)),
       // The norm and the head belong to the last part, like the last block.
       norm_(parameters, "ln_f", shape.hidden, shape.norm, tensor_parallel),
       cross_entropy_(tensor_parallel) {
   if (!shape.tied) head_.emplace(parameters, "lm_head", shape.vocabulary, shape.hidden, embedding_initial, tensor_parallel);
+  freeze_base(parameters, shape_, adapters);
 }
 
 std::vector<Decoder::Chunk> Decoder::make_chunks(Parameters& parameters, const DecoderShape& shape,
                                                  const TensorParallel& tensor_parallel, const RecomputeOptions& recompute,
-                                                 const ModelCut& cut,
-                                                 const std::shared_ptr<const AttentionCore>& attention) {
+                                                 const ModelCut& cut, const std::shared_ptr<const AttentionCore>& attention,
+                                                 const AdapterOptions& adapters) {
   std::vector<Chunk> chunks;
   const std::shared_ptr<const RotaryPositions> positions = RotaryPositions::of(shape);
   std::int64_t number = 0;
@@ -74,8 +76,9 @@ std::vector<Decoder::Chunk> Decoder::make_chunks(Parameters& parameters, const D
     parameters.place_next(cut.place(part));
     Chunk chunk{.is_first = part == 0, .is_last = part + 1 == cut.blocks.size(), .blocks = {}};
     for (std::int64_t i = 0; i < cut.blocks[part]; ++i) {
+      const AdapterSet its = adapters_of_block(adapters, shape, number);
       chunk.blocks.emplace_back(parameters, "h." + std::to_string(number++) + ".", shape, tensor_parallel, recompute,
-                                attention, positions);
+                                attention, positions, its);
     }
     if (cut.stages[part] == cut.stage) chunks.push_back(std::move(chunk));
   }
@@ -137,9 +140,15 @@ Tensor Decoder::backward(int chunk, const Batch& batch, Tensor gradient, Saved& 
 }
 
 DecoderCost Decoder::cost(const CostedTokens& tokens) const {
+  // Adapters may differ from block to block.
+  LayerCost block;
+  for (const TransformerBlock& each : chunks_.front().blocks) {
+    LayerCost its = each.cost(tokens);
+    if (its.parameters > block.parameters) block = std::move(its);
+  }
   const LayerCost embeddings = table_.embed_cost(tokens), logits = head().logits_cost(tokens);
   return {.embeddings = positions_ ? embeddings.before(positions_->cost(tokens)) : embeddings,
-          .block = chunks_.front().blocks.front().cost(tokens),
+          .block = block,
           .head = norm_.cost(tokens).before(logits),
           .loss = cross_entropy_.cost(tokens, logits.forward.products.front().n),
           .table = head_ ? 0 : table_.elements()};

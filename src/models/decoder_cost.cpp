@@ -12,12 +12,14 @@ double DecoderCost::parameters(std::int64_t blocks, bool has_embeddings, bool ha
 }
 
 DecoderCost decoder_cost(const DecoderShape& shape, const TensorParallel& tensor_parallel, const RecomputeOptions& recompute,
-                         CostedTokens tokens) {
-  DecoderShape one = shape;
-  one.layers = 1;
+                         CostedTokens tokens, const AdapterOptions& adapters) {
+  DecoderShape some = shape;
+  if (!adapters.any()) some.layers = 1;
   Parameters parameters;
   tokens.level = recompute.level;
-  return Decoder(parameters, one, tensor_parallel, recompute).cost(tokens);
+  return Decoder(parameters, some, tensor_parallel, recompute, ModelCut::whole(some.layers),
+                 std::make_shared<LocalAttention>(), adapters)
+      .cost(tokens);
 }
 
 std::int64_t parameters_of(const DecoderShape& shape) {
@@ -34,8 +36,15 @@ DecoderOperations forward_operations(const DecoderShape& shape) {
   return operations;
 }
 
-double flops_per_token(const DecoderShape& shape) {
+double flops_per_token(const DecoderShape& shape, const AdapterOptions& adapters) {
   const DecoderOperations forward = forward_operations(shape);
+  if (adapters.any()) {
+    const DecoderCost cost = decoder_cost(shape, {}, {}, {.count = shape.sequence}, adapters);
+    const DecoderCost plain = decoder_cost(shape, {}, {}, {.count = shape.sequence});
+    const double attention = 3 * (forward.block - plain.block.forward.operations() / static_cast<double>(shape.sequence));
+    const double products = static_cast<double>(shape.layers) * cost.block.operations() + cost.head.operations();
+    return static_cast<double>(shape.layers) * attention + products / static_cast<double>(shape.sequence);
+  }
   return 3 * (static_cast<double>(shape.layers) * forward.block + forward.head);
 }
 

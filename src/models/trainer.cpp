@@ -32,7 +32,7 @@ Trainer::Trainer(const Mesh& mesh, const TrainingOptions& options)
   attention_ =
       std::make_shared<KeptAttention>(options_.attention_mask(), options_.attention(mesh, options.sharding.overlap));
   model_ = std::make_unique<Decoder>(parameters_, options.model, tensor_parallel, options.recompute,
-                                     options.cut(schedule, mesh.rank(Axis::pipeline)), attention_);
+                                     options.cut(schedule, mesh.rank(Axis::pipeline)), attention_, options.adapters);
   // With own rows, the messages of tensor-parallel ranks are not the same.
   pipeline_ = std::make_unique<Pipeline>(
       mesh.over(Axis::pipeline), schedule,

@@ -48,6 +48,8 @@ void TrainingOptions::check_sizes() const {
           micro_batch, mesh[Axis::data]);
   model.filled().check_block(mesh[Axis::tensor], mesh[Axis::ulysses]);
   division().check(model.sequence);
+  adapters.check(model.filled());
+  if (adapters.any()) decoder_cost(model, {}, {}, {}, adapters);  // looks for the modules to save
   require(model.window == 0 || !mask.sparse(),
           "The model has a window of {} tokens, and attention under {} has not; leave the mask dense.", model.window,
           to_text(mask));

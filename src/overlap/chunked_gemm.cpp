@@ -25,16 +25,23 @@ constexpr double weight_bytes_per_second = 10e9;
 // The weight of a product, with the checks of the rows and results that fit it.
 class GemmWeight {
  public:
-  GemmWeight(const char* function, const Tensor& weight, Transpose transpose)
-      : function_(function), weight_(weight), transpose_(transpose) {
-    require(kernels::is_compute_type(weight.dtype()),
-            "{} got a weight of {}; matrices of f64, f32, bf16 and f16 are multiplied.", function, name(weight.dtype()));
+  GemmWeight(const char* function, const GemmFactor& factor)
+      : function_(function), factor_(factor), weight_(factor.weight), transpose_(factor.transpose) {
+    require(kernels::is_compute_type(weight_.dtype()),
+            "{} got a weight of {}; matrices of f64, f32, bf16 and f16 are multiplied.", function, name(weight_.dtype()));
+    if (!factor.b && !factor.a) return;
+    const Tensor &a = factor.a, &b = factor.b;
+    require(a && b && b.columns() == a.rows() && b.rows() == weight_.rows() && a.columns() == weight_.columns() &&
+                a.dtype() == weight_.dtype() && b.dtype() == weight_.dtype(),
+            "{} got B of [{}] {} and A of [{}] {}, whose product is no addend of a weight of [{}] {}.", function,
+            fmt::join(b.shape(), ", "), name(b.dtype()), fmt::join(a.shape(), ", "), name(a.dtype()),
+            fmt::join(weight_.shape(), ", "), name(weight_.dtype()));
   }
 
   std::int64_t inner() const { return transpose_ == Transpose::yes ? weight_.columns() : weight_.rows(); }
   std::int64_t columns() const { return transpose_ == Transpose::yes ? weight_.rows() : weight_.columns(); }
   void multiply(const Tensor& x, const Tensor& y) const {
-    if (y.size() > 0) kernels::gemm(x, Transpose::no, weight_, transpose_, y);
+    if (y.size() > 0) factor_.multiply(x, y);
   }
 
   void require_rows(const char* what, const Tensor& x, std::int64_t rows) const {
@@ -60,7 +67,8 @@ class GemmWeight {
 
  private:
   const char* function_;
-  Tensor weight_;
+  const GemmFactor& factor_;
+  const Tensor& weight_;
   Transpose transpose_;
 };
 
@@ -125,11 +133,10 @@ struct PartialSum {
   Tensor last;
 };
 // Computes all chunks; the stream sums each one, but for the last, while the next is computed.
-PartialSum sum_all_but_last(const char* function, const Tensor& x, const Tensor& weight, Transpose transpose,
-                            const Tensor& y, const Communicator& group, const Stream& stream,
-                            const ChunkedGemmOptions& options) {
+PartialSum sum_all_but_last(const char* function, const Tensor& x, const GemmFactor& by, const Tensor& y,
+                            const Communicator& group, const Stream& stream, const ChunkedGemmOptions& options) {
   const ProfilerRange range([&] { return function; });
-  const GemmWeight factor(function, weight, transpose);
+  const GemmWeight factor(function, by);
   check_options(function, options);
   factor.require_rows("x", x, x.rows());
   factor.require_result(y, x.rows());
@@ -154,12 +161,22 @@ PartialSum sum_all_but_last(const char* function, const Tensor& x, const Tensor&
 
 }  // namespace
 
-void all_gather_gemm(const Tensor& x, const std::vector<std::int64_t>& rows, const Tensor& weight, Transpose transpose,
-                     const Tensor& y, const Tensor& gathered, const Communicator& group, const Stream& stream,
+void GemmFactor::multiply(const Tensor& x, const Tensor& y) const {
+  kernels::gemm(x, Transpose::no, weight, transpose, y);
+  if (!a) return;
+  const MemoryScope scratch(MemoryKind::other);
+  const auto& [first, second] = transpose == Transpose::yes ? std::tie(a, b) : std::tie(b, a);
+  const Tensor between({x.rows(), a.rows()}, x.dtype());
+  kernels::gemm(x, Transpose::no, first, transpose, between);
+  kernels::gemm(between, Transpose::no, second, transpose, y, true);
+}
+
+void all_gather_gemm(const Tensor& x, const std::vector<std::int64_t>& rows, const GemmFactor& by, const Tensor& y,
+                     const Tensor& gathered, const Communicator& group, const Stream& stream,
                      const ChunkedGemmOptions& options) {
   const char* const function = "all_gather_gemm";
   const ProfilerRange range([&] { return function; });
-  const GemmWeight factor(function, weight, transpose);
+  const GemmWeight factor(function, by);
   const RowShares shares(function, rows, group);
   const int me = group.rank();
   const int ranks = group.size();
@@ -195,12 +212,11 @@ void all_gather_gemm(const Tensor& x, const std::vector<std::int64_t>& rows, con
   }
 }
 
-void gemm_reduce_scatter(const Tensor& x, const std::vector<std::int64_t>& rows, const Tensor& weight, Transpose transpose,
-                         const Tensor& y, const Communicator& group, const Stream& stream,
-                         const ChunkedGemmOptions& options) {
+void gemm_reduce_scatter(const Tensor& x, const std::vector<std::int64_t>& rows, const GemmFactor& by, const Tensor& y,
+                         const Communicator& group, const Stream& stream, const ChunkedGemmOptions& options) {
   const char* const function = "gemm_reduce_scatter";
   const ProfilerRange range([&] { return function; });
-  const GemmWeight factor(function, weight, transpose);
+  const GemmWeight factor(function, by);
   const RowShares shares(function, rows, group);
   const int me = group.rank();
   const int ranks = group.size();
@@ -250,19 +266,19 @@ void gemm_reduce_scatter(const Tensor& x, const std::vector<std::int64_t>& rows,
   }
 }
 
-void gemm_all_reduce(const Tensor& x, const Tensor& weight, Transpose transpose, const Tensor& y, const Communicator& group,
-                     const Stream& stream, const ChunkedGemmOptions& options) {
-  if (options.meanwhile) return computation().wait(start_gemm_all_reduce(x, weight, transpose, y, group, stream, options));
-  const PartialSum summing = sum_all_but_last("gemm_all_reduce", x, weight, transpose, y, group, stream, options);
+void gemm_all_reduce(const Tensor& x, const GemmFactor& by, const Tensor& y, const Communicator& group, const Stream& stream,
+                     const ChunkedGemmOptions& options) {
+  if (options.meanwhile) return computation().wait(start_gemm_all_reduce(x, by, y, group, stream, options));
+  const PartialSum summing = sum_all_but_last("gemm_all_reduce", x, by, y, group, stream, options);
   if (!summing.last || group.size() == 1) return;
   // On the host, operations of one communicator run in order anyway; a GPU's streams do not.
   computation().wait(summing.earlier);
   std::ignore = group.all_reduce(summing.last, ReduceOp::sum, computation(), {.tag = options.tag});
 }
 
-Work start_gemm_all_reduce(const Tensor& x, const Tensor& weight, Transpose transpose, const Tensor& y,
-                           const Communicator& group, const Stream& stream, const ChunkedGemmOptions& options) {
-  const PartialSum summing = sum_all_but_last("start_gemm_all_reduce", x, weight, transpose, y, group, stream, options);
+Work start_gemm_all_reduce(const Tensor& x, const GemmFactor& by, const Tensor& y, const Communicator& group,
+                           const Stream& stream, const ChunkedGemmOptions& options) {
+  const PartialSum summing = sum_all_but_last("start_gemm_all_reduce", x, by, y, group, stream, options);
   Work sum;
   if (summing.last && group.size() > 1) sum = group.all_reduce(summing.last, ReduceOp::sum, stream, {.tag = options.tag});
   if (options.meanwhile) options.meanwhile();

@@ -112,14 +112,14 @@ std::vector<double> chunked(const Communicator& world, DType dtype) {
     const Tensor own = integers({rows[static_cast<std::size_t>(rank)], inner}, dtype, rank);
     const Tensor y({all, columns}, dtype);
     const Tensor gathered({all, inner}, dtype);
-    all_gather_gemm(own, rows, weight, Transpose::yes, y, gathered, world, stream, options);
+    all_gather_gemm(own, rows, {weight, Transpose::yes}, y, gathered, world, stream, options);
     const Tensor x = integers({all, inner}, dtype, 20 + rank);
     const Tensor share({rows[static_cast<std::size_t>(rank)], columns}, DType::f32);
-    gemm_reduce_scatter(x, rows, weight, Transpose::yes, share, world, stream, options);
+    gemm_reduce_scatter(x, rows, {weight, Transpose::yes}, share, world, stream, options);
     const Tensor sum({all, columns}, DType::f32);
-    gemm_all_reduce(x, weight, Transpose::yes, sum, world, stream, options);
+    gemm_all_reduce(x, {weight, Transpose::yes}, sum, world, stream, options);
     const Tensor later({all, columns}, DType::f32);
-    const Work work = start_gemm_all_reduce(x, weight, Transpose::yes, later, world, stream, options);
+    const Work work = start_gemm_all_reduce(x, {weight, Transpose::yes}, later, world, stream, options);
     kernels::scale(sum, 2);
     computation().wait(work);
     kernels::add(later, sum, sum);

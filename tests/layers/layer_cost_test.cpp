@@ -26,6 +26,7 @@ struct Case {
   int ranks = 1;
   bool divides_rows = false, keeps_gathered = false;
   Recompute level = Recompute::none;
+  AdapterSet adapters = {};
 };
 
 DecoderShape shape() { return {.layers = 1, .hidden = 24, .heads = 4, .kv_heads = 2, .head_size = 5, .mlp_width = 44}; }
@@ -50,7 +51,8 @@ std::pair<Costs, LayerCost> measured(const Case& its) {
     const TensorParallel tensor_parallel{
         .group = world, .stream = Stream::inline_(), .divides_rows = its.divides_rows, .keeps_gathered = its.keeps_gathered};
     Parameters parameters;
-    const TransformerBlock block(parameters, "", shape(), tensor_parallel, {.level = its.level});
+    const TransformerBlock block(parameters, "", shape(), tensor_parallel, {.level = its.level},
+                                 std::make_shared<LocalAttention>(), nullptr, its.adapters);
     allocate(parameters, DType::f32);
     initialise(parameters, 1);
     KernelNotes notes;
@@ -92,26 +94,32 @@ std::pair<Costs, LayerCost> measured(const Case& its) {
   return {result, cost};
 }
 
+const AdapterSet whole_adapters{{{"attn.c_attn", {3, 2}}, {"attn.c_proj", {2, 1}}, {"mlp.c_proj", {1, 2}}}};
+const AdapterSet adapters_of_parts{{{"attn.c_attn.q", {3, 2}}, {"attn.c_attn.v", {1, 2}}, {"mlp.c_fc", {2, 1}}}};
+
 TEST(LayerCost, IsWhatABlockDoes) {
-  for (const int ranks : {1, 2}) {
-    for (const Recompute level : {Recompute::none, Recompute::selective, Recompute::full}) {
-      for (const auto& [divides_rows, keeps_gathered] : {std::pair{false, false}, {true, false}, {true, true}}) {
-        if (divides_rows && ranks == 1) continue;
-        if (keeps_gathered && level == Recompute::selective) continue;  // refused
-        const auto [done, cost] = measured({ranks, divides_rows, keeps_gathered, level});
-        const Costs its = said(cost, ranks);
-        const std::string at = fmt::format("{} ranks, {}{}, recomputes {}", ranks, divides_rows ? "own rows" : "all rows",
-                                           keeps_gathered ? " kept" : "", name(level));
-        EXPECT_EQ(done.forward, its.forward) << at;
-        EXPECT_EQ(done.backward, its.backward) << at;
-        EXPECT_EQ(done.kept, its.kept) << at;
-        EXPECT_EQ(done.sent, its.sent) << at;
-        LayerCost forgets = cost;
-        forgets.weight.products.pop_back();
-        EXPECT_NE(said(forgets, ranks), done) << "the control, a product";
-        forgets = cost;
-        forgets.kept -= rows * shape().hidden;
-        EXPECT_NE(said(forgets, ranks), done) << "the control, a kept tensor";
+  for (const AdapterSet& adapters : {AdapterSet{}, whole_adapters, adapters_of_parts}) {
+    for (const int ranks : {1, 2}) {
+      for (const Recompute level : {Recompute::none, Recompute::selective, Recompute::full}) {
+        for (const auto& [divides_rows, keeps_gathered] : {std::pair{false, false}, {true, false}, {true, true}}) {
+          if (divides_rows && ranks == 1) continue;
+          if (keeps_gathered && level == Recompute::selective) continue;  // refused
+          const auto [done, cost] = measured({ranks, divides_rows, keeps_gathered, level, adapters});
+          const Costs its = said(cost, ranks);
+          const std::string at =
+              fmt::format("{} ranks, {}{}, recomputes {}, {} adapters", ranks, divides_rows ? "own rows" : "all rows",
+                          keeps_gathered ? " kept" : "", name(level), adapters.by_record.size());
+          EXPECT_EQ(done.forward, its.forward) << at;
+          EXPECT_EQ(done.backward, its.backward) << at;
+          EXPECT_EQ(done.kept, its.kept) << at;
+          EXPECT_EQ(done.sent, its.sent) << at;
+          LayerCost forgets = cost;
+          forgets.weight.products.pop_back();
+          EXPECT_NE(said(forgets, ranks), done) << "the control, a product";
+          forgets = cost;
+          forgets.kept -= rows * shape().hidden;
+          EXPECT_NE(said(forgets, ranks), done) << "the control, a kept tensor";
+        }
       }
     }
   }

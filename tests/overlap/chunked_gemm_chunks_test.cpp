@@ -31,14 +31,14 @@ TEST(ChunkedGemm, SendsWhatTheFormulasSay) {
     for (const int chunks : {1, 3}) {
       const ChunkedGemmOptions options{.chunks = chunks, .tag = "product"};
       std::uint64_t since = world.job().ledger().next_sequence();
-      all_gather_gemm(each.share(x, world.rank()), each.rows, weight, each.transpose, y, {}, world, stream, options);
+      all_gather_gemm(each.share(x, world.rank()), each.rows, {weight, each.transpose}, y, {}, world, stream, options);
       const std::int64_t next = each.own((world.rank() + 1) % 3);
       EXPECT_EQ(sent_since(world, since, "product").bytes, (each.all() - next) * each.inner * 4);
       since = world.job().ledger().next_sequence();
-      gemm_reduce_scatter(x, each.rows, weight, each.transpose, own, world, stream, options);
+      gemm_reduce_scatter(x, each.rows, {weight, each.transpose}, own, world, stream, options);
       EXPECT_EQ(sent_since(world, since, "product").bytes, (each.all() - each.own(world.rank())) * each.columns * 4);
       since = world.job().ledger().next_sequence();
-      gemm_all_reduce(x, weight, each.transpose, y, world, stream, options);
+      gemm_all_reduce(x, {weight, each.transpose}, y, world, stream, options);
       EXPECT_EQ(sent_since(world, since, "product").elements, y.size());
       EXPECT_EQ(sent_since(world, since, "product").operations, chunks);
     }
@@ -55,7 +55,7 @@ TEST(ChunkedGemm, ChoosesTheNumberOfChunks) {
       const Tensor weight = Tensor::zeros({width, width}, DType::f32);
       const Tensor y = Tensor::symmetric({rows, width}, DType::f32);
       const std::uint64_t since = world.job().ledger().next_sequence();
-      gemm_all_reduce(x, weight, Transpose::yes, y, world, stream, options);
+      gemm_all_reduce(x, {weight, Transpose::yes}, y, world, stream, options);
       return sent_since(world, since, "").operations;
     };
     EXPECT_EQ(chunks(64, 32, {}), 1);
@@ -76,9 +76,9 @@ TEST(ChunkedGemm, ChoosesTheNumberOfChunksOfEachShare) {
       const Tensor weight = Tensor::zeros({each.columns, each.inner}, each.dtype);
       const Tensor y({each.all(), each.columns}, each.dtype);
       const std::uint64_t since = world.job().ledger().next_sequence();
-      all_gather_gemm(each.share(x, world.rank()), rows, weight, each.transpose, y, {}, world, stream, options);
+      all_gather_gemm(each.share(x, world.rank()), rows, {weight, each.transpose}, y, {}, world, stream, options);
       const std::int64_t gathering = sent_since(world, since, "").operations;
-      gemm_reduce_scatter(x, rows, weight, each.transpose, each.share(y, world.rank()), world, stream, options);
+      gemm_reduce_scatter(x, rows, {weight, each.transpose}, each.share(y, world.rank()), world, stream, options);
       if (rows.front() == rows.back()) {
         EXPECT_EQ(sent_since(world, since, "").operations, 2 * gathering);
       }
@@ -98,9 +98,9 @@ TEST(ChunkedGemm, SendsNothingInAGroupOfOne) {
     const Tensor x = each.x(1, true);
     const Tensor weight = each.weight(0, true);
     const Tensor y({40, 30}, DType::f32);
-    gemm_all_reduce(x, weight, each.transpose, y, world, Stream::inline_());
-    gemm_reduce_scatter(x, each.rows, weight, each.transpose, y, world, Stream::inline_());
-    all_gather_gemm(x, each.rows, weight, each.transpose, y, {}, world, Stream::inline_());
+    gemm_all_reduce(x, {weight, each.transpose}, y, world, Stream::inline_());
+    gemm_reduce_scatter(x, each.rows, {weight, each.transpose}, y, world, Stream::inline_());
+    all_gather_gemm(x, each.rows, {weight, each.transpose}, y, {}, world, Stream::inline_());
     EXPECT_EQ(world.job().ledger().records().size(), 0U);
   });
 }
@@ -113,7 +113,7 @@ TEST(ChunkedGemm, RefusesWhatDoesNotFitBeforeAnythingTravels) {
     const Tensor y({16, 6}, DType::f32);
     const auto refusal = [&](const std::vector<std::int64_t>& rows, const Tensor& with, const Tensor& into,
                              const ChunkedGemmOptions& options = {}) {
-      return sentence_of([&] { all_gather_gemm(with, rows, weight, Transpose::yes, into, {}, world, stream, options); });
+      return sentence_of([&] { all_gather_gemm(with, rows, {weight, Transpose::yes}, into, {}, world, stream, options); });
     };
     EXPECT_THAT(refusal({8}, x, y), testing::HasSubstr("got the rows [8] for a group of 2 ranks"));
     EXPECT_THAT(refusal({9, -1}, x, y), testing::HasSubstr("0 or more"));
@@ -122,13 +122,15 @@ TEST(ChunkedGemm, RefusesWhatDoesNotFitBeforeAnythingTravels) {
     EXPECT_THAT(refusal({8, 8}, x, x), testing::HasSubstr("makes y of [16, 6] f32"));
     EXPECT_THAT(refusal({8, 8}, x, y, {.chunks = -1}), testing::HasSubstr("-1 chunks"));
     EXPECT_THAT(sentence_of([&] {
-                  gemm_all_reduce(x, Tensor({6, 4}, DType::i32), Transpose::yes, y, world, stream);
+                  gemm_all_reduce(x, {Tensor({6, 4}, DType::i32), Transpose::yes}, y, world, stream);
                 }),
                 testing::HasSubstr("got a weight of i32"));
-    EXPECT_THAT(sentence_of([&] { gemm_all_reduce(x, weight, Transpose::no, y, world, stream); }),
+    EXPECT_THAT(sentence_of([&] {
+                  gemm_all_reduce(x, {weight, Transpose::no}, y, world, stream);
+                }),
                 testing::HasSubstr("for a weight of [6, 4],"));
     EXPECT_THAT(sentence_of([&] {
-                  gemm_reduce_scatter(x, {4, 4}, weight, Transpose::yes, y, world, stream);
+                  gemm_reduce_scatter(x, {4, 4}, {weight, Transpose::yes}, y, world, stream);
                 }),
                 testing::HasSubstr("makes y of [4, 6]"));
     EXPECT_EQ(world.job().ledger().records().size(), 0U);

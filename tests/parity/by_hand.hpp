@@ -100,7 +100,7 @@ inline Trace train_by_hand(const Communicator& world, Layout layout, const Train
       std::make_shared<FaultyAttention>(options.on(mesh.shape()).attention(mesh, false), fault);
   if (fault.around_attention) attention = fault.around_attention(attention);
   const Decoder model(parameters, options.model, tensor_parallel, options.recompute,
-                      options.stages.cut(options.model, schedule, mesh.rank(Axis::pipeline)), attention);
+                      options.stages.cut(options.model, schedule, mesh.rank(Axis::pipeline)), attention, options.adapters);
   Pipeline pipeline(mesh.over(Axis::pipeline), schedule,
                     {.tensor = tensor_parallel.has_own_rows() ? Communicator() : tensor_parallel.group});
   if (fault.in_records) fault.in_records(parameters);

@@ -79,8 +79,8 @@ class LinkMeasurement {
       for (int product = 0; product < 2; ++product) kernels::gemm(x, Transpose::no, weight_, Transpose::yes, y);
     };
     const auto exchange = [&] {
-      gemm_reduce_scatter(x, rows_of_ranks, weight_, Transpose::yes, own, group, stream, options);
-      all_gather_gemm(own, rows_of_ranks, weight_, Transpose::yes, y, gathered, group, stream, options);
+      gemm_reduce_scatter(x, rows_of_ranks, {weight_, Transpose::yes}, own, group, stream, options);
+      all_gather_gemm(own, rows_of_ranks, {weight_, Transpose::yes}, y, gathered, group, stream, options);
     };
     const std::vector<double> seconds = timing_.slowest_in_turn({[&] { return multiply; }, [&] { return exchange; }});
     return std::max(0.0, seconds[1] - seconds[0]);

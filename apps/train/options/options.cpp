@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "apps/common/fail.hpp"
+#include "apps/train/options/adapter_options.hpp"
 #include "apps/train/options/data_options.hpp"
 #include "apps/train/options/flag_hints.hpp"
 #include "apps/train/options/flag_values.hpp"
@@ -22,6 +23,25 @@
 namespace apps {
 
 using namespace stretto;
+
+namespace {
+
+// A checkpoint of adapters is worth nothing with another base.
+void check_base(const LoadedCheckpoint& saved, const CommandLine& line, const std::string& checkpoint) {
+  const auto base = saved.notes.find(base_note);
+  const bool needs_files = base != saved.notes.end() && !base->second.empty();
+  require(needs_files || line.weights.place().empty(),
+          "{} has adapters of a model from a seed, not of {} {}; leave that out.", checkpoint, line.weights.flag(),
+          line.weights.place());
+  require(!needs_files || !line.weights.place().empty(),
+          "{} has adapters only; give the model that they adapt, with {} as it was trained.", checkpoint, base->second);
+  const auto seed = saved.notes.find("--seed");
+  require(needs_files || seed == saved.notes.end() || seed->second == fmt::format("{}", line.trainer.seed),
+          "{} has adapters of the model from --seed {}; give that.", checkpoint,
+          seed == saved.notes.end() ? "" : seed->second);
+}
+
+}  // namespace
 
 std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   CommandLine line;
@@ -50,6 +70,9 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   group("Model");
   ModelFlags model_flags;
   add_model_options(app, model_flags);
+  group("Adapters");
+  AdapterFlags adapters;
+  add_adapter_options(app, adapters);
   group("Batch and optimizer");
   app.add_option("--micro-batch-size", trainer.micro_batch, "Sequences that a rank computes at a time")
       ->capture_default_str();
@@ -153,14 +176,20 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   require(app.count("--resume") > 0 || !line.allow_changes, "--allow-changes is for --resume; leave it out.");
   model = model_of(app, model_flags);
   bool takes_sizes = model_flags.model != "gpt2" && model_flags.model != "llama";
+  std::string saved;
+  const bool resumes = app.count("--resume") > 0 && !line.save.empty() && stretto::has_checkpoint(line.save);
+  if (resumes || !line.load.empty()) saved = find_checkpoint(resumes ? line.save : line.load);
   if (const std::optional<ModelFiles> files = line.weights.files()) {
     takes_sizes = true;
     model = saved_model(app, model_flags, files->shape(), line.weights.shape_file(), true);
-  } else if (app.count("--resume") > 0 && !line.save.empty() && stretto::has_checkpoint(line.save)) {
-    takes_sizes = take_saved_model(app, model_flags, find_checkpoint(line.save), model, trainer.mask);
-  } else if (!line.load.empty()) {
-    takes_sizes = take_saved_model(app, model_flags, find_checkpoint(line.load), model, trainer.mask);
+  } else if (!saved.empty()) {
+    takes_sizes = take_saved_model(app, model_flags, saved, model, trainer.mask);
   }
+  const LoadedCheckpoint notes = saved.empty() ? LoadedCheckpoint() : read_notes(saved);
+  take_saved_adapters(app, notes.notes, adapters);
+  trainer.adapters = adapters_of(app, adapters);
+  line.saves_adapters_only = saved.empty() ? trainer.adapters.any() : notes.trained_only;
+  if (notes.trained_only) check_base(notes, line, saved);
   check_data_options(line.data, app.count("--vocab-size") > 0 || takes_sizes, model.vocabulary);
   line.device = stretto::device_from_name(device);
   require(resume.empty() || resume == "auto", "--resume '{}' is unknown; give auto, or nothing.", resume);
@@ -187,6 +216,8 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
     if (name == "--min-lr") value = fmt::format("{}", line.min_lr);
     if (name == "--attention") value = to_text(trainer.mask);
     if (name == "--model") value = model_note(model);
+    const Notes of_adapters = adapter_notes(adapters);
+    if (of_adapters.contains(name)) value = of_adapters.at(name);
     if (name == "--rope-theta") value = fmt::format("{}", model.rope_theta);
     for (const auto& [flag, size] : size_flags) {
       if (name == flag) value = fmt::format("{}", model.filled().*size);
@@ -277,7 +308,7 @@ void CommandLine::check(int ranks, int rank) const {
           "--train-data names no text to train on; give any file.");
   require(resume == Resume::no || !save.empty(), "--resume needs --save DIR, where the checkpoints are.");
   require(resume != Resume::yes || load.empty(), "--resume goes on from --save {}; leave --load {} out.", save, load);
-  require(weights.place().empty() || (load.empty() && resume != Resume::yes),
+  require(weights.place().empty() || saves_adapters_only || (load.empty() && resume != Resume::yes),
           "{} {} and {} are two models to begin with; leave one out.", weights.flag(), weights.place(),
           resume == Resume::yes ? "--resume" : "--load " + load);
   require(max_restarts >= 0, "--max-restarts {} is no number of restarts; give 1 or more, or 0 for none.", max_restarts);
@@ -292,6 +323,12 @@ void CommandLine::check(int ranks, int rank) const {
   require(weights.export_hf.empty() || !trainer.mask.sparse(),
           "--export-hf {} would let a model that is trained with sparse --attention attend densely; leave one of them out.",
           weights.export_hf);
+  require(weights.export_hf.empty() || !trainer.adapters.any(),
+          "--export-hf {} would leave the adapters of --lora {} out; leave one of them out.", weights.export_hf,
+          trainer.adapters.rank);
+  require(!layout.automatic || !trainer.adapters.any(),
+          "--layout auto predicts the training of whole models, and --lora {} trains adapters; give the layout.",
+          trainer.adapters.rank);
   require(save_interval == 0 || !save.empty(), "--save-interval {} needs --save DIR.", save_interval);
   require(!trainer.saves_in_background || !save.empty(), "--async-save needs --save DIR.");
   require(keep >= 0, "--keep {} is no number of checkpoints; give 1 or more, or 0 for all.", keep);

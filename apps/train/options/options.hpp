@@ -37,6 +37,9 @@ struct CommandLine {
   std::optional<double> straggler_threshold;
   double first_step_timeout = 0;  // seconds; 0: STRETTO_TIMEOUT
   Resume resume = Resume::no;
+  // Checkpoints hold adapters only; what they adapt comes from the files of a model, or from the seed. Not so where it came
+  // from a checkpoint.
+  bool saves_adapters_only = false;
   bool allow_changes = false;
   int max_restarts = 0;
   bool elastic = false, replicate_state = false;

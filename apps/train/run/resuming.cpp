@@ -41,6 +41,7 @@ void require_no_checkpoints(const CommandLine& line) {
 CommandLine resumed(CommandLine line) {
   line.resume = Resume::yes;
   line.load.clear();
+  if (line.saves_adapters_only) return line;  // which are beside the model's files
   line.weights.load_hf.clear();
   line.weights.load_gguf.clear();
   return line;

@@ -22,6 +22,9 @@ constexpr const char* course[] = {"--train-iters",  "--lr",       "--min-lr",   
                                   "--weight-decay", "--momentum", "--clip-grad", "--dtype",           "--grad-dtype",
                                   "--loss-scale",   "--val-data"};
 
+// Those of adapters, if there are any, say what the model is.
+bool is_of_adapters(const std::string& flag) { return flag.starts_with("--lora"); }
+
 bool is_in(const auto& flags, const std::string& flag) { return std::ranges::find(flags, flag) != std::end(flags); }
 
 // The learning rate of the step behind a checkpoint; nothing if the notes do not say it.
@@ -65,10 +68,13 @@ bool take_saved_model(const CLI::App& app, const ModelFlags& flags, const std::s
 
 Notes run_notes(const std::vector<NamedValue>& values, const std::vector<NamedValue>& data) {
   Notes notes;
+  const bool adapts =
+      std::ranges::any_of(values, [](const NamedValue& each) { return each.name == "--lora" && each.value != "0"; });
   for (const auto& [flag, value] : values) {
     const bool is_size =
         std::ranges::any_of(size_flags, [&, &name = flag](const SizeFlag& each) { return name == each.flag; });
-    if (is_size || is_in(model_and_data, flag) || is_in(course, flag)) notes[flag] = value;
+    if (is_size || (adapts && is_of_adapters(flag)) || is_in(model_and_data, flag) || is_in(course, flag))
+      notes[flag] = value;
   }
   for (const char* const flag : {"--train-data", "--val-data"}) notes.erase(flag);  // a path; its content counts
   for (const auto& [flag, content] : data) notes[flag] = content;
@@ -81,7 +87,7 @@ std::string changes_of_run(const LoadedCheckpoint& loaded, const Notes& now, boo
     const auto saved = loaded.notes.find(flag);
     if (saved == loaded.notes.end() || saved->second == value) continue;
     require(
-        allowed || !is_in(model_and_data, flag),
+        allowed || (!is_in(model_and_data, flag) && !is_of_adapters(flag)),
         "{} is '{}', and '{}' in the checkpoint of step {}: that is another model or other data; give what it was, or add "
         "--allow-changes.",
         flag, value, saved->second, loaded.step);

@@ -16,6 +16,9 @@ namespace apps {
 
 using Notes = std::map<std::string, std::string>;
 
+// The flag that named the files of the model that a checkpoint's adapters adapt; empty if it came from the seed.
+inline constexpr const char* base_note = "base";
+
 // Takes the model in the notes of a checkpoint (saved_model), and --attention, which a flag may change. Returns false if the
 // notes have no model, so that the flags must say it.
 bool take_saved_model(const CLI::App& app, const ModelFlags& flags, const std::string& checkpoint,

@@ -74,7 +74,8 @@ class TrainingRun {
     if (rank0_) save_lock_ = std::make_unique<DirectoryLock>("--save", line.save);
     saver_ = std::make_unique<CheckpointSaver>(
         trainer_.sharded(), trainer_.optimizer(), line.save,
-        CheckpointSaver::Options{.in_background = line.trainer.saves_in_background, .keep = line.keep});
+        CheckpointSaver::Options{
+            .in_background = line.trainer.saves_in_background, .keep = line.keep, .trained_only = line.saves_adapters_only});
     saver_->check_directory();  // not after hours of training
   }
 
@@ -119,11 +120,14 @@ class TrainingRun {
   std::string what_next() const {
     if (line_.save.empty()) return "The run ends without a checkpoint, which --save DIR would write.";
     std::string vocabulary;
+    if (line_.saves_adapters_only && !line_.weights.place().empty()) {
+      vocabulary = fmt::format(" {} {}", line_.weights.flag(), line_.weights.place());
+    }
     if (!line_.data.vocabulary_file.empty()) {
-      vocabulary = fmt::format(" --vocab-file {} --merges-file {}", line_.data.vocabulary_file, line_.data.merges_file);
+      vocabulary += fmt::format(" --vocab-file {} --merges-file {}", line_.data.vocabulary_file, line_.data.merges_file);
     }
     if (!line_.data.tokenizer.empty()) {
-      vocabulary = fmt::format(" --tokenizer {}", line_.data.tokenizer);
+      vocabulary += fmt::format(" --tokenizer {}", line_.data.tokenizer);
       if (!line_.data.tokenizer_pattern.empty()) vocabulary += " --tokenizer-pattern " + line_.data.tokenizer_pattern;
     }
     return fmt::format(
@@ -133,7 +137,7 @@ class TrainingRun {
   }
 
   void load() {
-    if (const std::optional<ModelFiles> files = line_.weights.files()) return begin_with(*files);
+    if (const std::optional<ModelFiles> files = line_.weights.files()) begin_with(*files);
     const bool resumes = line_.resume == Resume::yes;
     if (line_.load.empty() && !resumes) return;
     LoadedCheckpoint loaded;
@@ -205,7 +209,8 @@ class TrainingRun {
     report.lr = schedule.at(step);
     const double tokens = static_cast<double>(batch * line_.trainer.model.sequence);
     report.tokens_per_second = tokens / report.seconds;
-    const double rate = report.tokens_per_second / mesh_.world().size() * flops_per_token(line_.trainer.model);
+    const double rate =
+        report.tokens_per_second / mesh_.world().size() * flops_per_token(line_.trainer.model, line_.trainer.adapters);
     rate_ = std::max(rate_, rate);  // products may have been measured in a slow moment
     report.mfu = rate / rate_;
     report.memory_bytes = memory_use(current_device()).peak_bytes;
@@ -273,6 +278,7 @@ class TrainingRun {
     Notes result = run_;
     if (line_.scales_loss()) result.merge(trainer_.loss_scale().notes());
     result[consumed_samples_note] = std::to_string(samples_);
+    if (line_.saves_adapters_only) result[base_note] = line_.weights.flag();
     return result;
   }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -35,6 +36,9 @@ struct STRETTO_API AdapterOptions {
   void check(const DecoderShape& shape) const;
 };
 
+// Whether a name is a module's path, or its last parts: "self_attn.q_proj" is of "model.layers.3.self_attn.q_proj".
+STRETTO_API bool is_end_of_path(const std::string& path, const std::string& name);
+
 // A linear module of a block, by the names that a path in Hugging Face's transformers and that the records of its adapter
 // have: "model.layers.3.self_attn.q_proj", "h.3.attn.c_attn.q" (whose A is "h.3.attn.c_attn.q.lora_A.weight" [rank, in], and
 // whose B is "h.3.attn.c_attn.q.lora_B.weight" [out, rank]).
@@ -57,5 +61,12 @@ struct Adapter {
 // The adapter that a module of such a model gets, if it gets one.
 STRETTO_API std::optional<Adapter> adapter_of(const AdapterOptions& options, const DecoderShape& shape,
                                               const LinearModule& module);
+
+// The adapters of some linear layers, by LinearModule::record.
+struct AdapterSet {
+  std::map<std::string, Adapter> by_record = {};
+  bool gaussian = false;  // AdapterOptions
+};
+STRETTO_API AdapterSet adapters_of_block(const AdapterOptions& options, const DecoderShape& shape, std::int64_t layer);
 
 }  // namespace stretto

@@ -26,6 +26,9 @@ class STRETTO_API CheckpointSaver {
     // of one copy of what this rank owns, values and slots, on the host.
     bool in_background = false;
     int keep = 0;  // newest checkpoints that stay when one is complete; 0: all
+    // Only what is trained is saved (Parameter::trainable): with adapters they alone, beside the files of the model. Whoever
+    // loads such a checkpoint has brought the frozen values before.
+    bool trained_only = false;
   };
   // Collective over the mesh's world. All must outlive the object; the optimizer must be the one of the parameters.
   CheckpointSaver(const ShardedParameters& parameters, const Optimizer& optimizer, std::string directory,
@@ -76,13 +79,15 @@ struct STRETTO_API LoadedCheckpoint {
   std::int64_t step = 0;             // after which it was saved
   std::int64_t optimizer_steps = 0;  // 0 without the optimizer
   std::map<std::string, std::string> notes;
+  bool trained_only = false;  // CheckpointSaver::Options: values of frozen parameters stayed as they were
   // A whole number that save() was given as a note; `otherwise` without it. Throws Error(io) for a text that is none.
   std::int64_t number(const std::string& note, std::int64_t otherwise) const;
 };
 // Reads what a checkpoint says of itself, so that a program can build the model that it holds. Throws Error(io) as
 // load_checkpoint().
 STRETTO_API LoadedCheckpoint read_notes(const std::string& checkpoint);
-// Reads what this rank updates into the optimizer's states. with_optimizer: reads the slots and the state of quantized
+// Reads what this rank updates into the optimizer's states; without the optimizer, adapters that were not saved keep their
+// values. with_optimizer: reads the slots and the state of quantized
 // sums as well, so that training goes on as if it had not stopped. Not collective, so that one rank can report an error;
 // afterwards all ranks must call optimizer.restore(optimizer_steps), which brings the values to every rank. Throws Error(io)
 // for a file that is missing, damaged or of another checkpoint, or that has NaN in it, and Error(invalid_argument) for a

@@ -1,5 +1,8 @@
 #pragma once
+#include <memory>
+
 #include "stretto/kernels.hpp"
+#include "stretto/layers/adapter.hpp"
 #include "stretto/layers/layer_cost.hpp"
 #include "stretto/layers/tensor_parallel.hpp"
 #include "stretto/layers/weight_gradients.hpp"
@@ -18,7 +21,21 @@
 //
 // A backward with `later` computes dx alone and leaves the gradients of weight and bias there (weight_gradients.hpp), which
 // keeps x and dy: until they are computed, the caller must not overwrite these.
+//
+// Adapters (layers/adapter.hpp) belong to the layer: y = x (W + scale B A)^T + b, without a collective of their own. Of a
+// column-parallel layer, B is divided as the weight's rows are, and A is whole, as is B of a row-parallel one, whose A is
+// divided as the weight's columns are; each rank computes a part of the gradient of the whole factor. x A^T is computed
+// again in backward.
 namespace stretto {
+
+class LinearAdapters;
+struct LowRank;
+
+// Parts of a fused layer that may have an adapter of their own: {".q", 0, 1}.
+struct NamedParts {
+  const char* name = "";
+  int first = 0, count = 1;
+};
 
 // Rank r holds a share of the outputs. The output features may consist of several parts of equal length (q, k and v);
 // each part is divided over the ranks. Global shapes: weight [parts, out / parts, in], bias [parts, out / parts]. If
@@ -26,7 +43,8 @@ namespace stretto {
 class STRETTO_API ColumnParallelLinear {
  public:
   ColumnParallelLinear(Parameters& parameters, const std::string& name, std::int64_t in, std::int64_t out, int parts,
-                       Initial weight, const TensorParallel& tensor_parallel, bool has_bias = true);
+                       Initial weight, const TensorParallel& tensor_parallel, bool has_bias = true,
+                       const AdapterSet& adapters = {}, const std::vector<NamedParts>& named = {});
 
   // x: own rows of so many tokens. Returns [tokens, this rank's share of out]. If given, *for_backward becomes the x that
   // backward takes: x, or the rows of all ranks with TensorParallel::keeps_gathered.
@@ -42,6 +60,7 @@ class STRETTO_API ColumnParallelLinear {
   TensorParallel tensor_parallel_;
   Parameter* weight_;
   Parameter* bias_;  // null if there is none
+  std::shared_ptr<const LinearAdapters> adapters_;
   const UsedParameters* used_;
 };
 
@@ -50,7 +69,7 @@ class STRETTO_API ColumnParallelLinear {
 class STRETTO_API RowParallelLinear {
  public:
   RowParallelLinear(Parameters& parameters, const std::string& name, std::int64_t in, std::int64_t out, Initial weight,
-                    const TensorParallel& tensor_parallel, bool has_bias = true);
+                    const TensorParallel& tensor_parallel, bool has_bias = true, const AdapterSet& adapters = {});
 
   // x: [tokens, this rank's share of in]; residual: own rows of [tokens, out], added to the result. Returns own rows of the
   // sum. If it pays, some rows are summed on the stream while others are computed.
@@ -64,10 +83,13 @@ class STRETTO_API RowParallelLinear {
  private:
   // backward() where ranks have own rows of dy.
   Tensor backward_of_rows(const Tensor& x, const Tensor& dy, WeightGradients* later) const;
+  // What adds the gradients of all parameters, from the rows of dy of all ranks, and of those that the bias sees.
+  std::function<void(const Tensor& dy, const Tensor& of_bias)> add_gradients(const Tensor& x, const LowRank& low) const;
 
   TensorParallel tensor_parallel_;
   Parameter* weight_;
   Parameter* bias_;  // null if there is none
+  std::shared_ptr<const LinearAdapters> adapters_;
   const UsedParameters* used_;
 };
 

@@ -24,6 +24,7 @@ STRETTO_API Share share_of(std::int64_t count, int parts, int i);
 struct Initial {
   double mean = 0;
   double deviation = 0;  // standard deviation of a normal distribution; 0: all elements are `mean`
+  double reach = 0;      // if above 0: instead, a uniform distribution in [mean - reach, mean + reach)
 };
 
 // The record of one parameter: all that initialisation, the sums of gradients, the gradient's norm, the optimizer and
@@ -49,6 +50,8 @@ struct STRETTO_API Parameter {
   bool trainable = true;
   // How ShardedParameters::store() keeps a frozen parameter's values; plain: as they are. Set it where `trainable` is set.
   StoredFormat stored = StoredFormat::plain;
+  // It is of an adapter (layers/adapter.hpp), which files of a model need not have: it then begins with its initial values.
+  bool is_adapter = false;
   // Its layer overwrites the gradient where it would add to zeros, which saves zeroing it. Whoever adds to the gradient of
   // such a parameter, a layer of one's own included, must call take_unset() before.
   bool overwrites_gradient = false;

@@ -36,7 +36,7 @@ class STRETTO_API AttentionLayer {
  public:
   AttentionLayer(Parameters& parameters, const std::string& norm_name, const std::string& name, const DecoderShape& shape,
                  const TensorParallel& tensor_parallel, std::shared_ptr<const AttentionCore> core,
-                 std::shared_ptr<const RotaryPositions> positions);
+                 std::shared_ptr<const RotaryPositions> positions, const AdapterSet& adapters = {});
   struct Saved {
     Norm::Saved norm;
     Tensor normed;  // optional; what ColumnParallelLinear::forward leaves for backward
@@ -68,7 +68,7 @@ class STRETTO_API AttentionLayer {
 class STRETTO_API MlpLayer {
  public:
   MlpLayer(Parameters& parameters, const std::string& norm_name, const std::string& name, const DecoderShape& shape,
-           const TensorParallel& tensor_parallel);
+           const TensorParallel& tensor_parallel, const AdapterSet& adapters = {});
   struct Saved {
     Norm::Saved norm;
     Tensor normed;  // optional
@@ -96,11 +96,12 @@ class STRETTO_API TransformerBlock {
  public:
   // positions: shared by blocks of one shape, so that there is one table; null: the block makes its own if the shape has
   // rotary positions. Parameters get GPT-2's names: the prefix "h.0." gives "h.0.ln_1.weight", "h.0.attn.c_attn.weight" and
-  // so on.
+  // so on. adapters: of its linear layers; those of q, k and v, and of a gate, are named "h.0.attn.c_attn.q", ".k", ".v",
+  // "h.0.mlp.c_fc.gate" and ".up".
   TransformerBlock(Parameters& parameters, const std::string& prefix, const DecoderShape& shape,
                    const TensorParallel& tensor_parallel, const RecomputeOptions& recompute = {},
                    std::shared_ptr<const AttentionCore> core = std::make_shared<LocalAttention>(),
-                   std::shared_ptr<const RotaryPositions> positions = nullptr);
+                   std::shared_ptr<const RotaryPositions> positions = nullptr, const AdapterSet& adapters = {});
   struct Saved {
     AttentionLayer::Saved attention;
     MlpLayer::Saved mlp;

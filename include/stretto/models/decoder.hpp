@@ -33,11 +33,15 @@ struct STRETTO_API Batch {
 // decide how the model is divided over tensor-parallel ranks. Parameters have GPT-2's names, whatever the shape, and the
 // weights of a head that is not tied are "lm_head.weight". Those of other stages are records only, and so are all of them
 // until ShardedParameters gives them memory: plans read the records of a model without any.
+//
+// With adapters, all else is frozen but AdapterOptions::modules_to_save. The constructor throws Error(invalid_argument) as
+// AdapterOptions::check(), and for a name to save that is no module's.
 class STRETTO_API Decoder {
  public:
   Decoder(Parameters& parameters, const DecoderShape& shape, const TensorParallel& tensor_parallel,
           const RecomputeOptions& recompute, const ModelCut& cut,
-          const std::shared_ptr<const AttentionCore>& attention = std::make_shared<LocalAttention>());
+          const std::shared_ptr<const AttentionCore>& attention = std::make_shared<LocalAttention>(),
+          const AdapterOptions& adapters = {});
   // The whole model on one stage.
   Decoder(Parameters& parameters, const DecoderShape& shape, const TensorParallel& tensor_parallel,
           const RecomputeOptions& recompute = {})
@@ -84,7 +88,8 @@ class STRETTO_API Decoder {
   };
   static std::vector<Chunk> make_chunks(Parameters& parameters, const DecoderShape& shape,
                                         const TensorParallel& tensor_parallel, const RecomputeOptions& recompute,
-                                        const ModelCut& cut, const std::shared_ptr<const AttentionCore>& attention);
+                                        const ModelCut& cut, const std::shared_ptr<const AttentionCore>& attention,
+                                        const AdapterOptions& adapters);
   Tensor head_backward(Tensor dlogits, Saved& saved, ParameterUse& use, WeightGradients* later) const;
   const VocabularyParallelTable& head() const { return head_ ? *head_ : table_; }
 

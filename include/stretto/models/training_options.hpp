@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "stretto/attention_mask.hpp"
+#include "stretto/layers/adapter.hpp"
 #include "stretto/layers/attention.hpp"
 #include "stretto/layers/loss_scale.hpp"
 #include "stretto/layers/optimizers.hpp"
@@ -18,6 +19,7 @@ namespace stretto {
 // make a Trainer (trainer.hpp) and a plan of it (stretto/planning/stage_plan.hpp).
 struct STRETTO_API TrainingOptions {
   DecoderShape model;
+  AdapterOptions adapters;  // with a rank: they alone are trained
   MeshShape mesh;
   ShardedParameters::Options sharding;  // types, ZeRO, and how the parameters' traffic overlaps
   OptimizerOptions optimizer;

@@ -19,8 +19,8 @@
 //   parallelism
 //
 // A weight is this rank's part of a matrix [out, in], as layers store it. Transpose::yes multiplies by W^T,
-// Transpose::no by W. rows[r] is the number of rows (tokens) in rank r's share, and may be 0. All ranks must pass the
-// same `rows`.
+// Transpose::no by W, or by what a GemmFactor adds to it. rows[r] is the number of rows (tokens) in rank r's share, and may
+// be 0. All ranks must pass the same `rows`.
 //
 // Products are computed in the calling thread (on a GPU, in computation()); communication runs in the stream. All
 // members of the group must call the same functions in the same order with the same options. In a group of one rank, the
@@ -37,6 +37,18 @@
 // communication.
 namespace stretto {
 
+// What rows are multiplied by: a weight [out, in], or W + B A with the factors of an adapter (layers/adapter.hpp), whose
+// product nobody forms: a chunk of rows takes two products of `rank` columns or rows more, which add to its result. Chunks
+// are cut as for the weight alone, so that B = 0 changes no bit.
+struct STRETTO_API GemmFactor {
+  Tensor weight;
+  kernels::Transpose transpose = kernels::Transpose::no;
+  Tensor b = {}, a = {};  // both or none: [out, rank] and [rank, in], of the weight's type
+
+  // y = x times the factor, in the calling thread (on a GPU, in computation()).
+  void multiply(const Tensor& x, const Tensor& y) const;
+};
+
 struct ChunkedGemmOptions {
   // The number of chunks of each rank's rows (all_reduce: of all rows); 0: the best by chunk_count() and the cost model.
   int chunks = 0;
@@ -52,34 +64,33 @@ struct ChunkedGemmOptions {
   std::function<void()> meanwhile = {};
 };
 
-// y [sum of rows, columns] = x of all ranks times the weight. x: [rows[rank], k], this rank's share. `gathered` receives
+// y [sum of rows, columns] = x of all ranks times the factor. x: [rows[rank], k], this rank's share. `gathered` receives
 // x of all ranks, [sum of rows, k], for later use, such as the weight's gradient; it may be an empty Tensor, and the
 // function then allocates a buffer of that size. This rank's rows are multiplied first, while the rows of other ranks go
 // round a ring; each chunk is multiplied when it arrives. Each rank sends (sum of rows - rows[rank + 1]) * k elements,
 // because the next rank already has its own rows.
-STRETTO_API void all_gather_gemm(const Tensor& x, const std::vector<std::int64_t>& rows, const Tensor& weight,
-                                 kernels::Transpose transpose, const Tensor& y, const Tensor& gathered,
-                                 const Communicator& group, const Stream& stream, const ChunkedGemmOptions& options = {});
+STRETTO_API void all_gather_gemm(const Tensor& x, const std::vector<std::int64_t>& rows, const GemmFactor& factor,
+                                 const Tensor& y, const Tensor& gathered, const Communicator& group, const Stream& stream,
+                                 const ChunkedGemmOptions& options = {});
 
-// y [rows[rank], columns] = this rank's rows of the sum, over all ranks, of x times the weight. x: [sum of rows, k]. The
+// y [rows[rank], columns] = this rank's rows of the sum, over all ranks, of x times the factor. x: [sum of rows, k]. The
 // rows of rank + 1, rank + 2, and so on are computed first, and each chunk is sent directly to its owner when it is
 // ready. This rank's own rows are computed last, while the last chunks travel. Products travel in y's type. Each element
 // is summed in the order of ranks 0, 1, ..., in the accumulator type, and rounded once. Each rank sends (sum of rows -
 // rows[rank]) * columns elements. Memory: [sum of rows, columns] for products to send, and [rows[rank], columns] for the
 // products from each other rank.
-STRETTO_API void gemm_reduce_scatter(const Tensor& x, const std::vector<std::int64_t>& rows, const Tensor& weight,
-                                     kernels::Transpose transpose, const Tensor& y, const Communicator& group,
-                                     const Stream& stream, const ChunkedGemmOptions& options = {});
+STRETTO_API void gemm_reduce_scatter(const Tensor& x, const std::vector<std::int64_t>& rows, const GemmFactor& factor,
+                                     const Tensor& y, const Communicator& group, const Stream& stream,
+                                     const ChunkedGemmOptions& options = {});
 
-// y [rows, columns] = the sum, over all ranks, of x times the weight, complete on each rank. x: [rows, k]. Each chunk of
+// y [rows, columns] = the sum, over all ranks, of x times the factor, complete on each rank. x: [rows, k]. Each chunk of
 // rows is summed in place as soon as it is computed. The last chunk is summed in the calling thread, unless
 // options.meanwhile is given. Each rank sends the bytes of an all_reduce of y.
-STRETTO_API void gemm_all_reduce(const Tensor& x, const Tensor& weight, kernels::Transpose transpose, const Tensor& y,
-                                 const Communicator& group, const Stream& stream, const ChunkedGemmOptions& options = {});
+STRETTO_API void gemm_all_reduce(const Tensor& x, const GemmFactor& factor, const Tensor& y, const Communicator& group,
+                                 const Stream& stream, const ChunkedGemmOptions& options = {});
 // Like gemm_all_reduce, but returns before y is complete, and sums every chunk on the stream. Wait for the returned Work
 // before you read y.
-STRETTO_API Work start_gemm_all_reduce(const Tensor& x, const Tensor& weight, kernels::Transpose transpose, const Tensor& y,
-                                       const Communicator& group, const Stream& stream,
-                                       const ChunkedGemmOptions& options = {});
+STRETTO_API Work start_gemm_all_reduce(const Tensor& x, const GemmFactor& factor, const Tensor& y, const Communicator& group,
+                                       const Stream& stream, const ChunkedGemmOptions& options = {});
 
 }  // namespace stretto

@@ -17,17 +17,15 @@ bool has_names_of_gpt2(const DecoderShape& shape) {
   return shape.positions == DecoderShape::Positions::learned && kernels::products_of(shape.activation) == 1;
 }
 
-std::regex compiled(const std::string& expression) {
+// Kept, because a model has many modules and few expressions.
+const std::regex& compiled(const std::string& expression) {
+  thread_local std::map<std::string, std::regex> known;
   try {
-    return std::regex(expression);
+    const auto found = known.find(expression);
+    return found != known.end() ? found->second : known.emplace(expression, std::regex(expression)).first->second;
   } catch (const std::regex_error& error) {
     fail(ErrorCode::invalid_argument, "'{}' is no regular expression ({}).", expression, error.what());
   }
-}
-
-// Whether a name is the path, or its last parts.
-bool is_end_of(const std::string& path, const std::string& name) {
-  return path == name || (path.ends_with(name) && path[path.size() - name.size() - 1] == '.');
 }
 
 bool matches_end(const std::string& path, const std::string& pattern) {
@@ -44,7 +42,8 @@ Value value_by(const std::vector<std::pair<std::string, Value>>& patterns, const
 
 bool is_target(const AdapterOptions& options, const std::vector<std::string>& names, const std::string& path) {
   if (!options.expression.empty()) return std::regex_match(path, compiled(options.expression));
-  return std::ranges::any_of(names, [&](const std::string& name) { return name == all_linear || is_end_of(path, name); });
+  return std::ranges::any_of(names,
+                             [&](const std::string& name) { return name == all_linear || is_end_of_path(path, name); });
 }
 
 std::vector<std::string> targets_of(const AdapterOptions& options, const DecoderShape& shape) {
@@ -57,6 +56,10 @@ bool is_in_layers(const AdapterOptions& options, std::int64_t layer) {
 }
 
 }  // namespace
+
+bool is_end_of_path(const std::string& path, const std::string& name) {
+  return path == name || (path.ends_with(name) && path[path.size() - name.size() - 1] == '.');
+}
 
 std::vector<LinearModule> linear_modules(const DecoderShape& shape, std::int64_t layer) {
   std::vector<LinearModule> modules;
@@ -95,6 +98,15 @@ std::optional<Adapter> adapter_of(const AdapterOptions& options, const DecoderSh
   return Adapter{rank, alpha / (options.uses_root ? std::sqrt(divisor) : divisor)};
 }
 
+AdapterSet adapters_of_block(const AdapterOptions& options, const DecoderShape& shape, std::int64_t layer) {
+  AdapterSet set{.gaussian = options.gaussian};
+  if (!options.any()) return set;
+  for (const LinearModule& module : linear_modules(shape, layer)) {
+    if (const std::optional<Adapter> adapter = adapter_of(options, shape, module)) set.by_record[module.record] = *adapter;
+  }
+  return set;
+}
+
 void AdapterOptions::check(const DecoderShape& shape) const {
   require(rank >= 0 && (any() || *this == AdapterOptions{}),
           "Adapters of rank {} are none, or other options of them are given without one; give a rank of 1 or more.", rank);
@@ -126,7 +138,7 @@ void AdapterOptions::check(const DecoderShape& shape) const {
           expression, linear_modules(shape, 0).front().path);
   for (const std::string& name : targets_of(*this, shape)) {
     if (!expression.empty() || name == all_linear) continue;
-    require(is_found(adapted, [&](const std::string& path) { return is_end_of(path, name); }),
+    require(is_found(adapted, [&](const std::string& path) { return is_end_of_path(path, name); }),
             "There is no module {} to adapt; the model has {}, or all-linear.", name, fmt::join(known, ", "));
   }
   const auto check_pattern = [&](const std::string& pattern, double value, const char* of_what) {

@@ -34,7 +34,7 @@ LayerCost LearnedPositions::cost(const CostedTokens& tokens) const {
   const std::int64_t own = tokens.bytes(tensor_parallel_.own_rows(tokens.count).count * vectors_->extents.back());
   LayerCost cost;
   cost.forward = {.bytes = 5.0 * static_cast<double>(own), .kernels = 2};
-  cost.input = {.bytes = 2.0 * static_cast<double>(own), .kernels = 1};
+  if (vectors_->trainable) cost.input = {.bytes = 2.0 * static_cast<double>(own), .kernels = 1};
   cost.parameters = vectors_->elements();
   return cost;
 }

@@ -50,11 +50,23 @@ void drop_normed(const LayerCost& norm, const LayerCost& linear, std::int64_t gr
   cost.backward = std::max(cost.backward, gradient + normed + std::max(linear.backward, norm.kept));
 }
 
+// As packed_heads() has them.
+std::vector<NamedParts> parts_of_qkv(const DecoderShape& shape) {
+  const int each = static_cast<int>(shape.heads / shape.kv_heads);
+  return {{".q", 0, each}, {".k", each, 1}, {".v", each + 1, 1}};
+}
+
+std::vector<NamedParts> parts_of_gate(const DecoderShape& shape) {
+  if (kernels::products_of(shape.activation) == 1) return {};
+  return {{".gate", 0, 1}, {".up", 1, 1}};
+}
+
 }  // namespace
 
 AttentionLayer::AttentionLayer(Parameters& parameters, const std::string& norm_name, const std::string& name,
                                const DecoderShape& shape, const TensorParallel& tensor_parallel,
-                               std::shared_ptr<const AttentionCore> core, std::shared_ptr<const RotaryPositions> positions)
+                               std::shared_ptr<const AttentionCore> core, std::shared_ptr<const RotaryPositions> positions,
+                               const AdapterSet& adapters)
     : heads_{checked(shape, tensor_parallel).heads, shape.kv_heads, shape.head_size},
       local_heads_(shape.heads / tensor_parallel.size()),
       local_kv_heads_(shape.kv_heads / tensor_parallel.size()),
@@ -62,9 +74,10 @@ AttentionLayer::AttentionLayer(Parameters& parameters, const std::string& norm_n
       positions_(std::move(positions)),
       norm_(parameters, norm_name, shape.hidden, shape.norm, tensor_parallel),
       qkv_(parameters, name + ".c_attn", shape.hidden, (shape.heads + 2 * shape.kv_heads) * shape.head_size,
-           static_cast<int>(shape.heads / shape.kv_heads) + 2, {0, deviation}, tensor_parallel, shape.biases.qkv),
+           static_cast<int>(shape.heads / shape.kv_heads) + 2, {0, deviation}, tensor_parallel, shape.biases.qkv, adapters,
+           parts_of_qkv(shape)),
       projection_(parameters, name + ".c_proj", shape.heads * shape.head_size, shape.hidden, into_residual(shape),
-                  tensor_parallel, shape.biases.projection) {
+                  tensor_parallel, shape.biases.projection, adapters) {
   if (shape.qk_norm) qk_norm_.emplace(parameters, name, shape.head_size, shape.norm.epsilon);
 }
 
@@ -133,14 +146,15 @@ LayerCost AttentionLayer::cost(const CostedTokens& tokens) const {
 }
 
 MlpLayer::MlpLayer(Parameters& parameters, const std::string& norm_name, const std::string& name, const DecoderShape& shape,
-                   const TensorParallel& tensor_parallel)
+                   const TensorParallel& tensor_parallel, const AdapterSet& adapters)
     : activation_(shape.activation),
       local_width_(share_of(shape.mlp_width, tensor_parallel.size(), tensor_parallel.rank()).count),
       norm_(parameters, norm_name, shape.hidden, shape.norm, tensor_parallel),
       fc_(parameters, name + ".c_fc", shape.hidden, kernels::products_of(shape.activation) * shape.mlp_width,
-          kernels::products_of(shape.activation), {0, deviation}, tensor_parallel, shape.biases.mlp),
+          kernels::products_of(shape.activation), {0, deviation}, tensor_parallel, shape.biases.mlp, adapters,
+          parts_of_gate(shape)),
       projection_(parameters, name + ".c_proj", shape.mlp_width, shape.hidden, into_residual(shape), tensor_parallel,
-                  shape.biases.mlp) {}
+                  shape.biases.mlp, adapters) {}
 
 void MlpLayer::save(const Tensor& x, std::int64_t tokens, Saved& saved, ParameterUse& use) const {
   const Tensor normed = norm_.forward(x, saved.norm, use);
@@ -194,13 +208,13 @@ LayerCost MlpLayer::cost(const CostedTokens& tokens) const {
 TransformerBlock::TransformerBlock(Parameters& parameters, const std::string& prefix, const DecoderShape& shape,
                                    const TensorParallel& tensor_parallel, const RecomputeOptions& recompute,
                                    std::shared_ptr<const AttentionCore> core,
-                                   std::shared_ptr<const RotaryPositions> positions)
+                                   std::shared_ptr<const RotaryPositions> positions, const AdapterSet& adapters)
     : tensor_parallel_(tensor_parallel),
       recompute_(recompute),
       hidden_(shape.hidden),
       attention_(parameters, prefix + "ln_1", prefix + "attn", shape, tensor_parallel, std::move(core),
-                 positions != nullptr ? std::move(positions) : RotaryPositions::of(shape)),
-      mlp_(parameters, prefix + "ln_2", prefix + "mlp", shape, tensor_parallel) {
+                 positions != nullptr ? std::move(positions) : RotaryPositions::of(shape), adapters),
+      mlp_(parameters, prefix + "ln_2", prefix + "mlp", shape, tensor_parallel, adapters) {
   recompute.check(tensor_parallel);
 }
 

@@ -130,15 +130,16 @@ std::string text_of(const CheckpointIndex& index) {
     shards.push_back({{"file", shard.file}, {"bytes", shard.bytes}});
     if (shard.digest) shards.back()["xxh3"] = fmt::format("{:016x}", *shard.digest);
   }
-  const Json json{{"id", index.id},
-                  {"step", index.step},
-                  {"optimizer_steps", index.optimizer_steps},
-                  {"optimizer", json_of(index.optimizer)},
-                  {"layout", index.layout},
-                  {"choices", index.choices},
-                  {"notes", index.notes},
-                  {"shards", std::move(shards)},
-                  {"tensors", json_of(index.tensors)}};
+  Json json{{"id", index.id},
+            {"step", index.step},
+            {"optimizer_steps", index.optimizer_steps},
+            {"optimizer", json_of(index.optimizer)},
+            {"layout", index.layout},
+            {"choices", index.choices},
+            {"notes", index.notes},
+            {"shards", std::move(shards)},
+            {"tensors", json_of(index.tensors)}};
+  if (index.trained_only) json["trained_only"] = true;
   try {
     return json.dump();
   } catch (const nlohmann::json::exception&) {
@@ -160,6 +161,7 @@ CheckpointIndex read_index(const fs::path& checkpoint) {
     index.optimizer = optimizer_in(json);
     index.layout = json.at("layout").get<std::string>();
     index.choices = json.value("choices", "");
+    index.trained_only = json.value("trained_only", false);
     index.notes = json.at("notes").get<std::map<std::string, std::string>>();
     for (const Json& shard : json.at("shards")) {
       index.shards.push_back({shard.at("file").get<std::string>(),

@@ -30,9 +30,10 @@ using CheckpointTensors = std::map<std::string, CheckpointTensor>;  // by the pa
 struct CheckpointIndex {
   std::string id;  // which all shards repeat
   std::int64_t step = 0, optimizer_steps = 0;
-  OptimizerKind optimizer;  // its name, and the names of its slots
-  std::string layout;       // layout_text() of the job that saved it
-  std::string choices;      // Communicator::choices() of that job; empty before version 0.3
+  OptimizerKind optimizer;    // its name, and the names of its slots
+  std::string layout;         // layout_text() of the job that saved it
+  std::string choices;        // Communicator::choices() of that job; empty before version 0.3
+  bool trained_only = false;  // it lacks what was frozen
   std::map<std::string, std::string> notes;
   struct Shard {
     std::string file;

@@ -61,7 +61,10 @@ std::int64_t LoadedCheckpoint::number(const std::string& note, std::int64_t othe
 std::string choices_of_checkpoint(const std::string& checkpoint) { return read_index(checkpoint).choices; }
 LoadedCheckpoint read_notes(const std::string& checkpoint) {
   const CheckpointIndex index = read_index(checkpoint);
-  return {.step = index.step, .optimizer_steps = index.optimizer_steps, .notes = index.notes};
+  return {.step = index.step,
+          .optimizer_steps = index.optimizer_steps,
+          .notes = index.notes,
+          .trained_only = index.trained_only};
 }
 
 LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, Optimizer& optimizer, const std::string& checkpoint,
@@ -71,7 +74,8 @@ LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, Optimizer& optim
           "{} was saved by {}, but this optimizer is {}; train on with the one that saved it, or load the values alone.",
           checkpoint, to_string(index.optimizer), to_string(optimizer.kind()));
   CheckpointShards shards(checkpoint, index);
-  for (const auto& [name, tensor] : index.tensors) {
+  for (const auto& entry : index.tensors) {
+    const std::string& name = entry.first;
     const bool known =
         std::ranges::any_of(parameters.parameters().all(), [&](const auto& parameter) { return parameter->name == name; });
     require(known, "{} has a parameter {}, which this model has not; give the sizes of the model that was saved.",
@@ -79,6 +83,8 @@ LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, Optimizer& optim
   }
   for (const auto& parameter : parameters.parameters().all()) {
     const auto saved = index.tensors.find(parameter->name);
+    const bool may_lack = (parameter->is_adapter && !with_optimizer) || (!parameter->trainable && index.trained_only);
+    if (saved == index.tensors.end() && may_lack) continue;
     require(saved != index.tensors.end(),
             "{} has no parameter {}, which this model has; give the sizes of the model that was saved.", checkpoint,
             parameter->name);
@@ -88,6 +94,7 @@ LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, Optimizer& optim
   for (std::size_t i = 0; i < parameters.ranges().size(); ++i) {
     const ShardedParameters::Range& range = parameters.ranges()[i];
     const Parameter& parameter = *parameters.parameters().all()[range.parameter];
+    if (!index.tensors.contains(parameter.name)) continue;
     const std::size_t tensors = count_of_tensors(optimizer, i);
     for (std::size_t number = 0; number < (with_optimizer ? tensors : std::min<std::size_t>(tensors, 1)); ++number) {
       read_range(range, parameter, tensor_name(optimizer.kind(), number, parameter.name), index.tensors.at(parameter.name),
@@ -95,7 +102,10 @@ LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, Optimizer& optim
     }
   }
   if (with_optimizer) restore_quantization(parameters, index, shards);
-  return {.step = index.step, .optimizer_steps = with_optimizer ? index.optimizer_steps : 0, .notes = index.notes};
+  return {.step = index.step,
+          .optimizer_steps = with_optimizer ? index.optimizer_steps : 0,
+          .notes = index.notes,
+          .trained_only = index.trained_only};
 }
 
 }  // namespace stretto

@@ -71,7 +71,7 @@ struct CheckpointSaver::State {
         directory(std::move(its_directory)),
         options(its_options),
         ranks(its_parameters.mesh().world().duplicate("checkpoints")),
-        snapshot(its_parameters, its_optimizer, its_options.in_background),
+        snapshot(its_parameters, its_optimizer, its_options.in_background, its_options.trained_only),
         stream("checkpoints", Priority::background, Device::cpu) {}
 
   bool is_first() const { return ranks.rank() == 0; }
@@ -198,6 +198,7 @@ void CheckpointSaver::save(std::int64_t step, const std::map<std::string, std::s
                  .optimizer = state.optimizer.kind(),
                  .layout = layout_text(state.parameters),
                  .choices = state.parameters.mesh().world().choices(),
+                 .trained_only = state.options.trained_only,
                  .notes = notes};
   text_of(state.index);  // throws for notes that cannot be written
   state.name = checkpoint_name(step);

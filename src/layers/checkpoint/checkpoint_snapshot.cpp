@@ -7,11 +7,19 @@
 
 namespace stretto {
 
-std::vector<Tensor> tensors_to_save(const ShardedParameters& parameters, const Optimizer& optimizer) {
+namespace {
+
+bool is_saved(const ShardedParameters& parameters, const ShardedParameters::Range& range, bool trained_only) {
+  return range.owned && (!trained_only || parameters.parameters().all()[range.parameter]->trainable);
+}
+
+}  // namespace
+
+std::vector<Tensor> tensors_to_save(const ShardedParameters& parameters, const Optimizer& optimizer, bool trained_only) {
   std::vector<Tensor> result;
   for (std::size_t number = 0; number <= optimizer.kind().slots.size(); ++number) {
     for (std::size_t i = 0; i < parameters.ranges().size(); ++i) {
-      if (parameters.ranges()[i].owned && number < count_of_tensors(optimizer, i))
+      if (is_saved(parameters, parameters.ranges()[i], trained_only) && number < count_of_tensors(optimizer, i))
         result.push_back(tensor_of(optimizer, i, number));
     }
   }
@@ -19,8 +27,9 @@ std::vector<Tensor> tensors_to_save(const ShardedParameters& parameters, const O
   return result;
 }
 
-CheckpointSnapshot::CheckpointSnapshot(const ShardedParameters& parameters, const Optimizer& optimizer, bool copies)
-    : parameters_(parameters), optimizer_(optimizer), copies_(copies) {
+CheckpointSnapshot::CheckpointSnapshot(const ShardedParameters& parameters, const Optimizer& optimizer, bool copies,
+                                       bool trained_only)
+    : parameters_(parameters), optimizer_(optimizer), copies_(copies), trained_only_(trained_only) {
   add_parts();
 }
 
@@ -29,7 +38,7 @@ void CheckpointSnapshot::add_parts() {
   for (std::size_t number = 0; number <= optimizer_.kind().slots.size(); ++number) {
     for (std::size_t i = 0; i < parameters_.ranges().size(); ++i) {
       const ShardedParameters::Range& range = parameters_.ranges()[i];
-      if (!range.owned || number >= count_of_tensors(optimizer_, i)) continue;
+      if (!is_saved(parameters_, range, trained_only_) || number >= count_of_tensors(optimizer_, i)) continue;
       const Parameter& parameter = *parameters_.parameters().all()[range.parameter];
       const Tensor& state = tensor_of(optimizer_, i, number);
       const bool is_slice = range.count == parameter.elements();
@@ -46,7 +55,7 @@ void CheckpointSnapshot::add_parts() {
 }
 
 void CheckpointSnapshot::take() {
-  const std::vector<Tensor> found = tensors_to_save(parameters_, optimizer_);
+  const std::vector<Tensor> found = tensors_to_save(parameters_, optimizer_, trained_only_);
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     if (copies_) {
       parts_[i].values.copy_from(found[i]);

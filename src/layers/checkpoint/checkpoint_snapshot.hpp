@@ -11,14 +11,16 @@ namespace stretto {
 
 // The tensors of a rank's shard, in its order; they refer to the state. The types and sizes of those in front never change;
 // the errors of quantized sums behind them come with the first sum.
-std::vector<Tensor> tensors_to_save(const ShardedParameters& parameters, const Optimizer& optimizer);
+std::vector<Tensor> tensors_to_save(const ShardedParameters& parameters, const Optimizer& optimizer,
+                                    bool trained_only = false);
 
 // A rank's part of a checkpoint, in host memory.
 class CheckpointSnapshot {
  public:
   // Both must outlive the object. `copies`: take() copies, into memory that the constructor has allocated; otherwise it
   // refers to the state where that is in host memory.
-  CheckpointSnapshot(const ShardedParameters& parameters, const Optimizer& optimizer, bool copies);
+  CheckpointSnapshot(const ShardedParameters& parameters, const Optimizer& optimizer, bool copies,
+                     bool trained_only = false);
 
   void take();
   // Writes the shard with what take() has found, and blocks until it is on the disk. Returns its digest.
@@ -37,7 +39,7 @@ class CheckpointSnapshot {
 
   const ShardedParameters& parameters_;
   const Optimizer& optimizer_;
-  bool copies_;
+  bool copies_, trained_only_;
   std::vector<Part> parts_;
   CheckpointTensors pieces_;
   std::vector<Part> errors_;  // of quantized sums

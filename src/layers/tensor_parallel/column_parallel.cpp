@@ -8,10 +8,10 @@ namespace stretto {
 
 using kernels::Transpose;
 
-void multiply_gathered(const Tensor& x, const Tensor& weight, const Tensor& y, const TensorParallel& tensor_parallel,
+void multiply_gathered(const Tensor& x, const GemmFactor& factor, const Tensor& y, const TensorParallel& tensor_parallel,
                        Tensor* for_backward) {
   const Tensor gathered = Tensor::symmetric({y.rows(), x.columns()}, x.dtype());
-  all_gather_gemm(x, tensor_parallel.rows_of_ranks(y.rows()), weight, Transpose::yes, y, gathered, tensor_parallel.group,
+  all_gather_gemm(x, tensor_parallel.rows_of_ranks(y.rows()), factor, y, gathered, tensor_parallel.group,
                   tensor_parallel.stream, {.tag = "column-parallel forward"});
   if (for_backward != nullptr) *for_backward = tensor_parallel.keeps_gathered ? gathered : x;
 }
@@ -21,15 +21,24 @@ Tensor ColumnParallelBackward::operator()(const Tensor& x, const Tensor& dy, Par
   return tensor_parallel.has_own_rows() ? sum_own(x, dy, use, later) : sum_all(x, dy, use, later);
 }
 
+std::function<void(const Tensor& x)> ColumnParallelBackward::add_all(const Tensor& dy, const LowRank& factors) const {
+  if (adapters == nullptr) return add_gradients;
+  return [dy, factors, add = add_gradients, its = adapters](const Tensor& x) {
+    add(x);
+    its->add_gradients(factors, x, dy);
+  };
+}
+
 Tensor ColumnParallelBackward::sum_all(const Tensor& x, const Tensor& dy, ParameterUse& use, WeightGradients* later) const {
   Work sum;
   Tensor dx;
   {
     const InUse in_use(use, used, backward_pass(later));
     dx = tensor_parallel.tensor_to_sum({dy.rows(), weight->value.columns()}, dy.dtype());
-    kernels::gemm(dy, Transpose::no, weight->value, Transpose::no, dx);
+    const LowRank low = factors();
+    GemmFactor{weight->value, Transpose::no, low.b, low.a}.multiply(dy, dx);
     sum = tensor_parallel.start_sum(dx, "column-parallel backward");
-    add_now_or(later, used, [x, add = add_gradients] { add(x); });
+    add_now_or(later, used, [x, add = add_all(dy, low)] { add(x); });
   }
   computation().wait(sum);
   return dx;
@@ -41,18 +50,20 @@ Tensor ColumnParallelBackward::sum_own(const Tensor& x, const Tensor& dy, Parame
   const auto input = std::make_shared<DividedTensor>(
       tensor_parallel.keeps_gathered ? DividedTensor(x, tensor_parallel, false)
                                      : DividedTensor::of_share(x, rows, tensor_parallel, "column-parallel input"));
-  const auto add = [input, add = add_gradients] { add(input->whole()); };
+  const LowRank low = factors();
+  const auto add = [input, add = add_all(dy, low)] { add(input->whole()); };
   const bool adds_now = later == nullptr && used.any_trainable();
   if (adds_now) input->gather();
   if (later != nullptr) later->add(used, add, [input] { input->gather(); });
   Tensor dx({tensor_parallel.own_rows(rows).count, weight->value.columns()}, dy.dtype());
-  gemm_reduce_scatter(dy, tensor_parallel.rows_of_ranks(rows), weight->value, Transpose::no, dx, tensor_parallel.group,
-                      tensor_parallel.stream,
+  gemm_reduce_scatter(dy, tensor_parallel.rows_of_ranks(rows), {weight->value, Transpose::no, low.b, low.a}, dx,
+                      tensor_parallel.group, tensor_parallel.stream,
                       {.tag = "column-parallel backward", .meanwhile = adds_now ? add : std::function<void()>()});
   return dx;
 }
 
-LayerCost column_parallel_cost(const TensorParallel& tensor_parallel, const Parameter& weight, const CostedTokens& tokens) {
+LayerCost column_parallel_cost(const TensorParallel& tensor_parallel, const Parameter& weight, const CostedTokens& tokens,
+                               const LinearAdapters* adapters) {
   const std::int64_t in = weight.extents.back(), out = weight.elements() / in;
   const Product forward{tokens.count, out, in}, input{tokens.count, in, out}, gradient{out, in, tokens.count, true};
   const std::int64_t all = tokens.bytes(tokens.count * in);
@@ -62,27 +73,30 @@ LayerCost column_parallel_cost(const TensorParallel& tensor_parallel, const Para
   cost.forward.products = {forward};
   cost.input.products = {input};
   if (weight.trainable) cost.weight.products = {gradient};
+  if (adapters != nullptr) adapters->add_cost(tokens, cost);
+  const bool trains = !cost.weight.products.empty();
   cost.kept = tensor_parallel.keeps_gathered ? all : own;
-  cost.later = cost.kept + tokens.bytes(tokens.count * out);
-  cost.backward = all;
+  if (trains) cost.later += cost.kept + tokens.bytes(tokens.count * out);
+  cost.backward += all;
   if (tensor_parallel.size() == 1) return cost;
   using enum Exchange::Hidden;
   const auto exchange = [&](Collective kind, Exchange::Hidden hidden, const Product& product) {
     return Exchange{kind, tokens.count * in, tokens.dtype, hidden, product};
   };
-  const Exchange::Hidden by_gradient = tokens.splits || !weight.trainable ? not_at_all : beside;
+  const Exchange::Hidden by_gradient = tokens.splits || !trains ? not_at_all : beside;
+  const Product meanwhile = trains ? cost.weight.products.front() : Product{};
   if (!tensor_parallel.has_own_rows()) {
-    cost.input.exchanges = {exchange(Collective::all_reduce, by_gradient, gradient)};
+    cost.input.exchanges = {exchange(Collective::all_reduce, by_gradient, meanwhile)};
     return cost;
   }
   cost.forward.exchanges = {exchange(Collective::all_gather, in_chunks, forward)};
-  cost.input.exchanges = {exchange(Collective::reduce_scatter, by_gradient, gradient)};
-  cost.backward = 2 * all;  // a product for every rank's rows, and one from every rank
-  if (tensor_parallel.keeps_gathered) return cost;
+  cost.input.exchanges = {exchange(Collective::reduce_scatter, by_gradient, meanwhile)};
+  cost.backward += all;  // a product for every rank's rows, and one from every rank
+  if (tensor_parallel.keeps_gathered || !trains) return cost;
   cost.backward += all;
   if (tokens.splits) {
     cost.weight.exchanges = {exchange(Collective::all_gather, not_at_all, {})};
-  } else if (weight.trainable) {
+  } else {
     cost.input.exchanges.push_back(exchange(Collective::all_gather, beside, input));
   }
   return cost;

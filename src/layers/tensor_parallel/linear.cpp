@@ -24,16 +24,41 @@ const Tensor& value_of(const Parameter* bias) {
   return bias != nullptr ? bias->value : none;
 }
 
-std::vector<Parameter*> present(std::vector<Parameter*> parameters) {
+std::vector<Parameter*> joined(std::vector<Parameter*> parameters, const LinearAdapters* adapters) {
   std::erase(parameters, nullptr);
+  if (adapters == nullptr) return parameters;
+  const std::vector<Parameter*> others = adapters->parameters();
+  parameters.insert(parameters.end(), others.begin(), others.end());
   return parameters;
+}
+
+// Null if there are none.
+std::shared_ptr<const LinearAdapters> make_adapters(Parameters& parameters, const std::string& name,
+                                                    const AdapterSet& adapters, const Parameter& weight,
+                                                    const std::vector<NamedParts>& named, const TensorParallel& parallel,
+                                                    bool divides_outputs) {
+  if (adapters.by_record.empty()) return nullptr;
+  auto result = std::make_shared<const LinearAdapters>(parameters, name, adapters, weight, named, parallel, divides_outputs);
+  return result->rank() > 0 ? result : nullptr;
+}
+
+LowRank factors_of(const std::shared_ptr<const LinearAdapters>& adapters) {
+  return adapters != nullptr ? adapters->factors() : LowRank{};
+}
+GemmFactor factor_of(const Parameter& weight, Transpose transpose, const LowRank& low) {
+  return {weight.value, transpose, low.b, low.a};
+}
+GemmFactor forward_factor(const Parameter& weight, const std::shared_ptr<const LinearAdapters>& adapters) {
+  const MemoryScope scratch(MemoryKind::other);
+  return factor_of(weight, Transpose::yes, factors_of(adapters));
 }
 
 }  // namespace
 
 ColumnParallelLinear::ColumnParallelLinear(Parameters& parameters, const std::string& name, std::int64_t in,
                                            std::int64_t out, int parts, Initial weight,
-                                           const TensorParallel& tensor_parallel, bool has_bias)
+                                           const TensorParallel& tensor_parallel, bool has_bias, const AdapterSet& adapters,
+                                           const std::vector<NamedParts>& named)
     : tensor_parallel_(tensor_parallel) {
   // A weight of one part has no dimension for parts.
   const auto add = [&](const char* suffix, Shape shape, const Parameter::Traits& traits) {
@@ -43,19 +68,26 @@ ColumnParallelLinear::ColumnParallelLinear(Parameters& parameters, const std::st
   };
   weight_ = add(".weight", {out / parts, in}, {.initial = weight, .overwrites_gradient = true});
   bias_ = has_bias ? add(".bias", {out / parts}, {.decays = false}) : nullptr;
-  used_ = &parameters.used_together(present({weight_, bias_}));
+  adapters_ = make_adapters(parameters, name, adapters, *weight_, named, tensor_parallel, true);
+  used_ = &parameters.used_together(joined({weight_, bias_}, adapters_.get()));
 }
 
 Tensor ColumnParallelLinear::forward(const Tensor& x, std::int64_t tokens, ParameterUse& use, Tensor* for_backward,
                                      const kernels::Epilogue& epilogue) const {
   const InUse in_use(use, *used_, Pass::forward);
   Tensor y({tokens, weight_->value.rows()}, x.dtype());  // the parts of a weight lie below each other
+  const GemmFactor factor = forward_factor(*weight_, adapters_);
   if (tensor_parallel_.has_own_rows()) {
-    multiply_gathered(x, weight_->value, y, tensor_parallel_, for_backward);
+    multiply_gathered(x, factor, y, tensor_parallel_, for_backward);
     kernels::finish_linear(y, value_of(bias_), epilogue);
     return y;
   }
-  kernels::linear(x, weight_->value, value_of(bias_), y, epilogue);
+  if (adapters_ != nullptr) {
+    factor.multiply(x, y);
+    kernels::finish_linear(y, value_of(bias_), epilogue);
+  } else {
+    kernels::linear(x, weight_->value, value_of(bias_), y, epilogue);
+  }
   if (for_backward != nullptr) *for_backward = x;
   return y;
 }
@@ -65,11 +97,12 @@ Tensor ColumnParallelLinear::backward(const Tensor& x, const Tensor& dy, Paramet
     add_weight_gradient(input, dy, weight);
     add_bias_gradient(dy, bias);
   };
-  return ColumnParallelBackward{tensor_parallel_, weight_, *used_, add_gradients}(x, dy, use, later);
+  return ColumnParallelBackward{tensor_parallel_, weight_, *used_, add_gradients, adapters_}(x, dy, use, later);
 }
 
 RowParallelLinear::RowParallelLinear(Parameters& parameters, const std::string& name, std::int64_t in, std::int64_t out,
-                                     Initial weight, const TensorParallel& tensor_parallel, bool has_bias)
+                                     Initial weight, const TensorParallel& tensor_parallel, bool has_bias,
+                                     const AdapterSet& adapters)
     : tensor_parallel_(tensor_parallel) {
   weight_ = &parameters.add(Parameter::divided(name + ".weight", {out, in}, 1, tensor_parallel.size(),
                                                tensor_parallel.rank(), {.initial = weight, .overwrites_gradient = true}));
@@ -77,23 +110,26 @@ RowParallelLinear::RowParallelLinear(Parameters& parameters, const std::string& 
   bias_ = !has_bias
               ? nullptr
               : &parameters.add(Parameter::whole(name + ".bias", {out}, tensor_parallel.row_axes(), {.decays = false}));
-  used_ = &parameters.used_together(present({weight_, bias_}));
+  adapters_ = make_adapters(parameters, name, adapters, *weight_, {}, tensor_parallel, false);
+  used_ = &parameters.used_together(joined({weight_, bias_}, adapters_.get()));
 }
 
 Tensor RowParallelLinear::forward(const Tensor& x, const Tensor& residual, ParameterUse& use) const {
   const InUse in_use(use, *used_, Pass::forward);
   const TensorParallel& parallel = tensor_parallel_;
   Tensor y = parallel.tensor_to_sum({parallel.own_rows(x.rows()).count, weight_->value.rows()}, x.dtype());
-  if (parallel.size() == 1) {
+  if (parallel.size() == 1 && adapters_ == nullptr) {
     kernels::linear_add(x, weight_->value, value_of(bias_), residual, y);
     return y;
   }
+  const GemmFactor factor = forward_factor(*weight_, adapters_);
   const ChunkedGemmOptions options{.tag = "row-parallel forward"};
-  if (parallel.has_own_rows()) {
-    gemm_reduce_scatter(x, parallel.rows_of_ranks(x.rows()), weight_->value, Transpose::yes, y, parallel.group,
-                        parallel.stream, options);
+  if (parallel.size() == 1) {
+    factor.multiply(x, y);
+  } else if (parallel.has_own_rows()) {
+    gemm_reduce_scatter(x, parallel.rows_of_ranks(x.rows()), factor, y, parallel.group, parallel.stream, options);
   } else {
-    gemm_all_reduce(x, weight_->value, Transpose::yes, y, parallel.group, parallel.stream, options);
+    gemm_all_reduce(x, factor, y, parallel.group, parallel.stream, options);
   }
   kernels::finish_linear(y, value_of(bias_));
   kernels::add(residual, y, y);
@@ -112,12 +148,26 @@ Tensor RowParallelLinear::backward(const Tensor& x, const Tensor& dy, ParameterU
     return dx;
   }
   Tensor dx = result();
-  kernels::linear_backward(dy, weight_->value, dx, epilogue);
-  add_now_or(later, *used_, [x, dy, weight = weight_, bias = bias_] {
-    add_weight_gradient(x, dy, weight);
-    add_bias_gradient(dy, bias);
-  });
+  const LowRank low = factors_of(adapters_);
+  if (adapters_ != nullptr) {
+    const MemoryScope scratch(MemoryKind::other);
+    const Tensor product = products > 1 ? Tensor({x.rows(), weight_->value.columns()}, dy.dtype()) : dx;
+    factor_of(*weight_, Transpose::no, low).multiply(dy, product);
+    kernels::finish_linear_backward(product, dx, epilogue);
+  } else {
+    kernels::linear_backward(dy, weight_->value, dx, epilogue);
+  }
+  add_now_or(later, *used_, [dy, add = add_gradients(x, low)] { add(dy, dy); });
   return dx;
+}
+
+std::function<void(const Tensor& dy, const Tensor& of_bias)> RowParallelLinear::add_gradients(const Tensor& x,
+                                                                                              const LowRank& low) const {
+  return [x, low, weight = weight_, bias = bias_, adapters = adapters_](const Tensor& dy, const Tensor& of_bias) {
+    add_weight_gradient(x, dy, weight);
+    add_bias_gradient(of_bias, bias);
+    if (adapters != nullptr) adapters->add_gradients(low, x, dy);
+  };
 }
 
 // The bias sees own rows only, the weight the rows of all ranks.
@@ -125,12 +175,10 @@ Tensor RowParallelLinear::backward_of_rows(const Tensor& x, const Tensor& dy, We
   const TensorParallel& parallel = tensor_parallel_;
   Tensor dx({x.rows(), weight_->value.columns()}, dy.dtype());
   const Tensor gathered = Tensor::symmetric({x.rows(), dy.columns()}, dy.dtype());
-  all_gather_gemm(dy, parallel.rows_of_ranks(x.rows()), weight_->value, Transpose::no, dx, gathered, parallel.group,
-                  parallel.stream, {.tag = "row-parallel backward"});
-  const auto add = [x, weight = weight_, bias = bias_, parallel](const Tensor& all) {
-    add_weight_gradient(x, all, weight);
-    add_bias_gradient(parallel.own_rows(all), bias);
-  };
+  const LowRank low = factors_of(adapters_);
+  all_gather_gemm(dy, parallel.rows_of_ranks(x.rows()), factor_of(*weight_, Transpose::no, low), dx, gathered,
+                  parallel.group, parallel.stream, {.tag = "row-parallel backward"});
+  const auto add = [parallel, add = add_gradients(x, low)](const Tensor& all) { add(all, parallel.own_rows(all)); };
   if (later == nullptr) {
     add(gathered);
   } else if (parallel.keeps_gathered) {
@@ -145,14 +193,14 @@ Tensor RowParallelLinear::backward_of_rows(const Tensor& x, const Tensor& dy, We
 }
 
 LayerCost ColumnParallelLinear::cost(const CostedTokens& tokens, bool activates) const {
-  LayerCost cost = column_parallel_cost(tensor_parallel_, *weight_, tokens);
+  LayerCost cost = column_parallel_cost(tensor_parallel_, *weight_, tokens, adapters_.get());
   if (bias_ == nullptr) return cost;
   const auto result = static_cast<double>(tokens.bytes(tokens.count * bias_->elements()));
   cost.parameters += bias_->elements();
   // Behind products in chunks, the bias takes a pass of its own.
   if (tensor_parallel_.has_own_rows() && !activates)
     cost.forward = cost.forward + PassCost{.bytes = 2 * result, .kernels = 1};
-  cost.weight = cost.weight + PassCost{.bytes = result, .kernels = 1};
+  if (bias_->trainable) cost.weight = cost.weight + PassCost{.bytes = result, .kernels = 1};
   return cost;
 }
 
@@ -169,9 +217,15 @@ LayerCost RowParallelLinear::cost(const CostedTokens& tokens) const {
   cost.forward = {.products = {forward}, .bytes = static_cast<double>(own) * (alone ? 1 : 5), .kernels = alone ? 0.0 : 2.0};
   cost.input.products = {input};
   if (weight_->trainable) cost.weight.products = {gradient};
-  if (bias_ != nullptr) cost.weight = cost.weight + PassCost{.bytes = static_cast<double>(own), .kernels = 1};
+  if (bias_ != nullptr && bias_->trainable)
+    cost.weight = cost.weight + PassCost{.bytes = static_cast<double>(own), .kernels = 1};
+  if (adapters_ != nullptr) {
+    adapters_->add_cost(tokens, cost);
+    if (alone) cost.forward = cost.forward + PassCost{.bytes = 4.0 * static_cast<double>(own), .kernels = 2};
+  }
+  const bool trains = used_->any_trainable();
   cost.kept = tokens.bytes(tokens.count * in);
-  cost.later = cost.kept + (parallel.keeps_gathered ? all : own);
+  if (trains) cost.later += cost.kept + (parallel.keeps_gathered ? all : own);
   if (alone) return cost;
   using enum Exchange::Hidden;
   const auto exchange = [&](Collective kind, Exchange::Hidden hidden, const Product& product) {
@@ -183,8 +237,9 @@ LayerCost RowParallelLinear::cost(const CostedTokens& tokens) const {
   }
   cost.forward.exchanges = {exchange(Collective::reduce_scatter, in_chunks, forward)};
   cost.input.exchanges = {exchange(Collective::all_gather, in_chunks, input)};
-  cost.backward = all;
-  if (tokens.splits && !parallel.keeps_gathered) cost.weight.exchanges = {exchange(Collective::all_gather, not_at_all, {})};
+  cost.backward += all;
+  if (tokens.splits && trains && !parallel.keeps_gathered)
+    cost.weight.exchanges = {exchange(Collective::all_gather, not_at_all, {})};
   return cost;
 }
 

@@ -49,7 +49,7 @@ Tensor VocabularyParallelTable::logits(const Tensor& x, std::int64_t tokens, Par
   const InUse in_use(use, *used_, Pass::forward);
   Tensor result({tokens, table_->value.rows()}, x.dtype());
   if (tensor_parallel_.has_own_rows()) {
-    multiply_gathered(x, table_->value, result, tensor_parallel_, for_backward);
+    multiply_gathered(x, {table_->value, Transpose::yes}, result, tensor_parallel_, for_backward);
     return result;
   }
   kernels::gemm(x, Transpose::no, table_->value, Transpose::yes, result);
@@ -122,15 +122,18 @@ LayerCost VocabularyParallelTable::embed_cost(const CostedTokens& tokens) const 
   LayerCost cost;
   cost.parameters = table_->elements();
   cost.forward = {.bytes = 3.0 * static_cast<double>(own), .kernels = 1};
-  cost.input = {.bytes = 2.0 * static_cast<double>(own), .kernels = 1};
-  cost.later = own;
+  if (table_->trainable) {
+    cost.input = {.bytes = 2.0 * static_cast<double>(own), .kernels = 1};
+    cost.later = own;
+  }
   if (tensor_parallel_.size() == 1) return cost;
   const auto exchange = [&](Collective kind) {
     return Exchange{.kind = kind, .elements = tokens.count * hidden, .dtype = tokens.dtype};
   };
   const bool own_rows = tensor_parallel_.has_own_rows();
   cost.forward.exchanges = {exchange(own_rows ? Collective::reduce_scatter : Collective::all_reduce)};
-  if (own_rows) (tokens.splits ? cost.weight : cost.input).exchanges = {exchange(Collective::all_gather)};
+  if (own_rows && table_->trainable)
+    (tokens.splits ? cost.weight : cost.input).exchanges = {exchange(Collective::all_gather)};
   return cost;
 }
 

@@ -118,6 +118,11 @@ void ModelFiles::check(const DecoderShape& shape) const {
   }
 }
 
-void ModelFiles::load(Trainer& trainer) const { read_weights(trainer.sharded(), trainer.optimizer(), *source_, rows_); }
+// Adapters stay as they are: files of models have none.
+void ModelFiles::load(Trainer& trainer) const {
+  read_weights(trainer.sharded(), trainer.optimizer(), *source_, [&](const Parameter& parameter) {
+    return parameter.is_adapter ? std::vector<ForeignRows>() : rows_(parameter);
+  });
+}
 
 }  // namespace stretto

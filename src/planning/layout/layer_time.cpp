@@ -42,7 +42,7 @@ LayerTimes::LayerTimes(const TrainingOptions& layout, bool splits, const Trainin
       costs_(costs),
       tokens_(layout.micro_batch * layout.division().rows(layout.model.sequence)),
       cost_(decoder_cost(layout.model, layout.tensor_parallel(), layout.recompute,
-                         {.count = tokens_, .dtype = layout.sharding.dtype, .splits = splits})) {}
+                         {.count = tokens_, .dtype = layout.sharding.dtype, .splits = splits}, layout.adapters)) {}
 
 // The product for a weight's gradient adds to it, and reads and writes it in the gradient's type; where a pass of its own
 // adds it up, that comes on top. (That a step's first product only writes it is left out.)

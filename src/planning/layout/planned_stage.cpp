@@ -26,10 +26,10 @@ PlannedStage::PlannedStage(const TrainingOptions& layout, const Schedule& schedu
       tokens_{.count = layout.micro_batch * layout.division().rows(layout.model.sequence),
               .dtype = layout.sharding.dtype,
               .exchanges_heads = layout.mesh[Axis::ulysses] > 1},
-      cost_(decoder_cost(layout.model, tensor_, layout.recompute, tokens_)) {
+      cost_(decoder_cost(layout.model, tensor_, layout.recompute, tokens_, layout.adapters)) {
   CostedTokens splits = tokens_;
   splits.splits = true;
-  splitting_ = decoder_cost(layout.model, tensor_, layout.recompute, splits);
+  splitting_ = decoder_cost(layout.model, tensor_, layout.recompute, splits, layout.adapters);
   hidden_ = tokens_.bytes(tokens_.count * layout.model.hidden);
   own_hidden_ = tokens_.bytes(tensor_.own_rows(tokens_.count).count * layout.model.hidden);
   for (const AttendingHeads& heads : cost_.block.attention) attention_.push_back(divided_attention(layout, heads));

@@ -16,7 +16,8 @@ StagePlan plan_stage(const TrainingOptions& options, const Schedule& schedule, i
   const PlannedStage planned(options, schedule, stage);
   const MeshShape& mesh = options.mesh;
   Parameters parameters;
-  const Decoder records(parameters, options.model, options.tensor_parallel(), options.recompute, planned.cut());
+  const Decoder records(parameters, options.model, options.tensor_parallel(), options.recompute, planned.cut(),
+                        std::make_shared<LocalAttention>(), options.adapters);
   StagePlan plan;
   plan.memory = state_memory(parameters, mesh, options.sharding, kind_of(options.optimizer));
   plan.memory.activations = planned.activation_bytes();

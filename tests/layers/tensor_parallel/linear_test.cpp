@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <mutex>
 
@@ -63,13 +65,15 @@ void enter_gradients(Wholes& wholes, const Parameters& parameters) {
 struct How {
   bool divides_rows = false, keeps_gathered = false, in_halves = false;
   bool has_bias = true;
+  AdapterSet adapters = {};
   TensorParallel of(const Communicator& world) const {
     return {.group = world, .stream = Stream("tp"), .divides_rows = divides_rows, .keeps_gathered = keeps_gathered};
   }
 };
 std::ostream& operator<<(std::ostream& out, const How& how) {
   return out << (how.divides_rows ? ", own rows" : "") << (how.keeps_gathered ? ", kept" : "")
-             << (how.in_halves ? ", in halves" : "") << (how.has_bias ? "" : ", no bias");
+             << (how.in_halves ? ", in halves" : "") << (how.has_bias ? "" : ", no bias")
+             << fmt::format(", {} adapters", how.adapters.by_record.size());
 }
 const std::vector<How> ways = {{}, {false, false, true}, {true}, {true, true}, {true, false, true}, {true, true, true}};
 
@@ -81,7 +85,7 @@ Wholes column_parallel(int ranks, const How& how = {}) {
     const TensorParallel tensor_parallel = how.of(world);
     Parameters parameters;
     const ColumnParallelLinear layer(parameters, "column", in, projections * middle, projections, {}, tensor_parallel,
-                                     how.has_bias);
+                                     how.has_bias, how.adapters, {{".first", 0, 1}, {".others", 1, 2}});
     allocate(parameters, DType::f32);
     set_integers(parameters);
     ParameterUse use;
@@ -115,7 +119,7 @@ Wholes row_parallel(int ranks, const How& how = {}) {
   run_threads(ranks, [&](const Communicator& world) {
     const TensorParallel tensor_parallel = how.of(world);
     Parameters parameters;
-    const RowParallelLinear layer(parameters, "row", in, middle, {}, tensor_parallel, how.has_bias);
+    const RowParallelLinear layer(parameters, "row", in, middle, {}, tensor_parallel, how.has_bias, how.adapters);
     allocate(parameters, DType::f32);
     set_integers(parameters);
     const Share share = share_of(in, world.size(), world.rank());
@@ -167,6 +171,28 @@ TEST(RowParallelLinear, GivesTheBitsOfOneRank) {
   EXPECT_EQ(expected.size(), 4U);
   for (const int ranks : {2, 3, 4, 8}) {  // with own rows, 2 of 8 ranks have none
     for (const How& how : ways) EXPECT_EQ(row_parallel(ranks, how), expected) << ranks << how;
+  }
+}
+
+TEST(LinearLayers, WithAdaptersGiveTheBitsOfOneRank) {
+  using Layer = Wholes (*)(int, const How&);
+  const std::vector<std::pair<Layer, AdapterSet>> layers = {
+      {column_parallel, {{{"column", {2, 2}}}}},
+      {column_parallel, {{{"column.first", {2, 0.5}}, {"column.others", {3, 4}}}}},
+      {column_parallel, {{{"column.others", {1, 1}}}}},
+      {row_parallel, {{{"row", {3, 0.5}}}}}};
+  for (const auto& [layer, adapters] : layers) {
+    const Wholes plain = layer(1, {});
+    const Wholes expected = layer(1, {.adapters = adapters});
+    EXPECT_EQ(expected.size(), 4 + 2 * adapters.by_record.size());
+    EXPECT_NE(expected.at("y"), plain.at("y"));
+    EXPECT_NE(expected.at("dx"), plain.at("dx"));
+    for (const int ranks : {2, 3, 4, 8}) {
+      for (How how : ways) {
+        how.adapters = adapters;
+        EXPECT_EQ(layer(ranks, how), expected) << ranks << how;
+      }
+    }
   }
 }
 

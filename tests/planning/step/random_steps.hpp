@@ -142,7 +142,7 @@ class GatheredProduct : public Workload {
     const Tensor y({all, 5}, DType::f32);
     chance.delay();
     all_gather_gemm(drawn_from(state, {rows[static_cast<std::size_t>(group_.rank())], 4}), rows,
-                    some_weight({5, 4}, group_.rank()), kernels::Transpose::yes, y, Tensor(), group_, stream_,
+                    {some_weight({5, 4}, group_.rank()), kernels::Transpose::yes}, y, Tensor(), group_, stream_,
                     {.chunks = 3});
     return y;
   }
@@ -159,8 +159,9 @@ class SummedProduct {
       : group_(world.duplicate("summed product")), stream_(chance.stream("summed product")), y_({12, 5}, DType::f32) {}
 
   void start(const Tensor& state) {
-    summed_ = start_gemm_all_reduce(drawn_from(state, {12, 4}), some_weight({5, 4}, group_.rank()), kernels::Transpose::yes,
-                                    y_, group_, stream_, {.chunks = 3});
+    summed_ =
+        start_gemm_all_reduce(drawn_from(state, {12, 4}), {some_weight({5, 4}, group_.rank()), kernels::Transpose::yes}, y_,
+                              group_, stream_, {.chunks = 3});
   }
   const Tensor& wait() {
     summed_.wait();

@@ -85,16 +85,16 @@ class TensorParallelLayers : public OverlapCase {
   void forward(std::size_t i, int microbatch) {
     const Layer& layer = layers_[i];
     const Kept& kept = layer.kept[microbatch];
-    all_gather_gemm(x_[i], rows_, layer.up, Transpose::yes, kept.inner, kept.gathered, world_, stream_, options());
-    gemm_reduce_scatter(kept.inner, rows_, layer.down, Transpose::yes, x_[i + 1], world_, stream_, options());
+    all_gather_gemm(x_[i], rows_, {layer.up, Transpose::yes}, kept.inner, kept.gathered, world_, stream_, options());
+    gemm_reduce_scatter(kept.inner, rows_, {layer.down, Transpose::yes}, x_[i + 1], world_, stream_, options());
   }
 
   void backward(std::size_t i, int microbatch) {
     const Layer& layer = layers_[i];
     const Kept& kept = layer.kept[microbatch];
-    all_gather_gemm(dx_[i + 1], rows_, layer.down, Transpose::no, kept.dinner, kept.dgathered, world_, stream_, options());
+    all_gather_gemm(dx_[i + 1], rows_, {layer.down, Transpose::no}, kept.dinner, kept.dgathered, world_, stream_, options());
     leave_gradient(kept.inner, kept.dgathered, layer.ddown, microbatch > 0);
-    gemm_reduce_scatter(kept.dinner, rows_, layer.up, Transpose::no, dx_[i], world_, stream_, options());
+    gemm_reduce_scatter(kept.dinner, rows_, {layer.up, Transpose::no}, dx_[i], world_, stream_, options());
     leave_gradient(kept.gathered, kept.dinner, layer.dup, microbatch > 0);
   }
 

@@ -1,0 +1,149 @@
+#include "apps/train/options/adapter_options.hpp"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+
+#include "apps/common/fail.hpp"
+#include "apps/train/options/number_flags.hpp"
+
+namespace apps {
+
+using stretto::AdapterOptions;
+
+namespace {
+
+constexpr const char* rank_flag = "--lora";
+constexpr const char* dependent_flags[] = {"--lora-alpha",         "--lora-rslora",         "--lora-init",
+                                           "--lora-targets",       "--lora-layers",         "--lora-rank-pattern",
+                                           "--lora-alpha-pattern", "--lora-modules-to-save"};
+
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> parts;
+  for (std::size_t at = 0; !list.empty() && at <= list.size();) {
+    const std::size_t end = std::min(list.find(',', at), list.size());
+    parts.push_back(list.substr(at, end - at));
+    at = end + 1;
+  }
+  return parts;
+}
+
+// Names have letters, digits, and what joins them in paths.
+bool is_list_of_names(const std::string& text) {
+  return std::ranges::all_of(
+      text, [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '.' || c == '-' || c == ','; });
+}
+
+template <class Number>
+Number number_of(const char* flag, const std::string& text) {
+  const std::string refusal = refuse_number<Number>(text);
+  require(refusal.empty(), "{}: {}.", flag, refusal);
+  Number number{};
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
+template <class Number>
+std::vector<std::pair<std::string, Number>> pattern_of(const char* flag, const std::string& text) {
+  std::vector<std::pair<std::string, Number>> pattern;
+  for (const std::string& each : split(text)) {
+    const std::size_t sign = each.find_last_of('=');
+    require(sign != std::string::npos && sign > 0, "{} {} has '{}', which is no NAME=NUMBER.", flag, text, each);
+    pattern.emplace_back(each.substr(0, sign), number_of<Number>(flag, each.substr(sign + 1)));
+  }
+  return pattern;
+}
+
+std::vector<std::int64_t> layers_of(const std::string& text) {
+  constexpr std::int64_t most = 100000;
+  std::vector<std::int64_t> layers;
+  for (const std::string& each : split(text)) {
+    const std::size_t dash = each.find('-', 1);
+    const auto first = number_of<std::int64_t>("--lora-layers", each.substr(0, dash));
+    const auto last = dash == std::string::npos ? first : number_of<std::int64_t>("--lora-layers", each.substr(dash + 1));
+    require(first >= 0 && first <= last && last < most, "--lora-layers {} has '{}', which names no layers; give 0-3,7.",
+            text, each);
+    for (std::int64_t layer = first; layer <= last; ++layer) layers.push_back(layer);
+  }
+  return layers;
+}
+
+}  // namespace
+
+void add_adapter_options(CLI::App& app, AdapterFlags& flags) {
+  app.add_option(rank_flag, flags.rank, "Train adapters of this rank (LoRA) instead of the model; none when 0")
+      ->capture_default_str();
+  app.add_option("--lora-alpha", flags.alpha, "Adapters count alpha / rank times")->capture_default_str();
+  app.add_flag("--lora-rslora", flags.uses_root, "Adapters count alpha / sqrt(rank) times");
+  app.add_option("--lora-init", flags.init, "A begins uniform in +-1/sqrt(inputs), or gaussian with deviation 1/rank")
+      ->check(CLI::IsMember({"uniform", "gaussian"}))
+      ->capture_default_str();
+  app.add_option(
+      "--lora-targets", flags.targets,
+      "Modules with adapters: NAME,NAME in Hugging Face's names, all-linear, or an expression for whole paths; when "
+      "left out, c_attn of a GPT-2, and q_proj,v_proj of others");
+  app.add_option("--lora-layers", flags.layers, "Layers with adapters: 0-3,7; all when left out");
+  app.add_option("--lora-rank-pattern", flags.rank_pattern, "Other ranks, the first that matches: NAME=R,NAME=R");
+  app.add_option("--lora-alpha-pattern", flags.alpha_pattern, "Other alphas, the first that matches: NAME=ALPHA,NAME=ALPHA");
+  app.add_option("--lora-modules-to-save", flags.modules_to_save,
+                 "Modules that are trained whole beside the adapters: NAME,NAME");
+}
+
+AdapterOptions adapters_of(const CLI::App& app, const AdapterFlags& flags) {
+  require(flags.rank >= 0, "--lora {} is no rank; give 1 or more, or 0 for no adapters.", flags.rank);
+  for (const char* const flag : dependent_flags) {
+    require(app.count(flag) == 0 || flags.rank > 0, "{} is of adapters; give --lora RANK, or leave it out.", flag);
+  }
+  if (flags.rank == 0) return {};
+  AdapterOptions options{.rank = flags.rank,
+                         .alpha = flags.alpha,
+                         .uses_root = flags.uses_root,
+                         .gaussian = flags.init == "gaussian",
+                         .rank_pattern = pattern_of<std::int64_t>("--lora-rank-pattern", flags.rank_pattern),
+                         .alpha_pattern = pattern_of<double>("--lora-alpha-pattern", flags.alpha_pattern),
+                         .layers_to_transform = layers_of(flags.layers),
+                         .modules_to_save = split(flags.modules_to_save)};
+  if (is_list_of_names(flags.targets)) {
+    options.targets = split(flags.targets);
+  } else {
+    options.expression = flags.targets;
+  }
+  return options;
+}
+
+std::map<std::string, std::string> adapter_notes(const AdapterFlags& flags) {
+  if (flags.rank == 0) return {};
+  return {{rank_flag, fmt::format("{}", flags.rank)},
+          {"--lora-alpha", fmt::format("{}", flags.alpha)},
+          {"--lora-rslora", flags.uses_root ? "1" : "0"},
+          {"--lora-init", flags.init},
+          {"--lora-targets", flags.targets},
+          {"--lora-layers", flags.layers},
+          {"--lora-rank-pattern", flags.rank_pattern},
+          {"--lora-alpha-pattern", flags.alpha_pattern},
+          {"--lora-modules-to-save", flags.modules_to_save}};
+}
+
+void take_saved_adapters(const CLI::App& app, const std::map<std::string, std::string>& notes, AdapterFlags& flags) {
+  if (app.count(rank_flag) > 0 || !notes.contains(rank_flag)) return;
+  for (const char* const flag : dependent_flags) {
+    require(app.count(flag) == 0, "{} is another adapter's than that of the checkpoint; leave it out, or give --lora.",
+            flag);
+  }
+  const auto text = [&](const char* flag) {
+    const auto found = notes.find(flag);
+    return found == notes.end() ? std::string() : found->second;
+  };
+  flags = {.rank = number_of<std::int64_t>(rank_flag, text(rank_flag)),
+           .alpha = number_of<double>("--lora-alpha", text("--lora-alpha")),
+           .uses_root = text("--lora-rslora") == "1",
+           .init = text("--lora-init"),
+           .targets = text("--lora-targets"),
+           .layers = text("--lora-layers"),
+           .rank_pattern = text("--lora-rank-pattern"),
+           .alpha_pattern = text("--lora-alpha-pattern"),
+           .modules_to_save = text("--lora-modules-to-save")};
+}
+
+}  // namespace apps

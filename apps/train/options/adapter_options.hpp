@@ -1,0 +1,28 @@
+#pragma once
+#include <CLI/App.hpp>
+#include <map>
+#include <string>
+
+#include "stretto/layers/adapter.hpp"
+
+namespace apps {
+
+// The values of the flags for adapters.
+struct AdapterFlags {
+  std::int64_t rank = 0;
+  double alpha = stretto::AdapterOptions().alpha;
+  bool uses_root = false;
+  std::string init = "uniform", targets, layers, rank_pattern, alpha_pattern, modules_to_save;
+};
+
+// Adds the flags. `flags` must outlive the app's parsing.
+void add_adapter_options(CLI::App& app, AdapterFlags& flags);
+// Call it after the parsing. Throws Error(invalid_argument) for values that cannot be, and for flags without --lora; whether
+// they fit the model, AdapterOptions::check() says.
+stretto::AdapterOptions adapters_of(const CLI::App& app, const AdapterFlags& flags);
+// Without --lora on the command line, sets all flags to what a checkpoint's notes say, if it has adapters.
+void take_saved_adapters(const CLI::App& app, const std::map<std::string, std::string>& notes, AdapterFlags& flags);
+// The values that a checkpoint keeps, by flag; none without adapters.
+std::map<std::string, std::string> adapter_notes(const AdapterFlags& flags);
+
+}  // namespace apps

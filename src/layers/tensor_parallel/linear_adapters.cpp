@@ -1,0 +1,161 @@
+#include "layers/tensor_parallel/linear_adapters.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "device/stream/kernel_scope.hpp"
+#include "stretto/kernels.hpp"
+
+namespace stretto {
+namespace {
+
+using kernels::Transpose;
+
+void copy(const Tensor& from, const Tensor& to) {
+  as_kernel("copy", [&] { to.copy_from(from); });
+}
+
+// The product is the gradient, or adds to it.
+void add_product(const Tensor& a, Transpose transpose_a, const Tensor& b, Transpose transpose_b, Parameter& parameter) {
+  const bool overwrite = parameter.take_unset();
+  kernels::gemm(a, transpose_a, b, transpose_b, parameter.gradient, !overwrite);
+}
+
+}  // namespace
+
+LinearAdapters::LinearAdapters(Parameters& parameters, const std::string& name, const AdapterSet& adapters,
+                               const Parameter& weight, const std::vector<NamedParts>& named,
+                               const TensorParallel& tensor_parallel, bool divides_outputs)
+    : in_(weight.extents.back()), out_(in_ > 0 ? weight.elements() / in_ : 0) {
+  const Shape& shape = weight.global_shape;
+  const std::int64_t in = shape.back();
+  const int parts = shape.size() > 2 ? static_cast<int>(shape.front()) : 1;
+  std::vector<NamedParts> candidates = named;
+  candidates.insert(candidates.begin(), {"", 0, parts});
+  const int ranks = tensor_parallel.size(), own = tensor_parallel.rank();
+  for (const NamedParts& its : candidates) {
+    const auto found = adapters.by_record.find(name + its.name);
+    if (found == adapters.by_record.end()) continue;
+    const auto& [rank, scale] = found->second;
+    const Initial of_a = adapters.gaussian ? Initial{.deviation = 1 / static_cast<double>(rank)}
+                                           : Initial{.reach = 1 / std::sqrt(static_cast<double>(in))};
+    const Parameter::Traits traits_a{.initial = of_a, .overwrites_gradient = true};
+    const Parameter::Traits traits_b{.overwrites_gradient = true};
+    const std::string name_a = name + its.name + ".lora_A.weight", name_b = name + its.name + ".lora_B.weight";
+    Shape shape_b{shape[shape.size() - 2], rank};
+    if (its.count > 1) shape_b.insert(shape_b.begin(), its.count);
+    // Each rank computes the part of a whole factor's gradient that comes from its outputs, or its inputs.
+    const Axes of_parts = token_axes | Axis::tensor;
+    Parameter a = divides_outputs ? Parameter::whole(name_a, {rank, in}, of_parts, traits_a)
+                                  : Parameter::divided(name_a, {rank, in}, 1, ranks, own, traits_a);
+    Parameter b = divides_outputs ? Parameter::divided(name_b, shape_b, shape_b.size() - 2, ranks, own, traits_b)
+                                  : Parameter::whole(name_b, shape_b, of_parts, traits_b);
+    a.is_adapter = b.is_adapter = true;
+    const std::int64_t rows_of_part = out_ / parts;
+    all_.push_back({&parameters.add(std::move(a)), &parameters.add(std::move(b)), scale, rank, rank_,
+                    its.first * rows_of_part, its.count * rows_of_part});
+    rank_ += rank;
+  }
+}
+
+std::vector<Parameter*> LinearAdapters::parameters() const {
+  std::vector<Parameter*> result;
+  for (const One& one : all_) {
+    result.push_back(one.a);
+    result.push_back(one.b);
+  }
+  return result;
+}
+
+bool LinearAdapters::any_trainable() const {
+  return std::ranges::any_of(all_, [](const One& one) { return one.a->trainable || one.b->trainable; });
+}
+
+// A product with it takes columns out of a matrix, or puts them into one.
+Tensor LinearAdapters::rows_of_identity(const One& one, DType dtype) const {
+  Tensor& whole = identity_[dtype];
+  if (!whole) {
+    const MemoryScope values(MemoryKind::values);
+    const Tensor here({rank_, rank_}, dtype, Device::cpu);
+    here.zero();
+    for (std::int64_t i = 0; i < rank_; ++i) here.set(i * rank_ + i, 1);
+    whole = Tensor(here.shape(), dtype);
+    whole.copy_from_host(here.raw());
+  }
+  return whole.view(one.first * rank_, {one.rank, rank_});
+}
+
+LowRank LinearAdapters::factors() const {
+  if (all_.empty()) return {};
+  const DType dtype = all_.front().a->value.dtype();
+  const LowRank result{Tensor({out_, rank_}, dtype), Tensor({rank_, in_}, dtype)};
+  if (!is_one_of_all()) as_kernel("zero", [&] { result.b.zero(); });
+  for (const One& one : all_) {
+    const Tensor a = result.a.view(one.first * in_, {one.rank, in_});
+    copy(one.a->value, a);
+    if (one.scale != 1) kernels::scale(a, one.scale);
+    if (is_one_of_all()) {
+      copy(one.b->value, result.b);
+    } else {
+      kernels::gemm(one.b->value, Transpose::no, rows_of_identity(one, dtype), Transpose::no,
+                    result.b.view(one.first_row * rank_, {one.rows, rank_}), true);
+    }
+  }
+  return result;
+}
+
+void LinearAdapters::add_gradients(const LowRank& of, const Tensor& x, const Tensor& dy) const {
+  if (!any_trainable()) return;
+  const MemoryScope scratch(MemoryKind::other);
+  const Tensor narrow({x.rows(), rank_}, x.dtype());
+  kernels::gemm(x, Transpose::no, of.a, Transpose::yes, narrow);
+  Tensor db;
+  for (const One& one : all_) {
+    if (!one.b->trainable) continue;
+    if (is_one_of_all()) {
+      add_product(dy, Transpose::yes, narrow, Transpose::no, *one.b);
+      continue;
+    }
+    const DType dtype = one.b->gradient.dtype();
+    if (!db) {
+      db = Tensor({out_, rank_}, dtype);
+      kernels::gemm(dy, Transpose::yes, narrow, Transpose::no, db);
+    }
+    add_product(db.view(one.first_row * rank_, {one.rows, rank_}), Transpose::no, rows_of_identity(one, dtype),
+                Transpose::yes, *one.b);
+  }
+  const Tensor dnarrow({rank_, dy.rows()}, dy.dtype());  // transposed, so that an adapter's are rows
+  kernels::gemm(of.b, Transpose::yes, dy, Transpose::yes, dnarrow);
+  for (const One& one : all_) {
+    if (!one.a->trainable) continue;
+    const Tensor its = dnarrow.view(one.first * dy.rows(), {one.rank, dy.rows()});
+    if (one.scale != 1) kernels::scale(its, one.scale);
+    add_product(its, Transpose::no, x, Transpose::no, *one.a);
+  }
+}
+
+// The layer's own products stay the first of forward and the last of input.
+void LinearAdapters::add_cost(const CostedTokens& tokens, LayerCost& cost) const {
+  if (all_.empty()) return;
+  const std::int64_t count = tokens.count;
+  const std::vector<Product> in_first{{count, rank_, in_}, {count, out_, rank_}};
+  cost.forward.products.insert(cost.forward.products.end(), in_first.begin(), in_first.end());
+  const std::vector<Product> out_first{{count, rank_, out_}, {count, in_, rank_}};
+  cost.input.products.insert(cost.input.products.begin(), out_first.begin(), out_first.end());
+  for (const One& one : all_) {
+    cost.parameters += one.a->elements() + one.b->elements();
+    if (is_one_of_all()) continue;
+    cost.forward.products.push_back({one.rows, rank_, one.rank});  // by rows of the identity
+    cost.input.products.insert(cost.input.products.begin(), {one.rows, rank_, one.rank});
+    if (one.b->trainable) cost.weight.products.push_back({one.rows, one.rank, rank_});
+  }
+  const std::int64_t factors = tokens.bytes(rank_ * (in_ + out_));
+  cost.backward += factors;
+  if (!any_trainable()) return;
+  cost.later += factors;
+  const std::vector<Product> gradients{
+      {count, rank_, in_}, {out_, rank_, count, true}, {rank_, count, out_}, {rank_, in_, count, true}};
+  cost.weight.products.insert(cost.weight.products.end(), gradients.begin(), gradients.end());
+}
+
+}  // namespace stretto

@@ -1,0 +1,71 @@
+"""stretto-train's adapters: what the flags say, what a checkpoint of adapters needs to go on, and what is refused by name."""
+import os
+import pathlib
+import re
+import struct
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from support.programs import ProgramTest, run_program  # noqa: E402
+
+TRAIN = os.environ["TRAIN_PROGRAM"]
+LLAMA = pathlib.Path(__file__).resolve().parents[1] / "reference/decoders/llama"
+
+
+class AdapterFlags(ProgramTest):
+    def setUp(self):
+        super().setUp()
+        tokens = self.directory / "tokens.bin"
+        tokens.write_bytes(struct.pack("<1000H", *[place * 7 % 32 for place in range(1000)]))
+        self.data = ["--train-data", tokens, "--data-format", "nanogpt", "--micro-batch-size", 1, "--global-batch-size", 2, "--lr", 0.01, "--min-lr", 0.01,
+                     "--log-interval", 1]
+
+    def losses(self, output):
+        return re.findall(r"loss +([0-9.]+)", output)
+
+    def test_checkpoints_hold_adapters_and_need_their_model(self):
+        base = ["--load-hf", LLAMA, "--seq-length", 16]
+        lora = ["--lora", 4, "--lora-targets", "q_proj,down_proj", "--lora-rank-pattern", "down_proj=2", "--lora-layers", "1"]
+        saved = self.directory / "adapters"
+        whole = self.succeeds(TRAIN, "--nproc", 1, *self.data, *base, *lora, "--train-iters", 4)
+        begun = self.succeeds(TRAIN, "--nproc", 2, "--tp", 2, *self.data, *base, *lora, "--train-iters", 4, "--save", saved, "--save-interval", 2)
+        self.assertEqual(self.losses(begun), self.losses(whole))
+        self.assertLess(len(set(self.losses(whole))), 5)
+        shard = next(saved.glob("step_*4/rank_00000.safetensors")).read_bytes()
+        self.assertIn(b"h.1.attn.c_attn.q.lora_B.weight", shard)
+        self.assertNotIn(b'"h.0.', shard)
+        self.assertNotIn(b"wte", shard)
+        # The flags of the adapters come from the checkpoint; the model must be given.
+        rest = self.succeeds(TRAIN, "--nproc", 1, *self.data, *base, "--resume", "--save", saved, "--train-iters", 5)
+        self.assertTrue(self.losses(rest))
+        for words, part in (([], "give the model that they adapt, with --load-hf"), (base + ["--lora", 8], "--lora is '8', and '4' in the checkpoint")):
+            result = run_program(TRAIN, "--nproc", 1, *self.data, *words, "--resume", "--save", saved, "--train-iters", 6)
+            self.assertEqual(result.returncode, 1)
+            self.assertIn(part, result.stderr)
+        self.succeeds(TRAIN, "--nproc", 1, "--load", saved, *base, "--sample-only", "--prompt", "a", "--sample-length", 2, "--vocab-size", 32)
+
+    def test_what_cannot_be_is_refused_by_name(self):
+        begin = [TRAIN, "--nproc", 1, *self.data, "--load-hf", LLAMA, "--train-iters", 1]
+        for words, part in ((["--lora-alpha", 4], "--lora-alpha is of adapters; give --lora RANK"),
+                            (["--lora", 2, "--lora-targets", "c_attn"], "no module c_attn to adapt"),
+                            (["--lora", 2, "--lora-targets", "(q|k)_proj"], "'(q|k)_proj' matches no module"),
+                            (["--lora", 2, "--lora-layers", "0-7"], "There is no layer 2 to adapt"),
+                            (["--lora", 2, "--lora-layers", "x"], "'x' is no whole number"),
+                            (["--lora", 2, "--lora-rank-pattern", "q_proj"], "is no NAME=NUMBER"),
+                            (["--lora", 2, "--lora-alpha-pattern", "up_proj=2"], "The alpha of up_proj is for no module"),
+                            (["--lora", 2, "--lora-modules-to-save", "wte"], "There is no module wte to save"),
+                            (["--lora", 2, "--export-hf", self.directory / "out"], "--export-hf"),
+                            (["--lora", -2], "--lora -2 is no rank")):
+            result = run_program(*begin, *words)
+            self.assertEqual((result.returncode, result.stdout), (1, ""), words)
+            self.assertIn(part, result.stderr)
+
+    def test_a_plan_counts_adapters(self):
+        plan = self.succeeds(TRAIN, "--dry-run", "--ranks", 2, "--num-layers", 2, "--hidden-size", 64, "--num-attention-heads", 4, "--lora", 4)
+        # c_attn of two layers: 4 x (64 + 192) x 2 elements, of 4 bytes, a half of 8 bytes of slots.
+        self.assertIn("gradients 8.00 KiB", plan)
+
+
+if __name__ == "__main__":
+    unittest.main()
