@@ -18,6 +18,14 @@ std::set<std::string> modules_of(const DecoderShape& shape, const Parameter& par
   return paths;
 }
 
+// Of all linear modules of blocks, with an adapter or without. Vectors and tables stay as they are.
+void store_linear_weights(const Parameters& parameters, StoredFormat format) {
+  for (const auto& parameter : parameters.all()) {
+    const bool is_matrix = parameter->name.starts_with("h.") && parameter->global_shape.size() >= 2;
+    if (is_matrix && !parameter->is_adapter && !parameter->trainable) parameter->stored = format;
+  }
+}
+
 }  // namespace
 
 void freeze_base(const Parameters& parameters, const DecoderShape& shape, const AdapterOptions& adapters) {
@@ -44,6 +52,7 @@ void freeze_base(const Parameters& parameters, const DecoderShape& shape, const 
             saved, others.empty() ? "" : *others.begin());
     parameter->trainable = !saved.empty();
   }
+  store_linear_weights(parameters, adapters.base);
   require(unknown.empty(), "There is no module {} to save in the model; give names such as {}.",
           unknown.empty() ? "" : *unknown.begin(), shape.tied ? "ln_f or norm" : "lm_head");
 }

@@ -55,7 +55,9 @@ class AdapterFlags(ProgramTest):
                             (["--lora", 2, "--lora-rank-pattern", "q_proj"], "is no NAME=NUMBER"),
                             (["--lora", 2, "--lora-alpha-pattern", "up_proj=2"], "The alpha of up_proj is for no module"),
                             (["--lora", 2, "--lora-modules-to-save", "wte"], "There is no module wte to save"),
-                            (["--lora", 2, "--export-hf", self.directory / "out"], "--export-hf"),
+                            (["--save-adapter", self.directory / "out"], "has no adapter to write"),
+                            (["--base", "nf4"], "--base is of adapters; give --lora RANK"),
+                            (["--load-adapter", self.directory / "none"], "adapter_config.json"),
                             (["--lora", -2], "--lora -2 is no rank")):
             result = run_program(*begin, *words)
             self.assertEqual((result.returncode, result.stdout), (1, ""), words)

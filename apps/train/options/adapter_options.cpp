@@ -1,12 +1,15 @@
 #include "apps/train/options/adapter_options.hpp"
 
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
+
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
 
 #include "apps/common/fail.hpp"
 #include "apps/train/options/number_flags.hpp"
+#include "stretto/models/adapter_files.hpp"
 
 namespace apps {
 
@@ -15,9 +18,9 @@ using stretto::AdapterOptions;
 namespace {
 
 constexpr const char* rank_flag = "--lora";
-constexpr const char* dependent_flags[] = {"--lora-alpha",         "--lora-rslora",         "--lora-init",
-                                           "--lora-targets",       "--lora-layers",         "--lora-rank-pattern",
-                                           "--lora-alpha-pattern", "--lora-modules-to-save"};
+constexpr const char* dependent_flags[] = {"--lora-alpha",         "--lora-rslora",          "--lora-init",
+                                           "--lora-targets",       "--lora-layers",          "--lora-rank-pattern",
+                                           "--lora-alpha-pattern", "--lora-modules-to-save", "--base"};
 
 std::vector<std::string> split(const std::string& list) {
   std::vector<std::string> parts;
@@ -69,6 +72,12 @@ std::vector<std::int64_t> layers_of(const std::string& text) {
   return layers;
 }
 
+// Patterns are lists in flags and in checkpoints.
+void require_no_comma(const std::string& directory, const std::string& pattern) {
+  require(pattern.find(',') == std::string::npos, "--load-adapter {} has the pattern '{}'; write it without a comma.",
+          directory, pattern);
+}
+
 }  // namespace
 
 void add_adapter_options(CLI::App& app, AdapterFlags& flags) {
@@ -88,6 +97,10 @@ void add_adapter_options(CLI::App& app, AdapterFlags& flags) {
   app.add_option("--lora-alpha-pattern", flags.alpha_pattern, "Other alphas, the first that matches: NAME=ALPHA,NAME=ALPHA");
   app.add_option("--lora-modules-to-save", flags.modules_to_save,
                  "Modules that are trained whole beside the adapters: NAME,NAME");
+  app.add_option("--base", flags.base,
+                 "How the frozen weights of linear modules are kept: in 4.127 bits each, or 8.125 (QLoRA)")
+      ->check(CLI::IsMember({"plain", "nf4", "int8"}))
+      ->capture_default_str();
 }
 
 AdapterOptions adapters_of(const CLI::App& app, const AdapterFlags& flags) {
@@ -103,7 +116,8 @@ AdapterOptions adapters_of(const CLI::App& app, const AdapterFlags& flags) {
                          .rank_pattern = pattern_of<std::int64_t>("--lora-rank-pattern", flags.rank_pattern),
                          .alpha_pattern = pattern_of<double>("--lora-alpha-pattern", flags.alpha_pattern),
                          .layers_to_transform = layers_of(flags.layers),
-                         .modules_to_save = split(flags.modules_to_save)};
+                         .modules_to_save = split(flags.modules_to_save),
+                         .base = stretto::stored_format_from_name(flags.base)};
   if (is_list_of_names(flags.targets)) {
     options.targets = split(flags.targets);
   } else {
@@ -122,7 +136,34 @@ std::map<std::string, std::string> adapter_notes(const AdapterFlags& flags) {
           {"--lora-layers", flags.layers},
           {"--lora-rank-pattern", flags.rank_pattern},
           {"--lora-alpha-pattern", flags.alpha_pattern},
-          {"--lora-modules-to-save", flags.modules_to_save}};
+          {"--lora-modules-to-save", flags.modules_to_save},
+          {"--base", flags.base}};
+}
+
+void take_adapter_files(const CLI::App& app, const std::string& directory, AdapterFlags& flags) {
+  for (const char* const flag : dependent_flags) {
+    const bool is_of_base = std::string(flag) == "--base";
+    require(is_of_base || app.count(flag) == 0, "{} is said by --load-adapter {}; leave it out.", flag, directory);
+  }
+  require(app.count(rank_flag) == 0, "{} is said by --load-adapter {}; leave it out.", rank_flag, directory);
+  const AdapterOptions options = stretto::AdapterFiles::of_directory(directory).options();
+  const auto pattern = [](const auto& values) {
+    std::vector<std::string> each;
+    for (const auto& [name, value] : values) each.push_back(fmt::format("{}={}", name, value));
+    return fmt::format("{}", fmt::join(each, ","));
+  };
+  for (const auto& [name, rank] : options.rank_pattern) require_no_comma(directory, name);
+  for (const auto& [name, alpha] : options.alpha_pattern) require_no_comma(directory, name);
+  flags = {.rank = options.rank,
+           .alpha = options.alpha,
+           .uses_root = options.uses_root,
+           .init = options.gaussian ? "gaussian" : "uniform",
+           .targets = options.expression.empty() ? fmt::format("{}", fmt::join(options.targets, ",")) : options.expression,
+           .layers = fmt::format("{}", fmt::join(options.layers_to_transform, ",")),
+           .rank_pattern = pattern(options.rank_pattern),
+           .alpha_pattern = pattern(options.alpha_pattern),
+           .modules_to_save = fmt::format("{}", fmt::join(options.modules_to_save, ",")),
+           .base = flags.base};
 }
 
 void take_saved_adapters(const CLI::App& app, const std::map<std::string, std::string>& notes, AdapterFlags& flags) {
@@ -143,7 +184,8 @@ void take_saved_adapters(const CLI::App& app, const std::map<std::string, std::s
            .layers = text("--lora-layers"),
            .rank_pattern = text("--lora-rank-pattern"),
            .alpha_pattern = text("--lora-alpha-pattern"),
-           .modules_to_save = text("--lora-modules-to-save")};
+           .modules_to_save = text("--lora-modules-to-save"),
+           .base = notes.contains("--base") ? text("--base") : "plain"};
 }
 
 }  // namespace apps

@@ -13,6 +13,7 @@ struct AdapterFlags {
   double alpha = stretto::AdapterOptions().alpha;
   bool uses_root = false;
   std::string init = "uniform", targets, layers, rank_pattern, alpha_pattern, modules_to_save;
+  std::string base = "plain";
 };
 
 // Adds the flags. `flags` must outlive the app's parsing.
@@ -22,6 +23,8 @@ void add_adapter_options(CLI::App& app, AdapterFlags& flags);
 stretto::AdapterOptions adapters_of(const CLI::App& app, const AdapterFlags& flags);
 // Without --lora on the command line, sets all flags to what a checkpoint's notes say, if it has adapters.
 void take_saved_adapters(const CLI::App& app, const std::map<std::string, std::string>& notes, AdapterFlags& flags);
+// Sets all flags but --base to what a directory of peft says. Throws as AdapterFiles.
+void take_adapter_files(const CLI::App& app, const std::string& directory, AdapterFlags& flags);
 // The values that a checkpoint keeps, by flag; none without adapters.
 std::map<std::string, std::string> adapter_notes(const AdapterFlags& flags);
 

@@ -18,6 +18,7 @@
 #include "apps/train/run/run_notes.hpp"
 #include "apps/train/run/stragglers.hpp"
 #include "stretto/layers/checkpoint.hpp"
+#include "stretto/models/adapter_files.hpp"
 #include "stretto/overlap/trace.hpp"
 
 namespace apps {
@@ -186,7 +187,8 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
     takes_sizes = take_saved_model(app, model_flags, saved, model, trainer.mask);
   }
   const LoadedCheckpoint notes = saved.empty() ? LoadedCheckpoint() : read_notes(saved);
-  take_saved_adapters(app, notes.notes, adapters);
+  if (line.weights.load_adapter.empty()) take_saved_adapters(app, notes.notes, adapters);
+  if (!line.weights.load_adapter.empty()) take_adapter_files(app, line.weights.load_adapter, adapters);
   trainer.adapters = adapters_of(app, adapters);
   line.saves_adapters_only = saved.empty() ? trainer.adapters.any() : notes.trained_only;
   if (notes.trained_only) check_base(notes, line, saved);
@@ -323,9 +325,17 @@ void CommandLine::check(int ranks, int rank) const {
   require(weights.export_hf.empty() || !trainer.mask.sparse(),
           "--export-hf {} would let a model that is trained with sparse --attention attend densely; leave one of them out.",
           weights.export_hf);
-  require(weights.export_hf.empty() || !trainer.adapters.any(),
-          "--export-hf {} would leave the adapters of --lora {} out; leave one of them out.", weights.export_hf,
-          trainer.adapters.rank);
+  require(weights.save_adapter.empty() || trainer.adapters.any(),
+          "--save-adapter {} has no adapter to write; give --lora RANK, or --load-adapter.", weights.save_adapter);
+  const bool stores_base = trainer.adapters.base != StoredFormat::plain;
+  const char* const base = name(trainer.adapters.base);
+  require(!stores_base || save.empty() || saves_adapters_only,
+          "--save {} would have to hold the base, of which --base {} keeps no more than it computes with; give the files of "
+          "the model instead of a checkpoint, or leave one of them out.",
+          save, base);
+  require(!stores_base || (!replicate_state && check_replicas == 0),
+          "--base {} keeps the base in a form that --replicate-state and --check-replicas do not know; leave one out.",
+          base);
   require(!layout.automatic || !trainer.adapters.any(),
           "--layout auto predicts the training of whole models, and --lora {} trains adapters; give the layout.",
           trainer.adapters.rank);
@@ -339,6 +349,7 @@ void CommandLine::check(int ranks, int rank) const {
   if (!load.empty()) find_checkpoint(load);
   if (const std::optional<ModelFiles> files = weights.files()) files->check(trainer.model);
   if (!weights.export_hf.empty() && rank == 0) check_hf_export(weights.export_hf, trainer.model);
+  if (!weights.save_adapter.empty() && rank == 0) check_adapter_directory(weights.save_adapter);
   const std::optional<TokenData> readable = token_data();
   if (readable && rank == 0) readable->check_first_tokens();
   tokenizer(readable);

@@ -11,6 +11,8 @@ namespace apps {
 struct WeightOptions {
   std::string load_hf, load_gguf;  // whose weights training begins with
   std::string export_hf;           // directory to write at the end
+  // Directories of peft: whose adapter training begins with, and to write at the end.
+  std::string load_adapter, save_adapter;
 
   // The flag and the file or directory whose weights training begins with; empty if none is given.
   std::string flag() const { return load_hf.empty() ? load_gguf.empty() ? "" : "--load-gguf" : "--load-hf"; }

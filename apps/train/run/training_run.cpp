@@ -19,6 +19,7 @@
 #include "apps/train/run/sampling.hpp"
 #include "stretto/layers/checkpoint.hpp"
 #include "stretto/layers/replicas.hpp"
+#include "stretto/models/adapter_files.hpp"
 #include "stretto/overlap/trace.hpp"
 #include "stretto/stretto.hpp"
 
@@ -83,6 +84,7 @@ class TrainingRun {
     FirstStepTimeout first_step(mesh_.world(), line_.first_step_timeout);
     require_same(mesh_.world(), contents_);
     load();
+    trainer_.sharded().store();
     if (line_.sample_only) return show_sample();
     if (memory_ != nullptr) memory_->begin(mesh_.world());
     rate_ = matrix_rate(mesh_.world(), line_.trainer.sharding.dtype);
@@ -139,6 +141,10 @@ class TrainingRun {
   void load() {
     if (const std::optional<ModelFiles> files = line_.weights.files()) begin_with(*files);
     const bool resumes = line_.resume == Resume::yes;
+    if (!resumes && !line_.weights.load_adapter.empty()) {
+      rank0_first(mesh_.world(), [&] { AdapterFiles::of_directory(line_.weights.load_adapter).load(trainer_); });
+      trainer_.optimizer().restore(0);
+    }
     if (line_.load.empty() && !resumes) return;
     LoadedCheckpoint loaded;
     rank0_first(mesh_.world(), [&] {
@@ -176,6 +182,10 @@ class TrainingRun {
   }
 
   void export_model() {
+    if (const std::string& adapter = line_.weights.save_adapter; !adapter.empty()) {
+      save_adapters(trainer_, adapter, line_.weights.load_hf);
+      if (rank0_) reporter_.say(fmt::format("Saved the adapter to {} for Hugging Face's peft.", adapter));
+    }
     const std::string& to = line_.weights.export_hf;
     if (to.empty()) return;
     export_hf(trainer_, to, tokenizer_->end_of_text(), [&](const std::string& directory) {

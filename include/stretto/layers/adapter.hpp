@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "stretto/layers/decoder_shape.hpp"
+#include "stretto/stored_format.hpp"
 
 // LoRA (Hu et al. 2022): linear layers of a frozen model get low-rank adapters, y = x W^T + scale (x A^T) B^T, and these
 // alone are trained. Which modules get one, and of what rank and scale, is said as Hugging Face's peft says it; what files
@@ -28,6 +29,9 @@ struct STRETTO_API AdapterOptions {
   std::vector<std::pair<std::string, double>> alpha_pattern = {};
   std::vector<std::int64_t> layers_to_transform = {};  // numbers of blocks; empty: all
   std::vector<std::string> modules_to_save = {};       // modules that are trained whole beside the adapters: {"lm_head"}
+  // How the frozen weights of the linear modules of blocks lie between uses (QLoRA; Dettmers et al. 2023), from
+  // ShardedParameters::store() on.
+  StoredFormat base = StoredFormat::plain;
 
   bool any() const { return rank > 0; }
   bool operator==(const AdapterOptions&) const = default;

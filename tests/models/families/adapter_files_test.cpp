@@ -25,7 +25,7 @@ const AdapterOptions some_adapters{.rank = 3,
 
 TrainingOptions llama_options(const MeshShape& mesh, ZeroStage zero = ZeroStage::optimizer) {
   TrainingOptions options;
-  options.model = llama_shape({.layers = 2, .hidden = 32, .heads = 4, .kv_heads = 2, .sequence = 16, .vocabulary = 64});
+  options.model = llama_shape({.layers = 2, .hidden = 32, .heads = 4, .sequence = 16, .vocabulary = 64, .kv_heads = 2});
   options.mesh = mesh;
   options.sharding.zero = zero;
   options.micro_batch = 1;
@@ -116,7 +116,7 @@ TEST(AdapterFiles, DoNotDependOnTheLayout) {
   EXPECT_EQ(files.base(), "a base");
   const std::unique_ptr<WeightSource> source = safetensors_weights({first + "/adapter_model.safetensors"});
   EXPECT_EQ(source->tensors().size(), 2U * 2 * 4);
-  for (const StoredTensor& tensor : source->tensors()) EXPECT_GT(tensor.shape.at(0) * tensor.shape.at(1), 0) << tensor.name;
+  for (const StoredTensor& tensor : source->tensors()) EXPECT_GT(tensor.shape[0] * tensor.shape[1], 0) << tensor.name;
   for (const MeshShape& mesh : {MeshShape{}, MeshShape{{Axis::pipeline, 2}, {Axis::data, 2}}}) {
     const std::string again = directory / std::to_string(mesh.ranks());
     on_mesh(mesh, [&](const Mesh& at) {
@@ -142,7 +142,7 @@ TEST(AdapterFiles, AreMergedIntoExportedWeights) {
     Tensor adapted, base;
     on_mesh({{Axis::tensor, 2}}, [&](const Mesh& mesh) {
       TrainingOptions options = llama_options(mesh.shape());
-      options.stored = stored;
+      options.adapters.base = stored;
       Trainer trainer(mesh, options);
       trainer.sharded().store();
       const Tensor before = trainer.next_logits(tokens);
