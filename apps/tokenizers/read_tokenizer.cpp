@@ -6,6 +6,7 @@
 #include "apps/tokenizers/files/gguf_vocabulary.hpp"
 #include "apps/tokenizers/files/gpt2_files.hpp"
 #include "apps/tokenizers/files/rank_file.hpp"
+#include "apps/tokenizers/json/chat_template_file.hpp"
 #include "apps/tokenizers/json/tokenizer_json.hpp"
 #include "apps/tokenizers/sentencepiece/sentencepiece_file.hpp"
 #include "apps/train/data/data_file.hpp"
@@ -45,7 +46,8 @@ TokenizerParts read_file(const std::string& path, const TokenizerOptions& option
        path);
 }
 
-std::unique_ptr<Tokenizer> tokenizer_of(TokenizerParts parts, const TokenizerOptions& options) {
+std::unique_ptr<Tokenizer> tokenizer_of(TokenizerParts parts, const std::string& path, const TokenizerOptions& options) {
+  if (parts.chat_template.empty()) parts.chat_template = chat_template_beside(path);
   return std::make_unique<TextTokenizer>(std::move(parts), options.finds_special);
 }
 
@@ -64,7 +66,7 @@ std::vector<std::string> files_of_tokenizer(const std::string& path) {
 
 std::unique_ptr<Tokenizer> read_tokenizer(const std::string& path, const TokenizerOptions& options) {
   const std::vector<std::string> files = files_of_tokenizer(path);
-  if (files.size() == 1) return tokenizer_of(read_file(files.front(), options), options);
+  if (files.size() == 1) return tokenizer_of(read_file(files.front(), options), files.front(), options);
   require(options.pattern.empty(), "--tokenizer-pattern {} is for files of tiktoken's ranks; leave it out with {}.",
           options.pattern, path);
   return read_gpt2_tokenizer(files[0], files[1], options);
@@ -72,7 +74,7 @@ std::unique_ptr<Tokenizer> read_tokenizer(const std::string& path, const Tokeniz
 
 std::unique_ptr<Tokenizer> read_gpt2_tokenizer(const std::string& vocabulary_path, const std::string& merges_path,
                                                const TokenizerOptions& options) {
-  return tokenizer_of(read_gpt2_files(vocabulary_path, merges_path), options);
+  return tokenizer_of(read_gpt2_files(vocabulary_path, merges_path), vocabulary_path, options);
 }
 
 }  // namespace apps

@@ -30,10 +30,24 @@ TextTokenizer::TextTokenizer(TokenizerParts parts, bool finds_special)
   for (const AddedToken& token : parts_.added) is_special_.at(static_cast<std::size_t>(token.token)) = token.is_special;
 }
 
-void TextTokenizer::encode_pieces(std::string_view text, const TakeTokens& take) {
+std::vector<std::int32_t> TextTokenizer::encode_more(const std::string& text) {
+  std::vector<std::int32_t> tokens;
+  encode_text(text, false,
+              [&](std::span<const std::int32_t> more) { tokens.insert(tokens.end(), more.begin(), more.end()); });
+  return tokens;
+}
+
+std::optional<std::int32_t> TextTokenizer::special_token(std::string_view name) const {
+  const auto found =
+      std::ranges::find_if(parts_.added, [&](const AddedToken& token) { return token.is_special && token.content == name; });
+  if (found == parts_.added.end()) return std::nullopt;
+  return found->token;
+}
+
+void TextTokenizer::encode_text(std::string_view text, bool is_beginning, const TakeTokens& take) {
   added_.split(text, [&](std::string_view section, std::optional<std::int32_t> token) {
     if (token) return take(std::span(&*token, 1));
-    const bool begins = section.data() == text.data();
+    const bool begins = is_beginning && section.data() == text.data();
     if (parts_.normalizer.empty()) return encode_section(section, begins, take);
     encode_section(parts_.normalizer.normalized(section), begins, take);
   });

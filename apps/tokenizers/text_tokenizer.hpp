@@ -23,6 +23,7 @@ struct TokenizerParts {
   std::unique_ptr<TokenModel> model;
   LeadingSpace leading_space = LeadingSpace::stays;
   std::optional<std::int32_t> beginning, end;
+  std::string chat_template{};
 };
 
 // A tokenizer of a file: a text is cut at added tokens, normalized, split into pieces, and each piece is encoded by the
@@ -32,17 +33,21 @@ class TextTokenizer : public Tokenizer {
   // With `finds_special` false, special tokens in a text are text: nobody's text ends a document, or begins one.
   TextTokenizer(TokenizerParts parts, bool finds_special);
 
-  void encode_pieces(std::string_view text, const TakeTokens& take) override;
+  void encode_pieces(std::string_view text, const TakeTokens& take) override { encode_text(text, true, take); }
+  std::vector<std::int32_t> encode_more(const std::string& text) override;
   std::int64_t left_out() const override { return parts_.model->left_out(); }
   // Tokens that are no text (byte tokens, special tokens) write their bytes or names. Throws Error(invalid_argument) for a
   // token beyond the vocabulary.
   std::string text_of(const std::vector<std::int32_t>& tokens, bool begins) const override;
   std::optional<std::int32_t> beginning_of_text() const override { return parts_.beginning; }
   std::optional<std::int32_t> end_of_text() const override { return parts_.end; }
+  std::optional<std::int32_t> special_token(std::string_view name) const override;
+  std::string chat_template() const override { return parts_.chat_template; }
   std::int64_t size() const override { return static_cast<std::int64_t>(parts_.texts.size()); }
   std::string description() const override;
 
  private:
+  void encode_text(std::string_view text, bool begins, const TakeTokens& take);
   void encode_section(std::string_view text, bool begins, const TakeTokens& take);
 
   TokenizerParts parts_;

@@ -21,6 +21,8 @@ class Tokenizer {
 
   // Returns the tokens of the text alone: none that a tokenizer puts before or behind a text.
   std::vector<std::int32_t> encode(const std::string& text);
+  // The same of a text that goes on behind other tokens, before which no tokenizer puts a space.
+  virtual std::vector<std::int32_t> encode_more(const std::string& text) { return encode(text); }
   // Hands the same tokens over piece by piece, so that a text may be larger than memory.
   virtual void encode_pieces(std::string_view text, const TakeTokens& take) = 0;
 
@@ -35,6 +37,10 @@ class Tokenizer {
   virtual std::optional<std::int32_t> beginning_of_text() const { return std::nullopt; }
   // The token that ends a text (GPT-2's <|endoftext|>), if there is one.
   virtual std::optional<std::int32_t> end_of_text() const { return std::nullopt; }
+  // The special token of this name, if there is one: texts cannot write it.
+  virtual std::optional<std::int32_t> special_token(std::string_view) const { return std::nullopt; }
+  // How the model's conversations are written, in Jinja; empty where no file says it.
+  virtual std::string chat_template() const { return {}; }
   // The token before each document of a file of tokens, if there is one: a model that is trained on the file then sees its
   // documents begin as its prompts do.
   std::optional<std::int32_t> separator() const { return beginning_of_text() ? beginning_of_text() : end_of_text(); }

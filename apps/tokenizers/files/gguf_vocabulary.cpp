@@ -84,6 +84,7 @@ TokenizerParts parts_of(const GgufVocabulary& gguf, const std::string& path) {
     fail(ErrorCode::io, "{} has '{}' for tokenizer.ggml.model, which is not served; gpt2 and llama are.", path, gguf.model);
   }
   TokenizerParts parts = gguf.model == "llama" ? llama_parts(gguf, path) : gpt2_parts(gguf, path);
+  parts.chat_template = gguf.chat_template;
   parts.description =
       fmt::format("a GGUF file's vocabulary of {}", gguf.model == "llama" ? "Llama's" : "the kind " + gguf.pre);
   return parts;
@@ -93,28 +94,29 @@ GgufVocabulary read_gguf_vocabulary(const std::string& path) {
   const nlohmann::json metadata = nlohmann::json::parse(stretto::gguf_metadata(path));
   GgufVocabulary vocabulary;
   const auto take = [&]<class T>(const char* key, T& value) {
-    const auto found = metadata.find(std::string("tokenizer.ggml.") + key);
+    const auto found = metadata.find(key);
     if (found == metadata.end()) return;
     try {
       value = found->get<T>();
     } catch (const nlohmann::json::exception&) {
-      fail(ErrorCode::io, "{} has a value of another type for tokenizer.ggml.{}.", path, key);
+      fail(ErrorCode::io, "{} has a value of another type for {}.", path, key);
     }
   };
   const auto take_optional = [&]<class T>(const char* key, std::optional<T>& value) {
-    if (metadata.contains(std::string("tokenizer.ggml.") + key)) take(key, value.emplace());
+    if (metadata.contains(key)) take(key, value.emplace());
   };
-  take("model", vocabulary.model);
-  take("pre", vocabulary.pre);
-  take("tokens", vocabulary.tokens);
-  take("merges", vocabulary.merges);
-  take("scores", vocabulary.scores);
-  take("token_type", vocabulary.types);
-  take_optional("bos_token_id", vocabulary.beginning);
-  take_optional("eos_token_id", vocabulary.end);
-  take_optional("unknown_token_id", vocabulary.unknown);
-  take_optional("add_bos_token", vocabulary.adds_beginning);
-  take_optional("add_space_prefix", vocabulary.adds_space_prefix);
+  take("tokenizer.ggml.model", vocabulary.model);
+  take("tokenizer.ggml.pre", vocabulary.pre);
+  take("tokenizer.ggml.tokens", vocabulary.tokens);
+  take("tokenizer.ggml.merges", vocabulary.merges);
+  take("tokenizer.ggml.scores", vocabulary.scores);
+  take("tokenizer.ggml.token_type", vocabulary.types);
+  take_optional("tokenizer.ggml.bos_token_id", vocabulary.beginning);
+  take_optional("tokenizer.ggml.eos_token_id", vocabulary.end);
+  take_optional("tokenizer.ggml.unknown_token_id", vocabulary.unknown);
+  take_optional("tokenizer.ggml.add_bos_token", vocabulary.adds_beginning);
+  take_optional("tokenizer.ggml.add_space_prefix", vocabulary.adds_space_prefix);
+  take("tokenizer.chat_template", vocabulary.chat_template);
   return vocabulary;
 }
 

@@ -19,6 +19,7 @@ struct GgufVocabulary {
   std::optional<std::int32_t> beginning, end, unknown;  // tokenizer.ggml.bos_token_id, .eos_token_id, .unknown_token_id
   std::optional<bool> adds_beginning;                   // tokenizer.ggml.add_bos_token
   std::optional<bool> adds_space_prefix;                // tokenizer.ggml.add_space_prefix
+  std::string chat_template;                            // tokenizer.chat_template
 };
 
 // Throws Error(io), in one sentence that names the file, for one that is no GGUF file.

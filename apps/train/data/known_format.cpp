@@ -42,7 +42,10 @@ constexpr std::array<KnownFormat, 13> formats = {{
     {"MMIDIDX\0\0"sv, "is an index of Megatron-LM's", "give the .bin file beside it"},
 }};
 constexpr KnownFormat safetensors = {{}, "holds tensors in safetensors", save_by_numpy};
-constexpr KnownFormat json_lines = {{}, "has a JSON object in each line", "write their texts with jq -r .text {} > text"};
+constexpr KnownFormat json_lines = {
+    {},
+    "has a JSON object in each line",
+    "train on them with --data-format jsonl and a tokenizer, write their texts with jq -r .text {} > text"};
 
 constexpr std::int64_t longest_line = 1 << 20;
 

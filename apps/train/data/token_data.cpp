@@ -111,6 +111,17 @@ void TokenData::validation_window(std::int64_t i, std::int32_t* tokens, std::int
   fill(*source, i * places / std::max<std::int64_t>(1, windows(*source) - 1), tokens, targets);
 }
 
+stretto::FillSlot TokenData::training_slots(std::int64_t consumed) const {
+  return [this, consumed](std::int64_t slot, std::int32_t* tokens, std::int32_t* targets) {
+    training_window(consumed + slot, tokens, targets);
+  };
+}
+
+stretto::FillSlot TokenData::validation_slots() const {
+  return
+      [this](std::int64_t slot, std::int32_t* tokens, std::int32_t* targets) { validation_window(slot, tokens, targets); };
+}
+
 std::int64_t TokenData::validation_windows() const {
   std::int64_t sum = 0;
   for (const Source& source : validation_) sum += windows(source);

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "apps/train/data/token_row.hpp"
-#include "stretto/require_same.hpp"
+#include "apps/train/data/training_data.hpp"
 
 namespace apps {
 
@@ -18,11 +18,12 @@ struct DataOptions {
   DataFormat format = DataFormat::recognised;
   std::string vocabulary_file, merges_file;  // of GPT-2's byte pair encoding; empty: samples are numbers, or bytes
   std::string tokenizer, tokenizer_pattern;  // or a tokenizer's file or directory
+  std::string chat_template;                 // of conversations; empty: the tokenizer's own
 };
 
-// Training and validation data, and the window of it that each slot of a step gets: a function of the seed and of global
-// numbers only, never of the layout. A window lies in one row: it may begin in one file and end in the next.
-class TokenData {
+// Rows of tokens, of which each slot of a step gets a window. A window lies in one row: it may begin in one file and end in
+// the next.
+class TokenData final : public TrainingData {
  public:
   // Tokens must be below `vocabulary`. Throws if a part is shorter than a sequence, if one consists of bytes and another of
   // tokens, or for weights that are none.
@@ -34,16 +35,17 @@ class TokenData {
   // Window i of validation_windows(), which are spread evenly over the validation data: at most 256, of each row as many as
   // its weight says.
   void validation_window(std::int64_t i, std::int32_t* tokens, std::int32_t* targets) const;
-  std::int64_t validation_windows() const;
+  std::int64_t validation_windows() const override;
+  stretto::FillSlot training_slots(std::int64_t consumed) const override;
+  stretto::FillSlot validation_slots() const override;
 
   // Throws Error(io) for a token beyond the vocabulary among the first 64 Mi of each row (of several files, as many of
   // each). Reading those takes a fraction of a second; others are checked when a window has them.
-  void check_first_tokens() const;
-  bool is_bytes() const { return train_.front().row->is_bytes(); }
-  // What must be the same on all ranks, by flag.
-  std::vector<stretto::NamedValue> contents() const;
-  // Returns one line that names the format of each row.
-  std::string description() const;
+  void check_first_tokens() const override;
+  bool is_bytes() const override { return train_.front().row->is_bytes(); }
+  std::vector<stretto::NamedValue> contents() const override;
+  // Names the format of each row.
+  std::string description() const override;
 
  private:
   // A part of a row.

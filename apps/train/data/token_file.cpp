@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::array<const char*, 6> format_names = {"auto", "bytes", "llm.c", "nanogpt", "megatron", "npy"};
+constexpr std::array<const char*, 7> format_names = {"auto", "bytes", "llm.c", "nanogpt", "megatron", "npy", "jsonl"};
 
 // "x" for "x.bin".
 std::string without_bin(const std::string& path) { return path.ends_with(".bin") ? path.substr(0, path.size() - 4) : path; }
@@ -55,6 +55,9 @@ TokenFile TokenFile::open(const std::string& path, DataFormat format, const Toke
       case DataFormat::nanogpt: return open_nanogpt(path, flags);
       case DataFormat::megatron: return open_megatron(without_bin(path));
       case DataFormat::npy: return open_npy(path);
+      case DataFormat::jsonl:
+        fail(ErrorCode::invalid_argument,
+             "{} has examples in JSON lines, not tokens one after the other; give {} of tokens.", path, flags.format);
     }
     return open_recognised(path, flags);
   }();

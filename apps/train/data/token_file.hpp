@@ -10,8 +10,8 @@ namespace apps {
 // The files that hold tokens: any file, each of whose bytes is a token; llm.c's .bin with its header; nanoGPT's .bin, 16-bit
 // tokens and nothing else; Megatron-LM's .bin with an .idx beside it; NumPy's .npy of one array. `recognised` says which of
 // them a file is by its beginning, its name and what lies beside it, and refuses formats that are known to be others;
-// nothing shows that a file is nanoGPT's, so that it must be said.
-enum class DataFormat { recognised, bytes, llmc, nanogpt, megatron, npy };
+// nothing shows that a file is nanoGPT's, so that it must be said. Lines of JSON are examples instead (ExampleData).
+enum class DataFormat { recognised, bytes, llmc, nanogpt, megatron, npy, jsonl };
 DataFormat data_format_from_name(const std::string& name);
 const char* name(DataFormat format);
 

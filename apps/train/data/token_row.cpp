@@ -56,7 +56,7 @@ std::vector<std::string> files_of(const std::string& name, DataFormat format) {
 
 }  // namespace
 
-TokenRow::TokenRow(const std::vector<std::string>& names, DataFormat format) {
+std::vector<std::string> data_files(const std::vector<std::string>& names, DataFormat format) {
   std::vector<std::string> paths;
   for (const std::string& name : names) {
     for (std::string& path : files_of(name, format)) paths.push_back(std::move(path));
@@ -65,6 +65,11 @@ TokenRow::TokenRow(const std::vector<std::string>& names, DataFormat format) {
   const auto twice = std::ranges::adjacent_find(paths);
   require(twice == paths.end(), "{} is named twice; a weight repeats data, such as 2 {} 1 OTHER.",
           twice == paths.end() ? "" : *twice, twice == paths.end() ? "" : *twice);
+  return paths;
+}
+
+TokenRow::TokenRow(const std::vector<std::string>& names, DataFormat format) {
+  const std::vector<std::string> paths = data_files(names, format);
   for (const std::string& path : paths) {
     TokenFile& file = files_.emplace_back(TokenFile::open(path, format));
     if (paths.size() > most_open) file.close();

@@ -6,13 +6,16 @@
 
 namespace apps {
 
+// The files that names stand for, in the order of their names: files, folders, which stand for the files in them, and
+// patterns such as shard_*.bin. Throws Error(io) for a name that stands for no file; Error(invalid_argument) for a file that
+// is named twice.
+std::vector<std::string> data_files(const std::vector<std::string>& names, DataFormat format);
+
 // The tokens of one or more files of one format as one row, in the order of the files' names: whatever is read may begin in
 // one file and end in another.
 class TokenRow {
  public:
-  // Each name is a file, a folder, which stands for the files in it, or a pattern such as shard_*.bin. Throws Error(io) as
-  // TokenFile::open(), for a name that stands for no file, and for files of several formats; Error(invalid_argument) for a
-  // file that is named twice.
+  // Of data_files(). Throws as that and TokenFile::open(), and Error(io) for files of several formats.
   TokenRow(const std::vector<std::string>& names, DataFormat format);
 
   // As TokenFile::read().

@@ -249,18 +249,27 @@ stretto::MeshShape CommandLine::mesh_on(int ranks) const {
   return whole;
 }
 
-std::optional<TokenData> CommandLine::token_data() const {
-  if (data.train.empty()) return std::nullopt;
-  return TokenData(data, trainer.model.vocabulary, trainer.model.sequence, trainer.seed);
+// A GGUF file has the tokenizer of its model.
+DataOptions CommandLine::data_with_tokenizer() const {
+  DataOptions named = data;
+  if (data.tokenizer.empty() && data.vocabulary_file.empty()) named.tokenizer = weights.load_gguf;
+  return named;
 }
 
-std::unique_ptr<Tokenizer> CommandLine::tokenizer(const std::optional<TokenData>& its_data) const {
+std::shared_ptr<const TrainingData> CommandLine::training_data() const {
+  if (data.train.empty()) return nullptr;
+  if (training_data_ == nullptr) {
+    training_data_ =
+        make_training_data(data_with_tokenizer(), trainer.model.vocabulary, trainer.model.sequence, trainer.seed);
+  }
+  return training_data_;
+}
+
+std::unique_ptr<Tokenizer> CommandLine::tokenizer(const std::shared_ptr<const TrainingData>& its_data) const {
   const bool is_bytes =
       its_data ? its_data->is_bytes()
                : data.vocabulary_file.empty() && data.tokenizer.empty() && trainer.model.vocabulary == byte_values;
-  DataOptions named = data;  // a GGUF file has the tokenizer of its model
-  if (!is_bytes && data.tokenizer.empty() && data.vocabulary_file.empty()) named.tokenizer = weights.load_gguf;
-  auto result = make_tokenizer(named, is_bytes, trainer.model.vocabulary);
+  auto result = make_tokenizer(is_bytes ? data : data_with_tokenizer(), is_bytes, trainer.model.vocabulary);
   result->encode(prompt);
   return result;
 }
@@ -350,7 +359,12 @@ void CommandLine::check(int ranks, int rank) const {
   if (const std::optional<ModelFiles> files = weights.files()) files->check(trainer.model);
   if (!weights.export_hf.empty() && rank == 0) check_hf_export(weights.export_hf, trainer.model);
   if (!weights.save_adapter.empty() && rank == 0) check_adapter_directory(weights.save_adapter);
-  const std::optional<TokenData> readable = token_data();
+  require(data.train.empty() || !has_examples(data) || trainer.mask.global == 0,
+          "--attention {} lets tokens see the beginning of a sequence, and examples in JSON lines share sequences without "
+          "seeing "
+          "each other; leave global:{} out.",
+          to_text(trainer.mask), trainer.mask.global);
+  const std::shared_ptr<const TrainingData> readable = training_data();
   if (readable && rank == 0) readable->check_first_tokens();
   tokenizer(readable);
   if (!log_dir.empty() && rank == 0) make_log_directory(log_dir);

@@ -59,14 +59,20 @@ struct CommandLine {
   bool has_ranks_to_compare(int ranks) const {
     return ranks > (layout.automatic ? 1 : trainer.mesh[stretto::Axis::pipeline]);
   }
-  // The training data; nothing without --train-data, which a run without steps does not need.
-  std::optional<TokenData> token_data() const;
+  // The training data; null without --train-data, which a run without steps does not need. The first call reads them, also
+  // for copies of this object that are made afterwards, and for processes that fork.
+  std::shared_ptr<const TrainingData> training_data() const;
   // Returns the tokenizer of samples and the prompt; without data and a vocabulary, a model of 256 tokens writes bytes.
   // Throws if the prompt has no tokens in it.
-  std::unique_ptr<Tokenizer> tokenizer(const std::optional<TokenData>& data) const;
+  std::unique_ptr<Tokenizer> tokenizer(const std::shared_ptr<const TrainingData>& data) const;
   // Checks everything that can be checked before a rank is started. Does not touch a GPU, since the process may still fork.
   // Only rank 0, or its parent, tries whether files can be written.
   void check(int ranks, int rank = 0) const;
+
+ private:
+  DataOptions data_with_tokenizer() const;
+
+  mutable std::shared_ptr<const TrainingData> training_data_;
 };
 
 // Empty if the command line asked for help, which has then been printed. Throws Error(invalid_argument) in one sentence.

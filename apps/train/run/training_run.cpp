@@ -61,7 +61,7 @@ class TrainingRun {
         stop_(stop),
         memory_(memory),
         mesh_(world, line.mesh_on(world.size())),
-        data_(line.token_data()),
+        data_(line.training_data()),
         contents_(data_ ? data_->contents() : std::vector<NamedValue>()),
         run_(run_notes(line.values, contents_)),
         tokenizer_(line.tokenizer(data_)),
@@ -260,11 +260,7 @@ class TrainingRun {
     }
   }
 
-  FillSlot next_slots() const {
-    return [this](std::int64_t slot, std::int32_t* tokens, std::int32_t* targets) {
-      data_->training_window(samples_ + slot, tokens, targets);
-    };
-  }
+  FillSlot next_slots() const { return data_->training_slots(samples_); }
 
   void write_trace() {
     trace_->write(line_.trace);
@@ -279,9 +275,7 @@ class TrainingRun {
 
   double validate() {
     const Trace::Span span = part("validate");
-    return trainer_.evaluate(
-        [&](std::int64_t i, std::int32_t* tokens, std::int32_t* targets) { data_->validation_window(i, tokens, targets); },
-        data_->validation_windows());
+    return trainer_.evaluate(data_->validation_slots(), data_->validation_windows());
   }
 
   Notes notes() {
@@ -368,7 +362,7 @@ class TrainingRun {
   StopRequest& stop_;
   ReplicatedState* memory_;
   Mesh mesh_;
-  std::optional<TokenData> data_;
+  std::shared_ptr<const TrainingData> data_;
   std::vector<NamedValue> contents_;
   Notes run_;
   std::unique_ptr<Tokenizer> tokenizer_;
