@@ -61,6 +61,7 @@ class STRETTO_API LayoutCosts {
   double least_seconds(const TrainingOptions& layout);
   // Steps of more than three microbatches a stage are simulated with fewer, and continued at the same pace.
   LayoutCost cost(const TrainingOptions& layout);
+  LayoutCost time(const TrainingOptions& layout);  // the same without memory, which takes longer
 
  private:
   class Parts;

@@ -49,14 +49,18 @@ class LayoutCosts::Parts {
     return memory;
   }
 
+  // The pipeline's, and what the state of the first stage's parameters takes beside it.
   double least_seconds(const TrainingOptions& layout) {
     const PipelineShape shape = shape_of(layout);
     const auto [known, is_new] = least_seconds_.try_emplace(key_of(layout, shape));
+    Least& its = known->second;
     if (is_new) {
-      const PipelineTime least = least_pipeline_time(shape, parts_of(layout, shape));
-      known->second = std::max(least.seconds, turns() * least.all / shape.stages);
+      const std::vector<PipelinePart> parts = parts_of(layout, shape);
+      const PipelineTime least = least_pipeline_time(shape, parts);
+      its = {std::max(least.seconds, turns() * least.all / shape.stages), content_of(layout, shape, parts, 0)};
     }
-    return known->second;
+    const StateTime state = state_of(layout, shape, its.first);
+    return its.pipeline + state.exposed + state.update * turns();
   }
 
   LayoutCost cost(const TrainingOptions& layout) {
@@ -66,25 +70,12 @@ class LayoutCosts::Parts {
     if (is_new) known->second = schedules_.time(shape, parts, sharing(shape));
     const PipelineTime time = known->second;
     LayoutCost cost;
-    const Schedule geometry = shape.geometry();
-    const ModelCut cut = this->cut(layout, shape, time.busiest_stage);
-    const Times& its = times_of(layout, shape);
     PartTime busiest;
     double sums = 0;
     for (int stage = 0; stage < shape.stages; ++stage) {
-      PartTime microbatch;
-      std::int64_t blocks = 0;
-      bool has_embeddings = false, has_head = false;
-      for (int part = 0; part < geometry.parts(); ++part) {
-        if (geometry.stage_of(part) != stage) continue;
-        microbatch = microbatch + parts[static_cast<std::size_t>(part)].time;
-        blocks += cut.blocks[static_cast<std::size_t>(part)];
-        has_embeddings |= part == 0;
-        has_head |= part + 1 == geometry.parts();
-      }
-      if (stage == time.busiest_stage) busiest = microbatch;
-      const StateTime state = state_time(layout, its.cost.parameters(blocks, has_embeddings, has_head), its.matrix(),
-                                         turns() * microbatch, cluster_, system_, costs_);
+      const StageContent content = content_of(layout, shape, parts, stage);
+      if (stage == time.busiest_stage) busiest = content.microbatch;
+      const StateTime state = state_of(layout, shape, content);
       sums = std::max(sums, state.exposed);
       cost.update = std::max(cost.update, state.update * turns());
     }
@@ -118,6 +109,38 @@ class LayoutCosts::Parts {
   }
 
   double turns() const { return cluster_.turns(ranks_); }
+
+  struct StageContent {
+    PartTime microbatch;
+    double elements = 0;  // of its parameters, on a rank
+  };
+  StageContent content_of(const TrainingOptions& layout, const PipelineShape& shape, const std::vector<PipelinePart>& parts,
+                          int stage) {
+    const Schedule geometry = shape.geometry();
+    const ModelCut cut = this->cut(layout, shape, stage);
+    StageContent content;
+    std::int64_t blocks = 0;
+    bool has_embeddings = false, has_head = false;
+    for (int part = 0; part < geometry.parts(); ++part) {
+      if (geometry.stage_of(part) != stage) continue;
+      content.microbatch = content.microbatch + parts[static_cast<std::size_t>(part)].time;
+      blocks += cut.blocks[static_cast<std::size_t>(part)];
+      has_embeddings |= part == 0;
+      has_head |= part + 1 == geometry.parts();
+    }
+    content.elements = times_of(layout, shape).cost.parameters(blocks, has_embeddings, has_head);
+    return content;
+  }
+
+  StateTime state_of(const TrainingOptions& layout, const PipelineShape& shape, const StageContent& content) {
+    return state_time(layout, content.elements, times_of(layout, shape).matrix(), turns() * content.microbatch, cluster_,
+                      system_, costs_);
+  }
+
+  struct Least {
+    double pipeline = 0;
+    StageContent first;
+  };
 
   // A stage that waits leaves its time on the cores to others.
   StagesOnCores sharing(const PipelineShape& shape) const {
@@ -269,7 +292,7 @@ class LayoutCosts::Parts {
   std::map<std::tuple<MeshShape, bool, ScheduleKind, int, int, ZeroStage, std::vector<std::int64_t>>, TrainingMemory>
       state_memory_;
   std::map<std::tuple<LayoutKey, std::int64_t, int>, std::pair<std::int64_t, std::int64_t>> activations_;
-  std::map<LayoutKey, double> least_seconds_;
+  std::map<LayoutKey, Least> least_seconds_;
   std::map<LayoutKey, PipelineTime> times_of_pipelines_;
   std::map<std::tuple<int, int, int, std::int64_t, bool, bool, Recompute, bool, bool, SequenceLayout>, Times> times_;
 };
@@ -310,8 +333,10 @@ std::int64_t LayoutCosts::least_memory(const TrainingOptions& layout) {
 
 double LayoutCosts::least_seconds(const TrainingOptions& layout) { return parts_->least_seconds(layout); }
 
+LayoutCost LayoutCosts::time(const TrainingOptions& layout) { return parts_->cost(layout); }
+
 LayoutCost LayoutCosts::cost(const TrainingOptions& layout) {
-  LayoutCost cost = parts_->cost(layout);
+  LayoutCost cost = time(layout);
   cost.memory = memory(layout, &cost.memory_stage);
   return cost;
 }

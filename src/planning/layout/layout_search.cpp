@@ -329,7 +329,9 @@ LayoutSearch search_layouts(const LayoutSpace& space, const TrainingCluster& clu
     if (looked_at) looked_at(looked++, all);
     if (leaders.are_faster_than(least)) break;
     if (!leaders.may_take(*layout, least)) continue;
-    LayoutCost cost = costs.cost(*layout);
+    LayoutCost cost = costs.time(*layout);
+    if (!leaders.may_take(*layout, cost.seconds)) continue;
+    cost.memory = costs.memory(*layout, &cost.memory_stage);
     if (!too_large(cost.memory.total())) leaders.take({*layout, std::move(cost)});
   }
   search.best = leaders.in_order();
