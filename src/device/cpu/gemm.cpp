@@ -10,6 +10,7 @@
 #include "device/cpu/host_kernels.hpp"
 #include "device/cpu/matmul_primitive.hpp"
 #include "device/cpu/product_libraries.hpp"
+#include "device/cpu/products/tile_product.hpp"
 
 // The library for each element type was chosen by measuring the products of layers like GPT-2's.
 namespace stretto::kernels::cpu {
@@ -75,12 +76,17 @@ Tensor widened(const Tensor& x) {
   return wide;
 }
 
+// For smaller products the copies that tile_product makes cost more than oneDNN's slower loops.
+bool fills_tiles(const Product& p) { return std::min({p.m, p.n, p.k}) >= 32; }
+
 // Products of 16-bit elements. Without instructions for them, a and b are widened to f32 and the product is rounded once:
 // oneDNN 2.6 multiplies no f16, and no bf16 below AVX-512; above, this is three times as fast as its emulation of bf16,
 // conversions included. It costs f32 copies of the operands; for a weight's gradient, of rows_of_slice rows at a time. The
 // results agree: products of two bf16, or of two f16, are exact in f32, in which both ways add them up.
 void product_16_bits(const Product& p, const Tensor& a, const Tensor& b, const Tensor& c) {
   if (a.dtype() == DType::bf16 && processor_multiplies_bf16()) {
+    if (fills_tiles(p) && processor_has_tiles())
+      return tile_product(p, a.raw(), b.raw(), c.dtype(), c.raw(), compute_threads());
     const OpenMpThreads threads;
     return matmul_primitive(p, DType::bf16, a.raw(), b.raw(), c.dtype(), c.raw());
   }

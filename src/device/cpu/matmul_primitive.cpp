@@ -96,6 +96,11 @@ bool processor_multiplies_bf16() {
   return yes;
 }
 
+bool has_tile_instructions() {
+  static const bool yes = has_instructions(dnnl_cpu_isa_avx512_core_amx);
+  return yes;
+}
+
 void matmul_primitive(const Product& product, DType dtype, const void* a, const void* b, DType dtype_c, void* c) {
   cap_onednn();
   thread_local Primitives primitives;

@@ -17,6 +17,7 @@ struct Product {
 // AVX-512 only. Without bf16 instructions it emulates them, at a fifth of the speed of f32.
 bool has_matmul_primitive(DType dtype);
 bool processor_multiplies_bf16();
+bool has_tile_instructions();  // AMX
 
 // A oneDNN matrix product, built once for each shape and thread. a and b: f32 or bf16; c: the same or f32; sums are kept
 // in f32 either way. Throws Error(internal) with oneDNN's reason where it has no such product.

@@ -55,8 +55,8 @@ void expect_equal(const Tensor& actual, const Tensor& expected) {
 }
 
 const std::tuple<std::int64_t, std::int64_t, std::int64_t> shapes[] = {
-    {1, 1, 1}, {1, 7, 5},    {5, 1, 3},    {3, 4, 1},    {0, 3, 2},    {3, 0, 2},
-    {3, 2, 0}, {17, 33, 65}, {64, 64, 64}, {9, 520, 31}, {31, 40, 600}};
+    {1, 1, 1}, {1, 7, 5},    {5, 1, 3},    {3, 4, 1},    {0, 3, 2},     {3, 0, 2},
+    {3, 2, 0}, {17, 33, 65}, {64, 64, 64}, {9, 520, 31}, {31, 40, 600}, {40, 70, 700}};
 
 class Gemm : public testing::TestWithParam<std::tuple<DType, DType>> {};
 

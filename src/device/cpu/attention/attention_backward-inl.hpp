@@ -26,7 +26,7 @@ class BackwardHeads {
         paired_(paired),
         scores_(block, paired_, {.keys = true, .queries = true}),
         gradients_(block, paired_, {.queries = true, .widened_queries = true}),
-        scratch_((2 * rows_ + tile) * columns_ + 2 * tile * tile + 2 * tile),
+        scratch_((2 * rows_ + 2 * tile) * columns_ + 2 * tile * tile + 2 * tile),
         pair_scratch_(paired_ ? 3 * tile * tile / 2 : 0) {}
 
   void begin_sequence(Index number) { mask_.begin_sequence(number); }
@@ -66,8 +66,9 @@ class BackwardHeads {
     }
     if (!begun) {
       if (add) return;
-      std::fill_n(dq_, tile * columns_, T(0));
+      std::fill_n(paired_ ? dq_columns_ : dq_, tile * columns_, T(0));
     }
+    if (paired_) transpose(dq_columns_, tile, columns_, tile, dq_, columns_);
     store_rows(
         dq_, queries, d_, [&](Index) { return scale_; }, dq, add);
   }
@@ -88,9 +89,10 @@ class BackwardHeads {
     gradients_.multiply(mask_, first_key, keys, ds_);
     if (paired_) {
       softmax(sees, p_pairs_, ds_pairs_, keys, width);
-    } else {
-      softmax(sees, PlainTile<T>{p_}, PlainTile<T>{ds_}, keys, width);
+      if constexpr (std::is_same_v<T, float>) add_pairs(first_key, keys, width, to_sums);
+      return;
     }
+    softmax(sees, PlainTile<T>{p_}, PlainTile<T>{ds_}, keys, width);
     for (Index key = 0; key < keys; key += row_group) {
       const Range seen_by = mask_.queries_of(key / row_group);
       const Index count = std::min(seen_by.last, queries) - seen_by.first;
@@ -99,36 +101,41 @@ class BackwardHeads {
       const Index query = seen_by.first * columns_;
       T* const dv = dv_ + (first_key + key) * columns_;
       T* const dk = dk_ + (first_key + key) * columns_;
-      if (paired_) {
-        product(columns_, count, p_pairs_.by_key(key, seen_by.first), gradients_.query_pairs(), seen_by.first, dv, columns_,
-                true);
-        product(columns_, count, ds_pairs_.by_key(key, seen_by.first), scores_.query_pairs(), seen_by.first, dk, columns_,
-                true);
-      } else {
-        product<T>(columns_, count, {p_ + from, tile, 1}, gradients_.queries() + query, columns_, dv, columns_, true);
-        product<T>(columns_, count, {ds_ + from, tile, 1}, scores_.queries() + query, columns_, dk, columns_, true);
-      }
+      product<T>(columns_, count, {p_ + from, tile, 1}, gradients_.queries() + query, columns_, dv, columns_, true);
+      product<T>(columns_, count, {ds_ + from, tile, 1}, scores_.queries() + query, columns_, dk, columns_, true);
     }
     for (Index query = 0; query < queries; query += row_group) {
       const Range seen = mask_.keys_of(query / row_group);
       const Index count = seen.last - seen.first;
       T* const dq = dq_ + query * columns_;
-      if (paired_) {
-        product(columns_, count, ds_pairs_.by_query(query, seen.first), scores_.key_pairs(), first_key + seen.first, dq,
-                columns_, to_sums);
-      } else {
-        product<T>(columns_, count, {ds_ + seen.first * tile + query, 1, tile},
-                   scores_.keys() + (first_key + seen.first) * columns_, columns_, dq, columns_, to_sums);
-      }
+      product<T>(columns_, count, {ds_ + seen.first * tile + query, 1, tile},
+                 scores_.keys() + (first_key + seen.first) * columns_, columns_, dq, columns_, to_sums);
     }
+  }
+
+  // Queries that are missing have rows of zeros.
+  void add_pairs(Index first_key, Index keys, Index width, bool to_sums) {
+    for (Index key = 0; key < keys; key += block_rows) {
+      const Index count = std::min(block_rows, keys - key);
+      const Range seen_by = range_of_block([&](Index group) { return mask_.queries_of(group); }, key, key + count, width);
+      const Index pairs = (seen_by.last - seen_by.first) / 2;
+      if (pairs == 0) continue;
+      const auto add = [&](const PairedTile& tile_of, const RowPairs& rows, float* to) {
+        pair_products(count, columns_, pairs, tile_of.by_key(key, seen_by.first), rows.from(seen_by.first), rows.columns(),
+                      to + (first_key + key) * columns_, columns_, true);
+      };
+      add(p_pairs_, gradients_.query_pairs(), dv_);
+      add(ds_pairs_, scores_.query_pairs(), dk_);
+    }
+    add_over_keys(mask_, scores_.key_pairs(), columns_, first_key, ds_pairs_, keys, width, dq_columns_, to_sums);
   }
 
   template <class Tile>
   void softmax(TileMask::Sees sees, const Tile& p, const Tile& ds, Index keys, Index width) {
     if (sees == TileMask::Sees::all) {
-      softmax_backward_tile<false>(p_, ds_, p, ds, mask_, keys, width, shift_, delta_);
+      softmax_backward_tile<false>(p_, scores_.factor_of_products(), ds_, p, ds, mask_, keys, width, shift_, delta_);
     } else {
-      softmax_backward_tile<true>(p_, ds_, p, ds, mask_, keys, width, shift_, delta_);
+      softmax_backward_tile<true>(p_, scores_.factor_of_products(), ds_, p, ds, mask_, keys, width, shift_, delta_);
     }
   }
 
@@ -141,11 +148,13 @@ class BackwardHeads {
   Index rows_ = whole_groups(block_.keys);
   T scale_ = T(1) / std::sqrt(static_cast<T>(d_));
   bool paired_;
+  PairProducts uses_pairs_{paired_};
   Scores<T> scores_, gradients_;  // of keys with queries, and of values with gradients of outputs
   Scratch<T> scratch_;
   T* dk_ = scratch_.take(rows_ * columns_);
   T* dv_ = scratch_.take(rows_ * columns_);
-  T* dq_ = scratch_.take(tile * columns_);  // holds the outputs at first
+  T* dq_ = scratch_.take(tile * columns_);          // holds the outputs at first
+  T* dq_columns_ = scratch_.take(tile * columns_);  // if paired, sums have a row for each column of the head
   T* p_ = scratch_.take(tile * tile);
   T* ds_ = scratch_.take(tile * tile);
   T* shift_ = scratch_.take(tile);

@@ -26,7 +26,7 @@ class ForwardHeads {
         paired_(paired),
         products_(block, paired_, {}),
         value_pairs_(paired_ ? rows_ : 0, block.head_size),
-        scratch_(((paired_ ? 0 : rows_) + tile) * columns_ + tile * tile),
+        scratch_(((paired_ ? 0 : rows_) + 2 * tile) * columns_ + tile * tile),
         pair_scratch_(paired_ ? tile * tile / 2 : 0) {}
 
   void begin_sequence(Index number) { mask_.begin_sequence(number); }
@@ -58,10 +58,11 @@ class ForwardHeads {
     if (!begun) {
       if (merge_) return;
       begin(queries, q, out, log_sum_exp);
-      std::fill_n(o_, tile * columns_, T(0));
+      std::fill_n(paired_ ? o_columns_ : o_, tile * columns_, T(0));
     }
     finish(width, running_);
     std::copy_n(running_.top, queries, log_sum_exp);
+    if (paired_) transpose(o_columns_, tile, columns_, tile, o_, columns_);
     store_rows(
         o_, queries, d_, [&](Index row) { return running_.sum[row]; }, out, false);
   }
@@ -72,36 +73,37 @@ class ForwardHeads {
     if (!merge_) return;
     running_.go_on_from(log_sum_exp, queries);
     load_rows(out, queries, d_, T(1), o_, tile);
+    if (paired_) transpose(o_, columns_, tile, columns_, o_columns_, tile);
   }
 
   void add_tile(TileMask::Sees sees, Index queries, Index first_key, Index keys, Index width, bool to_sums) {
     products_.multiply(mask_, first_key, keys, scores_);
     if (paired_) {
       softmax(sees, pairs_, keys, width);
-    } else {
-      softmax(sees, PlainTile<T>{scores_}, keys, width);
+      if (to_sums) scale_columns(o_columns_, columns_, width, running_.correction);
+      if constexpr (std::is_same_v<T, float>) {
+        add_over_keys(mask_, value_pairs_, columns_, first_key, pairs_, keys, width, o_columns_, to_sums);
+      }
+      return;
     }
+    softmax(sees, PlainTile<T>{scores_}, keys, width);
     for (Index query = 0; query < queries; query += row_group) {
       T* const o_rows = o_ + query * columns_;
       if (to_sums) scale_rows(o_rows, columns_, running_.correction + query);
       const Range seen = mask_.keys_of(query / row_group);
       const Index count = seen.last - seen.first;
       const Index value = first_key + seen.first;
-      if (paired_) {
-        product(columns_, count, pairs_.by_query(query, seen.first), value_pairs_, value, o_rows, columns_, to_sums);
-      } else {
-        product<T>(columns_, count, {scores_ + seen.first * tile + query, 1, tile}, v_ + value * columns_, columns_, o_rows,
-                   columns_, to_sums);
-      }
+      product<T>(columns_, count, {scores_ + seen.first * tile + query, 1, tile}, v_ + value * columns_, columns_, o_rows,
+                 columns_, to_sums);
     }
   }
 
   template <class Tile>
   void softmax(TileMask::Sees sees, const Tile& to, Index keys, Index width) {
     if (sees == TileMask::Sees::all) {
-      softmax_tile<false>(scores_, to, mask_, keys, width, running_);
+      softmax_tile<false>(scores_, products_.factor_of_products(), to, mask_, keys, width, running_);
     } else {
-      softmax_tile<true>(scores_, to, mask_, keys, width, running_);
+      softmax_tile<true>(scores_, products_.factor_of_products(), to, mask_, keys, width, running_);
     }
   }
 
@@ -113,10 +115,12 @@ class ForwardHeads {
   Index rows_ = whole_groups(block_.keys);
   bool paired_;
   Scores<T> products_;
-  RowPairs value_pairs_;
+  PairProducts uses_pairs_{paired_};
+  PairColumns value_pairs_;
   Scratch<T> scratch_;
   T* v_ = paired_ ? nullptr : scratch_.take(rows_ * columns_);
   T* o_ = scratch_.take(tile * columns_);
+  T* o_columns_ = scratch_.take(tile * columns_);  // if paired, sums have a row for each column of the head
   T* scores_ = scratch_.take(tile * tile);
   Scratch<std::int32_t> pair_scratch_;
   PairedTile pairs_{paired_ ? pair_scratch_.take(tile * tile / 2) : nullptr, nullptr};  // of the scores

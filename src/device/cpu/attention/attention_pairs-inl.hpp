@@ -46,11 +46,11 @@ class ColumnPairs {
   void load_keys(const Rows& rows, Index count, Index d) const { copy(rows, count, d, keys_, whole_groups(count)); }
   void load_queries(const Rows& rows, Index count, Index d) const {
     copy(rows, count, d, queries_, tile);
-    transpose(queries_, pairs_, query_columns_);
+    transpose(queries_, pitch_, tile, pairs_, query_columns_, tile);
   }
-  void multiply(Index key, Index first_query, Index width, float factor, float* products) const {
-    pair_products(width, pairs_, {keys_ + key * pitch_, pitch_, 1}, query_columns_ + first_query, tile, products, tile,
-                  false, factor);
+  void multiply(Index key, Index count, Index first_query, Index width, float* products) const {
+    pair_products(count, width, pairs_, {keys_ + key * pitch_, pitch_}, query_columns_ + first_query, tile, products, tile,
+                  false);
   }
 
  private:
@@ -125,20 +125,65 @@ struct PairedTile {
     }
   }
 
-  // The left operand of a product for the row group of queries (keys) that begins at `query` (`key`). The product sums over
-  // keys (queries) from an even number on.
-  PairOperand by_query(Index query, Index first_key) const { return {of_keys + first_key / 2 * tile + query, 1, tile}; }
-  PairOperand by_key(Index key, Index first_query) const {
-    return {of_queries + (key * tile + first_query) / 2, tile / 2, 1};
-  }
+  // Operands of products: over keys from an even number on, and over queries.
+  const std::int32_t* by_query(Index first_key, Index query) const { return of_keys + first_key / 2 * tile + query; }
+  PairRows by_key(Index key, Index first_query) const { return {of_queries + (key * tile + first_query) / 2, tile / 2}; }
 };
 
-// Like product of tiles, with a depth of `count` elements of the pairs.
-template <class T>
-void product(Index columns, Index count, PairOperand a, const RowPairs& b, Index first_row, T* c, Index c_row,
-             bool accumulate) {
-  if constexpr (std::is_same_v<T, float>) {
-    pair_products(columns, (count + 1) / 2, a, b.from(first_row), b.columns(), c, c_row, accumulate);
+// The columns of a head's rows, as pairs of two rows: the transposed RowPairs.
+class PairColumns {
+ public:
+  PairColumns(Index rows, Index head_size)
+      : rows_(rows),
+        pitch_(padded<std::int32_t>(rows / 2) + 16),  // columns do not begin in the same lines of a cache
+        tile_pairs_(rows > 0 ? tile : 0, head_size),
+        scratch_(rows > 0 ? padded<float>(head_size) * pitch_ : 0),
+        pairs_(scratch_.take(0)) {
+    std::fill_n(pairs_, rows > 0 ? padded<float>(head_size) * pitch_ : 0, 0);
+  }
+
+  void load(const Rows& from, Index count, Index d) const {
+    for (Index row = 0; row < rows_; row += tile) {
+      tile_pairs_.load(from.from(row), std::clamp<Index>(count - row, 0, tile), d);
+      transpose(tile_pairs_.from(0), tile_pairs_.columns(), std::min(tile, rows_ - row) / 2, d, pairs_ + row / 2, pitch_);
+    }
+  }
+
+  PairRows from(Index even_row) const { return {pairs_ + even_row / 2, pitch_}; }
+
+ private:
+  Index rows_, pitch_;
+  RowPairs tile_pairs_;
+  Scratch<std::int32_t> scratch_;
+  std::int32_t* pairs_;
+};
+
+// Rows (or columns) that are multiplied together: a multiple of a row group.
+constexpr Index block_rows = 32;
+
+// What some of the row groups from `first` up to `last` see, in whole blocks as far as there are `all`.
+template <class RangeOf>
+Range range_of_block(RangeOf range_of, Index first, Index last, Index all) {
+  Range result{all, 0};
+  for (Index group = first / row_group; group < (last + row_group - 1) / row_group; ++group) {
+    const Range more = range_of(group);
+    if (more.first == more.last) continue;
+    result = {std::min(result.first, more.first), std::max(result.last, more.last)};
+  }
+  if (result.last <= result.first) return {0, 0};
+  return {result.first / block_rows * block_rows, std::min(all, (result.last + block_rows - 1) / block_rows * block_rows)};
+}
+
+// to[column][query] = or += the sum over the tile's keys of rows[key][column] p[key][query], where `first_key` is the tile's
+// first.
+inline void add_over_keys(const TileMask& mask, const PairColumns& rows, Index columns, Index first_key, const PairedTile& p,
+                          Index keys, Index width, float* to, bool accumulate) {
+  for (Index query = 0; query < width; query += block_rows) {
+    const Index count = std::min(block_rows, width - query);
+    const Range seen = range_of_block([&](Index group) { return mask.keys_of(group); }, query, query + count, keys);
+    if (seen.first == seen.last && accumulate) continue;
+    pair_products(columns, count, (seen.last - seen.first) / 2, rows.from(first_key + seen.first),
+                  p.by_query(seen.first, query), tile, to + query, tile, accumulate);
   }
 }
 

@@ -15,7 +15,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::attention::HWY_NAMESPACE {
 
-// The rows that Scores keeps for other products: those of keys, of queries, and of queries widened to T.
+// What Scores keeps for other products: the rows of keys, of queries, and of queries widened to T.
 struct Kept {
   bool keys = false, queries = false, widened_queries = false;
 };
@@ -40,7 +40,7 @@ class Scores {
     if (paired_) paired_->load_keys(rows, count, d_);
     key_pairs_.load(rows, count, d_);
   }
-  // Products are computed with the queries' rows times the factor.
+  // Unless paired, products are computed with the queries' rows times the factor.
   void load_queries(const Rows& rows, Index count, T factor) {
     factor_ = factor;
     if (queries_ != nullptr) load_rows(rows, count, d_, factor, queries_, tile);
@@ -48,38 +48,46 @@ class Scores {
       paired_->load_queries(rows, count, d_);
       query_pairs_.load(rows, count, d_);
     } else {
-      transpose(queries_, d_, query_columns_);
+      transpose(queries_, columns_, tile, d_, query_columns_, tile);
     }
   }
-  const T* keys() const { return keys_; }                       // if not paired
-  const T* queries() const { return queries_; }                 // times the factor; if not paired, or widened
-  const RowPairs& key_pairs() const { return key_pairs_; }      // if paired
-  const RowPairs& query_pairs() const { return query_pairs_; }  // if paired; without the factor
+  T factor_of_products() const { return paired_ ? factor_ : T(1); }  // still to be applied to them
+  const T* keys() const { return keys_; }                            // if not paired
+  const T* queries() const { return queries_; }                      // times the factor; if not paired, or widened
+  const PairColumns& key_pairs() const { return key_pairs_; }        // if paired
+  const RowPairs& query_pairs() const { return query_pairs_; }       // if paired; without the factor
 
   // Computes products[key][query] for the keys from first_key on, but only for row groups of keys and vectors of queries in
   // which some query sees some key.
   void multiply(const TileMask& mask, Index first_key, Index count, T* products) const {
+    if constexpr (std::is_same_v<T, float>) {
+      if (paired_) return multiply_pairs(mask, first_key, count, products);
+    }
     for (Index key = 0; key < count; key += row_group) {
       const Range seen = mask.queries_of(key / row_group);
       const Index first = seen.first / lanes<T>() * lanes<T>();
       const Index width = (seen.last - first + lanes<T>() - 1) / lanes<T>() * lanes<T>();
       T* const to = products + key * tile + first;
-      if constexpr (std::is_same_v<T, float>) {
-        if (paired_) {
-          paired_->multiply(first_key + key, first, width, factor_, to);
-          continue;
-        }
-      }
       product<T>(width, d_, {keys_ + (first_key + key) * columns_, columns_, 1}, query_columns_ + first, tile, to, tile,
                  false);
     }
   }
 
  private:
+  void multiply_pairs(const TileMask& mask, Index first_key, Index count, float* products) const {
+    for (Index key = 0; key < count; key += block_rows) {
+      const Index keys = std::min(block_rows, count - key);
+      const Range seen = range_of_block([&](Index group) { return mask.queries_of(group); }, key, key + keys, tile);
+      if (seen.first == seen.last) continue;
+      paired_->multiply(first_key + key, keys, seen.first, seen.last - seen.first, products + key * tile + seen.first);
+    }
+  }
+
   Index d_;
   Index columns_ = padded<T>(d_);
   std::optional<ColumnPairs> paired_;
-  RowPairs key_pairs_, query_pairs_;
+  PairColumns key_pairs_;
+  RowPairs query_pairs_;
   Scratch<T> scratch_;
   T *keys_, *queries_, *query_columns_;
   T factor_ = 1;

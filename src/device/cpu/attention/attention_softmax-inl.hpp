@@ -82,10 +82,12 @@ struct Running {
   }
 };
 
-// Stores exp(score - top) into `to`, which may be the scores.
+// Stores exp(factor * score - top) into `to`, which may be the scores.
 template <bool masked, class T, class Tile>
-void softmax_tile(const T* scores, const Tile& to, const TileMask& mask, Index keys, Index width, Running<T>& running) {
+void softmax_tile(const T* scores, T factor, const Tile& to, const TileMask& mask, Index keys, Index width,
+                  Running<T>& running) {
   const Vectors<T> d;
+  const auto scale = hn::Set(d, factor);
   const auto lowest = hn::Set(d, Running<T>::lowest);
   for (Index column = 0; column < width; column += lanes<T>()) {
     const Range seen = masked ? keys_of_vector<T>(mask, column) : Range{0, keys};
@@ -93,14 +95,14 @@ void softmax_tile(const T* scores, const Tile& to, const TileMask& mask, Index k
     const auto before = hn::Load(d, running.top + column);
     auto top = before;
     for (Index key = seen.first; key < seen.last; ++key) {
-      auto score = hn::Load(d, at + key * tile);
+      auto score = hn::Mul(hn::Load(d, at + key * tile), scale);
       if constexpr (masked) score = hn::IfThenElse(queries_that_see<T>(mask.words() + key, column), score, lowest);
       top = hn::Max(top, score);
     }
     const auto correction = exp_below<T>(hn::Sub(before, top));
     auto sum = hn::Mul(correction, hn::Load(d, running.sum + column));
     const auto exponential = [&](Index key) HWY_ATTR {
-      const auto e = exp_below<T>(hn::Sub(hn::Load(d, at + key * tile), top));
+      const auto e = exp_below<T>(hn::MulSub(hn::Load(d, at + key * tile), scale, top));
       if constexpr (masked) return hn::IfThenElseZero(queries_that_see<T>(mask.words() + key, column), e);
       return e;
     };
@@ -131,18 +133,19 @@ void finish(Index width, Running<T>& running) {
   }
 }
 
-// Stores probabilities p = exp(score - log_sum_exp), and gradients of scaled scores ds = p (dp - delta), where dp are the
-// gradients of probabilities. p and ds may be stored in place of scores and dp.
+// Stores probabilities p = exp(factor * score - log_sum_exp), and gradients of scaled scores ds = p (dp - delta), where dp
+// are the gradients of probabilities. p and ds may be stored in place of scores and dp.
 template <bool masked, class T, class Tile>
-void softmax_backward_tile(const T* scores, const T* dp, const Tile& p, const Tile& ds, const TileMask& mask, Index keys,
-                           Index width, const T* log_sum_exp, const T* delta) {
+void softmax_backward_tile(const T* scores, T factor, const T* dp, const Tile& p, const Tile& ds, const TileMask& mask,
+                           Index keys, Index width, const T* log_sum_exp, const T* delta) {
   const Vectors<T> d;
+  const auto scale = hn::Set(d, factor);
   for (Index column = 0; column < width; column += lanes<T>()) {
     const Range seen = masked ? keys_of_vector<T>(mask, column) : Range{0, keys};
     const auto shift = hn::Load(d, log_sum_exp + column);
     const auto mean = hn::Load(d, delta + column);
     const auto probability = [&](Index key) HWY_ATTR {
-      const auto e = exp_below<T>(hn::Sub(hn::Load(d, scores + key * tile + column), shift));
+      const auto e = exp_below<T>(hn::MulSub(hn::Load(d, scores + key * tile + column), scale, shift));
       if constexpr (masked) return hn::IfThenElseZero(queries_that_see<T>(mask.words() + key, column), e);
       return e;
     };

@@ -186,37 +186,37 @@ void store_rows(const T* HWY_RESTRICT from, Index count, Index d, Factor factor,
   });
 }
 
-// to[column][row] = from[row][column] for tile rows, in blocks of 128-bit vectors.
+// to[column][row] = from[row][column], in blocks of 128-bit vectors: what pads rows and columns to whole blocks is
+// transposed, too.
 template <class T>
-void transpose(const T* HWY_RESTRICT from, Index d, T* HWY_RESTRICT to) {
-  const Index columns = padded<T>(d);
+void transpose(const T* HWY_RESTRICT from, Index from_row, Index rows, Index columns, T* HWY_RESTRICT to, Index to_row) {
 #if HWY_TARGET == HWY_SCALAR
-  for (Index row = 0; row < tile; ++row) {
-    for (Index column = 0; column < d; ++column) to[column * tile + row] = from[row * columns + column];
+  for (Index row = 0; row < rows; ++row) {
+    for (Index column = 0; column < columns; ++column) to[column * to_row + row] = from[row * from_row + column];
   }
 #else
   constexpr Index unit = 16 / sizeof(T);
   const hn::FixedTag<T, unit> v;
-  for (Index row = 0; row < tile; row += unit) {
-    for (Index column = 0; column < d; column += unit) {
-      const T* const in = from + row * columns + column;
-      T* const out = to + column * tile + row;
+  for (Index row = 0; row < rows; row += unit) {
+    for (Index column = 0; column < columns; column += unit) {
+      const T* const in = from + row * from_row + column;
+      T* const out = to + column * to_row + row;
       const auto a = hn::Load(v, in);
-      const auto b = hn::Load(v, in + columns);
+      const auto b = hn::Load(v, in + from_row);
       const auto ab_low = hn::InterleaveLower(v, a, b);
       const auto ab_high = hn::InterleaveUpper(v, a, b);
       if constexpr (unit == 2) {
         hn::Store(ab_low, v, out);
-        hn::Store(ab_high, v, out + tile);
+        hn::Store(ab_high, v, out + to_row);
       } else {
-        const auto c = hn::Load(v, in + 2 * columns);
-        const auto e = hn::Load(v, in + 3 * columns);
+        const auto c = hn::Load(v, in + 2 * from_row);
+        const auto e = hn::Load(v, in + 3 * from_row);
         const auto ce_low = hn::InterleaveLower(v, c, e);
         const auto ce_high = hn::InterleaveUpper(v, c, e);
         hn::Store(hn::ConcatLowerLower(v, ce_low, ab_low), v, out);
-        hn::Store(hn::ConcatUpperUpper(v, ce_low, ab_low), v, out + tile);
-        hn::Store(hn::ConcatLowerLower(v, ce_high, ab_high), v, out + 2 * tile);
-        hn::Store(hn::ConcatUpperUpper(v, ce_high, ab_high), v, out + 3 * tile);
+        hn::Store(hn::ConcatUpperUpper(v, ce_low, ab_low), v, out + to_row);
+        hn::Store(hn::ConcatLowerLower(v, ce_high, ab_high), v, out + 2 * to_row);
+        hn::Store(hn::ConcatUpperUpper(v, ce_high, ab_high), v, out + 3 * to_row);
       }
     }
   }
@@ -243,6 +243,20 @@ void scale_rows(T* rows, Index columns, const T* factors) {
     T* const at = rows + row * columns;
     for (Index column = 0; column < columns; column += lanes<T>()) {
       hn::Store(hn::Mul(hn::Load(d, at + column), factor), d, at + column);
+    }
+  }
+}
+
+// Multiplies each column of a tile's transpose by its factor.
+template <class T>
+void scale_columns(T* columns_of_rows, Index rows, Index width, const T* factors) {
+  const Vectors<T> d;
+  for (Index column = 0; column < width; column += lanes<T>()) {
+    const auto factor = hn::Load(d, factors + column);
+    if (hn::AllTrue(d, hn::Eq(factor, hn::Set(d, T(1))))) continue;
+    for (Index row = 0; row < rows; ++row) {
+      T* const at = columns_of_rows + row * tile + column;
+      hn::Store(hn::Mul(hn::Load(d, at), factor), d, at);
     }
   }
 }
