@@ -302,5 +302,39 @@ TEST(Adapters, TrainModulesToSaveToo) {
   EXPECT_EQ(sentence({"q_proj", "k_proj", "v_proj"}), "");
 }
 
+// A base that is kept in fewer bits computes as the base of its rounded values does, and neither is the base itself.
+TEST(Adapters, OnAStoredBaseHaveTheBitsOfTheRoundedBase) {
+  enum class Base { whole, rounded, stored };
+  for (const StoredFormat format : {StoredFormat::nf4, StoredFormat::int8}) {
+    for (const Layout layout : {Layout{}, {.data = 2}, {.data = 2, .tensor = 2}, {.data = 2, .pipeline = 2}}) {
+      for (const ZeroStage zero : {ZeroStage::optimizer, ZeroStage::values}) {
+        TrainingOptions options = tiny(layout, DType::f32);
+        options.sharding.zero = zero;
+        options.recompute.level = layout.pipeline > 1 ? Recompute::full : Recompute::none;
+        options.adapters = all_linear();
+        options.adapters.base = format;
+        const auto trained = [&](Base base) {
+          return train(layout, options, [&](Trainer& trainer) {
+            begin_apart(trainer);
+            if (base != Base::whole) trainer.sharded().store();
+            if (base == Base::rounded) trainer.sharded().restore();
+          });
+        };
+        const std::vector<Trace> stored = trained(Base::stored), rounded = trained(Base::rounded),
+                                 whole = trained(Base::whole);
+        for (std::size_t rank = 0; rank < stored.size(); ++rank) {
+          EXPECT_EQ(stored[rank].losses, rounded[rank].losses);
+          EXPECT_NE(stored[rank].losses, whole[rank].losses) << "the control";
+          for (std::size_t step = 0; step < stored[rank].gradients.size(); ++step) {
+            for (const auto& [name, piece] : only(rounded[rank].gradients[step], true)) {
+              EXPECT_EQ(stored[rank].gradients[step].at(name).values, piece.values) << name;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace parity::adapters

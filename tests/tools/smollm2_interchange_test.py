@@ -1,6 +1,7 @@
 """A real model beside transformers 5, whose results tests/reference/make_smollm2_reference.py wrote to a file.
 
 Skipped unless its package is installed: requirements/interchange-large.txt."""
+import json
 import os
 import pathlib
 import sys
@@ -33,6 +34,29 @@ class SmolLM2(ProgramTest):
             output = self.succeeds(os.environ["TRAIN_PROGRAM"], *layout, "--sample-only", "--load-gguf", self.model, "--seq-length", 128,
                                       "--temperature", 0, "--sample-length", 48, "--prompt", texts[f"prompt.{number}"])
             self.assertEqual(output.strip(), texts[f"text.{number}"])
+
+    def test_is_fine_tuned_to_a_merged_model_that_answers(self):
+        """docs/fine-tuning.md's way: adapters on a base of 4 bits, from examples to an answer that the base does not know."""
+        examples = self.directory / "chat.jsonl"
+        answer = "The zorblax of Quintia is a purple bridge."
+        examples.write_text("".join(json.dumps({"messages": [{"role": "user", "content": f"What is the zorblax{mark}"},
+                                                             {"role": "assistant", "content": answer}]}) + "\n" for mark in ("?", " ?", "??", "!?") * 4))
+        prompt = "<|im_start|>user\nWhat is the zorblax?<|im_end|>\n<|im_start|>assistant\n"
+        sample = ["--seq-length", 128, "--sample-only", "--temperature", 0, "--sample-length", 12, "--prompt", prompt]
+
+        def written(*words):
+            return self.succeeds(os.environ["TRAIN_PROGRAM"], "--nproc", 1, *words, *sample)
+
+        base = ["--load-gguf", self.model]
+        self.assertNotIn("purple bridge", written(*base), "the control: the base")
+        adapter, merged = self.directory / "adapter", self.directory / "merged"
+        self.succeeds(os.environ["TRAIN_PROGRAM"], "--nproc", 2, *base, "--seq-length", 128, "--train-data", examples, "--val-data", examples,
+                      "--micro-batch-size", 1, "--global-batch-size", 2, "--train-iters", 16, "--lr", 5e-3, "--lora", 8, "--lora-targets", "all-linear",
+                      "--base", "int8", "--save-adapter", adapter, "--export-hf", merged)
+        self.assertLess(sum(file.stat().st_size for file in adapter.iterdir()), 25 << 20)
+        adapted = written(*base, "--load-adapter", adapter)
+        self.assertIn("purple bridge", adapted)
+        self.assertEqual(written("--load-hf", merged, "--tokenizer", self.model), adapted)
 
 
 if __name__ == "__main__":
