@@ -56,7 +56,7 @@ std::vector<std::pair<std::string, Value>> pattern(const ordered_json& config, c
   if (!value.is_object()) reader.refuse(key, json(value), "it must be an object of patterns and numbers");
   for (const auto& [name, number] : value.items()) {
     if (!number.is_number()) reader.refuse(key, json(value), "it must be an object of patterns and numbers");
-    result.emplace_back(name, number.get<Value>());
+    result.emplace_back(name, number.template get<Value>());
   }
   return result;
 }
