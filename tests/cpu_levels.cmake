@@ -13,6 +13,9 @@ set(kernel_cases AdamW.* Attention.* *AttentionSizes*sequence_130* CrossEntropy.
   Embedding.* Gelu.* GeluErf.* SiluGate.* LayerNorm.* RmsNorm.* HeadNorm.* Rotary.* Quantize.* Copy.* Divide.* Multiply.* Reduce.* ReduceAll.* SGD.* GemmArguments.* Types/Gemm.*
   LinearArguments.* Types/Linear.* *InF16.*)
 set(parity_cases DataByTensor/Parity.*/1x2 DataByTensor/Parity.*/2x2 Bf16.*)
+# Products and attention in bf16 on a processor that has the instructions for bf16, but no AMX.
+add_test(NAME levels.bf16_without_amx.device_tests COMMAND device_tests --gtest_brief=1 --gtest_filter=*Attention*:*Gemm*:*Linear*)
+set_tests_properties(levels.bf16_without_amx.device_tests PROPERTIES LABELS levels TIMEOUT 300 ENVIRONMENT "DNNL_MAX_CPU_ISA=AVX512_CORE_BF16")
 foreach(level avx2:Haswell baseline:Core2)
   string(REPLACE ":" ";" level ${level})
   add_level_tests(device_tests ${level} ${kernel_cases})
