@@ -7,7 +7,7 @@
 #include "matrix.hpp"
 #include "parity.hpp"
 
-namespace parity {
+namespace parity::documents_tests {
 namespace {
 
 // Lengths in tokens and targets that count, by the number of the sequence; the rest of it is padding.
@@ -269,4 +269,4 @@ TEST(Documents, RefusesWhatHasNoMean) {
 }
 
 }  // namespace
-}  // namespace parity
+}  // namespace parity::documents_tests

@@ -262,7 +262,7 @@ std::vector<std::int32_t> draw_starts(Draw& draw, const AttentionBlock& block) {
 }
 
 TEST(AttentionBlock, KeepsDocumentsApart) {
-  const int blocks = few_cases() ? 12 : 60;
+  const int blocks = few_cases() ? 12 : 30;
   bool differs = false;
   for (int i = 0; i < blocks; ++i) {
     Draw draw(900 + i);
