@@ -28,7 +28,8 @@ TEST(AdaptersPlan, OnlyTheirGradientsTravel) {
   for (const int ranks : {2, 4}) {
     for (const ZeroStage stage : {ZeroStage::none, ZeroStage::optimizer, ZeroStage::gradients}) {
       const Layout layout{.data = ranks};
-      const TrainingOptions options = adapted(layout, stage);
+      TrainingOptions options = adapted(layout, stage);
+      options.global_batch = ranks;
       for (const Trace& trace : train(layout, options)) {
         std::map<std::string, std::int64_t> sent;
         for (const Record& record : trace.records) {

@@ -30,8 +30,9 @@ class AdapterFlags(ProgramTest):
         saved = self.directory / "adapters"
         whole = self.succeeds(TRAIN, "--nproc", 1, *self.data, *base, *lora, "--train-iters", 4)
         begun = self.succeeds(TRAIN, "--nproc", 2, "--tp", 2, *self.data, *base, *lora, "--train-iters", 4, "--save", saved, "--save-interval", 2)
-        self.assertEqual(self.losses(begun), self.losses(whole))
-        self.assertLess(len(set(self.losses(whole))), 5)
+        self.assertEqual(len(self.losses(whole)), 5)  # four steps, and the validation
+        for found, expected in zip(self.losses(begun), self.losses(whole), strict=True):
+            self.assertAlmostEqual(float(found), float(expected), places=4)
         shard = next(saved.glob("step_*4/rank_00000.safetensors")).read_bytes()
         self.assertIn(b"h.1.attn.c_attn.q.lora_B.weight", shard)
         self.assertNotIn(b'"h.0.', shard)
@@ -43,7 +44,7 @@ class AdapterFlags(ProgramTest):
             result = run_program(TRAIN, "--nproc", 1, *self.data, *words, "--resume", "--save", saved, "--train-iters", 6)
             self.assertEqual(result.returncode, 1)
             self.assertIn(part, result.stderr)
-        self.succeeds(TRAIN, "--nproc", 1, "--load", saved, *base, "--sample-only", "--prompt", "a", "--sample-length", 2, "--vocab-size", 32)
+        self.succeeds(TRAIN, "--nproc", 1, "--load", saved, *base, "--sample-only", "--prompt", "1 2", "--sample-length", 2, "--vocab-size", 32)
 
     def test_what_cannot_be_is_refused_by_name(self):
         begin = [TRAIN, "--nproc", 1, *self.data, "--load-hf", LLAMA, "--train-iters", 1]

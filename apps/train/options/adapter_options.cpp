@@ -167,7 +167,17 @@ void take_adapter_files(const CLI::App& app, const std::string& directory, Adapt
 }
 
 void take_saved_adapters(const CLI::App& app, const std::map<std::string, std::string>& notes, AdapterFlags& flags) {
-  if (app.count(rank_flag) > 0 || !notes.contains(rank_flag)) return;
+  if (!notes.contains(rank_flag)) return;
+  if (app.count(rank_flag) > 0) {
+    for (const auto& [flag, given] : adapter_notes(flags)) {
+      const auto saved = notes.find(flag);
+      require(
+          saved == notes.end() || saved->second == given,
+          "{} is '{}', and '{}' in the checkpoint; leave --lora and its flags out, which takes the adapters that it has.",
+          flag, given, saved == notes.end() ? "" : saved->second);
+    }
+    return;
+  }
   for (const char* const flag : dependent_flags) {
     require(app.count(flag) == 0, "{} is another adapter's than that of the checkpoint; leave it out, or give --lora.",
             flag);

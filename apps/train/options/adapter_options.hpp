@@ -21,7 +21,8 @@ void add_adapter_options(CLI::App& app, AdapterFlags& flags);
 // Call it after the parsing. Throws Error(invalid_argument) for values that cannot be, and for flags without --lora; whether
 // they fit the model, AdapterOptions::check() says.
 stretto::AdapterOptions adapters_of(const CLI::App& app, const AdapterFlags& flags);
-// Without --lora on the command line, sets all flags to what a checkpoint's notes say, if it has adapters.
+// Without --lora on the command line, sets all flags to what a checkpoint's notes say, if it has adapters. Throws
+// Error(invalid_argument) for flags that contradict them.
 void take_saved_adapters(const CLI::App& app, const std::map<std::string, std::string>& notes, AdapterFlags& flags);
 // Sets all flags but --base to what a directory of peft says. Throws as AdapterFiles.
 void take_adapter_files(const CLI::App& app, const std::string& directory, AdapterFlags& flags);

@@ -71,20 +71,6 @@ bool LinearAdapters::any_trainable() const {
   return std::ranges::any_of(all_, [](const One& one) { return one.a->trainable || one.b->trainable; });
 }
 
-// A product with it takes columns out of a matrix, or puts them into one.
-Tensor LinearAdapters::rows_of_identity(const One& one, DType dtype) const {
-  Tensor& whole = identity_[dtype];
-  if (!whole) {
-    const MemoryScope values(MemoryKind::values);
-    const Tensor here({rank_, rank_}, dtype, Device::cpu);
-    here.zero();
-    for (std::int64_t i = 0; i < rank_; ++i) here.set(i * rank_ + i, 1);
-    whole = Tensor(here.shape(), dtype);
-    whole.copy_from_host(here.raw());
-  }
-  return whole.view(one.first * rank_, {one.rank, rank_});
-}
-
 LowRank LinearAdapters::factors() const {
   if (all_.empty()) return {};
   const DType dtype = all_.front().a->value.dtype();
@@ -94,12 +80,7 @@ LowRank LinearAdapters::factors() const {
     const Tensor a = result.a.view(one.first * in_, {one.rank, in_});
     copy(one.a->value, a);
     if (one.scale != 1) kernels::scale(a, one.scale);
-    if (is_one_of_all()) {
-      copy(one.b->value, result.b);
-    } else {
-      kernels::gemm(one.b->value, Transpose::no, rows_of_identity(one, dtype), Transpose::no,
-                    result.b.view(one.first_row * rank_, {one.rows, rank_}), true);
-    }
+    kernels::copy_columns(one.b->value, 0, result.b.view(one.first_row * rank_, {one.rows, rank_}), one.first, one.rank);
   }
   return result;
 }
@@ -116,13 +97,15 @@ void LinearAdapters::add_gradients(const LowRank& of, const Tensor& x, const Ten
       add_product(dy, Transpose::yes, narrow, Transpose::no, *one.b);
       continue;
     }
-    const DType dtype = one.b->gradient.dtype();
+    const Tensor& gradient = one.b->gradient;
     if (!db) {
-      db = Tensor({out_, rank_}, dtype);
+      db = Tensor({out_, rank_}, gradient.dtype());
       kernels::gemm(dy, Transpose::yes, narrow, Transpose::no, db);
     }
-    add_product(db.view(one.first_row * rank_, {one.rows, rank_}), Transpose::no, rows_of_identity(one, dtype),
-                Transpose::yes, *one.b);
+    const bool overwrite = one.b->take_unset();
+    const Tensor its = overwrite ? gradient : Tensor(gradient.shape(), gradient.dtype());
+    kernels::copy_columns(db.view(one.first_row * rank_, {one.rows, rank_}), one.first, its, 0, one.rank);
+    if (!overwrite) kernels::add(gradient, its, gradient);
   }
   const Tensor dnarrow({rank_, dy.rows()}, dy.dtype());  // transposed, so that an adapter's are rows
   kernels::gemm(of.b, Transpose::yes, dy, Transpose::yes, dnarrow);
@@ -142,13 +125,7 @@ void LinearAdapters::add_cost(const CostedTokens& tokens, LayerCost& cost) const
   cost.forward.products.insert(cost.forward.products.end(), in_first.begin(), in_first.end());
   const std::vector<Product> out_first{{count, rank_, out_}, {count, in_, rank_}};
   cost.input.products.insert(cost.input.products.begin(), out_first.begin(), out_first.end());
-  for (const One& one : all_) {
-    cost.parameters += one.a->elements() + one.b->elements();
-    if (is_one_of_all()) continue;
-    cost.forward.products.push_back({one.rows, rank_, one.rank});  // by rows of the identity
-    cost.input.products.insert(cost.input.products.begin(), {one.rows, rank_, one.rank});
-    if (one.b->trainable) cost.weight.products.push_back({one.rows, one.rank, rank_});
-  }
+  for (const One& one : all_) cost.parameters += one.a->elements() + one.b->elements();
   const std::int64_t factors = tokens.bytes(rank_ * (in_ + out_));
   cost.backward += factors;
   if (!any_trainable()) return;

@@ -1,5 +1,4 @@
 #pragma once
-#include <map>
 #include <string>
 #include <vector>
 
@@ -41,12 +40,10 @@ class LinearAdapters {
     std::int64_t rank, first;      // of all ranks
     std::int64_t first_row, rows;  // of the weight's slice
   };
-  Tensor rows_of_identity(const One& one, DType dtype) const;
   bool is_one_of_all() const { return all_.size() == 1 && all_.front().rows == out_; }
 
   std::vector<One> all_;
   std::int64_t rank_ = 0, in_ = 0, out_ = 0;  // of the slice
-  mutable std::map<DType, Tensor> identity_;
 };
 
 }  // namespace stretto
