@@ -30,6 +30,7 @@ class AdapterFlags(ProgramTest):
         saved = self.directory / "adapters"
         whole = self.succeeds(TRAIN, "--nproc", 1, *self.data, *base, *lora, "--train-iters", 4)
         begun = self.succeeds(TRAIN, "--nproc", 2, "--tp", 2, *self.data, *base, *lora, "--train-iters", 4, "--save", saved, "--save-interval", 2)
+        self.assertRegex(whole, r"\d+ parameters, of which \d+ are trained: 2 layers")
         self.assertEqual(len(self.losses(whole)), 5)  # four steps, and the validation
         for found, expected in zip(self.losses(begun), self.losses(whole), strict=True):
             self.assertAlmostEqual(float(found), float(expected), places=4)

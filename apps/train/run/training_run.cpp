@@ -328,8 +328,8 @@ class TrainingRun {
     }
     const DecoderShape& model = line_.trainer.model;
     const std::int64_t per_pass = line_.trainer.micro_batch * mesh_.size(Axis::data);
-    reporter_.say(fmt::format("{} parameters: {} layers, {} wide, {} heads, {} tokens a sequence, {}",
-                              trainer_.parameters().global_elements(), model.layers, model.hidden, model.heads,
+    reporter_.say(fmt::format("{} parameters{}: {} layers, {} wide, {} heads, {} tokens a sequence, {}",
+                              trainer_.parameters().global_elements(), trained(), model.layers, model.hidden, model.heads,
                               model.sequence, training_name(line_.trainer.sharding.dtype)));
     reporter_.say(fmt::format(
         "{} ranks: dp {} x tp {} x pp {}{}{}; {} sequences x {} tokens a step = {} microbatches of {} on each dp rank",
@@ -340,11 +340,23 @@ class TrainingRun {
     if (data_) reporter_.say(data_->description());
     describe_pipeline();
     reporter_.say(fmt::format(
-        "MFU counts 6 FLOP a weight and 12 layers width sequence FLOP a token against {:.1f} GFLOP/s, the rate of a rank's "
+        "MFU counts {} and 12 layers width sequence FLOP a token against {:.1f} GFLOP/s, the rate of a rank's "
         "matrix products measured now, or against the fastest step where that is faster",
-        rate_ * 1e-9));
+        line_.trainer.adapters.any() ? "4 FLOP a frozen weight, 6 a trained one," : "6 FLOP a weight", rate_ * 1e-9));
     reporter_.say(memory_table(plan_));
     if (first_step_ > 0) reporter_.say(fmt::format("Continues after step {}.", first_step_));
+  }
+
+  // Of parameters that may be frozen.
+  std::string trained() const {
+    if (!line_.trainer.adapters.any()) return "";
+    std::int64_t elements = 0;
+    for (const auto& parameter : trainer_.parameters().all()) {
+      std::int64_t its = parameter->trainable ? 1 : 0;
+      for (const std::int64_t extent : parameter->global_shape) its *= extent;
+      elements += its;
+    }
+    return fmt::format(", of which {} are trained", elements);
   }
 
   void describe_pipeline() {
