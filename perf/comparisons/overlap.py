@@ -90,13 +90,13 @@ def cells(kind, ratio, row):
     times = [row[key] for key in ("t_compute_ms", "t_comm_ms", "t_serial_ms", "t_full_ms", "exposed_ms")]
     return [row["case"], KINDS[kind], share(row), *(f"{time:.0f}" for time in times),
             efficiency(kind, row), f"{over_bound(row):.2f}",
-            f"{row['t_predicted_ms']:.0f}" if "t_predicted_ms" in row else "-", "equal" if row["same_bits"] else "DIFFERENT",
+            "equal" if row["same_bits"] else "DIFFERENT",
             f"{wanted}: {MARKS[holds]}"]
 
 
 def tables(figures):
     yield Table("", ["case", "links", "comm/compute", "compute ms", "comm ms", "serial ms", "full ms", "exposed ms", "efficiency",
-                     "full/bound", "predicted ms", "bits", "asked"], [cells(*row) for row in figures["rows"]], in_page=False)
+                     "full/bound", "bits", "asked"], [cells(*row) for row in figures["rows"]], in_page=False)
 
 
 def notes(figures):

@@ -41,13 +41,4 @@ Rows chunk_of(std::int64_t rows, int chunks, int i, std::int64_t granule) {
   return {begin(i), begin(i + 1) - begin(i)};
 }
 
-double assumed_flops_per_second(DType dtype) {
-  switch (dtype) {
-    case DType::f64: return 50e9;
-    case DType::f32:
-    case DType::f16: return 100e9;  // multiplied in f32
-    default: return 200e9;
-  }
-}
-
 }  // namespace stretto

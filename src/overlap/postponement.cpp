@@ -1,4 +1,4 @@
-#include "stretto/overlap/postponement.hpp"
+#include "overlap/postponement.hpp"
 
 #include <algorithm>
 #include <cstddef>

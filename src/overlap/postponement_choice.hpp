@@ -1,8 +1,8 @@
 #pragma once
 #include <vector>
 
+#include "overlap/postponement.hpp"
 #include "stretto/communicator.hpp"
-#include "stretto/overlap/postponement.hpp"
 #include "stretto/overlap/unit_traffic.hpp"
 
 namespace stretto {
@@ -29,6 +29,8 @@ class PostponementChoice {
   bool end_step(UnitTraffic& traffic);
 
  private:
+  // Logs what the choice expects, beside none and all.
+  static void tell(const StepTimes& times, const std::vector<bool>& postponed);
   StepTimes times_of(const std::vector<std::size_t>& order) const;
 
   Communicator world_;

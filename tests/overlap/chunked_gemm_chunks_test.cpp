@@ -50,18 +50,18 @@ TEST(ChunkedGemm, ChoosesTheNumberOfChunks) {
   const Variable links("STRETTO_LINKS", "intra=1GB/s,5us");
   run_threads(2, [](const Communicator& world) {
     const Stream stream("tp");
-    const auto chunks = [&](std::int64_t rows, std::int64_t width, const ChunkedGemmOptions& options) {
+    const auto chunks = [&](std::int64_t rows, std::int64_t width) {
       const Tensor x = Tensor::zeros({rows, width}, DType::f32);
       const Tensor weight = Tensor::zeros({width, width}, DType::f32);
       const Tensor y = Tensor::symmetric({rows, width}, DType::f32);
       const std::uint64_t since = world.job().ledger().next_sequence();
-      gemm_all_reduce(x, {weight, Transpose::yes}, y, world, stream, options);
+      gemm_all_reduce(x, {weight, Transpose::yes}, y, world, stream);
       return sent_since(world, since, "").operations;
     };
-    EXPECT_EQ(chunks(64, 32, {}), 1);
-    EXPECT_EQ(chunks(0, 32, {}), 0);
-    EXPECT_GE(chunks(2048, 256, {}), 2);
-    EXPECT_GT(chunks(2048, 256, {.flops_per_second = 1e9}), chunks(2048, 256, {.flops_per_second = 1e13}));
+    EXPECT_EQ(chunks(64, 32), 1);
+    EXPECT_EQ(chunks(0, 32), 0);
+    EXPECT_GE(chunks(2048, 256), 2);
+    EXPECT_GT(chunks(4096, 256), chunks(1024, 256));
   });
 }
 
@@ -70,25 +70,25 @@ TEST(ChunkedGemm, ChoosesTheNumberOfChunksOfEachShare) {
   const Variable links("STRETTO_LINKS", "intra=1GB/s,5us");
   run_threads(3, [](const Communicator& world) {
     const Stream stream("tp");
-    const auto messages = [&](const std::vector<std::int64_t>& rows, const ChunkedGemmOptions& options) {
-      const Case each{rows, 64, 64};
+    const auto messages = [&](const std::vector<std::int64_t>& rows, std::int64_t width) {
+      const Case each{rows, width, width};
       const Tensor x = Tensor::zeros({each.all(), each.inner}, each.dtype);
       const Tensor weight = Tensor::zeros({each.columns, each.inner}, each.dtype);
       const Tensor y({each.all(), each.columns}, each.dtype);
       const std::uint64_t since = world.job().ledger().next_sequence();
-      all_gather_gemm(each.share(x, world.rank()), rows, {weight, each.transpose}, y, {}, world, stream, options);
+      all_gather_gemm(each.share(x, world.rank()), rows, {weight, each.transpose}, y, {}, world, stream);
       const std::int64_t gathering = sent_since(world, since, "").operations;
-      gemm_reduce_scatter(x, rows, {weight, each.transpose}, each.share(y, world.rank()), world, stream, options);
+      gemm_reduce_scatter(x, rows, {weight, each.transpose}, each.share(y, world.rank()), world, stream);
       if (rows.front() == rows.back()) {
         EXPECT_EQ(sent_since(world, since, "").operations, 2 * gathering);
       }
       return gathering;
     };
-    EXPECT_EQ(messages({16, 16, 16}, {}), 4);  // a send and a receive in each of two steps
-    const std::int64_t many = messages({1600, 1600, 1600}, {.flops_per_second = 1e9});
+    EXPECT_EQ(messages({16, 16, 16}, 64), 4);  // a send and a receive in each of two steps
+    const std::int64_t many = messages({1600, 1600, 1600}, 256);
     EXPECT_GT(many, 4);
     EXPECT_EQ(many % 4, 0);
-    messages({1600, 700, 0}, {.flops_per_second = 1e9});
+    messages({1600, 700, 0}, 256);
   });
 }
 

@@ -1,5 +1,5 @@
 // The time of a step with postponed buckets, computed by hand, and the best set of buckets.
-#include "stretto/overlap/postponement.hpp"
+#include "overlap/postponement.hpp"
 
 #include <gtest/gtest.h>
 

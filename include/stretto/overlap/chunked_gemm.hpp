@@ -52,9 +52,6 @@ struct STRETTO_API GemmFactor {
 struct ChunkedGemmOptions {
   // The number of chunks of each rank's rows (all_reduce: of all rows); 0: the best by chunk_count() and the cost model.
   int chunks = 0;
-  // The rate in FLOP/s at which a rank multiplies, for that choice; 0: assumed_flops_per_second(). The same on all
-  // ranks.
-  double flops_per_second = 0;
   const char* tag = nullptr;  // OperationOptions::tag
   // Further computation to overlap, such as the gradient of a weight, because a collective often takes longer than its
   // own product. The function calls `meanwhile` exactly once, in the calling thread, even without rows or in a group of

@@ -1,7 +1,6 @@
 #pragma once
 #include <cstdint>
 
-#include "stretto/dtype.hpp"
 #include "stretto/export.hpp"
 
 // Chooses the number of chunks into which a computation and its communication are cut, so that one chunk travels while
@@ -36,9 +35,5 @@ constexpr double hand_over_seconds = 20e-6;
 // The granule for matrix products, in rows. Matrix products work on blocks of rows; a product that is cut inside such a
 // block is slower, and its last bits differ.
 constexpr std::int64_t gemm_granule = 16;
-// The assumed rate at which one core multiplies matrices, in FLOP/s. The rate is not measured, because the number of
-// chunks determines the last bits of results, and results must not depend on how busy a machine is. If the real rate is
-// three times higher, the number of chunks is wrong by at most a factor of sqrt(3).
-STRETTO_API double assumed_flops_per_second(DType dtype);
 
 }  // namespace stretto

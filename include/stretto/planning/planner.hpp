@@ -5,7 +5,7 @@
 
 #include "stretto/planning/simulate.hpp"
 #include "stretto/planning/step_graph.hpp"
-#include "stretto/planning/step_simulation.hpp"
+#include "stretto/stream.hpp"
 
 // Plans the communication of a training step, after Centauri (Chen et al., ASPLOS 2024). Every collective may be
 // partitioned in three dimensions: into other primitives, into stages inside nodes and between nodes, and into chunks.
@@ -19,16 +19,11 @@ struct StepCluster {
   LinkModel links;
   int ranks = 1;  // number of ranks of the whole job. The ranks of a node share its ports
 };
-// Returns a cluster with one kind of link between all ranks, whose latency is alpha_seconds per round. Local work takes
-// almost no time.
-STRETTO_API StepCluster simple_cluster(int ranks, double alpha_seconds, double bytes_per_second);
 
-// The primitives into which a collective is partitioned.
+// The stages into which a collective is partitioned.
 enum class Form : std::uint8_t {
-  whole,             // the collective itself, by the best algorithm of one level
-  scatter_gather,    // all_reduce: reduce_scatter, all_gather
-  reduce_broadcast,  // all_reduce: reduce, broadcast
-  by_level,          // all_reduce, reduce_scatter, all_gather: stages inside nodes and stages between nodes
+  whole,     // the collective itself, by the best algorithm of one level
+  by_level,  // all_reduce, reduce_scatter, all_gather: stages inside nodes and stages between nodes
 };
 STRETTO_API const char* name(Form form);
 
@@ -47,7 +42,6 @@ struct CollectiveKind {
   Collective kind = Collective::all_reduce;
   std::int64_t elements = 0;  // 0 for gradients
   StepGroup group;
-  bool measured = false;
   auto operator<=>(const CollectiveKind&) const = default;  // NOLINT(modernize-use-nullptr): none is here
 };
 STRETTO_API CollectiveKind kind_of(const StepNode& node);
@@ -71,6 +65,11 @@ struct StepKnobs {
   auto operator<=>(const StepKnobs&) const = default;  // NOLINT(modernize-use-nullptr): none is here
 };
 
+// Seconds for which communication occupies the links inside nodes, and those between nodes.
+struct LinkSeconds {
+  double inside = 0, between = 0;
+};
+
 // One primitive of a partitioned collective. Its ranks are the whole group, the group's ranks on one node (inside), or
 // one rank of each node (between).
 struct StepStage {
@@ -81,7 +80,7 @@ struct StepStage {
   std::int64_t elements = 0;                       // elements of the whole vector over these ranks
   DType dtype = DType::f32;                        // on the wire
   double seconds = 0;                              // duration, if no other stage uses the links
-  StepTask::Stage links;                           // seconds for which the stage occupies each kind of link
+  LinkSeconds links;                               // they may end at different times
   std::int64_t bytes_sent = 0, bytes_between = 0;  // by the rank that sends most; bytes_between leave its node
 };
 STRETTO_API std::string to_string(const StepStage& stage);
@@ -108,13 +107,13 @@ struct STRETTO_API StepSchedule {
   std::vector<ScheduledCollective> collectives;
   std::vector<int> compute_order;     // indices in the graph
   std::map<int, int> compute_chunks;  // number of chunks by node, for nodes with more than one
-  std::vector<StepTask> tasks;        // the input of simulate_step()
   double predicted_seconds = 0;
   double computing_seconds = 0, inside_seconds = 0, between_seconds = 0;  // busy time of each resource
-  // Set by plan_step() only: the predicted seconds of four simpler schedules. blocking: no partitions and no overlap.
-  // unpartitioned: no partitions, each collective as early as possible. buckets: a first bucket of 1 MiB, then buckets
-  // of 25 MiB. by_level: the same buckets, and every collective by level where possible, in one chunk. bound_seconds is
-  // step_bound().
+  // The predicted seconds of four simpler schedules. blocking: no partitions and no overlap. unpartitioned: no partitions,
+  // each collective as early as possible. buckets: a first bucket of 1 MiB, then buckets of 25 MiB. by_level: the same
+  // buckets, and every collective by level where possible, in one chunk. bound: a lower bound for any schedule, which is the
+  // longest of three times: the computation, with elementwise updates divided into shares; the bytes that must leave a rank,
+  // in groups that lie on one node; and the bytes that must leave a node, in the other groups.
   double blocking_seconds = 0, unpartitioned_seconds = 0, buckets_seconds = 0, by_level_seconds = 0, bound_seconds = 0;
   std::vector<std::string> reasons;  // one line per decision: the alternative, and the time that the decision saves
 
@@ -122,27 +121,10 @@ struct STRETTO_API StepSchedule {
   std::string to_string() const;
 };
 
-// Makes the schedule that the knobs describe, and predicts its time. Throws Error(invalid_argument) for groups that do
-// not fit the nodes, forms that a collective does not have, more gathers ahead than may be live, or a wrong number of
-// bucket flags. `slowdown` is StepSimulationOptions::slowdown.
-STRETTO_API StepSchedule schedule_step(const StepGraph& graph, const StepCluster& cluster, const StepKnobs& knobs,
-                                       double slowdown = 0);
-
-struct PlannerOptions {
-  double slowdown = 0;           // StepSimulationOptions::slowdown
-  int most_chunks = 16;          // a power of two
-  int most_postponed = 1 << 20;  // of buckets; 0 if the program cannot gather parameters after the update
-  bool may_chunk_compute = true;
-  bool may_reorder_compute = true;
-};
 // Returns the best schedule found by hill-climbing from the four simpler schedules above. Its predicted time is never
-// longer than theirs. Cost: hundreds of simulations of the step, which take seconds in total; this time does not depend
-// on the number of ranks.
-STRETTO_API StepSchedule plan_step(const StepGraph& graph, const StepCluster& cluster, const PlannerOptions& options = {});
-
-// Returns a lower bound for the step time of any schedule, in seconds. It is the largest of three times: the time for
-// computation, with elementwise updates divided into shares; the time for the bytes that must leave a rank, in groups
-// that lie on one node; and the time for the bytes that must leave a node, in the other groups.
-STRETTO_API double step_bound(const StepGraph& graph, const StepCluster& cluster);
+// longer than theirs. slowdown: how much longer computation takes while a link is busy; 0.1 means 10%. Cost: hundreds of
+// simulations of the step, which take seconds in total; this time does not depend on the number of ranks. Throws
+// Error(invalid_argument) for a graph with an invalid node, and for groups that do not fit the nodes.
+STRETTO_API StepSchedule plan_step(const StepGraph& graph, const StepCluster& cluster, double slowdown = 0);
 
 }  // namespace stretto

@@ -45,11 +45,6 @@ struct StepCollective {
   // For an all_reduce of gradients that the planner may split into a reduce_scatter and a gather of updated parameters:
   // the type of the gathered parameters. Default: dtype.
   std::optional<DType> gathers_as = {};
-  // A measured time, which replaces the prediction from the cluster's links. The collective then occupies only the links
-  // inside the node. If the planner cuts the collective into chunks, each chunk takes a part of the time in proportion
-  // to its bytes. If the planner splits an all_reduce into reduce_scatter and all_gather, each of the two takes half of
-  // the time.
-  std::optional<double> measured_seconds = {};
 };
 
 struct StepNode {
@@ -79,11 +74,7 @@ struct STRETTO_API StepGraph {
   int most_live_gathers = 2;
 
   int add(StepNode node);  // returns the node's index
-  double compute_seconds() const;
 };
-
-// Throws Error(invalid_argument) naming an invalid node.
-STRETTO_API void check(const StepGraph& graph);
 
 // ---- The usual steps of a transformer
 
@@ -106,10 +97,6 @@ struct TransformerStep {
   // part is done, so that buckets may be smaller than a layer. With tensor parallelism, any number above 1 means the
   // layer's four products. zero3_step() ignores backward_parts.
   int backward_parts = 1;
-  // true: updates begin when all gradients are summed (UnitTraffic::finish_sums()), and run from the first layer to the
-  // last, in the order in which forward needs them. false: each update begins when its own gradients are summed, in the
-  // order of backward.
-  bool update_behind_all = false;
   int most_live_gathers = 2;
 };
 
@@ -120,8 +107,6 @@ struct TransformerStep {
 // waits for it. The layer's weights have 12 hidden^2 elements: qkv has 3 hidden^2, the projection 1, and the two
 // products of the MLP 4 each. The layer's seconds are divided among its four products in this proportion.
 STRETTO_API StepGraph data_parallel_step(const TransformerStep& step);
-// Like data_parallel_step, but without data parallelism. Throws Error if step.data.size is not 1.
-STRETTO_API StepGraph tensor_parallel_step(const TransformerStep& step);
 // Makes the graph of a ZeRO-3 step (Rajbhandari et al. 2020). Each layer's parameters are gathered before its forward
 // and, except for the last layer, again before its backward. Gradients are reduced and scattered, and each rank updates
 // its share; layers[i].update is the time for that share.

@@ -158,7 +158,7 @@ void plan_step_of(int argc, char** argv) {
   const TransformerStep step = step_of(line, cluster.links);
   const auto begin = std::chrono::steady_clock::now();
   const StepGraph graph = line.zero == 3 ? zero3_step(step) : data_parallel_step(step);
-  const StepSchedule schedule = plan_step(graph, cluster, {.slowdown = line.slowdown});
+  const StepSchedule schedule = plan_step(graph, cluster, line.slowdown);
   print(line, schedule, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   if (!line.json.empty()) write_json(line.json, schedule);
 }

@@ -71,17 +71,11 @@ GroupPlacement GroupPlacement::of(const StepGroup& group, const StepCluster& clu
 }
 
 bool CollectiveCosts::has(const StepCollective& collective, Form form) const {
-  const bool sum = collective.kind == Collective::all_reduce;
-  switch (form) {
-    case Form::whole: return true;
-    case Form::scatter_gather: return sum;
-    case Form::reduce_broadcast: return sum && !collective.measured_seconds;
-    case Form::by_level:
-      const GroupPlacement where = place(collective.group);
-      return (sum || collective.kind == Collective::reduce_scatter || collective.kind == Collective::all_gather) &&
-             where.on_node > 1 && where.nodes() > 1 && !collective.measured_seconds;
-  }
-  return false;
+  if (form == Form::whole) return true;
+  const GroupPlacement where = place(collective.group);
+  return (collective.kind == Collective::all_reduce || collective.kind == Collective::reduce_scatter ||
+          collective.kind == Collective::all_gather) &&
+         where.on_node > 1 && where.nodes() > 1;
 }
 
 double CollectiveCosts::hop_seconds(const StepGroup& ring, int messages, std::int64_t bytes) const {
@@ -100,33 +94,15 @@ std::vector<StepStage> CollectiveCosts::stages(const StepCollective& collective,
   require(has(collective, form), "{} over {} ranks cannot be done {} on these links.", name(collective.kind),
           collective.group.size, name(form));
   const GroupPlacement where = place(collective.group);
-  const auto over_all = [&](Collective kind) {
-    if (collective.measured_seconds) return measured(collective, kind, elements);
-    return stage(kind, Level::all, where, elements, collective.dtype);
-  };
   const auto inside = [&](Collective kind) { return stage(kind, Level::inside, where, elements, collective.dtype); };
   const auto between = [&](Collective kind) {
     const std::int64_t share = (elements + where.on_node - 1) / where.on_node;
     return stage(kind, Level::between, where, share, collective.dtype);
   };
-  switch (form) {
-    case Form::scatter_gather: return {over_all(Collective::reduce_scatter), over_all(Collective::all_gather)};
-    case Form::reduce_broadcast: return {over_all(Collective::reduce), over_all(Collective::broadcast)};
-    case Form::by_level:
-      if (collective.kind == Collective::reduce_scatter) return {inside(collective.kind), between(collective.kind)};
-      if (collective.kind == Collective::all_gather) return {between(collective.kind), inside(collective.kind)};
-      return {inside(Collective::reduce_scatter), between(Collective::all_reduce), inside(Collective::all_gather)};
-    default: return {over_all(collective.kind)};
-  }
-}
-
-StepStage CollectiveCosts::measured(const StepCollective& collective, Collective kind, std::int64_t elements) const {
-  const bool half = kind != collective.kind;
-  StepStage made{kind, Level::all, collective.group.size, Algorithm::automatic, elements, collective.dtype};
-  made.seconds = *collective.measured_seconds * static_cast<double>(elements) / static_cast<double>(collective.elements) /
-                 (half ? 2 : 1);
-  made.links.inside = made.seconds;
-  return made;
+  if (form == Form::whole) return {stage(collective.kind, Level::all, where, elements, collective.dtype)};
+  if (collective.kind == Collective::reduce_scatter) return {inside(collective.kind), between(collective.kind)};
+  if (collective.kind == Collective::all_gather) return {between(collective.kind), inside(collective.kind)};
+  return {inside(Collective::reduce_scatter), between(Collective::all_reduce), inside(Collective::all_gather)};
 }
 
 StepStage CollectiveCosts::stage(Collective kind, Level level, const GroupPlacement& where, std::int64_t elements,
@@ -169,7 +145,7 @@ StepStage CollectiveCosts::fastest(Collective kind, Level level, const GroupPlac
     best.dtype = wire;
     best.bytes_sent = static_cast<std::int64_t>(cost.sent * width);
     best.bytes_between = leaves ? best.bytes_sent : 0;
-    best.links = leaves ? StepTask::Stage{0, seconds} : StepTask::Stage{seconds, 0};
+    best.links = leaves ? LinkSeconds{0, seconds} : LinkSeconds{seconds, 0};
     // Messages inside nodes occupy the links there while others cross. If both use a rank's port, messages that cross occupy
     // it too.
     if (leaves && level == Level::all && where.on_node > 1) best.links.inside = cost.sent * width * near.beta;

@@ -35,7 +35,6 @@ class CollectiveCosts {
   StepStage stage(Collective kind, StepStage::Level level, const GroupPlacement& place, std::int64_t elements, DType dtype);
   StepStage fastest(Collective kind, StepStage::Level level, const GroupPlacement& place, std::int64_t elements,
                     DType dtype);
-  StepStage measured(const StepCollective& collective, Collective kind, std::int64_t elements) const;
 
   using Key = std::tuple<Collective, StepStage::Level, int, int, int, std::int64_t, DType>;
   StepCluster cluster_;

@@ -2,15 +2,15 @@
 
 #include <algorithm>
 
+#include "overlap/postponement.hpp"
 #include "planning/step/step_units.hpp"
-#include "stretto/overlap/postponement.hpp"
 
 namespace stretto {
 namespace {
 
 // The time on the busiest link.
 double seconds_of(const std::vector<StepStage>& stages, int chunks) {
-  StepTask::Stage sum;
+  LinkSeconds sum;
   for (const StepStage& stage : stages) {
     sum.inside += stage.links.inside;
     sum.between += stage.links.between;
@@ -80,24 +80,14 @@ StepKnobs without_postponed(StepKnobs knobs) {
 
 }  // namespace
 
-std::vector<std::vector<bool>> postponed_sets(const StepGraph& graph, CollectiveCosts& costs, const StepKnobs& knobs,
-                                              int most) {
-  if (most <= 0) return {{}};
+std::vector<std::vector<bool>> postponed_sets(const StepGraph& graph, CollectiveCosts& costs, const StepKnobs& knobs) {
   const StepKnobs bucketing = without_postponed(knobs);
   const StepUnits units(graph, bucketing);
   const StepTimes times = PlannedTimes(units, costs).take();
-  const auto buckets = static_cast<int>(times.buckets.size());
-  std::vector<std::vector<bool>> sets{{}};
-  const auto add = [&](std::vector<bool> set) {
-    const auto count = std::count(set.begin(), set.end(), true);
-    if (count > 0 && count <= most && std::find(sets.begin(), sets.end(), set) == sets.end()) sets.push_back(std::move(set));
-  };
-  for (int last = 1; last < 2 * buckets; last *= 2) {
-    std::vector<bool> set(buckets, false);
-    std::fill(set.end() - std::min({last, buckets, most}), set.end(), true);
-    add(std::move(set));
-  }
-  add(best_postponed(times));
+  std::vector<std::vector<bool>> sets{{}, std::vector<bool>(times.buckets.size(), true)};
+  std::vector<bool> best = best_postponed(times);
+  const auto count = std::count(best.begin(), best.end(), true);
+  if (count > 0 && count < std::ssize(best)) sets.push_back(std::move(best));
   return sets;
 }
 

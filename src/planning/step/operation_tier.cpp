@@ -7,6 +7,7 @@ namespace stretto {
 namespace {
 
 constexpr std::size_t most_partitions = 5;
+constexpr int most_chunks = 16;  // a power of two
 
 // A stage that every chunk passes: the resource that it occupies (0: computing, 1: links inside nodes, 2: links between
 // them) and for how long.
@@ -42,15 +43,15 @@ class PartitionedCollective {
 
   // Chunks can hide all stages but those of the busiest resource, and each costs some overhead: sqrt(hidden / overhead) of
   // them are best.
-  int best_chunks(Form form, int most) {
+  int best_chunks(Form form) {
     const Pipeline whole = pipeline({form, 1});
     const Pipeline halves = pipeline({form, 2});
     const double sum = seconds_of(whole, 1);
     const double overhead = 2 * seconds_of(halves, 1) - sum;
     const double busiest = seconds_of(whole, 2) - sum;
-    const double chunks = overhead > 0 ? std::sqrt((sum - busiest) / overhead) : most;
+    const double chunks = overhead > 0 ? std::sqrt((sum - busiest) / overhead) : most_chunks;
     int power = 1;
-    while (power < most && power * std::sqrt(2.0) < chunks) power *= 2;
+    while (power < most_chunks && power * std::sqrt(2.0) < chunks) power *= 2;
     return power;
   }
 
@@ -91,15 +92,14 @@ AdjacentCompute adjacent_compute(const StepGraph& graph, int collective) {
   return found;
 }
 
-std::vector<Partition> best_of(const StepCollective& collective, const AdjacentCompute& adjacent, CollectiveCosts& costs,
-                               const PlannerOptions& options) {
+std::vector<Partition> best_of(const StepCollective& collective, const AdjacentCompute& adjacent, CollectiveCosts& costs) {
   PartitionedCollective partitioned(collective, adjacent, costs);
   std::vector<std::pair<double, Partition>> ranked;
-  for (const Form form : {Form::whole, Form::scatter_gather, Form::reduce_broadcast, Form::by_level}) {
+  for (const Form form : {Form::whole, Form::by_level}) {
     if (!costs.has(collective, form)) continue;
-    const int best = partitioned.best_chunks(form, options.most_chunks);
+    const int best = partitioned.best_chunks(form);
     for (int chunks : {1, best / 2, best, 2 * best}) {
-      const Partition partition{form, std::clamp(chunks, 1, options.most_chunks)};
+      const Partition partition{form, std::clamp(chunks, 1, most_chunks)};
       const auto same = [&](const auto& other) { return other.second == partition; };
       if (std::none_of(ranked.begin(), ranked.end(), same)) ranked.emplace_back(partitioned.seconds(partition), partition);
     }
@@ -115,16 +115,12 @@ std::vector<Partition> best_of(const StepCollective& collective, const AdjacentC
 
 }  // namespace
 
-std::map<CollectiveKind, std::vector<Partition>> partitions_worth_trying(const StepGraph& graph, CollectiveCosts& costs,
-                                                                         const PlannerOptions& options) {
+std::map<CollectiveKind, std::vector<Partition>> partitions_worth_trying(const StepGraph& graph, CollectiveCosts& costs) {
   std::map<CollectiveKind, std::vector<Partition>> worth;
   for (int i = 0; i < static_cast<int>(graph.nodes.size()); ++i) {
     const StepNode& node = graph.nodes[i];
     if (!node.collective || worth.count(kind_of(node)) != 0) continue;
-    PlannerOptions its = options;
-    const AdjacentCompute adjacent = options.may_chunk_compute ? adjacent_compute(graph, i) : AdjacentCompute();
-    if (!options.may_chunk_compute && node.collective->payload == Payload::activation) its.most_chunks = 1;
-    worth[kind_of(node)] = best_of(*node.collective, adjacent, costs, its);
+    worth[kind_of(node)] = best_of(*node.collective, adjacent_compute(graph, i), costs);
   }
   return worth;
 }

@@ -1,10 +1,11 @@
 // The search for a step's best knobs. The simulation that times each candidate also makes the schedule's prediction.
 #include "stretto/planning/planner.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <functional>
 
-#include "core/fail.hpp"
 #include "planning/step/late_gather_candidates.hpp"
 #include "planning/step/operation_tier.hpp"
 #include "planning/step/step_lowering.hpp"
@@ -49,8 +50,8 @@ StepKnobs bucket_knobs(const StepGraph& graph) {
 
 class KnobSearch {
  public:
-  KnobSearch(const StepGraph& graph, const StepCluster& cluster, const PlannerOptions& options)
-      : graph_(graph), costs_(cluster), options_(options) {
+  KnobSearch(const StepGraph& graph, const StepCluster& cluster, double slowdown)
+      : graph_(graph), costs_(cluster), slowdown_(slowdown) {
     for (int i = 0; i < static_cast<int>(graph.nodes.size()); ++i) {
       const StepNode& node = graph.nodes[i];
       if (!node.collective) continue;
@@ -64,7 +65,7 @@ class KnobSearch {
       all_gradients_ += bytes;
       bucketed_ = kind_of(node);
     }
-    worth_ = partitions_worth_trying(graph, costs_, options);
+    worth_ = partitions_worth_trying(graph, costs_);
   }
 
   StepSchedule best() {
@@ -79,7 +80,7 @@ class KnobSearch {
     for (const StepKnobs& each : {starts[0], starts[1], starts[2], blocking_knobs()}) {
       if (seconds(each) < seconds(best)) best = each;
     }
-    StepSchedule schedule = lower_step(graph_, costs_, best, options_.slowdown);
+    StepSchedule schedule = lower_step(graph_, costs_, best, slowdown_).schedule;
     schedule.blocking_seconds = seconds(blocking_knobs());
     schedule.unpartitioned_seconds = seconds(starts[0]);
     schedule.buckets_seconds = seconds(starts[1]);
@@ -98,7 +99,7 @@ class KnobSearch {
   double seconds(const StepKnobs& knobs) {
     const auto found = known_.find(knobs);
     if (found != known_.end()) return found->second;
-    return known_[knobs] = lower_step(graph_, costs_, knobs, options_.slowdown, false).predicted_seconds;
+    return known_[knobs] = lower_step(graph_, costs_, knobs, slowdown_, false).schedule.predicted_seconds;
   }
 
   // The library's own choice of algorithms without a planner: two_level wherever there are two levels.
@@ -142,7 +143,7 @@ class KnobSearch {
     candidate = knobs;
     candidate.early = !knobs.early;
     candidate.postponed = same_postponed(graph_, knobs, candidate);
-    return (options_.may_reorder_compute && activates_ && take_if_better(knobs, candidate)) || better;
+    return (activates_ && take_if_better(knobs, candidate)) || better;
   }
 
   // The operation tier: equal layers share the partition that is best in the whole step.
@@ -174,7 +175,9 @@ class KnobSearch {
         put(candidate, bucketed_, partition);
         candidate.bucket_bytes = bytes;
         if (candidate.first_bucket_bytes >= bytes) candidate.first_bucket_bytes = 0;
-        for (const auto& postponed : postponed_sets(graph_, costs_, candidate, postpones_ ? options_.most_postponed : 0)) {
+        std::vector<std::vector<bool>> sets{{}};
+        if (postpones_) sets = postponed_sets(graph_, costs_, candidate);
+        for (const auto& postponed : sets) {
           candidate.postponed = postponed;
           better |= take_if_better(knobs, candidate);
         }
@@ -271,7 +274,7 @@ class KnobSearch {
 
   const StepGraph& graph_;
   CollectiveCosts costs_;
-  const PlannerOptions options_;
+  const double slowdown_;
   bool gathers_ = false, activates_ = false, postpones_ = false;
   int buckets_ = 0;                                                 // upper bound: the number of bucketed gradients
   std::int64_t smallest_gradient_ = INT64_MAX, all_gradients_ = 0;  // bytes
@@ -282,11 +285,9 @@ class KnobSearch {
 
 }  // namespace
 
-StepSchedule plan_step(const StepGraph& graph, const StepCluster& cluster, const PlannerOptions& options) {
+StepSchedule plan_step(const StepGraph& graph, const StepCluster& cluster, double slowdown) {
   check(graph);
-  require(options.most_chunks >= 1 && (options.most_chunks & (options.most_chunks - 1)) == 0,
-          "At most {} chunks cannot be; choose a power of two.", options.most_chunks);
-  return KnobSearch(graph, cluster, options).best();
+  return KnobSearch(graph, cluster, slowdown).best();
 }
 
 }  // namespace stretto

@@ -20,10 +20,7 @@ double step_bound(const StepGraph& graph, const StepCluster& cluster) {
     }
     const StepCollective& own = *node.collective;
     const GroupPlacement place = GroupPlacement::of(own.group, cluster);
-    if (own.measured_seconds || place.ranks == 1) {
-      inside += own.measured_seconds.value_or(0);
-      continue;
-    }
+    if (place.ranks == 1) continue;
     // A scatter or a gather moves the vector once round the group; broadcast and reduce forward it at least once.
     const auto bytes = [&](DType dtype) { return static_cast<double>(own.elements) * static_cast<double>(size_of(dtype)); };
     double moved = bytes(own.dtype);

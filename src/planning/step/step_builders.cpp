@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "core/fail.hpp"
-#include "stretto/planning/step_graph.hpp"
+#include "planning/step/step_units.hpp"
 
 namespace stretto {
 namespace {
@@ -33,11 +33,7 @@ class StepBuilder {
     const int layers = static_cast<int>(step_.layers.size());
     for (layer_ = 0; layer_ < layers; ++layer_) forward();
     for (layer_ = layers - 1; layer_ >= 0; --layer_) backward(layer_ == layers - 1);
-    if (step_.update_behind_all) wait_for_all_gradients();
-    for (int i = 0; i < layers; ++i) {
-      layer_ = step_.update_behind_all ? i : layers - 1 - i;
-      update();
-    }
+    for (layer_ = layers - 1; layer_ >= 0; --layer_) update();
     check(graph_);
     return std::move(graph_);
   }
@@ -175,21 +171,9 @@ class StepBuilder {
     ready_ = output;
   }
 
-  // An empty update that waits for all gradients; every other update waits for it.
-  void wait_for_all_gradients() {
-    layer_ = 0;
-    ready_.clear();
-    for (const Nodes& each : gradients_) ready_.insert(ready_.end(), each.begin(), each.end());
-    StepNode node;
-    node.phase = Phase::update;
-    node.elementwise = true;
-    summed_ = {add(std::move(node), "all gradients, then update")};
-  }
-
   // The next step's gathers of the layer wait for the update, or its forward where nothing is gathered.
   void update() {
     ready_ = gradients_[layer_];
-    ready_.insert(ready_.end(), summed_.begin(), summed_.end());
     StepNode node;
     node.phase = Phase::update;
     node.seconds = step_.layers[layer_].update;
@@ -213,18 +197,11 @@ class StepBuilder {
   double given_ = 0;              // how much of whole_ is done
   Nodes gathered_;                // by layer, the gather that its computation needs
   std::vector<Nodes> gradients_;  // by layer, the nodes that its update waits for
-  Nodes summed_;                  // the nodes that every update waits for
 };
 
 }  // namespace
 
 StepGraph data_parallel_step(const TransformerStep& step) { return StepBuilder(step, false).build(); }
-
-StepGraph tensor_parallel_step(const TransformerStep& step) {
-  require(step.data.size == 1, "A step of tensor parallelism alone sums no gradients, but step.data is of {} ranks.",
-          step.data.size);
-  return StepBuilder(step, false).build();
-}
 
 StepGraph zero3_step(const TransformerStep& step) { return StepBuilder(step, true).build(); }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/fail.hpp"
+#include "planning/step/step_units.hpp"
 
 namespace stretto {
 
@@ -27,12 +28,6 @@ int StepGraph::add(StepNode node) {
   return static_cast<int>(nodes.size()) - 1;
 }
 
-double StepGraph::compute_seconds() const {
-  double sum = 0;
-  for (const StepNode& node : nodes) sum += node.collective ? 0 : node.seconds;
-  return sum;
-}
-
 namespace {
 
 void check_collective(const StepNode& node) {
@@ -46,9 +41,6 @@ void check_collective(const StepNode& node) {
   require(collective.group.size >= 1 && collective.group.stride >= 1,
           "Node {} communicates over a group of {} ranks that are {} apart; both are at least 1.", node.name,
           collective.group.size, collective.group.stride);
-  require(!collective.measured_seconds || (std::isfinite(*collective.measured_seconds) && *collective.measured_seconds >= 0),
-          "Node {} is measured as {} seconds; give what is not negative.", node.name,
-          collective.measured_seconds.value_or(0));
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ class Lowering {
         communication_(units_.units.size()),
         gathers_(units_.units.size()) {}
 
-  StepSchedule lower(bool described) {
+  LoweredStep lower(bool described) {
     cut_computation();
     for (const int i : units_.order) graph_.nodes[i].collective ? add_communication(i) : add_computation(i);
     add_postponed_gathers();
@@ -36,7 +36,7 @@ class Lowering {
     bound_collectives();
     if (described) schedule_.collectives = scheduled_collectives(units_, costs_, rooms_);
     schedule_.knobs = knobs_;
-    return std::move(schedule_);
+    return {std::move(schedule_), std::move(tasks_)};
   }
 
  private:
@@ -62,8 +62,8 @@ class Lowering {
   // ---- Tasks
 
   TaskRange add_tasks(int count, const StepTask& task) {
-    const TaskRange tasks{static_cast<int>(schedule_.tasks.size()), count};
-    schedule_.tasks.insert(schedule_.tasks.end(), count, task);
+    const TaskRange tasks{static_cast<int>(tasks_.size()), count};
+    tasks_.insert(tasks_.end(), count, task);
     return tasks;
   }
 
@@ -144,7 +144,7 @@ class Lowering {
   // ---- Dependencies
 
   void wait(int task, int other, int steps_back) {
-    auto& after = schedule_.tasks[task].after;
+    auto& after = tasks_[task].after;
     const StepDependency dependency{other, steps_back};
     if (std::find(after.begin(), after.end(), dependency) == after.end()) after.push_back(dependency);
   }
@@ -235,13 +235,13 @@ class Lowering {
   void bound_collectives() {
     const auto& order = schedule_.compute_order;
     require(!order.empty(), "A step of {} collectives computes nothing.", units_.units.size());
-    std::vector<bool> is_wanted(schedule_.tasks.size(), false);
-    for (const StepTask& task : schedule_.tasks) {
+    std::vector<bool> is_wanted(tasks_.size(), false);
+    for (const StepTask& task : tasks_) {
       for (const StepDependency& each : task.after) is_wanted[each.node] = true;
     }
     for (const TaskRange& collective : communication_) {
       const TaskRange last{computation_[order.back()].last(), 1};
-      wait(collective, last, schedule_.tasks[collective.first].after.empty() ? 1 : 2);
+      wait(collective, last, tasks_[collective.first].after.empty() ? 1 : 2);
       for (int task = collective.first; task <= collective.last(); ++task) {
         wait(computation_[order.front()].first, task, is_wanted[task] ? 2 : 1);
       }
@@ -277,25 +277,21 @@ class Lowering {
   std::vector<int> gathers_in_order_;               // units
   std::map<int, int> rooms_;                        // by gather, the computation after which memory for it is free
   StepSchedule schedule_;
+  std::vector<StepTask> tasks_;
 };
 
 }  // namespace
 
-StepSchedule lower_step(const StepGraph& graph, CollectiveCosts& costs, const StepKnobs& knobs, double slowdown,
-                        bool described) {
-  StepSchedule schedule = Lowering(graph, costs, knobs).lower(described);
-  const StepTimeline timeline = simulate_step(schedule.tasks, {.slowdown = slowdown});
+LoweredStep lower_step(const StepGraph& graph, CollectiveCosts& costs, const StepKnobs& knobs, double slowdown,
+                       bool described) {
+  LoweredStep lowered = Lowering(graph, costs, knobs).lower(described);
+  const StepTimeline timeline = simulate_step(lowered.tasks, {.slowdown = slowdown});
+  StepSchedule& schedule = lowered.schedule;
   schedule.predicted_seconds = timeline.seconds;
   schedule.computing_seconds = timeline.busy[0];
   schedule.inside_seconds = timeline.busy[1];
   schedule.between_seconds = timeline.busy[2];
-  return schedule;
-}
-
-StepSchedule schedule_step(const StepGraph& graph, const StepCluster& cluster, const StepKnobs& knobs, double slowdown) {
-  check(graph);
-  CollectiveCosts costs(cluster);
-  return lower_step(graph, costs, knobs, slowdown);
+  return lowered;
 }
 
 }  // namespace stretto

@@ -9,14 +9,7 @@
 
 namespace stretto {
 
-const char* name(Form form) {
-  switch (form) {
-    case Form::whole: return "whole";
-    case Form::scatter_gather: return "reduce_scatter+all_gather";
-    case Form::reduce_broadcast: return "reduce+broadcast";
-    default: return "by_level";
-  }
-}
+const char* name(Form form) { return form == Form::whole ? "whole" : "by_level"; }
 
 std::string to_string(const Partition& partition) {
   return partition.chunks == 1 ? name(partition.form) : fmt::format("{}/{}", name(partition.form), partition.chunks);
@@ -24,9 +17,7 @@ std::string to_string(const Partition& partition) {
 
 CollectiveKind kind_of(const StepNode& node) {
   const StepCollective& own = *node.collective;
-  return {own.payload, node.phase,
-          own.kind,    own.payload == Payload::gradient ? 0 : own.elements,
-          own.group,   own.measured_seconds.has_value()};
+  return {own.payload, node.phase, own.kind, own.payload == Payload::gradient ? 0 : own.elements, own.group};
 }
 
 std::string to_string(const CollectiveKind& kind) {
@@ -38,16 +29,6 @@ std::string to_string(const StepStage& stage) {
   const char* const where[] = {"", " inside nodes", " between nodes"};
   return fmt::format("{} by {}{}, {} ranks, {:.1f} us", name(stage.collective), to_string(stage.method),
                      where[static_cast<int>(stage.level)], stage.ranks, stage.seconds * 1e6);
-}
-
-StepCluster simple_cluster(int ranks, double alpha_seconds, double bytes_per_second) {
-  require(alpha_seconds >= 0 && bytes_per_second > 0, "A link of {} seconds and {} bytes a second cannot be.", alpha_seconds,
-          bytes_per_second);
-  LinkLevel level;
-  level.name = "link";
-  level.alpha_us = alpha_seconds * 1e6;
-  level.bandwidth_gbs = bytes_per_second * 1e-9;
-  return {{{level}, 1e12}, ranks};
 }
 
 std::string StepSchedule::choice() const {

@@ -1,4 +1,4 @@
-#include "stretto/planning/step_simulation.hpp"
+#include "planning/step/step_simulation.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -94,7 +94,7 @@ class UnrolledSteps {
   void begin_stage(int instance) {
     const StepTask& task = task_of(instance);
     while (stage_[instance] < static_cast<int>(task.stages.size())) {
-      const StepTask::Stage& stage = task.stages[stage_[instance]];
+      const LinkSeconds& stage = task.stages[stage_[instance]];
       const double seconds[] = {stage.inside, stage.between};
       for (int i = 0; i < 2; ++i) {
         if (seconds[i] <= 0) continue;
@@ -136,7 +136,7 @@ class UnrolledSteps {
       const LinkTurn turn = *link.waiting.begin();
       link.waiting.erase(link.waiting.begin());
       link.instance = std::get<1>(turn) * count_ + std::get<4>(turn);
-      const StepTask::Stage& stage = task_of(link.instance).stages[stage_[link.instance]];
+      const LinkSeconds& stage = task_of(link.instance).stages[stage_[link.instance]];
       link.begin = now_;
       link.end = now_ + (&link == &links_[0] ? stage.inside : stage.between);
     }
@@ -214,7 +214,7 @@ StepTimeline simulate_step(const std::vector<StepTask>& tasks, const StepSimulat
   for (const StepTask& task : tasks) {
     computes |= !task.communicates;
     result.busy[0] += task.communicates ? 0 : task.seconds;
-    for (const StepTask::Stage& stage : task.stages) {
+    for (const LinkSeconds& stage : task.stages) {
       result.busy[1] += stage.inside;
       result.busy[2] += stage.between;
     }

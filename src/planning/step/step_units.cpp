@@ -20,8 +20,7 @@ std::vector<StepStage> StepUnit::gathers(CollectiveCosts& costs) const {
 
 std::vector<StepStage> StepUnit::half(StepCollective which, Collective kind, CollectiveCosts& costs) const {
   which.kind = kind;
-  if (which.measured_seconds) *which.measured_seconds /= 2;
-  return costs.stages(which, chunk(), partition.form == Form::by_level ? Form::by_level : Form::whole);
+  return costs.stages(which, chunk(), partition.form);
 }
 
 StepUnits::StepUnits(const StepGraph& its_graph, const StepKnobs& its_knobs)
@@ -58,13 +57,11 @@ void StepUnits::make_units() {
     if (!joins) {
       units.push_back({{}, own, partition_of(node)});
       units.back().collective.elements = 0;
-      if (own.measured_seconds) units.back().collective.measured_seconds = 0;
     }
     unit_of[i] = joins ? open : static_cast<int>(units.size()) - 1;
     StepUnit& unit = units[unit_of[i]];
     unit.members.push_back(i);
     unit.collective.elements += own.elements;
-    if (own.measured_seconds) *unit.collective.measured_seconds += *own.measured_seconds;
     if (!is_bucketed(node)) continue;
     if (!joins) {
       unit.bucket = buckets++;
@@ -82,7 +79,6 @@ bool StepUnits::may_join(const StepUnit& bucket, int gradient) const {
   const StepCollective& its = bucket.collective;
   const auto not_yet_used = [&](int member) { return first_use[member] > position[gradient]; };
   return own.group == its.group && own.dtype == its.dtype && own.gathers_as == its.gathers_as &&
-         own.measured_seconds.has_value() == its.measured_seconds.has_value() &&
          std::all_of(bucket.members.begin(), bucket.members.end(), not_yet_used);
 }
 

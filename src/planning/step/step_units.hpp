@@ -44,6 +44,12 @@ struct StepUnits {
   void postpone();
 };
 
+// Throws Error(invalid_argument) naming an invalid node.
+void check(const StepGraph& graph);
+
+// A lower bound for the step time of any schedule, in seconds (StepSchedule::bound_seconds).
+double step_bound(const StepGraph& graph, const StepCluster& cluster);
+
 // True if a gradient's update can be done by shares: every node that waits for the gradient updates element by element, and
 // only the next step needs the updated parameters.
 bool can_be_postponed(const StepGraph& graph, int gradient);

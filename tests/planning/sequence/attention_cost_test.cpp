@@ -9,6 +9,7 @@
 #include <numeric>
 #include <random>
 
+#include "planning/step/planned_clusters.hpp"
 #include "stretto/layers/attention.hpp"
 #include "stretto/stretto.hpp"
 #include "support/error.hpp"

@@ -1,7 +1,7 @@
 #pragma once
 #include <fmt/format.h>
 
-#include "stretto/planning/planner.hpp"
+#include "planning/step/step_lowering.hpp"
 
 namespace stretto {
 
@@ -13,6 +13,22 @@ inline StepCluster cluster_of(int ranks, int ranks_per_node, int ports = 1) {
                               {{"name": "network", "alpha_us": 5, "overhead_us": 0.5, "bandwidth_gbs": 25, "own_ports": true}}], "local_gbs": 2000}})",
           ranks_per_node, ports)),
       ranks};
+}
+
+// One kind of link between all ranks. Local work takes almost no time.
+inline StepCluster simple_cluster(int ranks, double alpha_seconds, double bytes_per_second) {
+  LinkLevel level;
+  level.name = "link";
+  level.alpha_us = alpha_seconds * 1e6;
+  level.bandwidth_gbs = bytes_per_second * 1e-9;
+  return {{{level}, 1e12}, ranks};
+}
+
+// The schedule that the knobs describe, without a search.
+inline StepSchedule schedule_step(const StepGraph& graph, const StepCluster& cluster, const StepKnobs& knobs,
+                                  double slowdown = 0) {
+  CollectiveCosts costs(cluster);
+  return lower_step(graph, costs, knobs, slowdown).schedule;
 }
 
 inline TransformerStep transformer(int layers, StepGroup data, StepGroup tensor = {}) {

@@ -98,11 +98,10 @@ TEST(PlannedPostponement, IsBetterSpreadThanOfTheLastBuckets) {
   EXPECT_LT(planned.predicted_seconds, 0.97 * best_of_last(graph, cluster, planned.knobs));
 }
 
-TEST(PlannedPostponement, PostponesOnlyWhatTheProgramCanGather) {
+TEST(PlannedPostponement, PostponesOnlyElementwiseUpdates) {
   StepGraph graph = data_parallel_step(transformer(4, {64, 1}));
   const StepCluster cluster = cluster_of(64, 8);
   EXPECT_FALSE(plan_step(graph, cluster).knobs.postponed.empty());
-  EXPECT_TRUE(plan_step(graph, cluster, {.most_postponed = 0}).knobs.postponed.empty());
   for (StepNode& node : graph.nodes) node.elementwise = false;
   EXPECT_TRUE(plan_step(graph, cluster).knobs.postponed.empty());
 }

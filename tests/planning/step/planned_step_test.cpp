@@ -36,19 +36,6 @@ TEST(PlannedStep, StepsAreAsLongAsTheirHandsSay) {
   EXPECT_NEAR(seconds(knobs), 2 + 4 + 1 + 0.25 + 0.5, 1e-6);
 }
 
-TEST(PlannedStep, MeasuredSecondsStandForLinks) {
-  StepGraph graph = data_parallel_step(by_hand());
-  for (StepNode& node : graph.nodes) {
-    if (node.collective) node.collective->measured_seconds = 2;
-  }
-  const StepCluster cluster = simple_cluster(2, 1e-3, 1);  // 1 byte a second: these links must not count
-  StepKnobs knobs;
-  EXPECT_NEAR(schedule_step(graph, cluster, knobs).predicted_seconds, 2 + 4 + 2 + 0.5, 1e-9);
-  knobs.postponed = {false, true};
-  EXPECT_NEAR(schedule_step(graph, cluster, knobs).predicted_seconds, 2 + 4 + 1 + 0.25 + 1, 1e-9);
-  EXPECT_LE(plan_step(graph, cluster).predicted_seconds, 2 + 4 + 1 + 0.25 + 1);
-}
-
 TEST(PlannedStep, BucketsAreFilledInTheOrderOfBackward) {
   TransformerStep step = transformer(6, {16, 1});
   step.parameters = {100, 1000, 1, 1, 100, 100};  // in the order of backward: 400 400 4 4 4000 400 bytes
@@ -65,22 +52,6 @@ TEST(PlannedStep, BucketsAreFilledInTheOrderOfBackward) {
   EXPECT_THAT(bytes(400, 0), testing::ElementsAre(400, 400, 4008, 400));
   EXPECT_THAT(bytes(401, 0), testing::ElementsAre(800, 4008, 400));
   EXPECT_THAT(bytes(1 << 20, 1), testing::ElementsAre(400, 4808));
-}
-
-// The optimizer starts after all sums, at 2 + 4 + 2; then come both updates.
-TEST(PlannedStep, UpdatesBehindAllSumsAreNotHidden) {
-  TransformerStep step = by_hand();
-  step.update_behind_all = true;
-  const StepGraph graph = data_parallel_step(step);
-  const StepCluster cluster = simple_cluster(2, 0, 0.5e9);
-  StepKnobs knobs;
-  EXPECT_NEAR(schedule_step(graph, cluster, knobs).predicted_seconds, 2 + 4 + 2 + 1, 1e-6);
-  // The last bucket is updated first, by shares, and is gathered while the other one is updated.
-  knobs.postponed = {false, true};
-  EXPECT_NEAR(schedule_step(graph, cluster, knobs).predicted_seconds, 2 + 4 + 1 + 0.25 + 0.5, 1e-6);
-  // The first bucket's gather is hidden by the other update and the first layer's forward.
-  knobs.postponed = {true, false};
-  EXPECT_NEAR(schedule_step(graph, cluster, knobs).predicted_seconds, 2 + 4 + 2 + 0.5 + 0.25, 1e-6);
 }
 
 }  // namespace

@@ -37,7 +37,6 @@ TEST(PlannerPartition, ByLevelFewBytesLeaveANode) {
   EXPECT_EQ(between({Form::by_level, 1}), 2 * (nodes - 1) * (whole / nodes / on_node));
   EXPECT_EQ(between({Form::by_level, 4}), 2 * (nodes - 1) * (whole / nodes / on_node));
   EXPECT_EQ(between({Form::whole, 1}), 2 * (ranks - 1) * (whole / ranks));
-  EXPECT_EQ(between({Form::scatter_gather, 1}), 2 * (ranks - 1) * (whole / ranks));
 }
 
 // The assumed cost of a stage agrees with the simulation of its plan. For one level over several nodes the bound is wider:
@@ -60,7 +59,7 @@ TEST(PlannerPartition, StagesCostWhatTheirPlansTakeOnTheLinks) {
   inside.levels.front().ports = 1;
   inside.levels.front().ranks = 0;
   between.levels.erase(between.levels.begin());  // each rank of a node has its own port
-  for (const Form form : {Form::whole, Form::scatter_gather, Form::by_level}) {
+  for (const Form form : {Form::whole, Form::by_level}) {
     StepKnobs knobs;
     for (const StepNode& node : graph.nodes) {
       if (node.collective) knobs.partitions[kind_of(node)].form = form;
@@ -110,17 +109,10 @@ TEST(PlannerPartition, WithoutPortsOfItsOwnTheNetworkKeepsLinksInsideBusy) {
 TEST(PlannerPartition, ComputationIsCutAlongWithItsActivations) {
   TransformerStep step = transformer(2, {1, 8}, {8, 1});
   step.activations = 32 << 20;
-  const StepGraph graph = tensor_parallel_step(step);
+  const StepGraph graph = data_parallel_step(step);
   const StepSchedule schedule = plan_step(graph, cluster_of(8, 8));
   EXPECT_FALSE(schedule.compute_chunks.empty());
   EXPECT_LT(schedule.predicted_seconds, 0.95 * schedule.unpartitioned_seconds);
-  PlannerOptions whole;
-  whole.may_chunk_compute = false;
-  const StepSchedule uncut = plan_step(graph, cluster_of(8, 8), whole);
-  EXPECT_TRUE(uncut.compute_chunks.empty());
-  EXPECT_LT(schedule.predicted_seconds, uncut.predicted_seconds);
-  whole.may_reorder_compute = false;
-  EXPECT_FALSE(plan_step(graph, cluster_of(8, 8), whole).knobs.early);
 }
 
 }  // namespace

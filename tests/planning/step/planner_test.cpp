@@ -45,8 +45,8 @@ void expect_all_bytes(const StepGraph& graph, const StepSchedule& schedule) {
   }
 }
 
-void expect_sound(const StepGraph& graph, const StepCluster& cluster, const PlannerOptions& options, bool counts_live) {
-  const StepSchedule schedule = plan_step(graph, cluster, options);
+void expect_sound(const StepGraph& graph, const StepCluster& cluster, double slowdown, bool counts_live) {
+  const StepSchedule schedule = plan_step(graph, cluster, slowdown);
   SCOPED_TRACE(schedule.choice());
   EXPECT_LE(schedule.predicted_seconds, schedule.blocking_seconds);
   EXPECT_LE(schedule.predicted_seconds, schedule.unpartitioned_seconds);
@@ -55,15 +55,16 @@ void expect_sound(const StepGraph& graph, const StepCluster& cluster, const Plan
   const double busiest = std::max({schedule.computing_seconds, schedule.inside_seconds, schedule.between_seconds});
   EXPECT_GE(schedule.predicted_seconds, busiest * (1 - 1e-9));
   EXPECT_GE(schedule.predicted_seconds, schedule.bound_seconds * (1 - 1e-9));
-  const Timeline timeline(graph, schedule, schedule.tasks);
+  CollectiveCosts costs(cluster);
+  const std::vector<StepTask> tasks = lower_step(graph, costs, schedule.knobs, slowdown).tasks;
+  const Timeline timeline(graph, schedule, tasks);
   EXPECT_EQ(timeline.fault(), "");
   if (counts_live) {
     EXPECT_LE(timeline.most_live(), graph.most_live_gathers);
   }
   expect_all_bytes(graph, schedule);
-  EXPECT_EQ(schedule.to_string(), plan_step(graph, cluster, options).to_string());  // all ranks plan alike
-  EXPECT_DOUBLE_EQ(schedule_step(graph, cluster, schedule.knobs, options.slowdown).predicted_seconds,
-                   schedule.predicted_seconds);
+  EXPECT_EQ(schedule.to_string(), plan_step(graph, cluster, slowdown).to_string());  // all ranks plan alike
+  EXPECT_DOUBLE_EQ(schedule_step(graph, cluster, schedule.knobs, slowdown).predicted_seconds, schedule.predicted_seconds);
 }
 
 class Random {
@@ -91,9 +92,8 @@ TEST(Planner, IsSoundForTransformersOfAnySize) {
     step.backward_parts = 1 + random.below(3);
     const int ranks_per_node = std::min(data * tensor, 1 << random.below(4));
     const StepGraph graph = random.maybe() ? zero3_step(step) : data_parallel_step(step);
-    PlannerOptions options;
-    options.slowdown = random.maybe() ? 0 : 0.2;
-    expect_sound(graph, cluster_of(data * tensor, ranks_per_node, 1 + random.below(2)), options, true);
+    const double slowdown = random.maybe() ? 0 : 0.2;
+    expect_sound(graph, cluster_of(data * tensor, ranks_per_node, 1 + random.below(2)), slowdown, true);
   }
 }
 
@@ -118,7 +118,6 @@ StepGraph any_graph(Random& random) {
                                        1 + random.below(1 << 22),
                                        random.maybe() ? DType::f32 : DType::bf16,
                                        {random.maybe() ? 16 : 8, 1}};
-      if (random.below(4) == 0) node.collective->measured_seconds = random.seconds();
     } else {
       node.seconds = random.below(5) == 0 ? 0 : random.seconds();
       node.divisible = random.maybe();
@@ -134,17 +133,20 @@ TEST(Planner, IsSoundForAnyGraph) {
   for (unsigned seed = 0; seed < 80; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
-    expect_sound(any_graph(random), cluster_of(16, 4), {}, false);  // gathers may be held over each other's uses
+    expect_sound(any_graph(random), cluster_of(16, 4), 0, false);  // gathers may be held over each other's uses
   }
 }
 
 TEST(Planner, WithoutADependencyTheTimelineIsFaulty) {
   const StepGraph graph = data_parallel_step(transformer(3, {16, 1}));
-  const StepSchedule schedule = plan_step(graph, cluster_of(16, 4, 4));  // fast links, which are idle most of the time
-  EXPECT_EQ(Timeline(graph, schedule, schedule.tasks).fault(), "");
+  const StepCluster cluster = cluster_of(16, 4, 4);  // fast links, which are idle most of the time
+  const StepSchedule schedule = plan_step(graph, cluster);
+  CollectiveCosts costs(cluster);
+  const std::vector<StepTask> tasks = lower_step(graph, costs, schedule.knobs, 0).tasks;
+  EXPECT_EQ(Timeline(graph, schedule, tasks).fault(), "");
   int noticed = 0, dropped = 0;
-  for (std::size_t task = 0; task < schedule.tasks.size(); ++task) {
-    std::vector<StepTask> without = schedule.tasks;
+  for (std::size_t task = 0; task < tasks.size(); ++task) {
+    std::vector<StepTask> without = tasks;
     if (!without[task].communicates || without[task].postponed || without[task].after.empty()) continue;
     without[task].after = {{0, 1}};
     ++dropped;
@@ -183,7 +185,6 @@ TEST(Planner, RefusesWhatCannotBe) {
       },
       "more than the 2 that may be live");
   expect_refusal([&] { plan_step(data_parallel_step(transformer(2, {12, 1})), cluster); }, "does not fit a cluster");
-  expect_refusal([&] { plan_step(graph, cluster, {.most_chunks = 6}); }, "choose a power of two");
   StepGraph global = graph;
   for (StepNode& node : global.nodes) node.elementwise = false;
   knobs = {};

@@ -1,5 +1,5 @@
 // Steps whose times are computed by hand.
-#include "stretto/planning/step_simulation.hpp"
+#include "planning/step/step_simulation.hpp"
 
 #include <gmock/gmock.h>
 
@@ -9,7 +9,7 @@
 namespace stretto {
 namespace {
 
-using Stages = std::vector<StepTask::Stage>;
+using Stages = std::vector<LinkSeconds>;
 
 StepTask computing(double seconds, std::vector<StepDependency> after = {}) {
   StepTask task;

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "stretto/planning/planner.hpp"
+#include "planning/step/step_simulation.hpp"
 
 namespace stretto {
 
@@ -11,10 +11,11 @@ namespace stretto {
 struct Times {
   double begin = 1e9, end = -1e9;
 };
+// Refers to the graph and the simulated tasks.
 class Timeline {
  public:
   Timeline(const StepGraph& graph, const StepSchedule& schedule, const std::vector<StepTask>& simulated)
-      : graph_(graph), schedule_(schedule), tasks_(2) {
+      : graph_(graph), simulated_(simulated), tasks_(2) {
     for (auto& step : tasks_) step.resize(simulated.size());
     const StepTimeline timeline = simulate_step(simulated, {.timeline = true});
     pieces_ = timeline.pieces;
@@ -69,8 +70,8 @@ class Timeline {
   // The times of each chunk; a chunk of no duration is left out.
   std::vector<Times> chunks(int step, int node, bool postponed = false) const {
     std::vector<Times> found;
-    for (std::size_t task = 0; task < schedule_.tasks.size(); ++task) {
-      if (schedule_.tasks[task].node != unit_[node] || schedule_.tasks[task].postponed != postponed) continue;
+    for (std::size_t task = 0; task < simulated_.size(); ++task) {
+      if (simulated_[task].node != unit_[node] || simulated_[task].postponed != postponed) continue;
       if (tasks_[step][task].end >= 0) found.push_back(tasks_[step][task]);
     }
     return found;
@@ -136,7 +137,7 @@ class Timeline {
 
   static constexpr double slack = 1e-12;
   const StepGraph& graph_;
-  const StepSchedule& schedule_;
+  const std::vector<StepTask>& simulated_;
   std::vector<std::vector<Times>> tasks_;  // by step
   std::vector<StepTimeline::Piece> pieces_;
   std::vector<int> unit_;  // by node, the node that owns its tasks: a bucket's last

@@ -11,7 +11,6 @@
 #include "common/fail.hpp"
 #include "common/output_file.hpp"
 #include "perf/overlap/overlap_case.hpp"
-#include "perf/overlap/overlap_prediction.hpp"
 #include "perf/result.hpp"
 #include "stretto/device.hpp"
 #include "stretto/launch.hpp"
@@ -33,7 +32,6 @@ struct OverlapRun {
   double ratio = 0;  // 0: links as they are
   std::string links;
   bool no_overlap = false;
-  bool planned = false;
   OverlapSizes sizes;
   stretto::OverlapMeasurement measurement;
   std::string json;
@@ -45,14 +43,10 @@ double largest(const Communicator& world, double value) {
   return value;
 }
 
-void settle(OverlapCase& overlap_case) {
-  for (int i = 0; i < overlap_case.steps_to_settle(); ++i) overlap_case.step();
-  overlap_case.finish();
-}
-
 std::unique_ptr<OverlapCase> settled_case(const Communicator& world, const OverlapRun& options) {
   auto overlap_case = make_overlap_case(options.case_name, world, options.sizes);
-  settle(*overlap_case);
+  overlap_case->step();  // learns the order of uses
+  overlap_case->finish();
   return overlap_case;
 }
 
@@ -104,16 +98,6 @@ void trace_steps(const Communicator& world, OverlapCase& overlap_case, const std
 nlohmann::ordered_json run_case(const Communicator& world, const OverlapRun& options) {
   const auto overlap_case = settled_case(world, options);
   const double bytes = bytes_of_step(world, *overlap_case);
-  auto prediction = predict(world, *overlap_case, bytes);
-  if (options.planned) {
-    require(prediction.has_value(),
-            "--planned: the planner has no graph of --case {} over {} ranks; it has of dp and zero3.", options.case_name,
-            world.size());
-    if (world.rank() == 0) std::printf("%s\n", prediction->best.to_string().c_str());
-    overlap_case->use(prediction->best);
-    settle(*overlap_case);
-    prediction->seconds = prediction->best.predicted_seconds;
-  }
   const double differs = largest(world, same_bits(*overlap_case, world.size() == 1) ? 0 : 1);
   const stretto::OverlapTimes times = stretto::measure_overlap(
       world, [&] { overlap_case->step(); }, options.measurement);
@@ -133,7 +117,6 @@ nlohmann::ordered_json run_case(const Communicator& world, const OverlapRun& opt
                                 {"bytes_sent", bytes},
                                 {"same_bits", differs == 0}};
   for (const auto& [name, value] : times.figures()) result[name] = value;
-  if (prediction) result["t_predicted_ms"] = prediction->seconds * 1e3;
   return result;
 }
 
@@ -194,9 +177,6 @@ void print(const nlohmann::ordered_json& result) {
               result["rows"].get<int>(), result["dtype"].get<std::string>().c_str(), result["ranks"].get<int>(),
               result["links"].get<std::string>().empty() ? "as they are" : result["links"].get<std::string>().c_str(),
               result["processor"].get<std::string>().c_str());
-  if (result.contains("t_predicted_ms")) {
-    std::printf("# the planner predicts %.2f ms for the full step\n", number("t_predicted_ms"));
-  }
   std::printf("%10s %10s %10s %10s %10s %10s %10s  %s\n", "full", "compute", "comm", "serial", "exposed", "efficiency",
               "of bound", "bits");
   std::printf("%7.2f ms %7.2f ms %7.2f ms %7.2f ms %7.2f ms %10.3f %10.3f  %s\n", number("t_full_ms"),
@@ -217,8 +197,6 @@ std::optional<OverlapRun> parse(int argc, char** argv) {
                  "Model links on which communication takes that many times as long as computation; 0: links as they are")
       ->capture_default_str();
   app.add_option("--links", options.links, "Model these links instead, as STRETTO_LINKS");
-  app.add_flag("--planned", options.planned,
-               "Print the planner's schedule for the step, and run the step by it (dp, zero3)");
   app.add_flag("--no-overlap", options.no_overlap, "The control: the same step without overlap");
   const auto* const layers =
       app.add_option("--layers", options.sizes.layers, "Number of layers; default of ring_pass 1")->capture_default_str();

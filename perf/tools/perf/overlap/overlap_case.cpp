@@ -9,6 +9,8 @@ namespace perf {
 
 namespace {
 
+constexpr int timed_steps = 3;
+
 using Make = std::unique_ptr<OverlapCase> (*)(const stretto::Communicator&, const OverlapSizes&);
 const std::map<std::string, Make>& makers() {
   static const std::map<std::string, Make> all{{"dp", make_data_parallel},

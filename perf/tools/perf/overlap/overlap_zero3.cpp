@@ -7,7 +7,6 @@ namespace perf {
 
 using stretto::Communicator;
 using stretto::Pass;
-using stretto::Phase;
 using stretto::Priority;
 using stretto::ShardedUnit;
 using stretto::Stream;
@@ -23,7 +22,6 @@ class ShardedLayers : public OverlapCase {
   ShardedLayers(const Communicator& world, const OverlapSizes& sizes)
       : sizes_(sizes),
         world_(world),
-        clock_(sizes.layers),
         gather_stream_(sizes.overlap ? Stream("gather", Priority::urgent) : Stream::inline_()),
         gradient_stream_(sizes.overlap ? Stream("gradients", Priority::background) : Stream::inline_()),
         dy_({sizes.rows, sizes.hidden}, sizes.dtype),
@@ -38,32 +36,31 @@ class ShardedLayers : public OverlapCase {
     activations_.push_back(Tensor({sizes.rows, sizes.hidden}, sizes.dtype));
     fill_patterned(activations_[0], world.rank(), 1.0 / 8);
     fill_patterned(dy_, 3, 1.0 / 8);
-    prefetch(2);
+    std::vector<stretto::UnitStore*> units;
+    for (const auto& unit : units_) units.push_back(unit.get());
+    traffic_ = std::make_unique<UnitTraffic>(std::move(units), gather_stream_, gradient_stream_,
+                                             UnitTraffic::Options{.prefetch = 2, .overlap = sizes.overlap});
     ShardedLayers::reset();
   }
 
   void step() override {
-    clock_.step();
     traffic_->begin_step();
     for (std::size_t i = 0; i < units_.size(); ++i) {
       traffic_->begin_use(i, Pass::forward);
       forward(activations_[i], units_[i]->values()[0], activations_[i + 1]);
       traffic_->end_use(i);
-      clock_.lap(i, Phase::forward);
     }
     for (std::size_t i = units_.size(); i-- > 0;) {
       traffic_->begin_use(i, Pass::backward);
       backward_input(dy_, units_[i]->values()[0], dx_);
       backward_weight(activations_[i], dy_, units_[i]->gradients()[0]);
       traffic_->end_use(i);
-      clock_.lap(i, Phase::backward);
     }
     traffic_->end_microbatch();
     traffic_->finish_sums();
     for (std::size_t i = units_.size(); i-- > 0;) {
       stretto::kernels::add(units_[i]->share(), units_[i]->gradient_share(), units_[i]->share());
       traffic_->updated(i);
-      clock_.lap(i, Phase::update);
     }
   }
 
@@ -78,23 +75,6 @@ class ShardedLayers : public OverlapCase {
     }
   }
 
-  LayerClock* clock() override { return &clock_; }
-  std::optional<Planned> planned() const override {
-    stretto::TransformerStep step;
-    step.layers = clock_.per_step();
-    step.parameters.assign(units_.size(), sizes_.hidden * sizes_.hidden);
-    step.data = {world_.size(), 1};
-    step.parameter_dtype = step.gradient_dtype = sizes_.dtype;
-    step.most_live_gathers = most_ahead + 1;
-    stretto::StepKnobs knobs;
-    knobs.priorities = true;
-    knobs.blocking = !sizes_.overlap;
-    knobs.ahead = ahead_;
-    const stretto::StepGraph graph = zero3_step(step);
-    return Planned{graph, graph, knobs};
-  }
-  void use(const stretto::StepSchedule& schedule) override { prefetch(schedule.knobs.ahead); }
-
   std::vector<Tensor> results() const override {
     std::vector<Tensor> shares;
     for (const auto& unit : units_) shares.push_back(unit->share());
@@ -102,25 +82,13 @@ class ShardedLayers : public OverlapCase {
   }
 
  private:
-  static constexpr int most_ahead = 4;
-
-  void prefetch(int ahead) {
-    ahead_ = ahead;
-    std::vector<stretto::UnitStore*> units;
-    for (const auto& unit : units_) units.push_back(unit.get());
-    traffic_ = std::make_unique<UnitTraffic>(std::move(units), gather_stream_, gradient_stream_,
-                                             UnitTraffic::Options{.prefetch = ahead, .overlap = sizes_.overlap});
-  }
-
   OverlapSizes sizes_;
   Communicator world_;
-  LayerClock clock_;
   Stream gather_stream_, gradient_stream_;
   Tensor dy_, dx_;
   std::vector<std::unique_ptr<ShardedUnit>> units_;
   std::vector<Tensor> activations_;
   std::unique_ptr<UnitTraffic> traffic_;
-  int ahead_ = 0;
 };
 
 }  // namespace

@@ -2,8 +2,7 @@
 #include <array>
 #include <vector>
 
-#include "stretto/planning/step_graph.hpp"
-#include "stretto/stream.hpp"
+#include "stretto/planning/planner.hpp"
 
 // Predicts how long a repeated training step takes, by a small discrete-event simulation. It simulates one rank, because
 // all ranks do the same (SPMD).
@@ -17,17 +16,14 @@
 namespace stretto {
 
 enum class StepResource : std::uint8_t { compute, inside, between };
-STRETTO_API const char* name(StepResource resource);
+const char* name(StepResource resource);
 
 struct StepTask {
   int node = 0;        // index in the StepGraph. The tasks of one node are its chunks, and are consecutive
   double seconds = 0;  // seconds of computation
-  struct Stage {
-    double inside = 0, between = 0;  // seconds for which the stage occupies the links inside nodes, and those between nodes
-  };
   bool communicates = false;
-  bool postponed = false;     // the part of a node's communication that comes after the node's update
-  std::vector<Stage> stages;  // of communication; they run one after the other
+  bool postponed = false;           // the part of a node's communication that comes after the node's update
+  std::vector<LinkSeconds> stages;  // of communication; they run one after the other
   Priority priority = Priority::normal;
   std::vector<StepDependency> after;  // here, StepDependency::node is the index of a task
 };
@@ -56,6 +52,6 @@ struct StepSimulationOptions {
 // simulates 6, then 12, then 24 steps. If 24 steps are not enough either, the result is the mean of the last 12. No step
 // counts as shorter than the time for which its busiest link works. Cost: O(log w) per stage, with w waiting stages.
 // Throws Error(invalid_argument) if tasks wait for each other in a cycle, or if no task computes.
-STRETTO_API StepTimeline simulate_step(const std::vector<StepTask>& tasks, const StepSimulationOptions& options = {});
+StepTimeline simulate_step(const std::vector<StepTask>& tasks, const StepSimulationOptions& options = {});
 
 }  // namespace stretto

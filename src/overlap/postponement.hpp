@@ -1,8 +1,6 @@
 #pragma once
 #include <vector>
 
-#include "stretto/export.hpp"
-
 // The choice of the gradient buckets to postpone. It divides the link's time between backward, during which sums are
 // hidden, and the next forward, during which gathers are hidden, so that both are used (Centauri; Chen et al. 2024).
 // The postponed buckets are spread among the others: then forward needs them no faster than the link brings them, and
@@ -28,12 +26,11 @@ struct StepTimes {
 
 // Predicts how long a step takes if the buckets with a set flag are postponed: forward starts while they are gathered,
 // the last bucket first, and waits for a bucket that it needs; then backward with the sums; then the update.
-// Independent of simulate_step: it uses measured bucket times, and is cheap enough to run inside a training step.
-STRETTO_API double step_seconds(const StepTimes& times, const std::vector<bool>& postponed);
+// Cheap enough to run inside a training step.
+double step_seconds(const StepTimes& times, const std::vector<bool>& postponed);
 // Finds flags that make the step short: repeatedly postpones the bucket that shortens it most, until no bucket shortens
 // it. On a tie it takes the first in backward, which forward needs last. More than 64 buckets are treated as 64 runs of
-// neighbours. Cost: at most min(n, 64)^2 / 2 calls of step_seconds for n buckets, each in O(n). The planner tries these
-// flags, too.
-STRETTO_API std::vector<bool> best_postponed(const StepTimes& times);
+// neighbours. Cost: at most min(n, 64)^2 / 2 calls of step_seconds for n buckets, each in O(n).
+std::vector<bool> best_postponed(const StepTimes& times);
 
 }  // namespace stretto
