@@ -63,7 +63,7 @@ double least_seconds(const StepTimes& times) {
 }
 
 TEST(MeasuredStep, HasHardlyABetterSetOfPostponedUnits) {
-  for (const double ratio : {0.5, 0.8, 1.0, 2.0}) {
+  for (const double ratio : {0.8, 2.0}) {
     const StepTimes times = step_with(ratio, mebibyte);
     ASSERT_EQ(times.buckets.size(), 19U);
     EXPECT_LT(chosen_seconds(times), 1.01 * least_seconds(times)) << ratio;
