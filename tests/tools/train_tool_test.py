@@ -1,5 +1,6 @@
 """stretto-train seen from outside: the trace of --trace, with its tracks, times, bytes, arrows and clocks; and loss.svg."""
 import collections
+import itertools
 import json
 import os
 import re
@@ -174,6 +175,21 @@ class Train(ProgramTest):
                         self.assertAlmostEqual(held / plan, 1, delta=0.02, msg=kind)
                     plan, held = table["buffers"]
                     self.assertLessEqual(held, plan * 1.02 + 0.1e6)
+
+    def test_memory_of_a_llama_is_what_the_formulas_say(self):
+        """Small ones, where nothing is small beside the rest: grouped heads, an MLP of its own width, with and without a head of its own."""
+        shape = ["--model", "llama", "--num-layers", 4, "--hidden-size", 192, "--num-attention-heads", 6, "--num-key-value-heads", 2,
+                 "--ffn-hidden-size", 512, "--seq-length", 64, "--global-batch-size", 8]
+        cells = list(itertools.product((0, 3), (1, 2), ("none", "full"), ("fp32", "bf16"), ([], ["--untied"])))
+        for zero, tensor, recompute, dtype, head in cells if EVERYTHING else cells[::5]:
+            flags = [*shape, "--nproc", 2 * tensor, "--zero", zero, "--tp", tensor, "--recompute", recompute, "--dtype", dtype, *head]
+            with self.subTest(" ".join(map(str, flags))):
+                table = self.memory_table(*flags)
+                for kind in ("values", "gradients", "optimizer", "activations"):
+                    plan, held = table[kind]
+                    self.assertAlmostEqual(held / plan, 1, delta=0.02, msg=kind)
+                plan, held = table["buffers"]
+                self.assertLessEqual(held, plan * 1.02 + 0.1e6)
 
     def test_memory_of_messages_of_attention_is_what_the_formulas_say(self):
         """Without ZeRO, buffers hold nothing else."""

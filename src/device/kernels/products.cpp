@@ -110,7 +110,6 @@ void linear_backward(const Tensor& dy, const Tensor& weight, const Tensor& dx, c
   check_apart("linear_backward", "before", before, "dx", dx);
   if (products_of(activation) > 1) {
     check_there("linear_backward", "weight", weight);
-    const MemoryScope scratch(MemoryKind::other);
     const Tensor product({dy.rows(), weight.columns()}, dy.dtype(), dy.device());
     gemm(dy, Transpose::no, weight, Transpose::no, product);
     return finish_linear_backward(product, dx, epilogue);
