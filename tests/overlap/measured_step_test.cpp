@@ -63,11 +63,9 @@ double least_seconds(const StepTimes& times) {
 }
 
 TEST(MeasuredStep, HasHardlyABetterSetOfPostponedUnits) {
-  for (const double ratio : {0.8, 2.0}) {
-    const StepTimes times = step_with(ratio, mebibyte);
-    ASSERT_EQ(times.buckets.size(), 19U);
-    EXPECT_LT(chosen_seconds(times), 1.01 * least_seconds(times)) << ratio;
-  }
+  const StepTimes times = step_with(0.8, mebibyte);  // where the best set is farthest from all and none
+  ASSERT_EQ(times.buckets.size(), 19U);
+  EXPECT_LT(chosen_seconds(times), 1.01 * least_seconds(times));
   const StepTimes even = step_with(1, mebibyte);
   EXPECT_GT(step_seconds(even, std::vector<bool>(19, false)), 1.3 * chosen_seconds(even));
 }
