@@ -75,7 +75,7 @@ class Layouts(unittest.TestCase):
         _, much = self.planned("--top", 1)
         _, little = self.planned("--top", 1, "--memory", "8GiB")
         self.assertGreater(little["without_memory"], much["without_memory"])
-        self.assertGreaterEqual(little["layouts"][0]["ms"], much["layouts"][0]["ms"])
+        self.assertGreaterEqual(1.02 * little["layouts"][0]["ms"], much["layouts"][0]["ms"])  # a simple one may be 2% slower
 
     def test_divides_long_sequences(self):
         _, figures = self.planned("--top", 1, "--memory", "20GiB", model=MODEL.replace("seq=2048", "seq=262144"), batch=16)
