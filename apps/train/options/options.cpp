@@ -179,7 +179,9 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   bool takes_sizes = model_flags.model != "gpt2" && model_flags.model != "llama";
   std::string saved;
   const bool resumes = app.count("--resume") > 0 && !line.save.empty() && stretto::has_checkpoint(line.save);
-  if (resumes || !line.load.empty()) saved = find_checkpoint(resumes ? line.save : line.load);
+  // Beside a model's files, whether --load may be there is said later, and first.
+  const bool loads = !line.load.empty() && (line.weights.place().empty() || has_checkpoint(line.load));
+  if (resumes || loads) saved = find_checkpoint(resumes ? line.save : line.load);
   if (const std::optional<ModelFiles> files = line.weights.files()) {
     takes_sizes = true;
     model = saved_model(app, model_flags, files->shape(), line.weights.shape_file(), true);
