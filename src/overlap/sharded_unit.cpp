@@ -127,25 +127,32 @@ std::vector<ElementRange> ShardedUnit::owned() const {
 
 // ---- values
 
-void ShardedUnit::share_changed() { secondary_is_valid_ = false; }
+void ShardedUnit::share_changed() {
+  secondary_is_valid_ = false;
+  if (!is_stored_) records_ = {};
+}
 
 void ShardedUnit::store() {
-  if (options_.stored == StoredFormat::plain || records_) return;
+  if (options_.stored == StoredFormat::plain || is_stored_) return;
   computation().wait(last_gather_);
-  const Tensor& kept = options_.stage == ZeroStage::values ? share_ : values_flat_;
-  const MemoryScope scope(MemoryKind::values);
-  records_ = Tensor::symmetric({stored_bytes(options_.stored, kept.size())}, DType::u8);
-  kernels::store_values(options_.stored, kept, records_);
+  if (!records_) {
+    const Tensor& kept = options_.stage == ZeroStage::values ? share_ : values_flat_;
+    const MemoryScope scope(MemoryKind::values);
+    records_ = Tensor::symmetric({stored_bytes(options_.stored, kept.size())}, DType::u8);
+    kernels::store_values(options_.stored, kept, records_);
+  }
+  is_stored_ = true;
   values_.clear();
   values_flat_ = share_ = {};
 }
 
+// The records stay, since values that are rounded again may be rounded otherwise.
 void ShardedUnit::restore() {
-  if (!records_) return;
+  if (!is_stored_) return;
   computation().wait(last_gather_);
+  is_stored_ = false;
   allocate_values();
   kernels::restore_values(options_.stored, records_, options_.stage == ZeroStage::values ? share_ : values_flat_);
-  records_ = {};
 }
 
 // The stream restores what arrives in it.
@@ -175,7 +182,7 @@ Work ShardedUnit::gather(const Stream& stream) {
   require(!values_flat_, "A unit of {} tensors is gathered already; release it first.", shapes_.size());
   values_flat_ = buffer(padded_elements(), dtype_);
   values_ = views_of(values_flat_);
-  if (records_) return last_gather_ = restore_gathered(stream);
+  if (is_stored_) return last_gather_ = restore_gathered(stream);
   stream.wait(last_gather_);  // which may still fill the second copy
   if (secondary_is_valid_) {
     return last_gather_ = options_.secondary.all_gather(secondary_, values_flat_, stream, {.tag = "parameters in node"});

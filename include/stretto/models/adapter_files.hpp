@@ -18,6 +18,7 @@ STRETTO_API AdapterOptions adapter_options_from_config(const std::string& config
 STRETTO_API std::string adapter_config_text(const AdapterOptions& options, const DecoderShape& shape,
                                             const std::string& base);
 
+// One thread may use an object.
 class STRETTO_API AdapterFiles {
  public:
   // Throws Error(io), in one sentence, for files that are missing or damaged, and as adapter_options_from_config().

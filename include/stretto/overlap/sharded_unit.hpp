@@ -70,15 +70,16 @@ class STRETTO_API ShardedUnit : public UnitStore {
   int rank() const { return sums_.rank(); }  // in the group
   int ranks() const { return sums_.size(); }
   // None in a group of one rank; values while they are stored.
-  ZeroStage stage() const override { return records_ ? ZeroStage::values : options_.stage; }
+  ZeroStage stage() const override { return is_stored_ ? ZeroStage::values : options_.stage; }
   bool trainable() const override { return options_.trainable; }
   const std::vector<Shape>& shapes() const { return shapes_; }
   // Stored values that are not divided come back without the others' help.
-  bool gathers_alone() const override { return records_ && options_.stage != ZeroStage::values; }
+  bool gathers_alone() const override { return is_stored_ && options_.stage != ZeroStage::values; }
   // The elements of the tensors that this rank owns. No range is empty.
   std::vector<ElementRange> owned() const;
   // With Options::stored: rounds the values to records and frees their memory; and brings them back, as they were rounded,
-  // which needs the memory of both meanwhile. No gather may be in flight; between the two there is no share().
+  // which takes the memory of both until they are stored again, in the same records. No gather may be in flight; while they
+  // are stored there is no share().
   void store();
   void restore();
   // This rank's share of the values, padding included. The owner may write it when no gather is in flight, and must then
@@ -136,7 +137,8 @@ class STRETTO_API ShardedUnit : public UnitStore {
   std::int64_t elements_ = 0, share_elements_ = 0;
   DType dtype_;  // of values
   Tensor values_flat_, share_, secondary_;
-  Tensor records_;  // of the share at ZeroStage::values, else of all values; empty while they are not stored
+  Tensor records_;  // of the share at ZeroStage::values, else of all values; empty if the share has changed since
+  bool is_stored_ = false;
   Tensor gradients_flat_, gradient_share_;
   std::vector<Tensor> values_, gradients_;
   std::shared_ptr<bool[]> unset_;  // by tensor
