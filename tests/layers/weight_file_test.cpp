@@ -267,6 +267,26 @@ TEST(WeightFiles, MayBeSeveralAndOfOtherTypes) {
   });
 }
 
+TEST(WeightFiles, LeaveParametersWithoutRowsAlone) {
+  const TemporaryDirectory directory;
+  const Source source(directory);
+  run_threads(1, [&](const Communicator& world) {
+    Model model(world, {});
+    std::map<std::pair<std::string, std::int64_t>, double> before;
+    model.for_each([&](const Parameter& parameter, std::int64_t i, double value) { before[{parameter.name, i}] = value; });
+    model.read(*safetensors_weights({source.path}), [&](const Parameter& parameter) {
+      return parameter.name == "norm" ? std::vector<ForeignRows>() : mapping(parameter);
+    });
+    bool others_changed = false;
+    model.for_each([&](const Parameter& parameter, std::int64_t i, double value) {
+      const bool changed = value != before.at({parameter.name, i});
+      if (parameter.name == "norm") EXPECT_FALSE(changed);
+      others_changed = others_changed || changed;
+    });
+    EXPECT_TRUE(others_changed);
+  });
+}
+
 TEST(WeightFiles, ThatWillNotDoAreNamed) {
   const TemporaryDirectory directory;
   const Source source(directory);
@@ -294,7 +314,6 @@ TEST(WeightFiles, ThatWillNotDoAreNamed) {
   EXPECT_THAT(error(ErrorCode::io, "norm", {{{"infinite", {6}}, 0, 6}}), HasSubstr("inf among the numbers of infinite"));
   EXPECT_THAT(error(ErrorCode::invalid_argument, "norm", {{{"ln", {8}}, 0, 6}}),
               HasSubstr("ln of shape [6], but this model needs [8]"));
-  EXPECT_THAT(error(ErrorCode::invalid_argument, "norm", {}), HasSubstr("No rows are named for norm"));
   EXPECT_THAT(error(ErrorCode::invalid_argument, "norm", {{tensor("ln"), 0, 5}}), HasSubstr("do not make norm of [6]"));
   EXPECT_THAT(error(ErrorCode::invalid_argument, "norm", {{tensor("ln"), 1, 6}}), HasSubstr("rows 1 to 7 of ln of [6]"));
   EXPECT_THAT(error(ErrorCode::invalid_argument, "down.weight", {{tensor("down"), 0, 3}, {tensor("up"), 0, 5}}),
