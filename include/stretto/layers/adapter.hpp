@@ -29,8 +29,8 @@ struct STRETTO_API AdapterOptions {
   std::vector<std::pair<std::string, double>> alpha_pattern = {};
   std::vector<std::int64_t> layers_to_transform = {};  // numbers of blocks; empty: all
   std::vector<std::string> modules_to_save = {};       // modules that are trained whole beside the adapters: {"lm_head"}
-  // How the frozen weights of the linear modules of blocks lie between uses (QLoRA; Dettmers et al. 2023), from
-  // ShardedParameters::store() on.
+  // The format in which the frozen weights of the linear modules of blocks lie between uses (QLoRA; Dettmers et al. 2023),
+  // from ShardedParameters::store() on.
   StoredFormat base = StoredFormat::plain;
 
   bool any() const { return rank > 0; }

@@ -53,7 +53,8 @@ class STRETTO_API Optimizer {
   // The state of each of ShardedParameters::ranges(), in their order. At ZeroStage::none, that of elements which another
   // rank owns may be stale.
   const std::vector<State>& states() const { return states_; }
-  // What files have of a range: the master weights, or the value of a parameter that is not trainable.
+  // The numbers of a range that files keep: its master weights, or the value of a parameter that is not trainable; empty
+  // while that is stored (ShardedParameters::store).
   const Tensor& weights(std::size_t range) const;
   std::int64_t steps() const { return steps_; }
   // Call it after the caller has written the states: rounds the master weights into the values. Collective.

@@ -48,7 +48,8 @@ struct STRETTO_API Parameter {
   // False: frozen. Set it before ShardedParameters is made. The parameter then has no gradient, which nobody computes, sums
   // or counts in the norm, and no state of an optimizer; its values are divided, gathered and saved as others are.
   bool trainable = true;
-  // How ShardedParameters::store() keeps a frozen parameter's values; plain: as they are. Set it where `trainable` is set.
+  // The format in which ShardedParameters::store() keeps a frozen parameter's values; plain: as they are. Set it where
+  // `trainable` is set.
   StoredFormat stored = StoredFormat::plain;
   // It is of an adapter (layers/adapter.hpp), which files of a model need not have: it then begins with its initial values.
   bool is_adapter = false;

@@ -10,8 +10,8 @@
 // for each module the factors lora_A [rank, in] and lora_B [out, rank], and modules that were trained whole.
 namespace stretto {
 
-// What an adapter_config.json says of adapters. Throws Error(io), in one sentence that names `file` and the key, for text
-// that is no such file, and for adapters that compute otherwise, such as DoRA's.
+// Returns the adapters that an adapter_config.json describes. Throws Error(io), in one sentence that names `file` and the
+// key, for text that is no such file, and for adapters that compute otherwise, such as DoRA's.
 STRETTO_API AdapterOptions adapter_options_from_config(const std::string& config, const std::string& file);
 // The adapter_config.json of such adapters. base: the directory or the name of the model that they adapt, which peft loads;
 // may be empty.

@@ -37,8 +37,8 @@
 // communication.
 namespace stretto {
 
-// What rows are multiplied by: a weight [out, in], or W + B A with the factors of an adapter (layers/adapter.hpp), whose
-// product nobody forms: a chunk of rows takes two products of `rank` columns or rows more, which add to its result. Chunks
+// A factor multiplies rows: a weight [out, in], or W + B A with the factors of an adapter (layers/adapter.hpp). Nobody forms
+// the product B A: a chunk of rows takes two products of `rank` columns or rows more, which add to its result. Chunks
 // are cut as for the weight alone, so that B = 0 changes no bit.
 struct STRETTO_API GemmFactor {
   Tensor weight;

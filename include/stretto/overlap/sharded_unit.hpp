@@ -77,9 +77,9 @@ class STRETTO_API ShardedUnit : public UnitStore {
   bool gathers_alone() const override { return is_stored_ && options_.stage != ZeroStage::values; }
   // The elements of the tensors that this rank owns. No range is empty.
   std::vector<ElementRange> owned() const;
-  // With Options::stored: rounds the values to records and frees their memory; and brings them back, as they were rounded,
-  // which takes the memory of both until they are stored again, in the same records. No gather may be in flight; while they
-  // are stored there is no share().
+  // store() rounds the values to records of Options::stored and frees their memory; restore() brings them back as they were
+  // rounded, which takes the memory of both until they are stored again, in the same records. No gather may be in flight;
+  // while they are stored there is no share().
   void store();
   void restore();
   // This rank's share of the values, padding included. The owner may write it when no gather is in flight, and must then

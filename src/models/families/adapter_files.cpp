@@ -24,7 +24,7 @@ constexpr const char* config_name = "adapter_config.json";
 constexpr const char* weights_name = "adapter_model.safetensors";
 constexpr const char* prefix = "base_model.model.";  // of all names in peft's files
 
-// What says nothing of how adapters compute, or is said by the model.
+// Keys that say nothing of how adapters compute, or that the model says.
 constexpr const char* without_effect[] = {"auto_mapping",   "base_model_name_or_path", "ensure_weight_tying",
                                           "fan_in_fan_out", "inference_mode",          "megatron_core",
                                           "peft_version",   "qalora_group_size",       "revision",
