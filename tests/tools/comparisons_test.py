@@ -20,7 +20,7 @@ from perf.comparisons import harness, host, hosts, namespaces, startup_and_idle 
 from perf.pages.text import Verdict  # noqa: E402
 
 MIB = 1 << 20
-SPEED = {"torch": "2", "parameters": 10**7, "gemm_share": 0.95, "gemm_gflops_per_rank": 100, "comm_ms": 100, "exposed_ms": 10, "bubble": 0.13,
+SPEED = {"torch": "2", "parameters": 10**7, "weight_flops_per_token": 6e7, "gemm_share": 0.95, "gemm_gflops_per_rank": 100, "comm_ms": 100, "exposed_ms": 10, "bubble": 0.13,
          "simulated_bubble": 0.125, "steps": 8, "checkpoints": 4, "memory_bytes": 3e6, "planned_activation_bytes": 2e6, "sent_per_step": 10**6}
 
 
