@@ -184,21 +184,14 @@ void ShardedParameters::set_range_values(std::size_t unit) {
   }
 }
 
-void ShardedParameters::store() {
-  traffic_->wait_for_values();
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    if (members_[unit].stored == StoredFormat::plain) continue;
-    units_[unit]->store();
-    set_range_values(unit);
-    show(unit);
-  }
-}
+void ShardedParameters::store() { change_stored(&ShardedUnit::store); }
+void ShardedParameters::restore() { change_stored(&ShardedUnit::restore); }
 
-void ShardedParameters::restore() {
+void ShardedParameters::change_stored(void (ShardedUnit::*change)()) {
   traffic_->wait_for_values();
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     if (members_[unit].stored == StoredFormat::plain) continue;
-    units_[unit]->restore();
+    (*units_[unit].*change)();
     set_range_values(unit);
     show(unit);
   }

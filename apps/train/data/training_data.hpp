@@ -25,7 +25,7 @@ class TrainingData {
   // Throws Error(io) for data that would end a run later, as far as a fraction of a second finds them.
   virtual void check_first_tokens() const = 0;
   virtual bool is_bytes() const = 0;
-  // What must be the same on all ranks, by flag.
+  // The values that must be the same on all ranks, by flag.
   virtual std::vector<stretto::NamedValue> contents() const = 0;
   // Returns one line for people.
   virtual std::string description() const = 0;

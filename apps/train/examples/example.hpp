@@ -6,7 +6,7 @@
 
 namespace apps {
 
-// Where an example stands, for errors: "chat.jsonl, line 3".
+// The place of an example, which errors name: "chat.jsonl, line 3".
 struct LineOfFile {
   std::string path;
   std::int64_t number = 0;  // from 1 on

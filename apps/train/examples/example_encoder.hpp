@@ -38,7 +38,7 @@ class ExampleEncoder {
  private:
   const ChatTemplate& form();
   std::int32_t token_of(const std::string& name) const;
-  // What stands between special tokens: `before` does not count, `after` does.
+  // The text between special tokens: the loss leaves out `before` and counts `after`.
   void add_text(const std::string& before, const std::string& after, CountedTokens& to);
   CountedTokens of_text(const TextExample& example);
   CountedTokens of_completion(const CompletionExample& example);

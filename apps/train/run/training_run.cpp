@@ -347,7 +347,7 @@ class TrainingRun {
     if (first_step_ > 0) reporter_.say(fmt::format("Continues after step {}.", first_step_));
   }
 
-  // Of parameters that may be frozen.
+  // Says how many parameters are trained where others are frozen.
   std::string trained() const {
     if (!line_.trainer.adapters.any()) return "";
     std::int64_t elements = 0;

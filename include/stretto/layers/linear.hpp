@@ -83,7 +83,7 @@ class STRETTO_API RowParallelLinear {
  private:
   // backward() where ranks have own rows of dy.
   Tensor backward_of_rows(const Tensor& x, const Tensor& dy, WeightGradients* later) const;
-  // What adds the gradients of all parameters, from the rows of dy of all ranks, and of those that the bias sees.
+  // The function adds the gradients of all parameters, from the rows of dy of all ranks and those that the bias sees.
   std::function<void(const Tensor& dy, const Tensor& of_bias)> add_gradients(const Tensor& x, const LowRank& low) const;
 
   TensorParallel tensor_parallel_;

@@ -143,6 +143,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   void make_units();
   void make_ranges();
   void set_range_values(std::size_t unit);
+  void change_stored(void (ShardedUnit::*change)());
   void make_choice();
   void index_uses();
   void show(std::size_t unit);
