@@ -7,9 +7,10 @@ import time
 import unittest
 
 from harness import FOREVER, FaultTest, losses, ranks_under
+from support.programs import EVERYTHING  # noqa: E402
 
 # Most of their time goes to bringing files to the disk.
-KILLS = int(os.environ.get("STRETTO_TEST_KILLS", 12 if os.environ.get("STRETTO_TEST_ALL") in ("1", "daily") else 6))
+KILLS = int(os.environ.get("STRETTO_TEST_KILLS", 12 if EVERYTHING else 6))
 LAYOUTS = ({"--nproc": 2, "--zero": 1}, {"--nproc": 3, "--pp": 3, "--num-layers": 3}, {"--nproc": 4, "--tp": 2, "--zero": 3})
 
 

@@ -2,8 +2,8 @@
 // recomputation, with and without sequence parallelism, against one rank that accumulates over the same global batch.
 //
 // By default a sample that is another one every day; a failure says its seed, and --gtest_random_seed=SEED draws it again.
-// With all tests, every cell. In daily ones every cell of up to two ranks, a quarter of those of three, a sixteenth of those
-// of up to seven, and a 32nd part of those of eight, which are as many as all others: the seeds 1 to 32 together take all.
+// With all tests, every cell. In daily ones, on the day of its turn, every cell of up to two ranks, a quarter of those of
+// three, a sixteenth of those of up to seven, and a 32nd part of those of eight, which are as many as all others.
 #include <gmock/gmock.h>
 
 #include <mutex>
@@ -49,11 +49,11 @@ std::vector<std::string> matrix_divergences(const std::vector<MatrixCell>& cells
 
 // The cells of a number of ranks, by layout.
 std::vector<std::vector<MatrixCell>> drawn_cells(int ranks) {
-  const unsigned parts = parts_of_a_day(ranks <= 2 ? 1 : ranks == 3 ? 4 : ranks < 8 ? 16 : 32);
+  const unsigned parts = ranks <= 2 ? 1 : ranks == 3 ? 4 : ranks < 8 ? 16 : 32;
   std::vector<MatrixCell> cells;
   unsigned number = 0;
   for (const MatrixCell& cell : matrix_cells()) {
-    if (cell.layout.ranks() == ranks && number++ % parts == seed_of_the_day() % parts) cells.push_back(cell);
+    if (cell.layout.ranks() == ranks && is_of_today(number++, parts)) cells.push_back(cell);
   }
   if (!all_tests()) cells = sample(cells, 12);
   std::map<std::tuple<int, int, int, int>, std::vector<MatrixCell>> by_layout;
