@@ -17,6 +17,7 @@ PYTHON = "/usr/bin/python3"
 COMMANDS = {
     "train": ("train", "train_speed", "torch2", "training speed beside PyTorch DDP, in turn"),
     "ddp": ("ddp_network", "train_speed", "peers", "the same between two hosts over a link of 300 Mb/s (root)"),
+    "slow-links": ("slow_links", "stretto-train", "text", "time to a loss over slow links, of optimizers and rounds that send less (root)"),
     "convergence": ("convergence", "stretto-train", "text", "where training ends with quantized ZeRO-3 and in 16 bits"),
     "saving": ("saving", "train_speed", "", "steps while checkpoints are written"),
     "replicated-state": ("replicated_state", "train_speed", "", "steps after which each rank's state is kept in another one's memory"),

@@ -59,7 +59,9 @@ def stretto_plan(words, slow):
 
 def stretto_train(words, slow):
     if "--log-dir" in words:
-        pathlib.Path(after(words, "--log-dir"), "metrics.jsonl").write_text(json.dumps({"val_loss": 1.75 * slow}))
+        ms = 250 if "onebit-adam" in words else 100 if "--diloco" in words else 1000
+        lines = [{"step": i + 1, "step_ms": ms * slow, "val_loss": 1.75 * slow} for i in range(int(after(words, "--train-iters")))]
+        pathlib.Path(after(words, "--log-dir"), "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
     return {"memory": {"all": int(after(words, "--seq-length")) * 40000 // int(after(words, "--ranks", "1"))}}
 
 
@@ -112,6 +114,7 @@ CASES = {
     "train": ("--rounds 1", "fp32 2,000 1,000 2.00", "train_speed"),
     "ddp": ("--rounds 1", "Stretto 2.000 500 500 500 0", "train_speed"),
     "convergence": ("--train-data x", "bf16 1.7500 +0.0000", "--qwz"),
+    "slow-links": ("--train-data x --seeds 1 --steps 20 --rate 100mbit", "1-bit Adam 1.7500 0.0000 4.00 1", "onebit-adam"),
     "saving": ("--rounds 1", "a checkpoint before every step 0.500 1.000 0.50", "--save-in-background"),
     "replicated-state": ("--rounds 1", "10.0 million 8 (tp 2) 6144 0.100 1.000", "--batch 6"),
     "layouts": ("--rounds 2", "Stretto zb-h1 2040 0.490 1.020 13.0% 12.5% 0.470 0.480", "train_speed"),

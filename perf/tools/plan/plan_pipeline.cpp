@@ -31,7 +31,7 @@ bool parse(int argc, char** argv, PipelineLine& line) {
   auto* what = app.add_option("all", line.what, "With --verify: all schedules")->check(CLI::IsMember({"all"}));
   auto* verify = app.add_flag("--verify", line.verify, "Prove all schedules")->needs(what);
   auto* schedule =
-      app.add_option("--schedule", line.schedule, schedule_names() + ", pipedream, 2bw, or a file with a schedule");
+      app.add_option("--schedule", line.schedule, fmt::format("{}, {}, or a file with a schedule", schedule_names(), window_names()));
   app.add_option("--pp", line.stages, "Number of stages")->needs(schedule);
   app.add_option("--microbatches", line.microbatches, "Of a step")->needs(schedule);
   app.add_option("--virtual-stages", line.chunks,
@@ -62,8 +62,9 @@ namespace {
 // The schedule of a generator, or of a file.
 Schedule schedule_of(const PipelineLine& line) {
   const std::vector<ScheduleKind> kinds = all_schedule_kinds();
-  const bool is_made = line.schedule == "pipedream" || line.schedule == "2bw" ||
-                       std::ranges::any_of(kinds, [&](ScheduleKind kind) { return line.schedule == name(kind); });
+  const bool is_made =
+      std::ranges::any_of(kinds, [&](ScheduleKind kind) { return line.schedule == name(kind); }) ||
+      std::ranges::any_of(all_window_kinds(), [&](const WindowKind& kind) { return line.schedule == kind.name; });
   require(!is_made || (line.stages > 0 && line.microbatches > 0), "--schedule {} needs --pp and --microbatches.",
           line.schedule);
   return named_schedule(line.schedule, line.stages, line.microbatches, line.chunks);
@@ -163,7 +164,7 @@ void verify_all_schedules() {
         }
       }
     }
-    fmt::print("{:<12} {:>6} schedules {:>7.2f} s\n", name, proved, seconds_since(its_begin));
+    fmt::print("{:<18} {:>6} schedules {:>7.2f} s\n", name, proved, seconds_since(its_begin));
     std::fflush(stdout);
     all += proved;
   };
@@ -173,9 +174,9 @@ void verify_all_schedules() {
                                                         : std::nullopt;
     });
   }
-  for (const auto& [name, make] : {std::pair{"pipedream", &pipedream_schedule}, {"2bw", &two_buffered_schedule}}) {
-    prove(name, [make = make](int stages, int microbatches, int chunks) {
-      return chunks == 1 && microbatches >= stages ? std::optional(make(stages, microbatches)) : std::nullopt;
+  for (const WindowKind& kind : all_window_kinds()) {
+    prove(kind.name, [&](int stages, int microbatches, int chunks) {
+      return chunks == 1 && microbatches >= stages ? std::optional(kind.make(stages, microbatches)) : std::nullopt;
     });
   }
   fmt::print("Proved {} schedules of 1 to {} stages, 1 to {} microbatches and 1 to {} chunks in {:.1f} s.\n", all,

@@ -1,0 +1,155 @@
+"""Compares the time to a loss of ways to train over slow links: the demo's model on 4 hosts with 2 ranks each. Takes root.
+
+Each way trains the same steps on the same text, once for each seed of the weights, on this host: losses do not depend on links. Then
+network namespaces stand for hosts, a token bucket holds every end of a cable between them to the rate, and each way trains some steps
+at each rate: the mean of the last ones, a whole round of DiLoCo, is what a step takes. A loss after n steps comes after n such times;
+the steps of 1-bit Adam before its freeze take AdamW's. Exits 1 if at 100 Mb/s 1-bit Adam takes fewer than 3.3 times the steps of AdamW
+in the same time, if a step of streaming DiLoCo takes over 1.05 times one without any communication between hosts, or if either ends
+over 0.02 above AdamW's loss.
+"""
+import json
+import pathlib
+import statistics
+import sys
+import tempfile
+
+from perf.comparisons import namespaces
+from perf.comparisons.harness import Comparison, Table, flag
+from perf.comparisons.programs import ROOT, run
+from perf.pages.chart import Curve, LinearAxis, LogAxis, picture
+from perf.pages.text import Verdict, machine_text
+
+HOSTS, RANKS_OF_A_HOST = 4, 2
+ROUND = 20  # steps of a round of DiLoCo
+WARMUP_STEPS, TIMED_STEPS = 25, ROUND  # of a run over links
+BASE, ONEBIT, STREAMING = "AdamW", "1-bit Adam", "streaming DiLoCo"
+ALONE = "no communication between hosts"  # a round that never ends within the run
+REPLICAS = ["--replicas", HOSTS]
+MUON = ["--optimizer", "muon", "--muon-scale", "moonlight"]
+WAYS = {
+    BASE: ["--zero", 0],
+    "ZeRO++": ["--zero", 3, "--hpz", RANKS_OF_A_HOST, "--qwz", "int8", "--qgz", "int4"],
+    ONEBIT: ["--zero", 0, "--optimizer", "onebit-adam"],
+    "AdamW, sums a step late": ["--zero", 0, "--delay", 1],
+    "Muon": ["--zero", 0, *MUON],
+    "Muon, sums a step late": ["--zero", 0, "--delay", 1, *MUON],
+    "DiLoCo": [*REPLICAS, "--diloco", ROUND],
+    STREAMING: [*REPLICAS, "--diloco", ROUND, "--diloco-fragments", 4, "--diloco-delay", 4, "--diloco-format", "int4"],
+}
+DEMO = ["--num-layers", 4, "--hidden-size", 192, "--num-attention-heads", 6, "--seq-length", 128, "--micro-batch-size", 2,
+        "--global-batch-size", 16, "--lr", 3e-3, "--lr-warmup-iters", 50, "--weight-decay", 0.1]
+WANTED_STEPS, WANTED_TIME, WANTED_LOSS, JUDGED = 3.3, 1.05, 0.02, "100mbit"
+
+
+def words_of(way, freezes_at):
+    return [*DEMO, *WAYS[way], *(["--freeze-step", freezes_at] if way == ONEBIT else [])]
+
+
+def lines_of(start, command):
+    """What a run writes of its steps."""
+    with tempfile.TemporaryDirectory() as directory:
+        start([*command, "--log-dir", directory])
+        return [json.loads(line) for line in (pathlib.Path(directory) / "metrics.jsonl").read_text().splitlines()]
+
+
+def freeze_of(options):
+    return options.steps // 5
+
+
+def curve(options, way, seed):
+    every = max(1, options.steps // 20)
+    lines = lines_of(run, [options.program, "--nproc", HOSTS * RANKS_OF_A_HOST, *words_of(way, freeze_of(options)), "--train-data", options.train_data,
+                           "--train-iters", options.steps, "--eval-interval", every, "--seed", seed])
+    return [[line["step"], line["val_loss"]] for line in lines if "val_loss" in line]
+
+
+def step_seconds(options, network, words):
+    lines = lines_of(network.run, [options.program, *words, "--train-data", options.train_data, "--train-iters", WARMUP_STEPS + TIMED_STEPS])
+    return statistics.mean(line["step_ms"] for line in lines[-TIMED_STEPS:]) / 1e3
+
+
+def measured(options):
+    namespaces.require()
+    figures = {"steps": options.steps, "freezes_at": freeze_of(options), "seconds": {}, "curves": {}}
+    for rate in options.rate or [JUDGED, "300mbit", "1gbit"]:
+        found = figures["seconds"][rate] = {}
+        with namespaces.Network([RANKS_OF_A_HOST] * HOSTS, rate) as network:
+            for way in WAYS:
+                found[way] = step_seconds(options, network, words_of(way, WARMUP_STEPS - ROUND))
+                print(f"{rate}, {way}: {found[way]:.3f} s a step", file=sys.stderr)
+            found[ALONE] = step_seconds(options, network, [*DEMO, *REPLICAS, "--diloco", WARMUP_STEPS + TIMED_STEPS])
+    for seed in range(1, options.seeds + 1):
+        for way in WAYS:
+            figures["curves"].setdefault(way, []).append(curve(options, way, seed))
+            print(f"seed {seed}, {way}: {figures['curves'][way][-1][-1][1]:.4f}", file=sys.stderr)
+        yield figures
+
+
+def final_loss(figures, way):
+    return statistics.mean(curve[-1][1] for curve in figures["curves"][way])
+
+
+def seconds_at(figures, rate, way, step):
+    """From the beginning to the end of a step."""
+    seconds = figures["seconds"][rate]
+    before = min(step, figures["freezes_at"]) if way == ONEBIT else 0
+    return before * seconds[BASE] + (step - before) * seconds[way]
+
+
+def seconds_to(figures, rate, way, loss):
+    """When a way first evaluates to a loss as low as that, as the mean of its seeds; None if it never does."""
+    found = [next((step for step, value in curve if value <= loss), None) for curve in figures["curves"][way]]
+    return statistics.mean(seconds_at(figures, rate, way, step) for step in found) if all(found) else None
+
+
+def tables(figures):
+    target = final_loss(figures, BASE) + WANTED_LOSS
+    rows = []
+    for way in WAYS:
+        losses = [curve[-1][1] for curve in figures["curves"][way]]
+        row = [way, f"{statistics.mean(losses):.4f}", f"{max(losses) - min(losses):.4f}"]
+        for rate, seconds in figures["seconds"].items():
+            reached = seconds_to(figures, rate, way, target)
+            row += [f"{1 / seconds[way]:.2f}", "-" if reached is None else f"{reached:.0f}"]
+        rows.append(row)
+    rows.append([ALONE, "", "", *(text for seconds in figures["seconds"].values() for text in (f"{1 / seconds[ALONE]:.2f}", ""))])
+    yield Table("", ["way", "final loss", "spread", *(text for rate in figures["seconds"] for text in (f"steps/s, {rate}", f"s to {target:.3f}"))], rows)
+
+
+def verdicts(figures):
+    base = final_loss(figures, BASE)
+    for way in (ONEBIT, STREAMING):
+        above = final_loss(figures, way) - base
+        yield Verdict(above <= WANTED_LOSS, f"{way} ends {above:+.4f} nats from {BASE}, wanted at most {WANTED_LOSS} above.")
+    if seconds := figures["seconds"].get(JUDGED):
+        faster = seconds[BASE] / seconds[ONEBIT]
+        yield Verdict(faster >= WANTED_STEPS, f"{ONEBIT} takes {faster:.2f} times the steps of {BASE} at {JUDGED}, wanted {WANTED_STEPS}.")
+        longer = seconds[STREAMING] / seconds[ALONE]
+        yield Verdict(longer <= WANTED_TIME, f"A step of {STREAMING} takes {longer:.3f} times one without communication between hosts at {JUDGED}, "
+                                             f"wanted at most {WANTED_TIME}.")
+
+
+def plot(figures, rate):
+    curves = [Curve(way, [(seconds_at(figures, rate, way, step), value) for step, value in figures["curves"][way][0]], number)
+              for number, way in enumerate(WAYS)]
+    points = [point for curve in curves for point in curve.points]
+    return picture(f"Validation loss over time, links of {rate}", f"the demo's model, {HOSTS} hosts of {RANKS_OF_A_HOST} ranks",
+                   machine_text(figures["machine"]), curves, LogAxis("seconds", [x for x, _ in points], 2, "{:g}".format),
+                   LinearAxis("nats a byte", [y for _, y in points]))
+
+
+class SlowLinks(Comparison):
+    """Its page has a picture."""
+
+    def finish(self, options, figures):
+        if options.write_docs and JUDGED in figures["seconds"]:
+            (options.write_docs.parent / "slow-links.svg").write_text(plot(figures, JUDGED))
+
+
+SlowLinks("slow-links", __doc__, measured, tables, verdicts, page="docs/slow-links.md", program="stretto-train",
+          about=lambda figures: f"the demo's model, {figures['steps']} steps on the King James text, {HOSTS} hosts of {RANKS_OF_A_HOST} ranks; "
+                                f"means of {len(next(iter(figures['curves'].values())))} seeds of the weights",
+          flags=(flag("--steps", 400, "steps of each run"), flag("--seeds", 3, "seeds of the weights"),
+                 flag("--rate", text="rate of every link, as tc writes it; may be given several times (default 100mbit 300mbit 1gbit)",
+                      action="append"),
+                 flag("--train-data", str(ROOT / "build/data/king_james.txt"), told=False)))
