@@ -45,6 +45,9 @@ void ShardedParameters::Options::check(const MeshShape& mesh) const {
               : fmt::format("{} or {}", training_name(dtype), training_name(kernels::accumulator(dtype))),
           training_name(gradients()));
   require(prefetch >= 0, "Parameters cannot be prefetched {} units ahead; give 0 or more.", prefetch);
+  require(versions == 0 || zero <= ZeroStage::optimizer,
+          "A pipeline without a flush keeps {} versions of the weights, which ZeRO stage {} divides; choose stage 0 or 1.",
+          versions, static_cast<int>(zero));
   require(measured_steps >= 0, "{} steps cannot be measured; give 0 or more.", measured_steps);
 }
 
@@ -69,7 +72,7 @@ ShardedParameters::ShardedParameters(Parameters& parameters, const Mesh& mesh, c
                                            streams ? Stream("dp", Priority::background) : computation(), how);
   shown_.resize(units_.size());
   show_all();
-  if (options.zero == ZeroStage::none && streams && options.measured_steps > 0) make_choice();
+  if (options.zero == ZeroStage::none && streams && options.measured_steps > 0 && options.versions == 0) make_choice();
 }
 
 ShardedParameters::~ShardedParameters() = default;
@@ -112,6 +115,8 @@ void ShardedParameters::make_units() {
     ShardedUnit::Options options{
         .stage = members.stage(options_.zero),
         .trainable = members.trainable,
+        .ordered = options_.versions == 0,
+        .older_versions = members.trainable ? std::max(0, options_.versions - 1) : 0,
         .stored = members.stored,
         .secondary = over.secondary,
         .weights = members.format(options_.qwz),
@@ -201,11 +206,12 @@ void ShardedParameters::change_stored(void (ShardedUnit::*change)()) {
 // comes later may lie elsewhere.
 void ShardedParameters::show(std::size_t unit) {
   ShardedUnit& of = *units_[unit];
-  const Shown now{of.has_values(), of.has_gradients()};
+  const bool is_older = read_ < made_ && members_[unit].trainable;
+  const Shown now{of.has_values(), of.has_gradients(), is_older ? place_of(read_) : latest};
   if (std::exchange(shown_[unit], now) == now) return;
   for (std::size_t i = 0; i < members_[unit].parameters.size(); ++i) {
     Parameter& parameter = *parameters_.all()[members_[unit].parameters[i]];
-    parameter.value = of.has_values() ? of.values()[i] : Tensor();
+    parameter.value = is_older ? of.version(now.older)[i] : of.has_values() ? of.values()[i] : Tensor();
     parameter.gradient = of.has_gradients() ? of.gradients()[i] : Tensor();
   }
 }
@@ -326,6 +332,29 @@ void ShardedParameters::update(const std::function<void(std::size_t unit)>& upda
     }
   }
   if (choice_ && choice_->end_step(*traffic_)) choice_.reset();
+}
+
+// ---- versions
+
+void ShardedParameters::begin_versions() {
+  made_ = read_ = 0;
+  show_all();
+}
+
+void ShardedParameters::keep_version() {
+  traffic_->wait_for_values();
+  if (options_.versions > 1) {
+    for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+      if (members_[unit].trainable) units_[unit]->keep_version(place_of(made_));
+    }
+  }
+  ++made_;
+}
+
+void ShardedParameters::read_version(int version) {
+  require(version <= made_ && version > made_ - std::max(options_.versions, 1),
+          "Version {} of the weights is not there: {} is the latest of {} that are kept.", version, made_, options_.versions);
+  read_ = version;
 }
 
 // ---- for checks and exports

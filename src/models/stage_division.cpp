@@ -14,9 +14,7 @@ namespace stretto {
 
 Schedule StageDivision::schedule(int stages, std::int64_t microbatches) const {
   require(microbatches <= std::numeric_limits<int>::max(), "A step of {} microbatches cannot be; give fewer.", microbatches);
-  Schedule schedule = named_schedule(schedule_name, stages, static_cast<int>(microbatches), virtual_stages);
-  require_one_step(schedule);
-  return schedule;
+  return named_schedule(schedule_name, stages, static_cast<int>(microbatches), virtual_stages);
 }
 
 ModelCut StageDivision::cut(const DecoderShape& model, const Schedule& schedule, int stage) const {

@@ -39,9 +39,14 @@ Trainer::Trainer(const Mesh& mesh, const TrainingOptions& options)
       Pipeline::Options{.overlap = options.sharding.overlap,
                         .tensor = tensor_parallel.has_own_rows() ? Communicator() : mesh.over(Axis::tensor)});
   options_.sharding.seed = options.seed;
+  options_.sharding.versions = versions_of(schedule, mesh.rank(Axis::pipeline));
   sharded_ = std::make_unique<ShardedParameters>(parameters_, mesh_, options_.sharding);
   sharded_->initialise(options.seed);
   optimizer_ = make_optimizer(*sharded_, options.optimizer);
+  if (!flushes()) {  // the order of uses is that of no step
+    reports_ = mesh.world().duplicate("reports");
+    return;
+  }
   const std::vector<std::int32_t> tokens(static_cast<std::size_t>(slots() * options.model.sequence));
   sharded_->learn([&] { run_microbatches({own_tokens(tokens, tokens, options.model.sequence), 1}); });
 }
@@ -78,11 +83,16 @@ void Trainer::adapt_errors(const StepResult& result) {
   }
 }
 
+Trainer::CountedBatch Trainer::slots_of_step(const FillSlot& fill) const {
+  return batch_of(fill, {slots(), slots(), options_.global_batch},
+                  [&](std::int64_t i) { return mesh_.rank(Axis::data) * slots() + i; });
+}
+
 StepResult Trainer::compute_gradients(const FillSlot& fill) {
+  require(flushes(), "Schedule {} runs steps without a flush between them; run several.", pipeline_->schedule().name);
   kept_.clear();  // an update changes keys and values
   StepResult result;
-  const CountedBatch batch = batch_of(fill, {slots(), slots(), options_.global_batch},
-                                      [&](std::int64_t i) { return mesh_.rank(Axis::data) * slots() + i; });
+  const CountedBatch batch = slots_of_step(fill);
   sharded_->begin_step();
   const std::vector<Decoder::Loss> losses = run_microbatches(batch);
   sharded_->finish_sums();

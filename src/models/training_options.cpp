@@ -19,7 +19,23 @@ Schedule TrainingOptions::check() const {
   check_sizes();
   Schedule schedule = stages.schedule(mesh[Axis::pipeline], microbatches());
   cut(schedule, 0);  // throws if layers and stages do not fit
+  if (!is_window(schedule)) return schedule;
+  require(schedule.chunks == 1, "Schedule {} has {} chunks a stage and no flush; give it 1.", schedule.name, schedule.chunks);
+  require(sharding.zero <= ZeroStage::optimizer,
+          "Schedule {} keeps versions of the weights, which ZeRO stage {} divides; choose stage 0 or 1.", schedule.name,
+          static_cast<int>(sharding.zero));
+  require(schedule.stages == 1 || !model.tied,
+          "The first and the last stage share the table of a tied model, and would wait for each other's gradients without a "
+          "flush ({}); untie it.",
+          schedule.name);
+  require(sharding.dtype != DType::f16,
+          "The loss scale of f16 is one of all stages, which do not wait for each other under {}; train in bf16 or f32.",
+          schedule.name);
   return schedule;
+}
+
+int versions_of(const Schedule& schedule, int stage) {
+  return is_window(schedule) ? simulate(schedule).versions[static_cast<std::size_t>(stage)] : 0;
 }
 
 void TrainingOptions::check_sizes() const {

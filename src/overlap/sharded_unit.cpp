@@ -63,6 +63,9 @@ ShardedUnit::ShardedUnit(Communicator gathers, Communicator sums, std::vector<Sh
   require(options_.overwritten.empty() || options_.overwritten.size() == shapes_.size(),
           "{} flags say which of {} tensors have gradients that are overwritten; give one for each tensor, or none.",
           options_.overwritten.size(), shapes_.size());
+  require(options_.older_versions == 0 || options_.stage < ZeroStage::gradients,
+          "A unit of ZeRO stage {} cannot keep {} older versions of its values; choose stage 0 or 1.",
+          static_cast<int>(options_.stage), options_.older_versions);
   options_.overwritten.resize(shapes_.size(), false);
   unset_ = std::make_shared<bool[]>(shapes_.size());
   if (gathers_.size() == 1) options_.stage = ZeroStage::none;
@@ -78,6 +81,10 @@ ShardedUnit::ShardedUnit(Communicator gathers, Communicator sums, std::vector<Sh
               sum_options());
 
   allocate_values();
+  for (int i = 0; i < options_.older_versions; ++i) {
+    older_flat_.push_back(zeros(padded_elements(), dtype_, MemoryKind::values));
+    older_.push_back(views_of(older_flat_.back()));
+  }
   if (!options_.trainable) return;
   const std::int64_t whole = share * gathers_.size(), first = gathers_.rank() * share;
   if (options_.stage >= ZeroStage::gradients) {
@@ -126,6 +133,10 @@ std::vector<ElementRange> ShardedUnit::owned() const {
 }
 
 // ---- values
+
+void ShardedUnit::keep_version(int place) {
+  as_kernel("keep version", [&] { older_flat_.at(static_cast<std::size_t>(place)).copy_from(values_flat_); });
+}
 
 void ShardedUnit::share_changed() {
   secondary_is_valid_ = false;

@@ -11,6 +11,8 @@ namespace stretto {
 // stage. Every element counts once, on its owner. Costs one all-reduce of one number over all ranks. On a GPU it blocks
 // once.
 STRETTO_API double gradient_norm(const ShardedParameters& parameters);
+// That of the gradients of a group's ranks, such as a pipeline stage's.
+STRETTO_API double gradient_norm(const ShardedParameters& parameters, const Communicator& group);
 
 // A number that an optimizer keeps for each element that it updates, beside the element itself.
 struct StateSlot {

@@ -55,6 +55,10 @@ class STRETTO_API ShardedParameters : public ParameterUse {
     Rounding qgz_rounding = Rounding::nearest_even;
     bool qgz_error_feedback = false;
     std::uint64_t seed = 1;  // of stochastic rounding
+    // A pipeline without a flush: how many versions of trained values are kept, the latest included; above 0, uses come in no
+    // fixed order, gradients of all units are summed by finish_sums(), and a step lasts from one update to the next
+    // (begin_versions()). Only with ZeRO stage 0 or 1.
+    int versions = 0;
 
     DType gradients() const;  // their type
     // unit_bytes, or what is usual on the device of the calling thread: 1 MiB on the host, and on a GPU, whose links need
@@ -119,6 +123,13 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   void update(const std::function<void(std::size_t unit)>& update);
   void wait_for_values() { traffic_->wait_for_values(); }
 
+  // With Options::versions. The values are version 0 from now on.
+  void begin_versions();
+  // Before an update: keeps the latest version, which the update replaces by the next.
+  void keep_version();
+  // Uses from now on read this version: the latest, or one of the Options::versions - 1 before it.
+  void read_version(int version);
+
   // Whole slices on this rank, by parameter, for checks and exports: copies of the values, and of the summed gradients
   // between finish_sums() and begin_step(). Empty for parameters of other pipeline stages, and gradients of frozen ones.
   // Collective.
@@ -138,10 +149,13 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   };
   struct Shown {  // what the parameters of a unit point at
     bool values = false, gradients = false;
+    int older = latest;  // the place of the version
     bool operator==(const Shown&) const = default;
   };
   void make_units();
   void make_ranges();
+  static constexpr int latest = -1;
+  int place_of(int version) const { return version % (options_.versions - 1); }
   void set_range_values(std::size_t unit);
   void change_stored(void (ShardedUnit::*change)());
   void make_choice();
@@ -169,6 +183,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   std::unique_ptr<UnitTraffic> traffic_;
   std::unique_ptr<PostponementChoice> choice_;  // while it is not made
   int microbatch_ = 0;
+  int made_ = 0, read_ = 0;  // versions
   bool uses_are_checked_ = false;
 };
 

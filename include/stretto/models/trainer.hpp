@@ -19,6 +19,16 @@ struct StepResult {
   bool updated = true;       // false: the norm is infinite or NaN, and the step was left out
 };
 
+// Steps that a Trainer runs in turn, numbered from 0.
+struct TrainedSteps {
+  std::int64_t count = 1;
+  std::function<FillSlot(std::int64_t)> fill_of;
+  std::function<double(std::int64_t)> lr_of;
+  // Called on every rank, in the order of the steps, when the step's result is known. Stages of a schedule without a flush
+  // have then begun later steps, and each may call it at another time.
+  std::function<void(std::int64_t, const StepResult&)> done;
+};
+
 // One rank of data x tensor x pipeline parallel training with gradient accumulation and ZeRO 0 to 3.
 class STRETTO_API Trainer {
  public:
@@ -26,8 +36,14 @@ class STRETTO_API Trainer {
   // TrainingOptions::check().
   Trainer(const Mesh& mesh, const TrainingOptions& options);
 
-  // Collective. Throws Error(invalid_argument) on all ranks if no token of the step counts.
+  // Collective. Throws Error(invalid_argument) on all ranks if no token of the step counts, and for a schedule without a
+  // flush (is_window), which run() takes.
   StepResult step(const FillSlot& fill, double lr);
+  // Trains several steps. A schedule without a flush fills the pipeline before them and empties it behind them; between two
+  // updates a step then has one window of the schedule, and every update clips by the norm of its stage's gradients. Under
+  // PipeDream a step has as many updates as microbatches, and gradient_norm is that of the last. Collective.
+  void run(const TrainedSteps& steps);
+  bool flushes() const { return !is_window(pipeline_->schedule()); }
   // Computes, communicates and updates like a step whose learning rate is 0, whatever the gradients are; for rehearsals, in
   // which they are meaningless. Training cannot go on afterwards. Collective.
   void rehearse(const FillSlot& fill);
@@ -60,6 +76,9 @@ class STRETTO_API Trainer {
     Batch batch;
     std::int64_t counted;
   };
+  class Windows;  // runs a schedule without a flush
+  // The slots of this rank in a step.
+  CountedBatch slots_of_step(const FillSlot& fill) const;
   // Forward and backward of this rank's slots, one microbatch after the other.
   std::vector<Decoder::Loss> run_microbatches(const CountedBatch& slots);
   std::int64_t slots() const { return options_.global_batch / mesh_.size(Axis::data); }
@@ -93,6 +112,7 @@ class STRETTO_API Trainer {
   std::unique_ptr<ShardedParameters> sharded_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<Pipeline> pipeline_;
+  Communicator reports_;  // of a schedule without a flush
 };
 
 }  // namespace stretto

@@ -37,7 +37,7 @@ struct STRETTO_API TrainingOptions {
   bool saves_in_background = false;  // CheckpointSaver::Options::in_background; plans count the copy that is being written
 
   // Throws Error(invalid_argument) that names the sizes that do not fit together. Returns the schedule, which takes long to
-  // make, or to read from its file, again.
+  // make, or to read from its file, again. It may be a window (is_window), whose microbatches() are those of a step here.
   Schedule check() const;
   void check_sizes() const;                          // all of check() but the schedule
   TrainingOptions on(const MeshShape& other) const;  // the same on another mesh
@@ -51,5 +51,8 @@ struct STRETTO_API TrainingOptions {
   std::shared_ptr<const AttentionCore> attention(const Mesh& groups, bool overlap) const;
   ModelCut cut(const Schedule& schedule, int stage) const { return stages.cut(model, schedule, stage); }
 };
+
+// ShardedParameters::Options::versions of a stage: 0 unless the schedule is a window.
+STRETTO_API int versions_of(const Schedule& schedule, int stage);
 
 }  // namespace stretto

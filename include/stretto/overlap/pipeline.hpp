@@ -23,7 +23,7 @@ class STRETTO_API PipelineStage {
   //   backward, backward_input
   //                    input: the gradient of what forward returned, which may be overwritten; returns the gradient of what
   //                    forward was given
-  //   backward_weight  neither
+  //   backward_weight, update  neither. updates come in windows only (Pipeline::run_windows)
   // At the ends of the model there is no neighbour: the first part's forward and the last part's backward get an empty
   // tensor, and what the first part's backward and the last part's forward return is dropped. All other results must have
   // the message's shape and type. The stage owns `input`; a result may have its memory. The stage must not change a result
@@ -66,7 +66,7 @@ class STRETTO_API Pipeline {
     Communicator tensor = {};  // the tensor-parallel ranks of this stage, which all have the same messages; may be empty
   };
   // Collective over `stages`, whose rank s runs stage s, and over the tensor-parallel group. Throws what check(schedule)
-  // and require_one_step(schedule) throw, and if there is another number of ranks than stages.
+  // throws, and if there is another number of ranks than stages.
   Pipeline(const Communicator& stages, Schedule schedule, const Options& options);
   ~Pipeline();
   Pipeline(const Pipeline&) = delete;
@@ -74,13 +74,18 @@ class STRETTO_API Pipeline {
 
   const Schedule& schedule() const { return schedule_; }
 
-  // One step. All messages have this shape and type. On the host it returns when the stage's computations are done and its
-  // messages sent; on a GPU, computation() waits for them. Collective over the stages.
+  // One step of a schedule that is no window (is_window). All messages have this shape and type. On the host it returns when
+  // the stage's computations are done and its messages sent; on a GPU, computation() waits for them. Collective over the
+  // stages.
   void run(PipelineStage& stage, const Shape& message, DType dtype);
+  // Of a schedule that is a window: so many of them from an empty pipeline until it is empty again. Microbatches, steps and
+  // versions are counted on from one window to the next, as in repeated(). Otherwise as run().
+  void run_windows(PipelineStage& stage, int windows, const Shape& message, DType dtype);
   // Only the forwards, of any number of microbatches (forward_schedule). Collective over the stages.
   void run_forward(PipelineStage& stage, int microbatches, const Shape& message, DType dtype);
 
-  // The last run(), in seconds from a stage's first computation to its last. Measured is the longest of all stages;
+  // The last run(), in seconds from a stage's first computation to its last; of run_windows(), a window's part of them, which
+  // is the longer the fewer windows there were, while simulated is that of many. Measured is the longest of all stages;
   // simulated is what simulate() says for the mean times of each part's computations in this run, and for messages as the
   // links' cost model predicts them. ideal: the longest time that a stage computed.
   struct Times {
@@ -101,6 +106,7 @@ class STRETTO_API Pipeline {
     Action action;
     Work begin, end;  // places in computation()
   };
+  void run(const Schedule& schedule, PipelineStage& stage, const Shape& message, DType dtype);
   void follow(const Schedule& schedule, PipelineStage& stage, const Shape& message, DType dtype);
   Tensor compute(PipelineStage& stage, const Action& action, Tensor input);
 
@@ -111,6 +117,7 @@ class STRETTO_API Pipeline {
   Shape message_;
   DType dtype_ = DType::f32;
   std::vector<Computed> computed_;  // in the last run
+  int windows_ = 1;                 // of the last run
 };
 
 }  // namespace stretto

@@ -106,22 +106,31 @@ STRETTO_API Schedule forward_schedule(int stages, int microbatches, int chunks, 
 
 // Windows of schedules without a flush: the next step's forwards begin while this one's backwards are under way, and read
 // weights that lack the latest updates. Nobody waits, so that T steps of m microbatches take (T m + p - 1) (F + B + W) on p
-// stages. Pipeline does not run them yet; check() and simulate() tell what they cost.
+// stages.
 //
 // PipeDream (Narayanan et al. 2019): 1F1B with an update after each microbatch, and a window of `steps` of them, at least p.
 // Stage s reads weights that are p - 1 - s updates old, the same in forward and backward, for which it keeps p - s versions.
 STRETTO_API Schedule pipedream_schedule(int stages, int steps);
+// PipeDream with vertical sync: all stages read weights that are p - 1 updates old, as stage 0 does, and keep p versions.
+STRETTO_API Schedule vertical_pipedream_schedule(int stages, int steps);
 // PipeDream-2BW (Narayanan et al. 2021): gradients of a step's m >= p microbatches are summed, and all stages read weights
 // that are one update old, for which two versions are enough.
 STRETTO_API Schedule two_buffered_schedule(int stages, int microbatches);
+// Their names: "pipedream", "pipedream-vertical", "2bw". `make` takes the stages, and the microbatches of a window.
+struct WindowKind {
+  const char* name;
+  Schedule (*make)(int stages, int microbatches);
+};
+STRETTO_API const std::vector<WindowKind>& all_window_kinds();
+STRETTO_API std::string window_names();  // with commas between them
 
 // The window, repeated so many times from an empty pipeline until it is empty again, as one window of more steps. What a
 // repetition does for microbatches of before the first is left out; versions of before the first are version 0. Throws
 // Error(invalid_argument) if a stage has no forward of a microbatch. Cost: O(actions).
 STRETTO_API Schedule repeated(const Schedule& window, int repetitions);
-// Throws Error(invalid_argument) unless the lists are one step that reads version 0 of the weights and leaves the update to
-// the caller: what Pipeline runs.
-STRETTO_API void require_one_step(const Schedule& schedule);
+// Whether the lists are a window that updates weights, rather than one step that reads version 0 of them and leaves the update
+// to the caller.
+STRETTO_API bool is_window(const Schedule& schedule);
 
 // Inserts the messages into lists that hold computations only. A message goes to both of its stages before the first
 // computation that begins after the message's data are there, in the timetable in which every computation takes 1 (an
@@ -215,8 +224,8 @@ STRETTO_API std::string to_text(const Schedule& schedule);
 // Throws Error(invalid_argument) with the number of the line that it cannot read. It does not check() the schedule.
 STRETTO_API Schedule schedule_from_text(const std::string& text);
 
-// The schedule that a user names: a generator's name ("pipedream", "2bw" included), or the path of a file in the text form,
-// which is check()ed. chunks 0: usual_chunks(). The microbatches of "pipedream" are a window's, of one step each. A file has
+// The schedule that a user names: a generator's name, of a window as well, or the path of a file in the text form, which is
+// check()ed. chunks 0: usual_chunks(). A file has
 // its own numbers; 0 accepts any, and others must be the same. Throws Error(invalid_argument) in one sentence.
 STRETTO_API Schedule named_schedule(const std::string& name_or_file, int stages, int microbatches, int chunks = 0);
 

@@ -36,6 +36,9 @@ class STRETTO_API ShardedUnit : public UnitStore {
   struct Options {
     ZeroStage stage = ZeroStage::optimizer;
     bool trainable = true;  // false: the unit has no gradients
+    bool ordered = true;    // UnitStore::ordered()
+    // How many older versions of the values keep_version() keeps. Only where values are always there.
+    int older_versions = 0;
     // The format of store(). Only of a unit that is not trainable, without a second copy and quantized gathers.
     StoredFormat stored = StoredFormat::plain;
     // hpZ: after a gather over the whole group, the M ranks of this communicator, such as those of a node, keep a copy of
@@ -72,6 +75,7 @@ class STRETTO_API ShardedUnit : public UnitStore {
   // None in a group of one rank; values while they are stored.
   ZeroStage stage() const override { return is_stored_ ? ZeroStage::values : options_.stage; }
   bool trainable() const override { return options_.trainable; }
+  bool ordered() const override { return options_.ordered; }
   const std::vector<Shape>& shapes() const { return shapes_; }
   // Stored values that are not divided come back without the others' help.
   bool gathers_alone() const override { return is_stored_ && options_.stage != ZeroStage::values; }
@@ -82,6 +86,11 @@ class STRETTO_API ShardedUnit : public UnitStore {
   // while they are stored there is no share().
   void store();
   void restore();
+  // Copies the values, before the owner writes its share, to place 0 to Options::older_versions - 1, from where version()
+  // has them as views by shape until that place is written again. No gather may be in flight.
+  void keep_version(int place);
+  const std::vector<Tensor>& version(int place) const { return older_[static_cast<std::size_t>(place)]; }
+
   // This rank's share of the values, padding included. The owner may write it when no gather is in flight, and must then
   // call share_changed().
   const Tensor& share() const override { return share_; }
@@ -141,6 +150,8 @@ class STRETTO_API ShardedUnit : public UnitStore {
   bool is_stored_ = false;
   Tensor gradients_flat_, gradient_share_;
   std::vector<Tensor> values_, gradients_;
+  std::vector<std::vector<Tensor>> older_;
+  std::vector<Tensor> older_flat_;
   std::shared_ptr<bool[]> unset_;  // by tensor
   bool secondary_is_valid_ = false;
   bool has_sum_ = false;  // gradient_share_ holds sums of this step

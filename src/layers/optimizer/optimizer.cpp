@@ -22,16 +22,17 @@ void fill(const Tensor& tensor, double value) {
 
 }  // namespace
 
-double gradient_norm(const ShardedParameters& parameters) {
+double gradient_norm(const ShardedParameters& parameters) { return gradient_norm(parameters, parameters.mesh().world()); }
+
+double gradient_norm(const ShardedParameters& parameters, const Communicator& group) {
   std::vector<Tensor> gradients;
   for (const ShardedParameters::Range& range : parameters.ranges()) {
     if (range.owned && range.gradient) gradients.push_back(range.gradient);
   }
   double squares = 0;
   for (const double each : kernels::sums_of_squares(gradients)) squares += each;
-  const Communicator& world = parameters.mesh().world();
-  if (world.size() > 1) {
-    world.all_reduce(&squares, &squares, 1, DType::f64, ReduceOp::sum, Stream::inline_(), {.tag = "gradient norm"}).wait();
+  if (group.size() > 1) {
+    group.all_reduce(&squares, &squares, 1, DType::f64, ReduceOp::sum, Stream::inline_(), {.tag = "gradient norm"}).wait();
   }
   return std::sqrt(squares);
 }

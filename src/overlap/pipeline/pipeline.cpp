@@ -27,7 +27,6 @@ void give_up(const Communicator& stages, const std::exception& error) {
 Pipeline::Pipeline(const Communicator& stages, Schedule schedule, const Options& options)
     : stages_(stages), schedule_(std::move(schedule)) {
   check(schedule_);
-  require_one_step(schedule_);
   require(stages.size() == schedule_.stages, "A schedule of {} stages cannot run on {} ranks.", schedule_.stages,
           stages.size());
   if (stages.size() > 1) leave_shared_core();
@@ -37,10 +36,24 @@ Pipeline::Pipeline(const Communicator& stages, Schedule schedule, const Options&
 Pipeline::~Pipeline() = default;
 
 void Pipeline::run(PipelineStage& stage, const Shape& message, DType dtype) {
+  require(!is_window(schedule_), "Schedule {} is a window of steps that update the weights; run windows of it.",
+          schedule_.name);
+  windows_ = 1;
+  run(schedule_, stage, message, dtype);
+}
+
+void Pipeline::run_windows(PipelineStage& stage, int windows, const Shape& message, DType dtype) {
+  require(is_window(schedule_), "Schedule {} leaves the update to its caller and is no window; run a step of it.",
+          schedule_.name);
+  windows_ = windows;
+  run(repeated(schedule_, windows), stage, message, dtype);
+}
+
+void Pipeline::run(const Schedule& schedule, PipelineStage& stage, const Shape& message, DType dtype) {
   message_ = message;
   dtype_ = dtype;
   computed_.clear();
-  follow(schedule_, stage, message, dtype);
+  follow(schedule, stage, message, dtype);
 }
 
 void Pipeline::run_forward(PipelineStage& stage, int microbatches, const Shape& message, DType dtype) {
@@ -56,6 +69,8 @@ void Pipeline::follow(const Schedule& schedule, PipelineStage& stage, const Shap
       const Action& action = group.front();
       if (is_message(action.kind)) {
         messages_->start(group);
+      } else if (action.kind == ActionKind::update) {
+        compute(stage, action, {});
       } else {
         messages_->give_result(action, compute(stage, action, messages_->take_input(action)));
       }
@@ -83,6 +98,7 @@ Pipeline::Times Pipeline::times() const {
   std::vector<double> own(1 + 4 * chunks, 0);
   if (!computed_.empty()) own.front() = done_at(computed_.back().end) - done_at(computed_.front().begin);
   for (const Computed& each : computed_) {
+    if (each.action.kind == ActionKind::update) continue;
     const std::size_t kind = each.action.kind == ActionKind::forward           ? 0
                              : each.action.kind == ActionKind::backward_weight ? 2
                                                                                : 1;
@@ -99,10 +115,10 @@ Pipeline::Times Pipeline::times() const {
   Times times;
   if (stages_.rank() != 0) return times;
   std::vector<ScheduleTimes> of_parts(static_cast<std::size_t>(schedule_.parts()));
-  const double microbatches = schedule_.microbatches;
+  const double microbatches = static_cast<double>(windows_) * schedule_.all_microbatches();
   for (int stage = 0; stage < schedule_.stages; ++stage) {
     const double* const its = &all[own.size() * static_cast<std::size_t>(stage)];
-    times.measured = std::max(times.measured, its[0]);
+    times.measured = std::max(times.measured, its[0] / windows_);
     for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
       const double* const sums = its + 1 + 4 * chunk;
       of_parts[static_cast<std::size_t>(schedule_.part_of(stage, static_cast<int>(chunk)))] = {
@@ -110,8 +126,8 @@ Pipeline::Times Pipeline::times() const {
     }
   }
   const ScheduleSimulation simulation = simulate(schedule_, of_parts);
-  times.simulated = simulation.step;
-  times.ideal = simulation.ideal;
+  times.simulated = simulation.step * schedule_.steps;
+  times.ideal = simulation.ideal * schedule_.steps;
   return times;
 }
 

@@ -4,6 +4,8 @@
 namespace stretto {
 
 inline bool is_send(ActionKind kind) { return kind == ActionKind::send_forward || kind == ActionKind::send_backward; }
+// Whether a computation takes what another part has computed; or an action is a message.
+inline bool takes_input(ActionKind kind) { return kind != ActionKind::backward_weight && kind != ActionKind::update; }
 // Whether a computation or a message belongs to forward. The others but backward_weight move gradients towards the first
 // part.
 inline bool goes_forward(ActionKind kind) {

@@ -9,7 +9,7 @@ namespace {
 
 Schedule schedule_in_file(const std::string& path) {
   const std::string text =
-      text_of_file(path, fmt::format("'{}' is neither a schedule ({}) nor a file: it", path, schedule_names()));
+      text_of_file(path, fmt::format("'{}' is neither a schedule ({}, {}) nor a file: it", path, schedule_names(), window_names()));
   try {
     Schedule schedule = schedule_from_text(text);
     check(schedule);
@@ -26,10 +26,10 @@ Schedule named_schedule(const std::string& name_or_file, int stages, int microba
     if (name_or_file != name(kind)) continue;
     return make_schedule(kind, stages, microbatches, chunks > 0 ? chunks : usual_chunks(kind));
   }
-  for (const auto& [name, make] : {std::pair{"pipedream", &pipedream_schedule}, {"2bw", &two_buffered_schedule}}) {
-    if (name_or_file != name) continue;
-    require(chunks <= 1, "{} has 1 chunk a stage, not {}; leave the number out.", name, chunks);
-    return make(stages, microbatches);
+  for (const WindowKind& kind : all_window_kinds()) {
+    if (name_or_file != kind.name) continue;
+    require(chunks <= 1, "{} has 1 chunk a stage, not {}; leave the number out.", kind.name, chunks);
+    return kind.make(stages, microbatches);
   }
   Schedule schedule = schedule_in_file(name_or_file);
   for (const auto& [what, asked, has] : {std::tuple{"stages", stages, schedule.stages},

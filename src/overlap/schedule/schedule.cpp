@@ -59,6 +59,19 @@ std::string schedule_names() {
   return all;
 }
 
+const std::vector<WindowKind>& all_window_kinds() {
+  static const std::vector<WindowKind> all = {{"pipedream", &pipedream_schedule},
+                                              {"pipedream-vertical", &vertical_pipedream_schedule},
+                                              {"2bw", &two_buffered_schedule}};
+  return all;
+}
+
+std::string window_names() {
+  std::string all;
+  for (const WindowKind& kind : all_window_kinds()) all += fmt::format("{}{}", all.empty() ? "" : ", ", kind.name);
+  return all;
+}
+
 int usual_chunks(ScheduleKind kind) { return kind == ScheduleKind::interleaved || kind == ScheduleKind::zb_v ? 2 : 1; }
 
 int Schedule::part_of(int stage, int chunk) const {

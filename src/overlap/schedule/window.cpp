@@ -81,15 +81,12 @@ bool has_updates(const Schedule& schedule) {
   });
 }
 
-void require_one_step(const Schedule& schedule) {
+bool is_window(const Schedule& schedule) {
   bool plain = schedule.steps == 1 && !has_updates(schedule);
   for (const auto& list : schedule.lists) {
     for_each_action(list, [&](const Action& action, std::size_t) { plain = plain && action.version == 0; });
   }
-  require(plain,
-          "Schedule {} updates the weights within a window of {} steps or reads old versions of them, which can be planned "
-          "but not run yet; choose one of {}.",
-          schedule.name, schedule.steps, schedule_names());
+  return !plain;
 }
 
 void require_numbers(const Schedule& schedule, int stage, const Action& action) {

@@ -19,7 +19,9 @@ StagePlan plan_stage(const TrainingOptions& options, const Schedule& schedule, i
   const Decoder records(parameters, options.model, options.tensor_parallel(), options.recompute, planned.cut(),
                         std::make_shared<LocalAttention>(), options.adapters);
   StagePlan plan;
-  plan.memory = state_memory(parameters, mesh, options.sharding, kind_of(options.optimizer));
+  ShardedParameters::Options sharding = options.sharding;
+  sharding.versions = versions_of(schedule, stage);
+  plan.memory = state_memory(parameters, mesh, sharding, kind_of(options.optimizer));
   plan.memory.activations = planned.activation_bytes();
   plan.memory.buffers += planned.attention_buffers();
   if (options.saves_in_background)

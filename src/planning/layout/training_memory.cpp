@@ -34,6 +34,7 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
     const std::int64_t kept = divided ? share : whole;
     memory.values += stored ? stored_bytes(unit.stored, kept) : e * kept;
     if (divided && unit.has_second_copy() && options.hpz_size > 1) memory.values += e * whole / options.hpz_size;
+    if (unit.trainable && options.versions > 1) memory.values += (options.versions - 1) * e * whole;
     if (unit.trainable) memory.gradients += g * (stage >= ZeroStage::gradients ? share : whole);
     if (unit.trainable)
       memory.optimizer += states * (stage == ZeroStage::none ? unit.elements : std::min(share, unit.elements));

@@ -261,10 +261,6 @@ TEST(Pipeline, SaysWhatCannotBe) {
   run_threads(2, [&](const Communicator& world) {
     expect_refusal([&] { Pipeline(world, make_schedule(ScheduleKind::gpipe, 3, 3), {}); },
                    "A schedule of 3 stages cannot run on 2 ranks.");
-    for (const Schedule& window : {pipedream_schedule(2, 2), two_buffered_schedule(2, 2)}) {
-      expect_refusal([&] { Pipeline(world, window, {}); },
-                     "Schedule " + window.name + " updates the weights within a window");
-    }
     Schedule without_weights = make_schedule(ScheduleKind::zb_h1, 2, 2);
     std::erase_if(without_weights.lists[1], [](const ActionGroup& group) {
       return group.front() == Action{ActionKind::backward_weight, 1, 0};

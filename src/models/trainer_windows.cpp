@@ -1,0 +1,133 @@
+// Steps of a schedule without a flush: stages update their weights inside the schedule's windows.
+#include <cmath>
+#include <deque>
+#include <map>
+
+#include "core/fail.hpp"
+#include "stretto/models/trainer.hpp"
+
+namespace stretto {
+
+// The computations and updates of this rank's stage. A window of the schedule is a step of the trainer.
+class Trainer::Windows final : public PipelineStage {
+ public:
+  Windows(Trainer& trainer, const TrainedSteps& steps)
+      : trainer_(trainer),
+        steps_(steps),
+        schedule_(trainer.pipeline_->schedule()),
+        stage_(trainer.mesh_.over(token_axes | Axis::tensor)) {}
+
+  void run() {
+    Trainer& its = trainer_;
+    its.sharded_->begin_versions();
+    its.sharded_->begin_step();
+    const SequenceDivision division = its.options_.division();
+    const std::int64_t length = division.rows(its.options_.model.sequence);
+    its.pipeline_->run_windows(*this, static_cast<int>(steps_.count),
+                               its.model_->message(its.options_.micro_batch * length), its.options_.sharding.dtype);
+    its.sharded_->begin_versions();
+    while (!reports_.empty()) take_report();
+  }
+
+  Tensor compute(const Action& action, Tensor input) override {
+    if (action.kind == ActionKind::update) {
+      update(action.microbatch);
+      return {};
+    }
+    trainer_.sharded_->read_version(action.version);
+    Action of_window = action;
+    of_window.microbatch %= schedule_.all_microbatches();
+    return window_of(action.microbatch / schedule_.all_microbatches()).microbatches->compute(of_window, std::move(input));
+  }
+
+ private:
+  struct Window {
+    std::int64_t counted = 0;
+    std::unique_ptr<Microbatches> microbatches;
+  };
+  struct Report {
+    std::int64_t step, counted;
+    std::vector<double> numbers;  // the sum of losses, the square of the norm, updates that were left out
+    Work summed;
+  };
+
+  // An update's gradients are means over the tokens of its microbatches, which are all of a window's divided by its steps.
+  Window& window_of(std::int64_t step) {
+    const auto [place, is_new] = windows_.try_emplace(step);
+    Window& window = place->second;
+    if (!is_new) return window;
+    const CountedBatch slots = trainer_.slots_of_step(steps_.fill_of(step));
+    require(schedule_.steps == 1 || !slots.batch.starts,
+            "Schedule {} updates after each microbatch, of which each would count other tokens of documents; choose 2bw.",
+            schedule_.name);
+    window.counted = slots.counted;
+    window.microbatches =
+        std::make_unique<Microbatches>(*trainer_.model_, *trainer_.sharded_, slots.batch, trainer_.options_.micro_batch,
+                                       static_cast<double>(schedule_.steps) / static_cast<double>(slots.counted));
+    return window;
+  }
+
+  void update(int number) {
+    Trainer& its = trainer_;
+    const std::int64_t step = number / schedule_.steps;
+    its.sharded_->finish_sums();
+    const double norm = gradient_norm(*its.sharded_, stage_);
+    const double most = its.options_.clip_norm;
+    its.sharded_->keep_version();
+    if (std::isfinite(norm)) {
+      its.optimizer_->step(steps_.lr_of(step), most > 0 && norm > most ? most / norm : 1.0);
+    } else {
+      ++left_out_;
+    }
+    if (number + 1 < schedule_.steps * steps_.count) its.sharded_->begin_step();
+    if ((number + 1) % schedule_.steps == 0) report(step, norm);
+  }
+
+  // Ranks of one stage have the same norm, and tensor-parallel ranks the same losses.
+  void report(std::int64_t step, double norm) {
+    const auto window = windows_.extract(step);
+    double loss = 0;
+    for (const Decoder::Loss& each : window.mapped().microbatches->losses()) loss += each.loss();
+    Report& next = reports_.emplace_back(Report{step, window.mapped().counted, {}, {}});
+    const bool speaks = stage_.rank() == 0;
+    next.numbers = {trainer_.mesh_.rank(Axis::tensor) == 0 ? loss : 0, speaks ? norm * norm : 0,
+                    speaks ? static_cast<double>(std::exchange(left_out_, 0)) : 0};
+    next.summed = trainer_.reports_.all_reduce(next.numbers.data(), next.numbers.data(), 3, DType::f64, ReduceOp::sum, stream_,
+                                               {.tag = "loss"});
+    // The newest may be the last, behind which its receiver may want an empty pipeline.
+    while (reports_.size() > 1 && reports_.front().summed.done()) take_report();
+  }
+
+  void take_report() {
+    const Report& first = reports_.front();
+    first.summed.wait();
+    StepResult result;
+    result.loss = first.numbers[0] / static_cast<double>(first.counted);
+    result.gradient_norm = std::sqrt(first.numbers[1]);
+    result.updated = first.numbers[2] == 0;
+    if (steps_.done) steps_.done(first.step, result);
+    reports_.pop_front();
+  }
+
+  Trainer& trainer_;
+  const TrainedSteps& steps_;
+  const Schedule& schedule_;
+  Communicator stage_;  // the ranks of this stage
+  Stream stream_{"reports", Priority::background};
+  std::map<std::int64_t, Window> windows_;  // under way
+  std::deque<Report> reports_;              // of steps whose updates have been made here
+  int left_out_ = 0;                        // updates, since the last report
+};
+
+void Trainer::run(const TrainedSteps& steps) {
+  require(steps.count >= 1 && steps.fill_of && steps.lr_of,
+          "{} steps cannot be trained; give at least 1, with their slots and learning rates.", steps.count);
+  kept_.clear();  // an update changes keys and values
+  if (!flushes()) return Windows(*this, steps).run();
+  for (std::int64_t i = 0; i < steps.count; ++i) {
+    const StepResult result = step(steps.fill_of(i), steps.lr_of(i));
+    if (steps.done) steps.done(i, result);
+  }
+}
+
+}  // namespace stretto

@@ -1,0 +1,179 @@
+// Windows that run: weights are those of a loop that computes one microbatch after the other with the versions of the papers.
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "stretto/overlap/pipeline.hpp"
+#include "stretto/stretto.hpp"
+#include "support/error.hpp"
+#include "support/random_interruptions.hpp"
+
+namespace stretto {
+namespace {
+
+constexpr std::int64_t prime = 10007;
+
+std::int64_t input_of(std::int64_t microbatch) { return (31 * microbatch + 7) % prime; }
+std::int64_t gradient_of_loss(std::int64_t output, std::int64_t microbatch) { return (output + 5 * microbatch) % prime; }
+
+// One part of a model in whole numbers below a prime: y = w x, and every version of w is kept.
+struct Part {
+  std::vector<std::int64_t> versions;
+  std::int64_t gradient = 0;
+
+  explicit Part(int number) : versions{number + 2} {}
+  std::int64_t forward(std::int64_t x, int version) const { return versions.at(static_cast<std::size_t>(version)) * x % prime; }
+  std::int64_t backward(std::int64_t x, std::int64_t g, int version) {
+    gradient = (gradient + x * g) % prime;
+    return versions.at(static_cast<std::size_t>(version)) * g % prime;
+  }
+  void update() { versions.push_back((3 * versions.back() + std::exchange(gradient, 0)) % prime); }
+};
+
+using VersionOf = std::function<int(int stage, int step)>;
+
+// The versions of all parts, by one process.
+std::vector<std::vector<std::int64_t>> loop(const Schedule& window, int windows, const VersionOf& version_of) {
+  std::vector<Part> parts;
+  for (int k = 0; k < window.parts(); ++k) parts.emplace_back(k);
+  for (int step = 0; step < windows * window.steps; ++step) {
+    for (int i = step * window.microbatches; i < (step + 1) * window.microbatches; ++i) {
+      std::vector<std::int64_t> inputs = {input_of(i)};
+      for (int k = 0; k < window.parts(); ++k) inputs.push_back(parts[k].forward(inputs.back(), version_of(k, step)));
+      std::int64_t gradient = gradient_of_loss(inputs.back(), i);
+      for (int k = window.parts(); k-- > 0;) gradient = parts[k].backward(inputs[k], gradient, version_of(k, step));
+    }
+    for (Part& part : parts) part.update();
+  }
+  std::vector<std::vector<std::int64_t>> result;
+  for (const Part& part : parts) result.push_back(part.versions);
+  return result;
+}
+
+class ToyPart final : public PipelineStage {
+ public:
+  ToyPart(int stage, int stages) : part_(stage), is_first_(stage == 0), is_last_(stage + 1 == stages) {}
+  std::function<void(const Action&)> before = [](const Action&) {};
+  bool reads_latest = false;  // a fault
+
+  Tensor compute(const Action& action, Tensor input) override {
+    before(action);
+    if (action.kind == ActionKind::update) {
+      part_.update();
+      return {};
+    }
+    const int version = reads_latest ? static_cast<int>(part_.versions.size()) - 1 : action.version;
+    if (action.kind == ActionKind::forward) {
+      const std::int64_t x = inputs_[action.microbatch] = is_first_ ? input_of(action.microbatch) : number_in(input);
+      outputs_[action.microbatch] = part_.forward(x, version);
+      return tensor_of(outputs_[action.microbatch]);
+    }
+    const std::int64_t output = outputs_.extract(action.microbatch).mapped();
+    const std::int64_t g = is_last_ ? gradient_of_loss(output, action.microbatch) : number_in(input);
+    return tensor_of(part_.backward(inputs_.extract(action.microbatch).mapped(), g, version));
+  }
+  const std::vector<std::int64_t>& versions() const { return part_.versions; }
+
+ private:
+  static std::int64_t number_in(const Tensor& tensor) { return static_cast<std::int64_t>(tensor.at(0)); }
+  static Tensor tensor_of(std::int64_t number) {
+    Tensor result({1, 1}, DType::f64);
+    result.set(0, static_cast<double>(number));
+    return result;
+  }
+
+  Part part_;
+  bool is_first_, is_last_;
+  std::map<int, std::int64_t> inputs_, outputs_;  // by microbatch
+};
+
+using Prepare = std::function<void(ToyPart&, int rank)>;
+
+std::vector<std::vector<std::int64_t>> run(const Schedule& window, int windows, bool overlap, const Prepare& prepare = {}) {
+  std::vector<std::vector<std::int64_t>> result(window.stages);
+  run_threads(window.stages, [&](const Communicator& world) {
+    Pipeline pipeline(world, window, {.overlap = overlap});
+    ToyPart part(world.rank(), window.stages);
+    if (prepare) prepare(part, world.rank());
+    pipeline.run_windows(part, windows, {1, 1}, DType::f64);
+    result[world.rank()] = part.versions();
+  });
+  return result;
+}
+
+struct Case {
+  Schedule window;
+  VersionOf version_of;
+};
+
+std::vector<Case> cases(int p, int m) {
+  return {{pipedream_schedule(p, m), [p](int stage, int step) { return std::max(0, step - (p - 1 - stage)); }},
+          {vertical_pipedream_schedule(p, m), [p](int, int step) { return std::max(0, step - (p - 1)); }},
+          {two_buffered_schedule(p, m), [](int, int step) { return std::max(0, step - 1); }}};
+}
+
+TEST(PipelineWindows, AreTheLoopsWithTheirVersions) {
+  for (const int p : {1, 2, 3, 4}) {
+    for (const int m : {p, p + 3}) {
+      for (const Case& each : cases(p, m)) {
+        for (const int windows : {1, 2, 5}) {
+          SCOPED_TRACE(testing::Message() << each.window.name << ", p " << p << ", m " << m << ", windows " << windows);
+          const auto expected = loop(each.window, windows, each.version_of);
+          EXPECT_EQ(run(each.window, windows, true), expected);
+          EXPECT_EQ(run(each.window, windows, false), expected);
+          const auto late = loop(each.window, windows, [&](int stage, int step) {
+            return std::max(0, each.version_of(stage, step) - 1);
+          });
+          if (p > 1 && windows > 2) EXPECT_NE(late, expected) << "the control: weights that are older by one update";
+        }
+      }
+    }
+  }
+}
+
+// On a last stage alone the versions of PipeDream are the latest.
+TEST(PipelineWindows, AControlThatReadsTheLatestVersionDiffers) {
+  for (const Case& each : cases(3, 4)) {
+    const auto faulty = [](ToyPart& part, int rank) { part.reads_latest = rank == 0; };
+    EXPECT_NE(run(each.window, 4, true, faulty), loop(each.window, 4, each.version_of)) << each.window.name;
+  }
+}
+
+TEST(PipelineWindows, OfAFileAreTheSame) {
+  const Case each = cases(3, 5)[2];
+  EXPECT_EQ(run(schedule_from_text(to_text(each.window)), 3, true), loop(each.window, 3, each.version_of));
+}
+
+#ifdef STRETTO_SANITIZE
+constexpr int delayed_windows = 10;
+#else
+constexpr int delayed_windows = 125;
+#endif
+
+TEST(PipelineWindows, KeepTheirBitsUnderRandomDelays) {
+  for (const Case& each : cases(3, 4)) {
+    const auto delays = [](ToyPart& part, int rank) {
+      auto random = std::make_shared<std::mt19937>(static_cast<unsigned>(rank) + 1);
+      part.before = [random](const Action&) {
+        if ((*random)() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds((*random)() % 400));
+      };
+    };
+    EXPECT_EQ(run(each.window, delayed_windows, true, delays), loop(each.window, delayed_windows, each.version_of))
+        << each.window.name;
+  }
+}
+
+TEST(PipelineWindows, AreRunAsWindowsAndStepsAsSteps) {
+  run_threads(2, [&](const Communicator& world) {
+    ToyPart part(world.rank(), 2);
+    Pipeline window(world, two_buffered_schedule(2, 2), {});
+    expect_refusal([&] { window.run(part, {1, 1}, DType::f64); }, "Schedule 2bw is a window");
+    Pipeline step(world, make_schedule(ScheduleKind::gpipe, 2, 2), {});
+    expect_refusal([&] { step.run_windows(part, 2, {1, 1}, DType::f64); }, "Schedule gpipe leaves the update to its caller");
+  });
+}
+
+}  // namespace
+}  // namespace stretto
