@@ -4,6 +4,9 @@ All sides train on the same number of sequences in a step. Stretto's 1F1B, plain
 which a boundary's message takes SLOW_MESSAGE of a forward. There each microbatch of plain 1F1B waits for a message both ways, so that it
 is shown without a target. A run of 1F1B before the first round says how long a forward is: a third of what a
 stage computes for a microbatch, as if forward and the two halves of backward took the same time.
+
+Schedules without a flush run with as many microbatches as stages, beside 1F1B with as few, on a model whose head has weights of its
+own: RUN steps from an empty pipeline to an empty one. A step of 1F1B then takes (m + p - 1) / m times as long.
 """
 import statistics
 import sys
@@ -20,12 +23,16 @@ SCHEDULES = {f"Stretto {schedule}": schedule for schedule in CHUNKS}
 F1B, ZB_H1 = "Stretto 1f1b", "Stretto zb-h1"
 SLOW = {f"Stretto {schedule} over slow links": schedule for schedule in ("1f1b", "1f1b-eager")}
 PEER = "PyTorch Schedule1F1B over Gloo"
-SIDES = [DATA_PARALLEL, *SCHEDULES, *SLOW, PEER]
+RUN = 30
+FLUSHED = f"Stretto 1f1b, {STAGES} microbatches, untied"
+UNFLUSHED = {FLUSHED: "1f1b", **{f"Stretto {schedule}, {STAGES} microbatches, untied": schedule for schedule in ("2bw", "pipedream")}}
+SIDES = [DATA_PARALLEL, *SCHEDULES, *SLOW, *UNFLUSHED, PEER]
 
 SLOW_MESSAGE = 0.3  # of a forward
 ALLOWED = 1 / (1 + (STAGES - 1) / MICROBATCHES)  # of the tokens per second of DATA_PARALLEL, by the bubble of 1F1B
 WANTED = {F1B: 0.95, "Stretto 1f1b-eager over slow links": 0.93}  # of what is allowed
 WANTED_OF_PEER = 1.3
+WANTED_OF_WINDOWS = 0.97  # of 1F1B's tokens per second times (m + p - 1) / m, less what the pipeline's filling costs in RUN steps
 WANTED_OF_SIMULATION = 0.1  # the simulated step differs from the measured one by no more
 
 
@@ -35,6 +42,9 @@ def command_of(side, options):
         return [ROOT / ".cache/torch2/bin/python", ROOT / "perf/comparisons/peers/pipeline_gpt.py", "--microbatches", MICROBATCHES, *steps]
     if side == DATA_PARALLEL:
         return [options.program, "--microbatches", MICROBATCHES // STAGES, *steps]
+    if side in UNFLUSHED:
+        steps[-1] = given_or(options.steps, RUN)
+        return [options.program, "--pp", STAGES, "--microbatches", STAGES, "--untied", "--schedule", UNFLUSHED[side], *steps]
     schedule = (SCHEDULES | SLOW)[side]
     return [options.program, "--pp", STAGES, "--microbatches", MICROBATCHES, "--schedule", schedule, "--virtual-stages", CHUNKS[schedule], *steps]
 
@@ -73,6 +83,10 @@ def verdicts(figures):
         found = statistics.median(each[side]["simulated_ms"] / each[side]["pipeline_ms"] for each in rounds)
         yield Verdict(abs(found - 1) <= WANTED_OF_SIMULATION,
                       f"simulate() predicts {found:.2f} times the step that {side} takes, wanted within {WANTED_OF_SIMULATION:.0%} of it.")
+    most = (2 * STAGES - 1) / STAGES
+    found = ratio(rounds, next(side for side, schedule in UNFLUSHED.items() if schedule == "2bw"), FLUSHED) / most
+    yield Verdict(found >= WANTED_OF_WINDOWS, f"2bw reaches {found:.3f} of {most:.2f} times the tokens per second of 1f1b with as many microbatches "
+                                              f"as stages, wanted {WANTED_OF_WINDOWS}.")
     found = ratio(rounds, F1B, PEER)
     yield Verdict(found >= WANTED_OF_PEER, f"{F1B} reaches {found:.2f} times the tokens per second of {PEER}, wanted {WANTED_OF_PEER}.")
 

@@ -115,6 +115,7 @@ int measure(int argc, char** argv) {
   bool is_llama = false;
   app.add_flag("--llama", is_llama, "A Llama instead of a GPT-2");
   app.add_option("--kv-heads", options.model.kv_heads);
+  app.add_flag("--untied{false}", options.model.tied, "The head has weights of its own");
   app.add_option("--mlp", options.model.mlp_width);
   app.add_option("--batch", options.micro_batch, "Sequences of a microbatch");
   app.add_option("--lora", options.adapters.rank, "Train adapters of this rank of all linear modules");
@@ -171,6 +172,9 @@ int measure(int argc, char** argv) {
     const Mesh mesh(world, on_all_ranks);
     options.global_batch = options.micro_batch * microbatches * mesh.size(Axis::data);
     Trainer trainer(mesh, options);
+    if (!trainer.flushes() && (replicates || !save.empty())) {
+      throw Error(ErrorCode::invalid_argument, "Between steps without a flush nothing can be saved; leave --save out.");
+    }
     const std::int64_t sequence = options.model.sequence;
     const std::int64_t rows = options.micro_batch * sequence / shape.ranks_over({Axis::ring, Axis::ulysses});
     const double rate = peak_matrix_rate(world, options.model, rows, options.sharding.dtype);
@@ -186,7 +190,36 @@ int measure(int argc, char** argv) {
     std::map<std::string, std::vector<double>> pipeline;  // by the name of the figure
     std::uint64_t first_operation = 0;
     std::uint64_t sent = 0;
-    for (int step = 0; step < warmup + steps; ++step) {
+    const auto text_of = [&](std::int64_t step) -> FillSlot {
+      return [&, step](std::int64_t slot, std::int32_t* tokens, std::int32_t* targets) {
+        for (std::int64_t i = 0; i <= sequence; ++i) {
+          const auto token =
+              static_cast<std::int32_t>((slot * 7919 + step * 104729 + i * i * 31) % options.model.vocabulary);
+          if (i < sequence) tokens[i] = token;
+          if (i > 0) targets[i - 1] = token;
+        }
+      };
+    };
+    const auto note_pipeline = [&] {
+      if (mesh.size(Axis::pipeline) == 1) return;
+      const Pipeline::Times times = trainer.pipeline().times();
+      pipeline["bubble"].push_back(times.bubble());
+      pipeline["simulated_bubble"].push_back(times.simulated_bubble());
+      pipeline["pipeline_ms"].push_back(times.measured * 1e3);
+      pipeline["simulated_ms"].push_back(times.simulated * 1e3);
+    };
+    if (!trainer.flushes()) {  // timed together, from an empty pipeline to an empty one
+      const auto run = [&](std::int64_t count) {
+        trainer.run({.count = count, .fill_of = text_of, .lr_of = [](std::int64_t) { return 3e-4; }, .done = {}});
+      };
+      if (warmup > 0) run(warmup);
+      first_operation = world.job().ledger().next_sequence();
+      const double from = device_now();
+      run(steps);
+      seconds.assign(static_cast<std::size_t>(steps), (device_now() - from) / steps);
+      note_pipeline();
+    }
+    for (int step = 0; trainer.flushes() && step < warmup + steps; ++step) {
       if (step == warmup) {
         first_operation = world.job().ledger().next_sequence();
         if (!interface.empty()) sent = sent_through(interface);
@@ -200,28 +233,14 @@ int measure(int argc, char** argv) {
           ++checkpoints;
         }
       }
-      trainer.step(
-          [&](std::int64_t slot, std::int32_t* tokens, std::int32_t* targets) {
-            for (std::int64_t i = 0; i <= sequence; ++i) {
-              const auto token =
-                  static_cast<std::int32_t>((slot * 7919 + step * 104729 + i * i * 31) % options.model.vocabulary);
-              if (i < sequence) tokens[i] = token;
-              if (i > 0) targets[i - 1] = token;
-            }
-          },
-          3e-4);
+      trainer.step(text_of(step), 3e-4);
       if (replicates && replicates_after(step - warmup)) {
         state.keep(trainer.sharded(), trainer.optimizer(), step + 1);
         if ((step + 1 - warmup) % block_steps == 0) state.wait();
       }
       if (step < warmup) continue;
       seconds.push_back(device_now() - from);
-      if (mesh.size(Axis::pipeline) == 1) continue;
-      const Pipeline::Times times = trainer.pipeline().times();
-      pipeline["bubble"].push_back(times.bubble());
-      pipeline["simulated_bubble"].push_back(times.simulated_bubble());
-      pipeline["pipeline_ms"].push_back(times.measured * 1e3);
-      pipeline["simulated_ms"].push_back(times.simulated * 1e3);
+      note_pipeline();
     }
     if (saver) saver->wait();
     trainer.sharded().wait_for_values();

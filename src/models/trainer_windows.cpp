@@ -23,8 +23,8 @@ class Trainer::Windows final : public PipelineStage {
     its.sharded_->begin_step();
     const SequenceDivision division = its.options_.division();
     const std::int64_t length = division.rows(its.options_.model.sequence);
-    its.pipeline_->run_windows(*this, static_cast<int>(steps_.count),
-                               its.model_->message(its.options_.micro_batch * length), its.options_.sharding.dtype);
+    its.pipeline_->run_windows(*this, static_cast<int>(steps_.count), its.model_->message(its.options_.micro_batch * length),
+                               its.options_.sharding.dtype);
     its.sharded_->begin_versions();
     while (!reports_.empty()) take_report();
   }
@@ -92,8 +92,8 @@ class Trainer::Windows final : public PipelineStage {
     const bool speaks = stage_.rank() == 0;
     next.numbers = {trainer_.mesh_.rank(Axis::tensor) == 0 ? loss : 0, speaks ? norm * norm : 0,
                     speaks ? static_cast<double>(std::exchange(left_out_, 0)) : 0};
-    next.summed = trainer_.reports_.all_reduce(next.numbers.data(), next.numbers.data(), 3, DType::f64, ReduceOp::sum, stream_,
-                                               {.tag = "loss"});
+    next.summed = trainer_.reports_.all_reduce(next.numbers.data(), next.numbers.data(), 3, DType::f64, ReduceOp::sum,
+                                               stream_, {.tag = "loss"});
     // The newest may be the last, behind which its receiver may want an empty pipeline.
     while (reports_.size() > 1 && reports_.front().summed.done()) take_report();
   }

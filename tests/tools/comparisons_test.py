@@ -35,7 +35,7 @@ def sizes_between(words):
 
 def train_speed(words, slow):
     tokens = 1000 * (2 if "train_speed" in words[0] else 1) * (1.02 if "zb-h1" in words else 1) / slow
-    tokens *= 3 if "--qwz" in words else 1
+    tokens *= 3 if "--qwz" in words else 1.5 if "2bw" in words else 1
     return {**SPEED, "tokens_per_s": tokens, "step_ms": 1e6 / tokens, "mean_ms": 500 * slow, "pipeline_ms": 470, "simulated_ms": 480,
             "plain_s": [0.4] * 4, "replicating_s": [0.4 * slow] * 4, "activation_bytes": 1e6 if "--cp" in words else 2e6,
             "forward_ms": 150, "backward_ms": 300, "ms": 450}

@@ -1,4 +1,5 @@
-// Windows that run: weights are those of a loop that computes one microbatch after the other with the versions of the papers.
+// Windows that run: weights are those of a loop that computes one microbatch after the other with the versions of the
+// papers.
 #include <gtest/gtest.h>
 
 #include <mutex>
@@ -24,7 +25,9 @@ struct Part {
   std::int64_t gradient = 0;
 
   explicit Part(int number) : versions{number + 2} {}
-  std::int64_t forward(std::int64_t x, int version) const { return versions.at(static_cast<std::size_t>(version)) * x % prime; }
+  std::int64_t forward(std::int64_t x, int version) const {
+    return versions.at(static_cast<std::size_t>(version)) * x % prime;
+  }
   std::int64_t backward(std::int64_t x, std::int64_t g, int version) {
     gradient = (gradient + x * g) % prime;
     return versions.at(static_cast<std::size_t>(version)) * g % prime;
@@ -89,9 +92,10 @@ class ToyPart final : public PipelineStage {
   std::map<int, std::int64_t> inputs_, outputs_;  // by microbatch
 };
 
-using Prepare = std::function<void(ToyPart&, int rank)>;
+using PreparePart = std::function<void(ToyPart&, int rank)>;
 
-std::vector<std::vector<std::int64_t>> run(const Schedule& window, int windows, bool overlap, const Prepare& prepare = {}) {
+std::vector<std::vector<std::int64_t>> run_windows(const Schedule& window, int windows, bool overlap,
+                                                   const PreparePart& prepare = {}) {
   std::vector<std::vector<std::int64_t>> result(window.stages);
   run_threads(window.stages, [&](const Communicator& world) {
     Pipeline pipeline(world, window, {.overlap = overlap});
@@ -121,11 +125,10 @@ TEST(PipelineWindows, AreTheLoopsWithTheirVersions) {
         for (const int windows : {1, 2, 5}) {
           SCOPED_TRACE(testing::Message() << each.window.name << ", p " << p << ", m " << m << ", windows " << windows);
           const auto expected = loop(each.window, windows, each.version_of);
-          EXPECT_EQ(run(each.window, windows, true), expected);
-          EXPECT_EQ(run(each.window, windows, false), expected);
-          const auto late = loop(each.window, windows, [&](int stage, int step) {
-            return std::max(0, each.version_of(stage, step) - 1);
-          });
+          EXPECT_EQ(run_windows(each.window, windows, true), expected);
+          EXPECT_EQ(run_windows(each.window, windows, false), expected);
+          const auto late =
+              loop(each.window, windows, [&](int stage, int step) { return std::max(0, each.version_of(stage, step) - 1); });
           if (p > 1 && windows > 2) EXPECT_NE(late, expected) << "the control: weights that are older by one update";
         }
       }
@@ -133,17 +136,17 @@ TEST(PipelineWindows, AreTheLoopsWithTheirVersions) {
   }
 }
 
-// On a last stage alone the versions of PipeDream are the latest.
+// Of a stage in the middle: the first stage passes no gradient on, and reads the latest version forward.
 TEST(PipelineWindows, AControlThatReadsTheLatestVersionDiffers) {
   for (const Case& each : cases(3, 4)) {
-    const auto faulty = [](ToyPart& part, int rank) { part.reads_latest = rank == 0; };
-    EXPECT_NE(run(each.window, 4, true, faulty), loop(each.window, 4, each.version_of)) << each.window.name;
+    const auto faulty = [](ToyPart& part, int rank) { part.reads_latest = rank == 1; };
+    EXPECT_NE(run_windows(each.window, 4, true, faulty), loop(each.window, 4, each.version_of)) << each.window.name;
   }
 }
 
 TEST(PipelineWindows, OfAFileAreTheSame) {
   const Case each = cases(3, 5)[2];
-  EXPECT_EQ(run(schedule_from_text(to_text(each.window)), 3, true), loop(each.window, 3, each.version_of));
+  EXPECT_EQ(run_windows(schedule_from_text(to_text(each.window)), 3, true), loop(each.window, 3, each.version_of));
 }
 
 #ifdef STRETTO_SANITIZE
@@ -160,7 +163,7 @@ TEST(PipelineWindows, KeepTheirBitsUnderRandomDelays) {
         if ((*random)() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds((*random)() % 400));
       };
     };
-    EXPECT_EQ(run(each.window, delayed_windows, true, delays), loop(each.window, delayed_windows, each.version_of))
+    EXPECT_EQ(run_windows(each.window, delayed_windows, true, delays), loop(each.window, delayed_windows, each.version_of))
         << each.window.name;
   }
 }

@@ -1,0 +1,235 @@
+// Training without a flush: weights have the bits of a loop over a synchronous pipeline in the same layout, whose stages are
+// given the versions of the papers before each backward, and the latest before each update.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "parity.hpp"
+#include "stretto/planning/stage_plan.hpp"
+#include "support/error.hpp"
+
+namespace parity {
+namespace {
+
+constexpr double window_lr = 3e-3;
+
+struct WindowCell {
+  Layout layout;
+  const char* schedule;
+  int microbatches;
+  ZeroStage zero = ZeroStage::optimizer;
+  OptimizerOptions optimizer = AdamW::Options();
+  Recompute recompute = Recompute::none;
+  bool overlap = true;
+};
+
+std::string text_of(const WindowCell& cell) {
+  return fmt::format("dp {} tp {} pp {} cp {}, {} with {} microbatches, zero {}, {}, recompute {}, overlap {}",
+                     cell.layout.data, cell.layout.tensor, cell.layout.pipeline, cell.layout.ring, cell.schedule,
+                     cell.microbatches, static_cast<int>(cell.zero), to_string(kind_of(cell.optimizer)),
+                     static_cast<int>(cell.recompute), cell.overlap);
+}
+
+TrainingOptions options_of(const WindowCell& cell) {
+  TrainingOptions options = tiny(cell.layout);
+  options.model.layers = cell.layout.pipeline + 1;
+  options.model.tied = false;
+  options.stages.schedule_name = cell.schedule;
+  options.global_batch = std::int64_t{cell.microbatches} * cell.layout.data;
+  options.sharding.zero = cell.zero;
+  options.sharding.overlap = cell.overlap;
+  options.optimizer = cell.optimizer;
+  options.recompute.level = cell.recompute;
+  options.clip_norm = 0;
+  return options;
+}
+
+using WeightsOfRank = std::vector<Tensor>;  // by range of this rank
+
+WeightsOfRank weights_of(Trainer& trainer) {
+  trainer.sharded().wait_for_values();
+  WeightsOfRank result;
+  for (const ShardedParameters::Range& range : trainer.sharded().ranges()) result.push_back(range.value.clone());
+  return result;
+}
+
+void set_weights(Trainer& trainer, const WeightsOfRank& weights) {
+  trainer.sharded().wait_for_values();
+  for (std::size_t i = 0; i < weights.size(); ++i) trainer.sharded().ranges()[i].value.copy_from(weights[i]);
+  trainer.sharded().share_values();
+}
+
+// Which update the weights lack at a stage, in a pipeline of p stages.
+using MissingUpdates = std::function<int(int stage, int stages)>;
+
+MissingUpdates missing_of(const std::string& schedule) {
+  if (schedule == "2bw") return [](int, int) { return 1; };
+  if (schedule == "pipedream") return [](int stage, int stages) { return stages - 1 - stage; };
+  return [](int, int stages) { return stages - 1; };
+}
+
+Pieces by_loop(Trainer& trainer, const TextOfStep& text, int updates, const MissingUpdates& missing) {
+  const int lacks = missing(trainer.mesh().rank(Axis::pipeline), trainer.mesh().size(Axis::pipeline));
+  std::vector<WeightsOfRank> versions = {weights_of(trainer)};
+  for (int t = 0; t < updates; ++t) {
+    set_weights(trainer, versions[static_cast<std::size_t>(std::max(0, t - lacks))]);
+    trainer.compute_gradients(text(trainer.options(), t));
+    set_weights(trainer, versions.back());
+    trainer.optimizer().step(window_lr, 1);
+    versions.push_back(weights_of(trainer));
+  }
+  return pieces_of(trainer, trainer.sharded().whole_values());
+}
+
+// PipeDream updates after each microbatch: to the loop, it is a step of its own.
+bool updates_each(const std::string& schedule) { return schedule != "2bw"; }
+
+TrainingOptions flushing(TrainingOptions options, bool each_microbatch) {
+  options.stages.schedule_name = "1f1b";
+  if (each_microbatch) options.global_batch = options.mesh[Axis::data];
+  return options;
+}
+
+// Microbatch t of all windows, of which a data-parallel rank has the slots from rank * microbatches on.
+FillSlot microbatch_of(const WindowCell& cell, const TrainingOptions& of_windows, std::int64_t t) {
+  const std::int64_t m = cell.microbatches;
+  return [whole = text_of_step(of_windows, t / m), m, i = t % m](
+             std::int64_t rank, std::int32_t* tokens, std::int32_t* targets) { whole(rank * m + i, tokens, targets); };
+}
+
+struct WindowsAndLoop {
+  Pieces windows, loop;
+};
+
+constexpr int trained_windows = 4;
+
+std::vector<WindowsAndLoop> train_windows(const WindowCell& cell, const MissingUpdates& missing) {
+  std::vector<WindowsAndLoop> found(static_cast<std::size_t>(cell.layout.ranks()));
+  TrainingOptions options = options_of(cell);
+  options.mesh = cell.layout.mesh();
+  const bool each = updates_each(cell.schedule);
+  run_threads(cell.layout.ranks(), [&](const Communicator& world) {
+    const Mesh mesh(world, cell.layout.mesh());
+    WindowsAndLoop& mine = found[static_cast<std::size_t>(world.rank())];
+    {
+      Trainer trainer(mesh, options);
+      std::vector<std::int64_t> reported;
+      trainer.run({.count = trained_windows,
+                   .fill_of = [&](std::int64_t step) { return text_of_step(options, step); },
+                   .lr_of = [](std::int64_t) { return window_lr; },
+                   .done =
+                       [&](std::int64_t step, const StepResult& result) {
+                         EXPECT_TRUE(std::isfinite(result.loss) && result.loss > 3 && result.updated);
+                         reported.push_back(step);
+                       }});
+      EXPECT_EQ(reported, (std::vector<std::int64_t>{0, 1, 2, 3}));
+      EXPECT_EQ(trainer.optimizer().steps(), trained_windows * (each ? cell.microbatches : 1));
+      mine.windows = pieces_of(trainer, trainer.sharded().whole_values());
+    }
+    Trainer trainer(mesh, flushing(options, each));
+    const TextOfStep text = [&](const TrainingOptions& its, std::int64_t t) {
+      return each ? microbatch_of(cell, options, t) : text_of_step(its, t);
+    };
+    mine.loop = by_loop(trainer, text, trained_windows * (each ? cell.microbatches : 1), missing);
+  });
+  return found;
+}
+
+std::string divergence(const std::vector<WindowsAndLoop>& found) {
+  std::string text;
+  for (const WindowsAndLoop& each : found) {
+    Comparer bits(equal_bits);
+    if (text.empty()) text = bits.pieces(each.loop, each.windows, "after the windows, parameter");
+  }
+  return text;
+}
+
+const std::vector<WindowCell> window_cells = {
+    {{1, 1, 1}, "2bw", 3},
+    {{1, 1, 1}, "pipedream", 2},
+    {{1, 1, 2}, "2bw", 2, ZeroStage::none, SGD::Options{.momentum = 0}},
+    {{1, 1, 2}, "pipedream", 3, ZeroStage::none, SGD::Options{.momentum = 0.9}},
+    {{1, 1, 3}, "2bw", 4, ZeroStage::none, SGD::Options{.momentum = 0.9}},
+    {{1, 1, 3}, "pipedream-vertical", 3},
+    {{1, 1, 4}, "2bw", 4},
+    {{1, 1, 4}, "pipedream", 5, ZeroStage::none, AdamW::Options(), Recompute::full},
+    {{2, 1, 2}, "2bw", 3, ZeroStage::none},
+    {{2, 1, 2}, "pipedream", 2, ZeroStage::optimizer, AdamW::Options(), Recompute::full},
+    {{2, 2, 2}, "2bw", 2, ZeroStage::optimizer},
+    {{2, 2, 2}, "2bw", 3, ZeroStage::none, SGD::Options{.momentum = 0.9}, Recompute::none, false},
+    {{2, 2, 2}, "pipedream-vertical", 2, ZeroStage::none},
+    {{1, 2, 2, 2}, "2bw", 2, ZeroStage::optimizer, AdamW::Options(), Recompute::full},
+};
+
+class TrainingWindows : public testing::TestWithParam<std::size_t> {};
+
+TEST_P(TrainingWindows, HaveTheBitsOfTheLoop) {
+  const WindowCell& cell = window_cells[GetParam()];
+  EXPECT_EQ(divergence(train_windows(cell, missing_of(cell.schedule))), "") << text_of(cell);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cells, TrainingWindows, testing::Range(std::size_t{0}, window_cells.size()));
+
+TEST(TrainingWindowsControl, ALoopWithOtherVersionsDiffers) {
+  for (const char* const schedule : {"2bw", "pipedream", "pipedream-vertical"}) {
+    const WindowCell cell{{1, 1, 2}, schedule, 2};
+    for (const int by : {-1, 1}) {
+      const auto other = [&](int stage, int stages) { return std::max(0, missing_of(schedule)(stage, stages) + by); };
+      if (other(0, 2) == missing_of(schedule)(0, 2) && other(1, 2) == missing_of(schedule)(1, 2)) continue;
+      EXPECT_NE(divergence(train_windows(cell, other)), "") << schedule << ", " << by;
+    }
+  }
+}
+
+// What a stage's values take beyond those of a schedule that flushes: its older versions.
+TEST(TrainingWindowsMemory, IsThatOfTheVersionsByFormula) {
+  for (const char* const schedule : {"2bw", "pipedream", "pipedream-vertical"}) {
+    const WindowCell cell{{2, 1, 3}, schedule, 3};
+    TrainingOptions options = options_of(cell);
+    options.mesh = cell.layout.mesh();
+    const TrainingOptions flushes = flushing(options, false);
+    std::int64_t planned = 0, planned_flushing = 0;
+    for (int stage = 0; stage < 3; ++stage) {
+      const auto values_of = [&](const TrainingOptions& its) { return plan_stage(its, its.check(), stage).memory.values; };
+      const int versions = std::string(schedule) == "2bw" ? 2 : std::string(schedule) == "pipedream" ? 3 - stage : 3;
+      EXPECT_EQ(values_of(options), versions * values_of(flushes)) << schedule << ", stage " << stage;
+      planned += 2 * values_of(options);
+      planned_flushing += 2 * values_of(flushes);
+    }
+    // Ranks are threads of one process, whose memory is counted together.
+    for (const auto& [its, plan] : {std::pair{options, planned}, {flushes, planned_flushing}}) {
+      std::int64_t held = 0;
+      run_threads(6, [&, its = its](const Communicator& world) {
+        const auto before = static_cast<std::int64_t>(memory_use(MemoryKind::values).bytes);
+        world.barrier(Stream::inline_()).wait();
+        const Trainer trainer(Mesh(world, cell.layout.mesh()), its);
+        world.barrier(Stream::inline_()).wait();
+        if (world.rank() == 0) held = static_cast<std::int64_t>(memory_use(MemoryKind::values).bytes) - before;
+        world.barrier(Stream::inline_()).wait();
+      });
+      EXPECT_EQ(held, plan) << schedule;
+    }
+  }
+}
+
+TEST(TrainingWindowsRefusals, AreSentences) {
+  const WindowCell cell{{1, 1, 2}, "2bw", 2};
+  const auto refusal = [&](const std::function<void(TrainingOptions&)>& change) {
+    TrainingOptions options = options_of(cell);
+    options.mesh = cell.layout.mesh();
+    change(options);
+    return sentence_of([&] { options.check(); });
+  };
+  EXPECT_THAT(refusal([](TrainingOptions& its) { its.model.tied = true; }), testing::HasSubstr("untie it"));
+  EXPECT_THAT(refusal([](TrainingOptions& its) { its.sharding.zero = ZeroStage::gradients; }),
+              testing::HasSubstr("ZeRO stage 2"));
+  EXPECT_THAT(refusal([](TrainingOptions& its) { its.sharding.dtype = DType::f16; }), testing::HasSubstr("bf16 or f32"));
+  run_threads(2, [&](const Communicator& world) {
+    Trainer trainer(Mesh(world, cell.layout.mesh()), options_of(cell));
+    expect_refusal([&] { trainer.step(text_of_step(options_of(cell), 0), window_lr); },
+                   "Schedule 2bw runs steps without a flush");
+  });
+}
+
+}  // namespace
+}  // namespace parity
