@@ -49,6 +49,7 @@ class Trainer::Windows final : public PipelineStage {
     std::int64_t step, counted;
     std::vector<double> numbers;  // the sum of losses, the square of the norm, updates that were left out
     Work summed;
+    double ended;
   };
 
   // An update's gradients are means over the tokens of its microbatches, which are all of a window's divided by its steps.
@@ -88,7 +89,7 @@ class Trainer::Windows final : public PipelineStage {
     const auto window = windows_.extract(step);
     double loss = 0;
     for (const Decoder::Loss& each : window.mapped().microbatches->losses()) loss += each.loss();
-    Report& next = reports_.emplace_back(Report{step, window.mapped().counted, {}, {}});
+    Report& next = reports_.emplace_back(Report{step, window.mapped().counted, {}, {}, now_seconds()});
     const bool speaks = stage_.rank() == 0;
     next.numbers = {trainer_.mesh_.rank(Axis::tensor) == 0 ? loss : 0, speaks ? norm * norm : 0,
                     speaks ? static_cast<double>(std::exchange(left_out_, 0)) : 0};
@@ -105,6 +106,7 @@ class Trainer::Windows final : public PipelineStage {
     result.loss = first.numbers[0] / static_cast<double>(first.counted);
     result.gradient_norm = std::sqrt(first.numbers[1]);
     result.updated = first.numbers[2] == 0;
+    result.ended = first.ended;
     if (steps_.done) steps_.done(first.step, result);
     reports_.pop_front();
   }
@@ -125,7 +127,8 @@ void Trainer::run(const TrainedSteps& steps) {
   kept_.clear();  // an update changes keys and values
   if (!flushes()) return Windows(*this, steps).run();
   for (std::int64_t i = 0; i < steps.count; ++i) {
-    const StepResult result = step(steps.fill_of(i), steps.lr_of(i));
+    StepResult result = step(steps.fill_of(i), steps.lr_of(i));
+    result.ended = now_seconds();
     if (steps.done) steps.done(i, result);
   }
 }

@@ -278,7 +278,13 @@ std::unique_ptr<Tokenizer> CommandLine::tokenizer(const std::shared_ptr<const Tr
 
 void CommandLine::check(int ranks, int rank) const {
   require(nproc >= 0, "--nproc {} must be at least 1.", nproc);
-  if (!layout.automatic) trainer.on(mesh_on(ranks)).check();
+  if (!layout.automatic) {
+    const bool flushes = !stretto::is_window(trainer.on(mesh_on(ranks)).check());
+    require(flushes || (!replicate_state && !comm_report),
+            "--schedule {} has no flush between steps, in which --replicate-state and --comm-report have their place; leave "
+            "them out.",
+            trainer.stages.schedule_name);
+  }
   require(steps >= 0 && warmup >= 0 && save_interval >= 0 && eval_interval >= 0 && sample_interval >= 0 && log_interval >= 1,
           "--train-iters {}, --lr-warmup-iters {}, --save-interval {}, --eval-interval {} and --sample-interval {} cannot "
           "be negative, nor "

@@ -40,6 +40,7 @@ std::string step_line(const StepReport& r, double seconds_left) {
     line += fmt::format(" | bubble {:.1f}% (simulated {:.1f}%)", r.pipeline->bubble() * 100,
                         r.pipeline->simulated_bubble() * 100);
   }
+  if (r.delay > 0) line += fmt::format(" | delay {}", r.delay);
   if (r.loss_scale) line += fmt::format(" | scale {:g}{}", *r.loss_scale, r.skipped ? " skipped" : "");
   if (r.slowest && r.slowest->named) {
     line +=

@@ -88,6 +88,7 @@ class TrainingRun {
     if (line_.sample_only) return show_sample();
     if (memory_ != nullptr) memory_->begin(mesh_.world());
     rate_ = matrix_rate(mesh_.world(), line_.trainer.sharding.dtype);
+    if (!trainer_.flushes()) delay_ = std::ranges::max(simulate(trainer_.pipeline().schedule()).delay);
     if (rank0_) reporter_.begin_after(first_step_);
     describe();
     if (!line_.trace.empty()) {
@@ -98,7 +99,9 @@ class TrainingRun {
     std::int64_t done = first_step_;
     int stopped_by = 0;
     while (done < line_.steps && (stopped_by = stop_.agree(mesh_.world())) == 0) {
-      train(done++);
+      const std::int64_t count = steps_in_turn(done);
+      train(done, count);
+      done += count;
       first_step.end();
     }
     const std::vector<Record> records = mesh_.world().job().ledger().records(first_operation);
@@ -194,29 +197,61 @@ class TrainingRun {
     if (rank0_) reporter_.say(fmt::format("Exported {} for Hugging Face's transformers.", to));
   }
 
-  void train(std::int64_t step) {
-    const CosineSchedule schedule{line_.lr, line_.min_lr, line_.warmup, line_.steps};
+  // Steps that follow each other with nothing between them. Without a flush, what comes between steps finds the pipeline
+  // empty; a request to stop waits for that.
+  std::int64_t steps_in_turn(std::int64_t first) const {
+    if (trainer_.flushes()) return 1;
+    constexpr std::int64_t most = 100;
+    std::int64_t step = first;
+    const auto ends = [&] {
+      return step + 1 == line_.steps || (step + 1) % most == 0 || due(line_.check_replicas, step) ||
+             due(line_.eval_interval, step) || due(line_.save_interval, step) || due(line_.sample_interval, step);
+    };
+    while (!ends()) ++step;
+    return step + 1 - first;
+  }
+
+  void train(std::int64_t first, std::int64_t count) {
+    const std::int64_t samples = samples_;
+    std::optional<Trace::Span> span;
+    const auto begin_step = [&](std::int64_t step, double now) {
+      traffic_.begin();
+      if (trace_) span.emplace(trace_->step(step + 1));
+      step_began_ = now;
+    };
+    begin_step(first, now_seconds());
+    trainer_.run({.count = count,
+                  .fill_of = [&](std::int64_t i) { return data_->training_slots(samples + i * line_.trainer.global_batch); },
+                  .lr_of = [&](std::int64_t i) { return lr_at(first + i); },
+                  .done =
+                      [&](std::int64_t i, const StepResult& result) {
+                        span.reset();
+                        end_step(first + i, result, i + 1 == count);
+                        if (i + 1 < count) begin_step(first + i + 1, result.ended);
+                      }});
+  }
+
+  double lr_at(std::int64_t step) const {
+    return CosineSchedule{line_.lr, line_.min_lr, line_.warmup, line_.steps}.at(step);
+  }
+
+  // is_empty: no step has begun that is not reported; what is collective comes then only.
+  void end_step(std::int64_t step, const StepResult& result, bool is_empty) {
     const std::int64_t batch = line_.trainer.global_batch;
-    traffic_.begin();
-    double from = 0;
-    const StepResult result = [&] {
-      const Trace::Span span = trace_ ? trace_->step(step + 1) : Trace::Span();
-      from = now_seconds();
-      return trainer_.step(next_slots(), schedule.at(step));
-    }();
     samples_ += batch;
     if (rank0_) check(result, step);  // all ranks have the same numbers
 
     StepReport report;
-    report.seconds = now_seconds() - from;
+    report.seconds = result.ended - step_began_;
     report.traffic = traffic_.end();
+    report.delay = delay_;
     report.step = step + 1;
     report.steps = line_.steps;
     report.loss = result.loss;
     report.gradient_norm = result.gradient_norm;
     if (line_.scales_loss()) report.loss_scale = result.loss_scale;
     report.skipped = !result.updated;
-    report.lr = schedule.at(step);
+    report.lr = lr_at(step);
     const double tokens = static_cast<double>(batch * line_.trainer.model.sequence);
     report.tokens_per_second = tokens / report.seconds;
     const double rate =
@@ -231,8 +266,9 @@ class TrainingRun {
     const std::string memory = shows_memory ? memory_table_with_measured(plan_.stages.front().memory) : std::string();
     if (last || due(line_.eval_interval, step)) report.validation_loss = validate();
     const bool listed = step == 0 || due(line_.log_interval, step) || report.validation_loss || report.skipped;
-    if (listed && mesh_.size(Axis::pipeline) > 1) report.pipeline = trainer_.pipeline().times();
-    report.slowest = stragglers_.step(report.seconds, report.traffic.exposed_seconds);
+    if (listed && is_empty && mesh_.size(Axis::pipeline) > 1) report.pipeline = trainer_.pipeline().times();
+    // Without a flush, ranks do not begin a step together.
+    if (trainer_.flushes()) report.slowest = stragglers_.step(report.seconds, report.traffic.exposed_seconds);
     if (rank0_) reporter_.step(report);
     // After the report: a job that goes on from this state does not repeat the step, which would then be missing in
     // metrics.jsonl.
@@ -364,7 +400,14 @@ class TrainingRun {
     const Schedule& schedule = trainer_.pipeline().schedule();
     if (schedule.stages == 1 && options.schedule_name == StageDivision().schedule_name) return;
     reporter_.say(fmt::format("{} pipeline: {}", schedule.name, to_string(options.cut(line_.trainer.model, schedule, 0))));
-    if (schedule.microbatches >= schedule.stages) return;
+    if (!trainer_.flushes()) {
+      const ScheduleSimulation simulation = simulate(schedule);
+      reporter_.say(
+          fmt::format("There is no flush between steps: stages keep {} versions of their weights, and read some that "
+                      "lack {} updates.",
+                      fmt::join(simulation.versions, ", "), fmt::join(simulation.delay, ", ")));
+    }
+    if (schedule.all_microbatches() >= schedule.stages) return;
     reporter_.say(fmt::format(
         "A step has fewer microbatches ({}) than stages ({}), so that stages wait; give --global-batch-size {} or more.",
         schedule.microbatches, schedule.stages, line_.trainer.micro_batch * mesh_.size(Axis::data) * schedule.stages));
@@ -385,7 +428,8 @@ class TrainingRun {
   StepTraffic traffic_;
   Stragglers stragglers_;
   std::unique_ptr<Trace> trace_;
-  double rate_ = 0;
+  double rate_ = 0, step_began_ = 0;
+  int delay_ = 0;                             // the most updates that weights lack
   std::unique_ptr<DirectoryLock> save_lock_;  // with --save, on rank 0
   std::unique_ptr<CheckpointSaver> saver_;    // with --save
   bool is_saving_ = false;

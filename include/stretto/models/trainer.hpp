@@ -17,6 +17,7 @@ struct StepResult {
   double gradient_norm = 0;  // before clipping
   double loss_scale = 1;     // of the step's backward
   bool updated = true;       // false: the norm is infinite or NaN, and the step was left out
+  double ended = 0;          // when this rank had made the update, by now_seconds(); of run()
 };
 
 // Steps that a Trainer runs in turn, numbered from 0.
