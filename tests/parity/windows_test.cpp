@@ -212,6 +212,38 @@ TEST(TrainingWindowsMemory, IsThatOfTheVersionsByFormula) {
   }
 }
 
+// Of a step, between stages: as many messages and bytes as those of 1F1B.
+TEST(TrainingWindowsTraffic, IsThatOfAFlush) {
+  const auto sent = [](const WindowCell& cell, bool flushes) {
+    std::map<std::string, std::pair<std::int64_t, std::uint64_t>> found;  // messages and bytes, by tag and sender
+    std::mutex mutex;
+    TrainingOptions options = options_of(cell);
+    options.mesh = cell.layout.mesh();
+    if (flushes) options = flushing(options, false);
+    run_threads(cell.layout.ranks(), [&](const Communicator& world) {
+      Trainer trainer(Mesh(world, cell.layout.mesh()), options);
+      const std::uint64_t first = world.job().ledger().next_sequence();
+      trainer.run({.count = 3,
+                   .fill_of = [&](std::int64_t step) { return text_of_step(options, step); },
+                   .lr_of = [](std::int64_t) { return window_lr; },
+                   .done = {}});
+      const std::lock_guard lock(mutex);
+      for (const Record& record : world.job().ledger().records(first)) {
+        if (!record.tag.starts_with("activations") && !record.tag.starts_with("gradients of activations")) continue;
+        auto& [messages, bytes] = found[fmt::format("{} of rank {}", record.tag, world.rank())];
+        ++messages;
+        bytes += record.bytes_sent;
+      }
+    });
+    return found;
+  };
+  for (const char* const schedule : {"2bw", "pipedream", "pipedream-vertical"}) {
+    const WindowCell cell{{1, 1, 3}, schedule, 4};
+    EXPECT_EQ(sent(cell, false), sent(cell, true)) << schedule;
+    EXPECT_NE(sent(cell, false), sent({{1, 1, 3}, schedule, 5}, true)) << "the control: a microbatch more";
+  }
+}
+
 TEST(TrainingWindowsRefusals, AreSentences) {
   const WindowCell cell{{1, 1, 2}, "2bw", 2};
   const auto refusal = [&](const std::function<void(TrainingOptions&)>& change) {

@@ -50,6 +50,18 @@ class Checkpoints(PipelineTest):
         _, result = self.go_on(save, 2, "--nproc", 2, "--pp", 2, "--allow-changes")
         self.assertGreater(self.difference(self.one_rank, result), 1e-4)  # the control: the state of another training
 
+    def test_without_a_flush_go_on_with_the_same_bits(self):
+        for words in (["--schedule", "2bw"], ["--schedule", "pipedream", "--zero", 0], ["--schedule", "2bw", "--dp", 2]):
+            with self.subTest(words):
+                flags = ["--nproc", 4 if "--dp" in words else 2, "--pp", 2, "--model", "llama", "--untied", *words, "--save-interval", 2]
+                save = pathlib.Path(tempfile.mkdtemp(dir=self.directory))
+                whole = self.train(*flags, "--save", save)
+                rest = self.train(*flags, "--save", self.copy_of_step(save, 2), "--resume")
+                self.assertEqual(self.numbers(rest), self.numbers(whole)[2:])
+                never_emptied = self.train(*flags[:-2])
+                self.assertEqual(self.numbers(never_emptied)[:2], self.numbers(whole)[:2])
+                self.assertNotEqual(self.numbers(never_emptied), self.numbers(whole), "the control: a checkpoint empties the pipeline")
+
     def test_go_on_in_the_same_layout_with_the_same_bits(self):
         for zero in range(4) if EVERYTHING else (1, 3):
             for words in (["--pp", 2, *INTERLEAVED], *([["--tp", 2, "--pp", 2, "--schedule", "zb-h2"], ["--pp", 4]] if EVERYTHING else [])):

@@ -37,6 +37,12 @@ class PipelineTest(ProgramTest):
             raise AssertionError(f"{words} ended with {done.returncode}: {done.stderr}")
         return Result(done.stdout, [json.loads(line) for line in (log / "metrics.jsonl").read_text().splitlines()])
 
+    @classmethod
+    def refused_training(cls, *words):
+        done = run_program(TRAIN, "--train-data", cls.directory / "text", "--num-layers", 4, "--global-batch-size", 4, "--micro-batch-size", 1, *words)
+        assert done.returncode != 0 and len(done.stderr.splitlines()) == 1, done
+        return done.stderr
+
     @staticmethod
     def difference(one, other):
         """The largest relative difference of two runs' losses, gradient norms and losses of validation; of all common steps."""

@@ -51,6 +51,19 @@ class Layouts(PipelineTest):
         self.assertNotIn("bubble", self.one_rank.output)
         self.assertNotIn("bubble", self.one_rank.metrics[0])
 
+    def test_without_a_flush(self):
+        result = self.train("--nproc", 2, "--pp", 2, "--schedule", "pipedream", "--model", "llama", "--untied", "--eval-interval", 2)
+        self.assertIn("There is no flush between steps: stages keep 2, 1 versions of their weights, and read some that lack 1, 0 updates.", result.output)
+        self.assertEqual(re.findall(r"^step +(\d)/4 .* \| delay 1 \|", result.output, re.M), ["1", "2", "3", "4"])
+        self.assertEqual([("val_loss" in metrics, "bubble" in metrics) for metrics in result.metrics], [(False, False), (True, True)] * 2)
+        flushed = self.train("--nproc", 2, "--pp", 2, "--model", "llama", "--untied")
+        self.assertEqual(flushed.metrics[0]["bytes_sent"] * STEPS, sum(metrics["bytes_sent"] for metrics in flushed.metrics))
+        for words, part in ((["--comm-report"], "has no flush between steps, in which --replicate-state and --comm-report"),
+                            (["--zero", 2], "ZeRO stage 2"), (["--dtype", "fp16"], "train in bf16 or f32")):
+            done = self.refused_training("--nproc", 2, "--pp", 2, "--schedule", "2bw", "--model", "llama", "--untied", *words)
+            self.assertIn(part, done)
+        self.assertIn("untie it", self.refused_training("--nproc", 2, "--pp", 2, "--schedule", "2bw"))
+
     def test_start_lines(self):
         for words, line in ((["--pp", 2, "--schedule", "interleaved", "--pipeline-layers", "1,2,3,2"],
                              "interleaved pipeline: stage 0: 1 + 3 layers, stage 1: 2 + 2 layers"),

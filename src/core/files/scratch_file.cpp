@@ -1,0 +1,93 @@
+#include "core/files/scratch_file.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "core/fail.hpp"
+
+namespace stretto {
+namespace {
+
+// A file without a name. On file systems without such files it has one until it is open.
+int open_nameless(const std::string& directory) {
+  const int file = open(directory.c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+  if (file >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return file;
+  std::string path = directory + "/stretto.XXXXXX";
+  const int named = mkostemp(path.data(), O_CLOEXEC);
+  if (named >= 0) unlink(path.c_str());
+  return named;
+}
+
+}  // namespace
+
+ScratchFile::ScratchFile(std::string directory, std::int64_t bytes)
+    : directory_(std::move(directory)), bytes_(aligned(bytes)) {
+  buffered_ = open_nameless(directory_);
+  if (buffered_ < 0) {
+    fail(ErrorCode::io, "{} cannot hold a scratch file: {}. Give a directory on a disk that this process may write to.",
+         directory_, std::strerror(errno));
+  }
+  if (const int error = bytes_ > 0 ? posix_fallocate(buffered_, 0, bytes_) : 0; error != 0) {
+    close(buffered_);
+    fail(ErrorCode::io, "{} has no room for {} bytes: {}. Give a directory on a larger disk, or offload less.", directory_,
+         bytes_, std::strerror(error));
+  }
+  direct_ = open(fmt::format("/proc/self/fd/{}", buffered_).c_str(), O_RDWR | O_DIRECT | O_CLOEXEC);
+}
+
+ScratchFile::~ScratchFile() {
+  if (mapped_ != nullptr) munmap(mapped_, static_cast<std::size_t>(bytes_));
+  if (direct_ >= 0) close(direct_);
+  close(buffered_);
+}
+
+void ScratchFile::read(std::int64_t offset, void* to, std::int64_t bytes) const {
+  for (std::int64_t done = 0; done < bytes;) {
+    const ssize_t got =
+        pread(descriptor(), static_cast<std::byte*>(to) + done, static_cast<std::size_t>(bytes - done), offset + done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) {
+      fail(ErrorCode::io, "The scratch file in {} cannot be read: {}.", directory_,
+           got < 0 ? std::strerror(errno) : "it ends too early");
+    }
+    done += got;
+  }
+}
+
+void ScratchFile::write(std::int64_t offset, const void* from, std::int64_t bytes) const {
+  for (std::int64_t done = 0; done < bytes;) {
+    const ssize_t put = pwrite(descriptor(), static_cast<const std::byte*>(from) + done,
+                               static_cast<std::size_t>(bytes - done), offset + done);
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail(ErrorCode::io, "The scratch file in {} cannot be written: {}.", directory_, std::strerror(errno));
+    done += put;
+  }
+}
+
+std::byte* ScratchFile::mapped() {
+  if (mapped_ != nullptr || bytes_ == 0) return mapped_;
+  void* const memory = mmap(nullptr, static_cast<std::size_t>(bytes_), PROT_READ | PROT_WRITE, MAP_SHARED, buffered_, 0);
+  if (memory == MAP_FAILED) {
+    fail(ErrorCode::io, "The scratch file of {} bytes in {} cannot be mapped: {}.", bytes_, directory_,
+         std::strerror(errno));
+  }
+  return mapped_ = static_cast<std::byte*>(memory);
+}
+
+void ScratchFile::forget() {
+  if (mapped_ == nullptr) return;
+  const auto bytes = static_cast<std::size_t>(bytes_);
+  if (msync(mapped_, bytes, MS_SYNC) != 0) {
+    fail(ErrorCode::io, "The scratch file in {} cannot be written: {}.", directory_, std::strerror(errno));
+  }
+  madvise(mapped_, bytes, MADV_DONTNEED);
+  posix_fadvise(buffered_, 0, bytes_, POSIX_FADV_DONTNEED);
+}
+
+}  // namespace stretto
