@@ -238,10 +238,30 @@ void ShardedParameters::initialise(std::uint64_t seed) {
 }
 
 void ShardedParameters::share_values() {
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) share_values(unit);
+}
+
+void ShardedParameters::share_values(std::size_t unit) {
   traffic_->wait_for_values();
-  for (const auto& unit : units_) {
-    unit->share_changed();
-    if (unit->has_values()) computation().wait(unit->gather(computation()));
+  units_[unit]->share_changed();
+  if (units_[unit]->has_values()) computation().wait(units_[unit]->gather(computation()));
+}
+
+void ShardedParameters::share(std::size_t unit, const std::function<Tensor(std::size_t range)>& of_range) {
+  ShardedUnit& of = *units_[unit];
+  if (of.ranks() == 1 || ranges_of_[unit].all.empty()) return;
+  traffic_->wait_for_values();
+  const DType dtype = of_range(ranges_of_[unit].all.front()).dtype();
+  const Tensor own = Tensor::zeros({of.padded_elements() / of.ranks()}, dtype);
+  std::int64_t first = 0;  // owned ranges follow each other in the share
+  for (const std::size_t i : ranges_of_[unit].in_share) {
+    own.view(first, {ranges_[i].count}).copy_from(of_range(i));
+    first += ranges_[i].count;
+  }
+  const std::vector<Tensor> whole = of.views_of(of.whole(own));
+  for (const std::size_t i : ranges_of_[unit].all) {
+    if (ranges_[i].in_share) continue;
+    of_range(i).copy_from(whole[places_[ranges_[i].parameter].member].view(ranges_[i].first, {ranges_[i].count}));
   }
 }
 

@@ -21,7 +21,7 @@ double sum_of(const std::vector<Decoder::Loss>& losses) {
 
 }  // namespace
 
-Trainer::Trainer(const Mesh& mesh, const TrainingOptions& options)
+Trainer::Trainer(const Mesh& mesh, const TrainingOptions& options, const Communicator& peers)
     : mesh_(mesh),
       options_(options.on(mesh.shape())),
       loss_scale_(options.sharding.dtype == DType::f16 ? LossScale(options.loss_scale) : LossScale()) {
@@ -43,6 +43,9 @@ Trainer::Trainer(const Mesh& mesh, const TrainingOptions& options)
   sharded_ = std::make_unique<ShardedParameters>(parameters_, mesh_, options_.sharding);
   sharded_->initialise(options.seed);
   optimizer_ = make_optimizer(*sharded_, options.optimizer);
+  require(options.diloco.any() == bool(peers), "Training of {} replicas {} peers; see split_into_replicas().",
+          options.diloco.replicas, peers ? "takes no" : "takes");
+  if (peers) diloco_ = std::make_unique<DiLoCo>(*sharded_, *optimizer_, peers, options.diloco);
   if (!flushes()) {  // the order of uses is that of no step
     reports_ = mesh.world().duplicate("reports");
     return;
@@ -59,13 +62,25 @@ std::vector<Decoder::Loss> Trainer::run_microbatches(const CountedBatch& slots) 
 }
 
 StepResult Trainer::step(const FillSlot& fill, double lr) {
+  if (diloco_) diloco_->begin_step();
   StepResult result = compute_gradients(fill);
   const double norm = result.gradient_norm;
   const double clip = options_.clip_norm > 0 && norm > options_.clip_norm ? options_.clip_norm / norm : 1.0;
-  result.updated = loss_scale_.update(norm);
+  if (diloco_) average_over_replicas(result);  // so that all replicas update, or none
+  result.updated = loss_scale_.update(result.gradient_norm);
   adapt_errors(result);
   if (result.updated) optimizer_->step(lr, clip / result.loss_scale);
+  if (result.updated && diloco_) diloco_->end_step();
   return result;
+}
+
+void Trainer::average_over_replicas(StepResult& result) const {
+  double both[2] = {result.loss, result.gradient_norm};
+  diloco_->peers()
+      .all_reduce(both, both, 2, DType::f64, ReduceOp::avg, Stream::inline_(), {.tag = "loss of replicas"})
+      .wait();
+  result.loss = both[0];
+  result.gradient_norm = both[1];
 }
 
 void Trainer::rehearse(const FillSlot& fill) {
@@ -84,8 +99,9 @@ void Trainer::adapt_errors(const StepResult& result) {
 }
 
 Trainer::CountedBatch Trainer::slots_of_step(const FillSlot& fill) const {
-  return batch_of(fill, {slots(), slots(), options_.global_batch},
-                  [&](std::int64_t i) { return mesh_.rank(Axis::data) * slots() + i; });
+  const std::int64_t first =
+      (diloco_ ? diloco_->peers().rank() * options_.replica_batch() : 0) + mesh_.rank(Axis::data) * slots();
+  return batch_of(fill, {slots(), slots(), options_.replica_batch()}, [&](std::int64_t i) { return first + i; });
 }
 
 StepResult Trainer::compute_gradients(const FillSlot& fill) {

@@ -4,6 +4,7 @@
 
 #include "core/fail.hpp"
 #include "stretto/device.hpp"
+#include "stretto/models/decoder.hpp"
 #include "stretto/models/decoder_cost.hpp"
 
 namespace stretto {
@@ -13,24 +14,36 @@ namespace {
 constexpr std::int64_t most_layers = 100000;
 constexpr double most_parameters = 1e15, most_tokens = 1e15;
 
+// Of a schedule without a flush.
+void check_window(const TrainingOptions& options, const Schedule& schedule) {
+  require(schedule.chunks == 1, "Schedule {} has {} chunks a stage and no flush; give it 1.", schedule.name, schedule.chunks);
+  require(options.sharding.zero <= ZeroStage::optimizer,
+          "Schedule {} keeps versions of the weights, which ZeRO stage {} divides; choose stage 0 or 1.", schedule.name,
+          static_cast<int>(options.sharding.zero));
+  require(schedule.stages == 1 || !options.model.tied,
+          "The first and the last stage share the table of a tied model, and would wait for each other's gradients without a "
+          "flush ({}); untie it.",
+          schedule.name);
+  require(options.sharding.dtype != DType::f16,
+          "The loss scale of f16 is one of all stages, which do not wait for each other under {}; train in bf16 or f32.",
+          schedule.name);
+  require(!options.diloco.any(),
+          "{} replicas agree between steps, which schedule {} does not end together; choose a schedule with a flush.",
+          options.diloco.replicas, schedule.name);
+}
+
 }  // namespace
 
 Schedule TrainingOptions::check() const {
   check_sizes();
   Schedule schedule = stages.schedule(mesh[Axis::pipeline], microbatches());
-  cut(schedule, 0);  // throws if layers and stages do not fit
-  if (!is_window(schedule)) return schedule;
-  require(schedule.chunks == 1, "Schedule {} has {} chunks a stage and no flush; give it 1.", schedule.name, schedule.chunks);
-  require(sharding.zero <= ZeroStage::optimizer,
-          "Schedule {} keeps versions of the weights, which ZeRO stage {} divides; choose stage 0 or 1.", schedule.name,
-          static_cast<int>(sharding.zero));
-  require(schedule.stages == 1 || !model.tied,
-          "The first and the last stage share the table of a tied model, and would wait for each other's gradients without a "
-          "flush ({}); untie it.",
-          schedule.name);
-  require(sharding.dtype != DType::f16,
-          "The loss scale of f16 is one of all stages, which do not wait for each other under {}; train in bf16 or f32.",
-          schedule.name);
+  const ModelCut first = cut(schedule, 0);  // throws if layers and stages do not fit
+  if (diloco.any() && diloco.fragments > 1) {
+    Parameters records;
+    const Decoder decoder(records, model, tensor_parallel(), recompute, first, std::make_shared<LocalAttention>(), adapters);
+    fragments_of(records, diloco.fragments);  // throws if one would be empty
+  }
+  if (is_window(schedule)) check_window(*this, schedule);
   return schedule;
 }
 
@@ -58,10 +71,17 @@ void TrainingOptions::check_sizes() const {
   require(static_cast<double>(global_batch) * static_cast<double>(model.sequence) <= most_tokens,
           "A global batch of {} sequences of {} tokens has more than {:.0g} tokens; give less.", global_batch,
           model.sequence, most_tokens);
-  require(micro_batch >= 1 && global_batch >= 1 && global_batch % micro_batch == 0 &&
-              global_batch / micro_batch % mesh[Axis::data] == 0,
-          "A global batch of {} does not divide into microbatches of {} on {} data-parallel ranks.", global_batch,
-          micro_batch, mesh[Axis::data]);
+  diloco.check();
+  require(!diloco.any() || global_batch % diloco.replicas == 0,
+          "A global batch of {} does not divide into {} replicas; give a multiple.", global_batch, diloco.replicas);
+  require(micro_batch >= 1 && global_batch >= 1 && replica_batch() % micro_batch == 0 &&
+              replica_batch() / micro_batch % mesh[Axis::data] == 0,
+          "A global batch of {} does not divide into microbatches of {} on {} data-parallel ranks{}.", global_batch,
+          micro_batch, mesh[Axis::data], diloco.any() ? fmt::format(" of each of {} replicas", diloco.replicas) : "");
+  require(diloco.format == QuantizedFormat::none || sharding.dtype == DType::f32 || sharding.dtype == DType::bf16,
+          "Changes of {} weights do not travel in {}: formats are of f32 and bf16, and fp16's loss scale would change their "
+          "errors; give no format, or another type.",
+          training_name(sharding.dtype), name(diloco.format));
   model.filled().check_block(mesh[Axis::tensor], mesh[Axis::ulysses]);
   division().check(model.sequence);
   adapters.check(model.filled());
@@ -77,6 +97,13 @@ void TrainingOptions::check_sizes() const {
   require(!keeps_gathered || divides_rows,
           "Gathered rows can be kept only where sequence parallelism divides rows; divide them, or keep nothing.");
   recompute.check(tensor_parallel());
+}
+
+OptimizerKind TrainingOptions::optimizer_kind() const {
+  OptimizerKind kind = kind_of(optimizer);
+  const std::vector<StateSlot> outer = diloco.slots();
+  kind.slots.insert(kind.slots.end(), outer.begin(), outer.end());
+  return kind;
 }
 
 TrainingOptions TrainingOptions::on(const MeshShape& other) const {

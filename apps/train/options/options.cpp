@@ -6,6 +6,7 @@
 #include "apps/common/fail.hpp"
 #include "apps/train/options/adapter_options.hpp"
 #include "apps/train/options/data_options.hpp"
+#include "apps/train/options/diloco_options.hpp"
 #include "apps/train/options/flag_hints.hpp"
 #include "apps/train/options/flag_values.hpp"
 #include "apps/train/options/number_flags.hpp"
@@ -99,6 +100,9 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_flag("--no-overlap", no_overlap, "Communicate after computing instead of beside it (same result, bit for bit)");
   app.add_flag("--deterministic", line.deterministic, "Sum in the order of the ranks (STRETTO_DETERMINISTIC=1)");
 
+  group("Replicas that agree seldom");
+  add_diloco_options(app, trainer.diloco);
+
   group("Data");
   add_data_options(app, line.data);
   group("Reports");
@@ -174,6 +178,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   check_precision_options(app, trainer);
   trainer.optimizer = optimizer_of(app, optimizer);
   check_zero_options(app, trainer.sharding);
+  check_diloco_options(app, trainer.diloco);
   require(app.count("--resume") > 0 || !line.allow_changes, "--allow-changes is for --resume; leave it out.");
   model = model_of(app, model_flags);
   bool takes_sizes = model_flags.model != "gpt2" && model_flags.model != "llama";
@@ -232,6 +237,9 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
 
 stretto::MeshShape CommandLine::mesh_on(int ranks) const {
   const MeshShape& mesh = trainer.mesh;
+  const int replicas = trainer.diloco.replicas;
+  require(ranks % replicas == 0, "--replicas {} does not divide {} ranks.", replicas, ranks);
+  ranks /= replicas;
   require(mesh[Axis::tensor] >= 1 && mesh[Axis::pipeline] >= 1, "--tp {} and --pp {} must be at least 1.",
           mesh[Axis::tensor], mesh[Axis::pipeline]);
   require(mesh[Axis::data] >= 0, "--dp {} must be at least 1.", mesh[Axis::data]);
@@ -244,7 +252,8 @@ stretto::MeshShape CommandLine::mesh_on(int ranks) const {
     if (always || mesh[axis] > 1)
       flags += fmt::format("{}--{} {}", flags.empty() ? "" : " times ", short_name(axis), mesh[axis]);
   }
-  require(ranks % others == 0, "{} ranks do not divide into groups of {}.", ranks, flags);
+  require(ranks % others == 0, "{} ranks{} do not divide into groups of {}.", ranks,
+          replicas > 1 ? fmt::format(" of each of --replicas {}", replicas) : "", flags);
   whole[Axis::data] = static_cast<int>(ranks / others);
   require(mesh[Axis::data] == 0 || mesh[Axis::data] == whole[Axis::data], "--dp {} times {} is not the number of ranks, {}.",
           mesh[Axis::data], flags, ranks);
@@ -323,6 +332,12 @@ void CommandLine::check(int ranks, int rank) const {
           first_step_timeout, ranks);
   require(first_step_timeout >= 0, "--first-step-timeout {} is no time; give seconds, or 0 for STRETTO_TIMEOUT.",
           first_step_timeout);
+  const char* const unfit = layout.automatic ? "--layout auto, which predicts steps that all ranks share"
+                            : elastic        ? "--elastic, which makes replicas of equal weights of the ranks that are left"
+                            : comm_report    ? "--comm-report, whose steps never exchange anything between replicas"
+                                             : nullptr;
+  require(!trainer.diloco.any() || unfit == nullptr, "--diloco {} does not go with {}; leave one of them out.",
+          trainer.diloco.sync_every, unfit == nullptr ? "" : unfit);
   require(!data.train.empty() || (steps == 0 && !comm_report && data.validation.empty()),
           "--train-data names no text to train on; give any file.");
   require(resume == Resume::no || !save.empty(), "--resume needs --save DIR, where the checkpoints are.");

@@ -49,7 +49,7 @@ TrainingPlan plan_training(const TrainingOptions& options) { return plan_trainin
 
 TrainingPlan plan_training(const TrainingOptions& options, const Schedule& schedule) {
   TrainingPlan plan;
-  plan.ranks = options.mesh.ranks();
+  plan.ranks = options.mesh.ranks() * options.diloco.replicas;
   plan.parameters = parameters_of(options.model);
   for (int stage = 0; stage < schedule.stages; ++stage) plan.stages.push_back(plan_stage(options, schedule, stage));
   return plan;

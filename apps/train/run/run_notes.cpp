@@ -18,6 +18,8 @@ namespace {
 
 // Flags whose change a resumed run accepts only with --allow-changes.
 constexpr const char* model_and_data[] = {"--attention", "--model", "--seed", "--train-data"};
+// Flags that no resumed run may change: which parts are on their way at a step follows from them.
+constexpr const char* rounds[] = {"--replicas", "--diloco", "--diloco-fragments", "--diloco-delay", "--diloco-format"};
 constexpr const char* course[] = {"--train-iters",  "--lr",       "--min-lr",    "--lr-warmup-iters", "--global-batch-size",
                                   "--weight-decay", "--momentum", "--clip-grad", "--dtype",           "--grad-dtype",
                                   "--loss-scale",   "--val-data"};
@@ -26,6 +28,11 @@ constexpr const char* course[] = {"--train-iters",  "--lr",       "--min-lr",   
 bool is_of_adapters(const std::string& flag) { return flag.starts_with("--lora"); }
 
 bool is_in(const auto& flags, const std::string& flag) { return std::ranges::find(flags, flag) != std::end(flags); }
+
+// Those of replicas, if there are several.
+bool is_of_replicas(const std::string& flag) {
+  return flag == "--replicas" || flag.starts_with("--diloco") || flag.starts_with("--outer");
+}
 
 // The learning rate of the step behind a checkpoint; nothing if the notes do not say it.
 std::optional<double> rate_after(std::int64_t step, const Notes& notes) {
@@ -70,11 +77,13 @@ Notes run_notes(const std::vector<NamedValue>& values, const std::vector<NamedVa
   Notes notes;
   const bool adapts =
       std::ranges::any_of(values, [](const NamedValue& each) { return each.name == "--lora" && each.value != "0"; });
+  const bool replicates =
+      std::ranges::any_of(values, [](const NamedValue& each) { return each.name == "--replicas" && each.value != "1"; });
   for (const auto& [flag, value] : values) {
     const bool is_size =
         std::ranges::any_of(size_flags, [&, &name = flag](const SizeFlag& each) { return name == each.flag; });
-    if (is_size || (adapts && is_of_adapters(flag)) || is_in(model_and_data, flag) || is_in(course, flag))
-      notes[flag] = value;
+    const bool of_all = is_in(model_and_data, flag) || is_in(course, flag);
+    if (is_size || (adapts && is_of_adapters(flag)) || (replicates && is_of_replicas(flag)) || of_all) notes[flag] = value;
   }
   for (const char* const flag : {"--train-data", "--val-data"}) notes.erase(flag);  // a path; its content counts
   for (const auto& [flag, content] : data) notes[flag] = content;
@@ -86,6 +95,11 @@ std::string changes_of_run(const LoadedCheckpoint& loaded, const Notes& now, boo
   for (const auto& [flag, value] : now) {
     const auto saved = loaded.notes.find(flag);
     if (saved == loaded.notes.end() || saved->second == value) continue;
+    require(
+        !is_in(rounds, flag),
+        "{} is {}, and {} in the checkpoint of step {}, in the middle of whose rounds the run goes on; give what it was, or "
+        "begin with its weights by --load.",
+        flag, value, saved->second, loaded.step);
     require(
         allowed || (!is_in(model_and_data, flag) && !is_of_adapters(flag)),
         "{} is '{}', and '{}' in the checkpoint of step {}: that is another model or other data; give what it was, or add "

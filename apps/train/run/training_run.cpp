@@ -60,12 +60,15 @@ class TrainingRun {
       : line_(line),
         stop_(stop),
         memory_(memory),
-        mesh_(world, line.mesh_on(world.size())),
+        world_(world),
+        replicas_(line.trainer.diloco.any() ? split_into_replicas(world, line.trainer.diloco.replicas)
+                                            : ReplicaGroups{world, {}}),
+        mesh_(replicas_.replica, line.mesh_on(world.size())),
         data_(line.training_data()),
         contents_(data_ ? data_->contents() : std::vector<NamedValue>()),
         run_(run_notes(line.values, contents_)),
         tokenizer_(line.tokenizer(data_)),
-        trainer_(mesh_, line.trainer),
+        trainer_(mesh_, line.trainer, replicas_.peers),
         rank0_(world.rank() == 0),
         plan_(rank0_ ? plan_training(trainer_.options(), trainer_.pipeline().schedule()) : TrainingPlan()),
         reporter_(rank0_ ? line.log_dir : "", line.log_interval),
@@ -73,38 +76,39 @@ class TrainingRun {
         stragglers_(mesh_, line.straggler_threshold.value_or(Stragglers::usual_threshold)) {
     if (line.save.empty()) return;
     if (rank0_) save_lock_ = std::make_unique<DirectoryLock>("--save", line.save);
-    saver_ = std::make_unique<CheckpointSaver>(
-        trainer_.sharded(), trainer_.optimizer(), line.save,
-        CheckpointSaver::Options{
-            .in_background = line.trainer.saves_in_background, .keep = line.keep, .trained_only = line.saves_adapters_only});
+    saver_ = std::make_unique<CheckpointSaver>(trainer_.sharded(), trainer_.optimizer(), line.save,
+                                               CheckpointSaver::Options{.in_background = line.trainer.saves_in_background,
+                                                                        .keep = line.keep,
+                                                                        .trained_only = line.saves_adapters_only,
+                                                                        .ranks = world});
     saver_->check_directory();  // not after hours of training
   }
 
   void run() {
-    FirstStepTimeout first_step(mesh_.world(), line_.first_step_timeout);
-    require_same(mesh_.world(), contents_);
+    FirstStepTimeout first_step(world_, line_.first_step_timeout);
+    require_same(world_, contents_);
     load();
     trainer_.sharded().store();
     if (line_.sample_only) return show_sample();
-    if (memory_ != nullptr) memory_->begin(mesh_.world());
-    rate_ = matrix_rate(mesh_.world(), line_.trainer.sharding.dtype);
+    if (memory_ != nullptr) memory_->begin(world_);
+    rate_ = matrix_rate(world_, line_.trainer.sharding.dtype);
     if (!trainer_.flushes()) delay_ = std::ranges::max(simulate(trainer_.pipeline().schedule()).delay);
     if (rank0_) reporter_.begin_after(first_step_);
     describe();
     if (!line_.trace.empty()) {
-      trace_ = std::make_unique<Trace>(mesh_.world());
+      trace_ = std::make_unique<Trace>(world_);
       if (mesh_.size(Axis::pipeline) > 1) trainer_.pipeline().record_in(trace_.get());
     }
-    const std::uint64_t first_operation = mesh_.world().job().ledger().next_sequence();
+    const std::uint64_t first_operation = world_.job().ledger().next_sequence();
     std::int64_t done = first_step_;
     int stopped_by = 0;
-    while (done < line_.steps && (stopped_by = stop_.agree(mesh_.world())) == 0) {
+    while (done < line_.steps && (stopped_by = stop_.agree(world_)) == 0) {
       const std::int64_t count = steps_in_turn(done);
       train(done, count);
       done += count;
       first_step.end();
     }
-    const std::vector<Record> records = mesh_.world().job().ledger().records(first_operation);
+    const std::vector<Record> records = world_.job().ledger().records(first_operation);
     if (!line_.save.empty() && saved_at_ != done) save(done);
     finish_saving();
     if (stopped_by == 0) {
@@ -145,16 +149,22 @@ class TrainingRun {
     if (const std::optional<ModelFiles> files = line_.weights.files()) begin_with(*files);
     const bool resumes = line_.resume == Resume::yes;
     if (!resumes && !line_.weights.load_adapter.empty()) {
-      rank0_first(mesh_.world(), [&] { AdapterFiles::of_directory(line_.weights.load_adapter).load(trainer_); });
+      rank0_first(world_, [&] { AdapterFiles::of_directory(line_.weights.load_adapter).load(trainer_); });
       trainer_.optimizer().restore(0);
     }
     if (line_.load.empty() && !resumes) return;
     LoadedCheckpoint loaded;
-    rank0_first(mesh_.world(), [&] {
+    rank0_first(world_, [&] {
       std::string left_out;
       const std::string checkpoint = find_checkpoint(resumes ? line_.save : line_.load, &left_out);
+      const int saved_by = read_notes(checkpoint).replicas;
+      require(
+          !resumes || saved_by == line_.trainer.diloco.replicas,
+          "{} was saved by {} replicas, and this job has {}; give --replicas {}, or begin with the weights of the first one "
+          "by --load.",
+          checkpoint, saved_by, line_.trainer.diloco.replicas, saved_by);
       try {
-        loaded = load_checkpoint(trainer_.sharded(), trainer_.optimizer(), checkpoint, resumes);
+        loaded = load_checkpoint(trainer_.sharded(), trainer_.optimizer(), checkpoint, resumes, resumes ? replica() : 0);
       } catch (const Error& error) {
         if (error.code() != ErrorCode::invalid_argument || has_sizes(read_notes(checkpoint).notes)) throw;
         fail(error.code(),
@@ -172,7 +182,7 @@ class TrainingRun {
       const std::string changes = resumes ? changes_of_run(loaded, run_, line_.allow_changes) : "";
       if (rank0_ && !changes.empty()) reporter_.say(changes);
     });
-    require_same(mesh_.world(), {{resumes ? "The step in --save" : "The step in --load", std::to_string(loaded.step)}});
+    require_same(world_, {{resumes ? "The step in --save" : "The step in --load", std::to_string(loaded.step)}});
     trainer_.optimizer().restore(loaded.optimizer_steps);
     if (!resumes) return;
     trainer_.loss_scale().restore(loaded.notes);
@@ -180,11 +190,15 @@ class TrainingRun {
   }
 
   void begin_with(const ModelFiles& files) {
-    rank0_first(mesh_.world(), [&] { files.load(trainer_); });
+    rank0_first(world_, [&] { files.load(trainer_); });
     trainer_.optimizer().restore(0);
   }
 
+  int replica() const { return replicas_.peers ? replicas_.peers.rank() : 0; }
+
+  // Of the first replica, as samples.
   void export_model() {
+    if (replica() != 0) return;
     if (const std::string& adapter = line_.weights.save_adapter; !adapter.empty()) {
       save_adapters(trainer_, adapter, line_.weights.load_hf);
       if (rank0_) reporter_.say(fmt::format("Saved the adapter to {} for Hugging Face's peft.", adapter));
@@ -255,7 +269,7 @@ class TrainingRun {
     const double tokens = static_cast<double>(batch * line_.trainer.model.sequence);
     report.tokens_per_second = tokens / report.seconds;
     const double rate =
-        report.tokens_per_second / mesh_.world().size() * flops_per_token(line_.trainer.model, line_.trainer.adapters);
+        report.tokens_per_second / world_.size() * flops_per_token(line_.trainer.model, line_.trainer.adapters);
     rate_ = std::max(rate_, rate);  // products may have been measured in a slow moment
     report.mfu = rate / rate_;
     report.memory_bytes = memory_use(current_device()).peak_bytes;
@@ -325,6 +339,7 @@ class TrainingRun {
   void save(std::int64_t step) {
     const Trace::Span span = part("save");
     finish_saving();
+    if (trainer_.diloco() != nullptr) trainer_.diloco()->settle();
     saver_->save(step, notes());
     saved_at_ = step;
     is_saving_ = true;
@@ -340,7 +355,7 @@ class TrainingRun {
 
   void show_sample() {
     const bool needs_all = line_.trainer.sharding.zero == ZeroStage::values;  // to gather the parameters
-    if (mesh_.rank(Axis::data) != 0 && !needs_all) return;
+    if (replica() != 0 || (mesh_.rank(Axis::data) != 0 && !needs_all)) return;
     const Trace::Span span = part("sample");
     const std::string text = sample(trainer_, *tokenizer_, line_.prompt, line_.sample);
     if (!rank0_) return;
@@ -363,16 +378,19 @@ class TrainingRun {
       reporter_.say(fmt::format("on {}, {:.1f} GiB", gpu.name, static_cast<double>(gpu.memory_bytes) / (1 << 30)));
     }
     const DecoderShape& model = line_.trainer.model;
-    const std::int64_t per_pass = line_.trainer.micro_batch * mesh_.size(Axis::data);
+    const DiLoCoOptions& diloco = line_.trainer.diloco;
+    const std::int64_t per_pass = line_.trainer.micro_batch * mesh_.size(Axis::data) * diloco.replicas;
     reporter_.say(fmt::format("{} parameters{}: {} layers, {} wide, {} heads, {} tokens a sequence, {}",
                               trainer_.parameters().global_elements(), trained(), model.layers, model.hidden, model.heads,
                               model.sequence, training_name(line_.trainer.sharding.dtype)));
     reporter_.say(fmt::format(
-        "{} ranks: dp {} x tp {} x pp {}{}{}; {} sequences x {} tokens a step = {} microbatches of {} on each dp rank",
-        mesh_.world().size(), mesh_.size(Axis::data), mesh_.size(Axis::tensor), mesh_.size(Axis::pipeline),
+        "{} ranks: {}dp {} x tp {} x pp {}{}{}; {} sequences x {} tokens a step = {} microbatches of {} on each dp rank",
+        world_.size(), diloco.any() ? fmt::format("{} replicas of ", diloco.replicas) : "", mesh_.size(Axis::data),
+        mesh_.size(Axis::tensor), mesh_.size(Axis::pipeline),
         mesh_.size(Axis::ring) > 1 ? fmt::format(" x cp {}", mesh_.size(Axis::ring)) : "",
         mesh_.size(Axis::ulysses) > 1 ? fmt::format(" x ulysses {}", mesh_.size(Axis::ulysses)) : "",
         line_.trainer.global_batch, model.sequence, line_.trainer.global_batch / per_pass, line_.trainer.micro_batch));
+    if (diloco.any()) describe_rounds();
     if (data_) reporter_.say(data_->description());
     describe_pipeline();
     reporter_.say(fmt::format(
@@ -381,6 +399,19 @@ class TrainingRun {
         line_.trainer.adapters.any() ? "4 FLOP a frozen weight, 6 a trained one," : "6 FLOP a weight", rate_ * 1e-9));
     reporter_.say(memory_table(plan_));
     if (first_step_ > 0) reporter_.say(fmt::format("Continues after step {}.", first_step_));
+  }
+
+  void describe_rounds() {
+    const DiLoCoOptions& diloco = line_.trainer.diloco;
+    const std::vector<std::int64_t> elements = trainer_.diloco()->elements();
+    reporter_.say(
+        fmt::format("Replicas agree every {} steps: outer lr {}, momentum {}; every {} steps one of {} fragments is "
+                    "exchanged, of at most {} "
+                    "elements of this rank{}, and merged {} steps later with {} of the local values",
+                    diloco.sync_every, diloco.lr, diloco.momentum, diloco.interval(), diloco.fragments,
+                    *std::max_element(elements.begin(), elements.end()),
+                    diloco.format == QuantizedFormat::none ? "" : fmt::format(" in {}", name(diloco.format)),
+                    diloco.fragment_sync_delay, diloco.fragment_update_alpha));
   }
 
   // Says how many parameters are trained where others are frozen.
@@ -410,12 +441,15 @@ class TrainingRun {
     if (schedule.all_microbatches() >= schedule.stages) return;
     reporter_.say(fmt::format(
         "A step has fewer microbatches ({}) than stages ({}), so that stages wait; give --global-batch-size {} or more.",
-        schedule.microbatches, schedule.stages, line_.trainer.micro_batch * mesh_.size(Axis::data) * schedule.stages));
+        schedule.microbatches, schedule.stages,
+        line_.trainer.micro_batch * mesh_.size(Axis::data) * schedule.stages * line_.trainer.diloco.replicas));
   }
 
   const CommandLine& line_;
   StopRequest& stop_;
   ReplicatedState* memory_;
+  Communicator world_;
+  ReplicaGroups replicas_;
   Mesh mesh_;
   std::shared_ptr<const TrainingData> data_;
   std::vector<NamedValue> contents_;

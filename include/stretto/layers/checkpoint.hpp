@@ -29,6 +29,9 @@ class STRETTO_API CheckpointSaver {
     // Only what is trained is saved (Parameter::trainable): with adapters they alone, beside the files of the model. Whoever
     // loads such a checkpoint has brought the frozen values before.
     bool trained_only = false;
+    // All ranks of a job of replicas (split_into_replicas()), replica by replica, which then save one checkpoint together,
+    // and call the functions below together. Empty: the mesh's world. Notes are those of the first.
+    Communicator ranks = {};
   };
   // Collective over the mesh's world. All must outlive the object; the optimizer must be the one of the parameters.
   CheckpointSaver(const ShardedParameters& parameters, const Optimizer& optimizer, std::string directory,
@@ -80,6 +83,7 @@ struct STRETTO_API LoadedCheckpoint {
   std::int64_t optimizer_steps = 0;  // 0 without the optimizer
   std::map<std::string, std::string> notes;
   bool trained_only = false;  // CheckpointSaver::Options: values of frozen parameters stayed as they were
+  int replicas = 1;           // that the job had which saved it
   // A whole number that save() was given as a note; `otherwise` without it. Throws Error(io) for a text that is none.
   std::int64_t number(const std::string& note, std::int64_t otherwise) const;
 };
@@ -93,7 +97,10 @@ STRETTO_API LoadedCheckpoint read_notes(const std::string& checkpoint);
 // for a file that is missing, damaged or of another checkpoint, or that has NaN in it, and Error(invalid_argument) for a
 // parameter of another shape, and with_optimizer for another kind of optimizer; the states are then unspecified. Each shard
 // that the rank needs a part of is read twice: index.json has its XXH3, which is checked first.
+//
+// Of a checkpoint of several replicas it reads `replica`, and of replicas that agree every so many steps (DiLoCo) these are
+// different states: a job of as many replicas goes on with each of them, and another one may begin with the first.
 STRETTO_API LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, Optimizer& optimizer,
-                                             const std::string& checkpoint, bool with_optimizer);
+                                             const std::string& checkpoint, bool with_optimizer, int replica = 0);
 
 }  // namespace stretto

@@ -41,6 +41,10 @@ class STRETTO_API Optimizer {
   Optimizer& operator=(const Optimizer&) = delete;
 
   const OptimizerKind& kind() const { return kind_; }
+  // Adds slots behind those of the kind, for who keeps more of each element than update() needs, such as DiLoCo: kind() then
+  // has them, too. Call it before anybody saves, counts or keeps the states. Throws Error(invalid_argument) for a name that
+  // is taken.
+  void add_slots(const std::vector<StateSlot>& slots);
 
   // Updates all elements; gradient_scale multiplies every gradient first. The new values travel to other ranks when it has
   // returned.
@@ -78,6 +82,8 @@ class STRETTO_API Optimizer {
                       const Step& step) = 0;
 
  private:
+  void make_slots(const std::vector<StateSlot>& slots);
+
   ShardedParameters& parameters_;
   OptimizerKind kind_;
   std::vector<State> states_;

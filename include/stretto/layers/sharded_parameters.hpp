@@ -80,6 +80,12 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   void initialise(std::uint64_t seed);
   // Brings the owners' values to all ranks that keep copies, after owned values have been written from outside. Collective.
   void share_values();
+  // The same of one unit.
+  void share_values(std::size_t unit);
+  // Brings numbers that owners have of a unit's elements at ZeroStage::none, such as master weights, to all ranks that
+  // update them: of_range(i) is the tensor of ranges()[i], of which those in this rank's share are read and the others
+  // written. Collective over the unit's ranks.
+  void share(std::size_t unit, const std::function<Tensor(std::size_t range)>& of_range);
 
   // Keeps the values of frozen parameters in the formats of their records from now on: rounds them, and frees the memory of
   // the values, which come back in buffers while they are used. Call it when they have their values, such as those of a

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 
+#include "stretto/layers/diloco.hpp"
 #include "stretto/layers/kept_attention.hpp"
 #include "stretto/layers/loss_scale.hpp"
 #include "stretto/layers/optimizer.hpp"
@@ -13,8 +14,8 @@
 namespace stretto {
 
 struct StepResult {
-  double loss = 0;           // mean over all tokens of the step that count
-  double gradient_norm = 0;  // before clipping
+  double loss = 0;           // mean over all tokens of the step that count, and then over the replicas
+  double gradient_norm = 0;  // before clipping; the mean over the replicas
   double loss_scale = 1;     // of the step's backward
   bool updated = true;       // false: the norm is infinite or NaN, and the step was left out
   double ended = 0;          // when this rank had made the update, by now_seconds(); of run()
@@ -33,9 +34,11 @@ struct TrainedSteps {
 // One rank of data x tensor x pipeline parallel training with gradient accumulation and ZeRO 0 to 3.
 class STRETTO_API Trainer {
  public:
-  // Trains on `mesh`, which takes the place of options.mesh. Collective over mesh.world(). Throws like
-  // TrainingOptions::check().
-  Trainer(const Mesh& mesh, const TrainingOptions& options);
+  // Trains on `mesh`, which takes the place of options.mesh. Collective over mesh.world(). With options.diloco this is a
+  // rank of one replica, the ranks of which are the mesh's, and `peers` has those of its place in all replicas
+  // (split_into_replicas()): steps are then collective over all replicas, everything else over the ranks of one. Replica r
+  // takes the r-th part of a step's slots. Throws like TrainingOptions::check().
+  Trainer(const Mesh& mesh, const TrainingOptions& options, const Communicator& peers = {});
 
   // Collective. Throws Error(invalid_argument) on all ranks if no token of the step counts, and for a schedule without a
   // flush (is_window), which run() takes.
@@ -66,6 +69,7 @@ class STRETTO_API Trainer {
   const Parameters& parameters() const { return parameters_; }
   ShardedParameters& sharded() { return *sharded_; }
   Optimizer& optimizer() { return *optimizer_; }
+  DiLoCo* diloco() { return diloco_.get(); }  // null without replicas
   LossScale& loss_scale() { return loss_scale_; }
   Pipeline& pipeline() { return *pipeline_; }
   const Mesh& mesh() const { return mesh_; }
@@ -82,7 +86,8 @@ class STRETTO_API Trainer {
   CountedBatch slots_of_step(const FillSlot& fill) const;
   // Forward and backward of this rank's slots, one microbatch after the other.
   std::vector<Decoder::Loss> run_microbatches(const CountedBatch& slots);
-  std::int64_t slots() const { return options_.global_batch / mesh_.size(Axis::data); }
+  std::int64_t slots() const { return options_.replica_batch() / mesh_.size(Axis::data); }
+  void average_over_replicas(StepResult& result) const;
   void adapt_errors(const StepResult& result);
   // The slots slot_of(0), ..., slot_of(count - 1), of which the first `own` are those of no other data-parallel rank, which
   // have `all` together. Collective.
@@ -112,6 +117,7 @@ class STRETTO_API Trainer {
   std::unique_ptr<Decoder> model_;
   std::unique_ptr<ShardedParameters> sharded_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<DiLoCo> diloco_;
   std::unique_ptr<Pipeline> pipeline_;
   Communicator reports_;  // of a schedule without a flush
 };

@@ -5,6 +5,7 @@
 #include "stretto/attention_mask.hpp"
 #include "stretto/layers/adapter.hpp"
 #include "stretto/layers/attention.hpp"
+#include "stretto/layers/diloco.hpp"
 #include "stretto/layers/loss_scale.hpp"
 #include "stretto/layers/optimizers.hpp"
 #include "stretto/layers/recompute.hpp"
@@ -23,8 +24,9 @@ struct STRETTO_API TrainingOptions {
   MeshShape mesh;
   ShardedParameters::Options sharding;  // types, ZeRO, and how the parameters' traffic overlaps
   OptimizerOptions optimizer;
+  DiLoCoOptions diloco;  // with several replicas: each is trained on a mesh of its own, and they agree every so many steps
   std::int64_t micro_batch = 4;   // sequences that a rank computes at a time
-  std::int64_t global_batch = 8;  // sequences of a step, over all data-parallel ranks and microbatches
+  std::int64_t global_batch = 8;  // sequences of a step, over all replicas, data-parallel ranks and microbatches
   RecomputeOptions recompute;
   bool divides_rows = false;                                // sequence parallelism: TensorParallel::divides_rows
   bool keeps_gathered = false;                              // TensorParallel::keeps_gathered
@@ -39,9 +41,11 @@ struct STRETTO_API TrainingOptions {
   // Throws Error(invalid_argument) that names the sizes that do not fit together. Returns the schedule, which takes long to
   // make, or to read from its file, again. It may be a window (is_window), whose microbatches() are those of a step here.
   Schedule check() const;
-  void check_sizes() const;                          // all of check() but the schedule
-  TrainingOptions on(const MeshShape& other) const;  // the same on another mesh
-  std::int64_t microbatches() const { return global_batch / micro_batch / mesh[Axis::data]; }
+  void check_sizes() const;                                                      // all of check() but the schedule
+  TrainingOptions on(const MeshShape& other) const;                              // the same on another mesh
+  std::int64_t replica_batch() const { return global_batch / diloco.replicas; }  // sequences of a step in one replica
+  std::int64_t microbatches() const { return replica_batch() / micro_batch / mesh[Axis::data]; }
+  OptimizerKind optimizer_kind() const;  // with the slots of the outer optimizer
   // `mask`, or that of the model's window. A window that no sequence reaches is none.
   kernels::AttentionMask attention_mask() const;
   SequenceDivision division() const { return {mesh[Axis::ring], mesh[Axis::ulysses], sequence_layout}; }

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "stretto/layers/optimizer.hpp"
 
@@ -27,6 +28,10 @@ STRETTO_API TrainingMemory state_memory(const Parameters& parameters, const Mesh
 // without the errors of quantized sums.
 STRETTO_API std::int64_t snapshot_memory(const Parameters& parameters, const MeshShape& mesh,
                                          const ShardedParameters::Options& options, const OptimizerKind& optimizer);
+
+// The elements that the first rank exchanges of each fragment (DiLoCo::elements()).
+STRETTO_API std::vector<std::int64_t> outer_elements(const Parameters& parameters, const MeshShape& mesh,
+                                                     const ShardedParameters::Options& options, int fragments);
 
 // Bytes that a rank sends in a step for gradients and values, by group (group_name): (N-1)/N Psi times 2 g (stage 0; g
 // + e for units whose values are gathered instead, Options::measured_steps), g + e (1), m g + e (2), or m g + p m e (3), for

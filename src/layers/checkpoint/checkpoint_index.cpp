@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -90,6 +92,23 @@ CheckpointTensors tensors_of(const Json& json, std::size_t shards, const std::st
   return result;
 }
 
+void keep_replica(CheckpointIndex& index, int replica, const std::string& path) {
+  const std::size_t shards = index.shards.size();
+  const auto replicas = static_cast<std::size_t>(index.replicas);
+  if (index.replicas < 1 || shards % replicas != 0)
+    fail(ErrorCode::io, "{} divides {} shards into {} replicas, which cannot be.", path, shards, index.replicas);
+  if (replica >= index.replicas)
+    fail(ErrorCode::io, "{} has {} replicas, and not one of number {}.", path, index.replicas, replica);
+  const std::size_t each = shards / replicas, first = static_cast<std::size_t>(replica) * each;
+  const auto begin = index.shards.begin() + static_cast<std::ptrdiff_t>(first);
+  index.shards = std::vector<CheckpointIndex::Shard>(begin, begin + static_cast<std::ptrdiff_t>(each));
+  for (auto& [name, tensor] : index.tensors) {
+    std::erase_if(tensor.pieces,
+                  [&](const CheckpointPiece& piece) { return piece.shard < first || piece.shard >= first + each; });
+    for (CheckpointPiece& piece : tensor.pieces) piece.shard -= first;
+  }
+}
+
 }  // namespace
 
 std::string shard_file(std::size_t rank) { return fmt::format("rank_{:05}.safetensors", rank); }
@@ -140,6 +159,7 @@ std::string text_of(const CheckpointIndex& index) {
             {"shards", std::move(shards)},
             {"tensors", json_of(index.tensors)}};
   if (index.trained_only) json["trained_only"] = true;
+  if (index.replicas > 1) json["replicas"] = index.replicas;
   try {
     return json.dump();
   } catch (const nlohmann::json::exception&) {
@@ -147,7 +167,7 @@ std::string text_of(const CheckpointIndex& index) {
   }
 }
 
-CheckpointIndex read_index(const fs::path& checkpoint) {
+CheckpointIndex read_index(const fs::path& checkpoint, int replica) {
   const fs::path path = checkpoint / "index.json";
   std::ifstream file;
   if (fs::is_regular_file(path)) file.open(path);
@@ -162,6 +182,10 @@ CheckpointIndex read_index(const fs::path& checkpoint) {
     index.layout = json.at("layout").get<std::string>();
     index.choices = json.value("choices", "");
     index.trained_only = json.value("trained_only", false);
+    index.replicas =
+        json.contains("replicas")
+            ? static_cast<int>(std::min<std::int64_t>(whole_number(json.at("replicas")), std::numeric_limits<int>::max()))
+            : 1;
     index.notes = json.at("notes").get<std::map<std::string, std::string>>();
     for (const Json& shard : json.at("shards")) {
       index.shards.push_back({shard.at("file").get<std::string>(),
@@ -175,6 +199,7 @@ CheckpointIndex read_index(const fs::path& checkpoint) {
   } catch (const nlohmann::json::exception&) {
     fail(ErrorCode::io, "{} is cut off or does not describe a checkpoint.", path.string());
   }
+  keep_replica(index, replica, path.string());
   if (index.step < 0 || index.optimizer_steps < 0) {
     fail(ErrorCode::io, "{} says step {} after {} steps of the optimizer, which cannot be.", path.string(), index.step,
          index.optimizer_steps);

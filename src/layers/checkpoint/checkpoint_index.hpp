@@ -34,6 +34,7 @@ struct CheckpointIndex {
   std::string layout;         // layout_text() of the job that saved it
   std::string choices;        // Communicator::choices() of that job; empty before version 0.3
   bool trained_only = false;  // it lacks what was frozen
+  int replicas = 1;           // each has as many shards, replica by replica
   std::map<std::string, std::string> notes;
   struct Shard {
     std::string file;
@@ -59,8 +60,9 @@ std::filesystem::path require_shard(const std::filesystem::path& directory, std:
 void index_shards(CheckpointIndex& index, const std::filesystem::path& directory, const std::vector<std::int64_t>& digests);
 
 std::string text_of(const CheckpointIndex& index);  // throws Error(invalid_argument) for notes that are no UTF-8
-// Throws Error(io) for a file that is missing or describes no checkpoint.
-CheckpointIndex read_index(const std::filesystem::path& checkpoint);
+// With the shards and pieces of one replica only, as if it had been saved alone. Throws Error(io) for a file that is missing
+// or describes no checkpoint, and for a replica that it has not.
+CheckpointIndex read_index(const std::filesystem::path& checkpoint, int replica = 0);
 
 // Opens the shards of a checkpoint when they are first asked for, and reads each once to its end for its digest, at some
 // GB/s. Throws Error(io) for one that is missing, cut off, changed, of another checkpoint, or in the place of another.

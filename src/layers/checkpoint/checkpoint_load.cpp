@@ -64,12 +64,13 @@ LoadedCheckpoint read_notes(const std::string& checkpoint) {
   return {.step = index.step,
           .optimizer_steps = index.optimizer_steps,
           .notes = index.notes,
-          .trained_only = index.trained_only};
+          .trained_only = index.trained_only,
+          .replicas = index.replicas};
 }
 
 LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, Optimizer& optimizer, const std::string& checkpoint,
-                                 bool with_optimizer) {
-  const CheckpointIndex index = read_index(checkpoint);
+                                 bool with_optimizer, int replica) {
+  const CheckpointIndex index = read_index(checkpoint, replica);
   require(!with_optimizer || to_string(index.optimizer) == to_string(optimizer.kind()),
           "{} was saved by {}, but this optimizer is {}; train on with the one that saved it, or load the values alone.",
           checkpoint, to_string(index.optimizer), to_string(optimizer.kind()));
@@ -105,7 +106,8 @@ LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, Optimizer& optim
   return {.step = index.step,
           .optimizer_steps = with_optimizer ? index.optimizer_steps : 0,
           .notes = index.notes,
-          .trained_only = index.trained_only};
+          .trained_only = index.trained_only,
+          .replicas = index.replicas};
 }
 
 }  // namespace stretto

@@ -70,8 +70,11 @@ struct CheckpointSaver::State {
         optimizer(its_optimizer),
         directory(std::move(its_directory)),
         options(its_options),
-        ranks(its_parameters.mesh().world().duplicate("checkpoints")),
-        snapshot(its_parameters, its_optimizer, its_options.in_background, its_options.trained_only),
+        ranks((its_options.ranks ? its_options.ranks : its_parameters.mesh().world()).duplicate("checkpoints")),
+        snapshot(its_parameters, its_optimizer,
+                 {.copies = its_options.in_background,
+                  .trained_only = its_options.trained_only,
+                  .shard = static_cast<std::size_t>(ranks.rank())}),
         stream("checkpoints", Priority::background, Device::cpu) {}
 
   bool is_first() const { return ranks.rank() == 0; }
@@ -199,6 +202,7 @@ void CheckpointSaver::save(std::int64_t step, const std::map<std::string, std::s
                  .layout = layout_text(state.parameters),
                  .choices = state.parameters.mesh().world().choices(),
                  .trained_only = state.options.trained_only,
+                 .replicas = state.ranks.size() / state.parameters.mesh().world().size(),
                  .notes = notes};
   text_of(state.index);  // throws for notes that cannot be written
   state.name = checkpoint_name(step);

@@ -27,9 +27,9 @@ std::vector<Tensor> tensors_to_save(const ShardedParameters& parameters, const O
   return result;
 }
 
-CheckpointSnapshot::CheckpointSnapshot(const ShardedParameters& parameters, const Optimizer& optimizer, bool copies,
-                                       bool trained_only)
-    : parameters_(parameters), optimizer_(optimizer), copies_(copies), trained_only_(trained_only) {
+CheckpointSnapshot::CheckpointSnapshot(const ShardedParameters& parameters, const Optimizer& optimizer,
+                                       const Options& options)
+    : parameters_(parameters), optimizer_(optimizer), options_(options) {
   add_parts();
 }
 
@@ -38,26 +38,25 @@ void CheckpointSnapshot::add_parts() {
   for (std::size_t number = 0; number <= optimizer_.kind().slots.size(); ++number) {
     for (std::size_t i = 0; i < parameters_.ranges().size(); ++i) {
       const ShardedParameters::Range& range = parameters_.ranges()[i];
-      if (!is_saved(parameters_, range, trained_only_) || number >= count_of_tensors(optimizer_, i)) continue;
+      if (!is_saved(parameters_, range, options_.trained_only) || number >= count_of_tensors(optimizer_, i)) continue;
       const Parameter& parameter = *parameters_.parameters().all()[range.parameter];
       const Tensor& state = tensor_of(optimizer_, i, number);
       const bool is_slice = range.count == parameter.elements();
       parts_.push_back({{tensor_name(optimizer_.kind(), number, parameter.name), safetensors_type(state.dtype()),
                          is_slice ? parameter.extents : Shape{range.count}},
-                        copies_ ? Tensor(state.shape(), state.dtype(), Device::cpu) : Tensor()});
+                        options_.copies ? Tensor(state.shape(), state.dtype(), Device::cpu) : Tensor()});
       if (number != 0) continue;
       CheckpointTensor& its = pieces_[parameter.name];
       its.shape = parameter.global_shape;
-      its.pieces.push_back({static_cast<std::size_t>(parameters_.mesh().world().rank()), parameter.first, parameter.extents,
-                            range.first, range.count});
+      its.pieces.push_back({options_.shard, parameter.first, parameter.extents, range.first, range.count});
     }
   }
 }
 
 void CheckpointSnapshot::take() {
-  const std::vector<Tensor> found = tensors_to_save(parameters_, optimizer_, trained_only_);
+  const std::vector<Tensor> found = tensors_to_save(parameters_, optimizer_, options_.trained_only);
   for (std::size_t i = 0; i < parts_.size(); ++i) {
-    if (copies_) {
+    if (options_.copies) {
       parts_[i].values.copy_from(found[i]);
     } else {
       parts_[i].values = found[i].on(Device::cpu);
@@ -68,7 +67,7 @@ void CheckpointSnapshot::take() {
   const MemoryScope buffers(MemoryKind::buffers);
   for (const ErrorFeedback::Entry& entry : parameters_.errors().entries()) {
     errors_.push_back({{error_name(entry.tensor, entry.hop), safetensors_type(entry.values.dtype()), entry.values.shape()},
-                       copies_ ? entry.values.clone() : entry.values});
+                       options_.copies ? entry.values.clone() : entry.values});
   }
 }
 

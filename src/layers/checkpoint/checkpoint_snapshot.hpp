@@ -17,10 +17,15 @@ std::vector<Tensor> tensors_to_save(const ShardedParameters& parameters, const O
 // A rank's part of a checkpoint, in host memory.
 class CheckpointSnapshot {
  public:
-  // Both must outlive the object. `copies`: take() copies, into memory that the constructor has allocated; otherwise it
-  // refers to the state where that is in host memory.
-  CheckpointSnapshot(const ShardedParameters& parameters, const Optimizer& optimizer, bool copies,
-                     bool trained_only = false);
+  struct Options {
+    // take() copies, into memory that the constructor has allocated; otherwise it refers to the state where that is in host
+    // memory.
+    bool copies = false;
+    bool trained_only = false;
+    std::size_t shard = 0;  // the number of this rank's among those of the checkpoint
+  };
+  // Both must outlive the object.
+  CheckpointSnapshot(const ShardedParameters& parameters, const Optimizer& optimizer, const Options& options);
 
   void take();
   // Writes the shard with what take() has found, and blocks until it is on the disk. Returns its digest.
@@ -39,7 +44,7 @@ class CheckpointSnapshot {
 
   const ShardedParameters& parameters_;
   const Optimizer& optimizer_;
-  bool copies_, trained_only_;
+  Options options_;
   std::vector<Part> parts_;
   CheckpointTensors pieces_;
   std::vector<Part> errors_;  // of quantized sums

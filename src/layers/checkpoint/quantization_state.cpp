@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/fail.hpp"
+#include "core/log.hpp"
 #include "layers/checkpoint/json_numbers.hpp"
 #include "layers/checkpoint/piece_copy.hpp"
 #include "layers/first_of_copies.hpp"
@@ -150,6 +151,34 @@ class QuantizationRestorer {
   std::vector<UnitMembers> members_;
 };
 
+Tensor in_f32(const SafetensorsReader::View& view) {
+  Tensor errors({view.elements}, DType::f32, Device::cpu);
+  for (std::int64_t i = 0; i < view.elements; ++i) errors.set(i, view.at(i));
+  return errors;
+}
+
+// Fragments follow each other, so that those that have been exchanged are the first ones.
+void restore_outer_errors(ShardedParameters& parameters, const CheckpointIndex& index, CheckpointShards& shards) {
+  if (index.replicas == 1) return;
+  const bool same = index.layout == layout_text(parameters);
+  const int rank = parameters.mesh().world().rank();
+  const SafetensorsReader& shard = shards[same ? static_cast<std::size_t>(rank) : 0];
+  for (std::size_t fragment = 0;; ++fragment) {
+    const std::string tensor = outer_errors_name(fragment);
+    if (!shard.has(error_name(tensor, Hop::contribution))) return;
+    if (!same) {
+      if (rank == 0)
+        log().warn("{} has errors of quantized changes of weights, which are dropped in another layout.",
+                   shards.checkpoint().string());
+      return;
+    }
+    for (int hop = 0; hop < hops; ++hop) {
+      const std::string name = error_name(tensor, static_cast<Hop>(hop));
+      if (shard.has(name)) parameters.errors().restore(tensor, static_cast<Hop>(hop), in_f32(shard.tensor(name)));
+    }
+  }
+}
+
 }  // namespace
 
 std::string layout_text(const ShardedParameters& parameters) {
@@ -164,6 +193,8 @@ std::string layout_text(const ShardedParameters& parameters) {
 }
 
 std::string error_name(const std::string& unit, Hop hop) { return fmt::format("error.{}.{}", name(hop), unit); }
+
+std::string outer_errors_name(std::size_t fragment) { return fmt::format("diloco.{}", fragment); }
 
 std::string units_text(const ShardedParameters& parameters) {
   if (parameters.options().qgz == QuantizedFormat::none) return "";
@@ -185,6 +216,7 @@ std::string units_text(const ShardedParameters& parameters) {
 }
 
 void restore_quantization(ShardedParameters& parameters, const CheckpointIndex& index, CheckpointShards& shards) {
+  restore_outer_errors(parameters, index, shards);
   if (parameters.options().qgz == QuantizedFormat::none) return;
   QuantizationRestorer restorer(parameters, shards);
   if (index.layout == layout_text(parameters)) {

@@ -90,7 +90,7 @@ struct ReplicatedState::State {
   // are quantized.
   void prepare(Generation& generation, const ShardedParameters& parameters, const Optimizer& optimizer,
                const std::vector<Tensor>& values) const {
-    CheckpointSnapshot snapshot(parameters, optimizer, false);
+    CheckpointSnapshot snapshot(parameters, optimizer, {.shard = static_cast<std::size_t>(rank)});
     snapshot.take();
     const std::string name = shard_file(static_cast<std::size_t>(rank));
     const std::string header = snapshot.header(name, {{id_key, generation.index.id}, {shard_key, name}});

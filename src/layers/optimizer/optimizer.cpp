@@ -51,33 +51,49 @@ std::string to_string(const OptimizerKind& kind) {
 }
 
 Optimizer::Optimizer(ShardedParameters& parameters, OptimizerKind kind) : parameters_(parameters), kind_(std::move(kind)) {
+  const MemoryScope memory(MemoryKind::optimizer);
+  const DType dtype = parameters.options().dtype;
+  const DType wide = kernels::accumulator(dtype);
+  std::int64_t elements = 0;
+  for (const ShardedParameters::Range& range : parameters.ranges()) elements += range.gradient ? range.count : 0;
+  const Tensor master = dtype == wide ? Tensor() : Tensor({elements}, wide);
+  std::int64_t first = 0;
+  for (const ShardedParameters::Range& range : parameters.ranges()) {
+    State& state = states_.emplace_back();
+    if (!range.gradient) continue;
+    state.master = master ? master.view(first, {range.count}) : range.value;
+    first += range.count;
+  }
+  make_slots(kind_.slots);
+  adopt_values();
+}
+
+void Optimizer::add_slots(const std::vector<StateSlot>& slots) {
+  kind_.slots.insert(kind_.slots.end(), slots.begin(), slots.end());
+  make_slots(slots);
+}
+
+void Optimizer::make_slots(const std::vector<StateSlot>& slots) {
   std::set<std::string> names;
   for (const StateSlot& slot : kind_.slots) {
     require(names.insert(slot.name).second, "Optimizer {} has two slots '{}'; give each a name of its own.", kind_.name,
             slot.name);
   }
   const MemoryScope memory(MemoryKind::optimizer);
-  const DType dtype = parameters.options().dtype;
-  const DType wide = kernels::accumulator(dtype);
+  const DType wide = kernels::accumulator(parameters_.options().dtype);
   std::int64_t elements = 0;
-  for (const ShardedParameters::Range& range : parameters.ranges()) elements += range.gradient ? range.count : 0;
-  std::vector<Tensor> slots;
-  for (const StateSlot& slot : kind_.slots) {
-    slots.push_back(Tensor::zeros({elements}, slot.dtype.value_or(wide)));
-    if (slot.initial != 0) fill(slots.back(), slot.initial);
+  for (const ShardedParameters::Range& range : parameters_.ranges()) elements += range.gradient ? range.count : 0;
+  for (const StateSlot& slot : slots) {
+    const Tensor all = Tensor::zeros({elements}, slot.dtype.value_or(wide));
+    if (slot.initial != 0) fill(all, slot.initial);
+    std::int64_t first = 0;
+    for (std::size_t i = 0; i < states_.size(); ++i) {
+      const ShardedParameters::Range& range = parameters_.ranges()[i];
+      if (!range.gradient) continue;
+      states_[i].slots.push_back(all.view(first, {range.count}));
+      first += range.count;
+    }
   }
-  const Tensor master = dtype == wide ? Tensor() : Tensor({elements}, wide);
-  std::int64_t first = 0;
-  for (const ShardedParameters::Range& range : parameters.ranges()) {
-    State& state = states_.emplace_back();
-    if (!range.gradient) continue;
-    state.master = range.value;
-    const auto part = [&](const Tensor& whole) { return whole.view(first, {range.count}); };
-    if (master) state.master = part(master);
-    for (const Tensor& slot : slots) state.slots.push_back(part(slot));
-    first += range.count;
-  }
-  adopt_values();
 }
 
 void Optimizer::step(double lr, double gradient_scale) {

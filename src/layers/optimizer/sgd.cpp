@@ -21,7 +21,8 @@ void SGD::update(const ShardedParameters::Range& range, const Parameter& paramet
                                  .momentum = options_.momentum,
                                  .weight_decay = parameter.decays ? options_.weight_decay : 0,
                                  .gradient_scale = step.gradient_scale};
-  kernels::sgd(options, range.gradient, state.master, state.slots.empty() ? Tensor() : state.slots[0], range.value);
+  // Others may have added slots.
+  kernels::sgd(options, range.gradient, state.master, options_.momentum == 0 ? Tensor() : state.slots[0], range.value);
 }
 
 }  // namespace stretto

@@ -1,11 +1,37 @@
 #include "stretto/planning/stage_plan.hpp"
 
+#include <algorithm>
 #include <numeric>
 
 #include "planning/layout/planned_stage.hpp"
+#include "stretto/kernels.hpp"
 #include "stretto/models/decoder.hpp"
 
 namespace stretto {
+
+namespace {
+
+// Of the vector of a fragment, while it is exchanged; and with a format, of the errors of all vectors, and of this rank's
+// part of their sums.
+void add_outer_steps(const Parameters& parameters, const TrainingOptions& options, StagePlan& plan) {
+  const DiLoCoOptions& outer = options.diloco;
+  const auto wide = static_cast<std::int64_t>(size_of(kernels::accumulator(options.sharding.dtype)));
+  std::int64_t largest = 0, sent = 0;
+  for (const std::int64_t elements : outer_elements(parameters, options.mesh, options.sharding, outer.fragments)) {
+    largest = std::max(largest, elements);
+    const std::int64_t share = (elements + outer.replicas - 1) / outer.replicas;
+    if (outer.format == QuantizedFormat::none) {
+      sent += wide * (elements - share + (outer.replicas - 1) * share);
+    } else {
+      sent += 2 * (outer.replicas - 1) * packed_bytes(outer.format, share);
+      plan.memory.buffers += static_cast<std::int64_t>(sizeof(float)) * (elements + share);
+    }
+  }
+  plan.memory.buffers += wide * largest;
+  plan.sent["diloco"] += sent / outer.sync_every;
+}
+
+}  // namespace
 
 std::int64_t StagePlan::all_sent() const {
   return std::accumulate(sent.begin(), sent.end(), std::int64_t{0},
@@ -21,17 +47,18 @@ StagePlan plan_stage(const TrainingOptions& options, const Schedule& schedule, i
   StagePlan plan;
   ShardedParameters::Options sharding = options.sharding;
   sharding.versions = versions_of(schedule, stage);
-  plan.memory = state_memory(parameters, mesh, sharding, kind_of(options.optimizer));
+  plan.memory = state_memory(parameters, mesh, sharding, options.optimizer_kind());
   plan.memory.activations = planned.activation_bytes();
   plan.memory.buffers += planned.attention_buffers();
   if (options.saves_in_background)
-    plan.memory.buffers += snapshot_memory(parameters, mesh, options.sharding, kind_of(options.optimizer));
+    plan.memory.buffers += snapshot_memory(parameters, mesh, options.sharding, options.optimizer_kind());
   const int passes = options.recompute.level == Recompute::full ? 3 : 2;
   plan.sent = state_traffic(parameters, mesh, options.sharding, options.microbatches(), passes);
   if (mesh[Axis::tensor] > 1) plan.sent[group_name(Axis::tensor)] += planned.tensor_parallel_bytes();
   if (mesh[Axis::ring] > 1) plan.sent[group_name(Axis::ring)] += planned.ring_bytes();
   if (mesh[Axis::ulysses] > 1) plan.sent[group_name(Axis::ulysses)] += planned.ulysses_bytes();
   if (mesh[Axis::pipeline] > 1) plan.sent[group_name(Axis::pipeline)] += planned.message_bytes();
+  if (options.diloco.any()) add_outer_steps(parameters, options, plan);
   return plan;
 }
 

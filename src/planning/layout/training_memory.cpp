@@ -4,6 +4,7 @@
 
 #include "layers/unit_cut.hpp"
 #include "stretto/kernels.hpp"
+#include "stretto/layers/diloco.hpp"
 
 namespace stretto {
 namespace {
@@ -68,6 +69,22 @@ std::int64_t snapshot_memory(const Parameters& parameters, const MeshShape& mesh
     bytes += element * std::min(padded_share(unit, mesh), unit.elements);
   }
   return bytes;
+}
+
+std::vector<std::int64_t> outer_elements(const Parameters& parameters, const MeshShape& mesh,
+                                         const ShardedParameters::Options& options, int fragments) {
+  const std::vector<int> fragment_of = fragments_of(parameters, fragments);
+  std::vector<std::int64_t> elements(static_cast<std::size_t>(fragments), 0);
+  for (const UnitMembers& unit : cut_units(parameters, mesh, options)) {
+    if (!unit.trainable) continue;
+    std::int64_t left = padded_share(unit, mesh);  // the first rank's share is the beginning of the unit
+    for (const std::size_t i : unit.parameters) {
+      const std::int64_t its = std::min(left, parameters.all()[i]->elements());
+      elements[static_cast<std::size_t>(fragment_of[i])] += its;
+      left -= its;
+    }
+  }
+  return elements;
 }
 
 std::map<std::string, std::int64_t> state_traffic(const Parameters& parameters, const MeshShape& mesh,
