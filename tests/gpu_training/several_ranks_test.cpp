@@ -221,5 +221,30 @@ TEST(TrainingOnGpusControl, NeedsTheWaitsOfStreams) {
   EXPECT_NE(divergence(expected, actual), "");
 }
 
+// Replicas of two ranks each, which exchange fragments while the next step computes.
+TEST(TrainingOnGpus, ReplicasThatAgreeSeldomHaveTheHostsBits) {
+  const Cell cell{{.data = 2}, DType::bf16, true};
+  const auto states = [&](const Job& job, bool agree) {
+    std::vector<Pieces> values(4);
+    job(4, [&](const Communicator& world) {
+      TrainingOptions options = options_of(cell);
+      options.global_batch = 8;
+      options.diloco = {.replicas = 2, .sync_every = agree ? 4 : 40, .fragments = 2, .fragment_sync_delay = 1};
+      const ReplicaGroups groups = split_into_replicas(world, 2);
+      Trainer trainer(Mesh(groups.replica, cell.layout.mesh()), options, groups.peers);
+      values[static_cast<std::size_t>(world.rank())] = advance(trainer, 0, 6).parameters;
+    });
+    return values;
+  };
+  const auto same = [](const std::vector<Pieces>& a, const std::vector<Pieces>& b) {
+    std::string text;
+    for (std::size_t rank = 0; rank < a.size(); ++rank) text += Comparer(equal_bits).pieces(a[rank], b[rank], "");
+    return text;
+  };
+  const std::vector<Pieces> expected = states(run_threads, true);
+  for (const bool one_each : {true, false}) EXPECT_EQ(same(expected, states(on_gpus(one_each), true)), "") << one_each;
+  EXPECT_NE(same(expected, states(on_gpus(true), false)), "");
+}
+
 }  // namespace
 }  // namespace parity

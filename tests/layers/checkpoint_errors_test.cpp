@@ -137,6 +137,8 @@ TEST_F(CheckpointErrors, AnIndexThatMakesNoSense) {
   EXPECT_THAT(with(R"("optimizer_steps":3)", R"("optimizer_steps":-1)"), testing::HasSubstr("-1 steps"));
   EXPECT_THAT(with(R"("bytes":)", R"("bytes":-)"), testing::HasSubstr("index.json says"));
   EXPECT_THAT(with(R"("xxh3":")", R"("xxh3":"x)"), testing::HasSubstr("for the xxh3"));
+  EXPECT_THAT(with(R"("step":3)", R"("step":3,"replicas":2)"), testing::HasSubstr("divides 1 shards into 2 replicas"));
+  EXPECT_THAT(with(R"("step":3)", R"("step":3,"replicas":0)"), testing::HasSubstr("into 0 replicas"));
   auto twice = nlohmann::json::parse(text);  // an element from two shards, and another from none
   auto& pieces = twice["tensors"]["replicated"]["pieces"];
   pieces.push_back(pieces[0]);
