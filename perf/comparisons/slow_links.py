@@ -28,7 +28,7 @@ REPLICAS = ["--replicas", HOSTS]
 MUON = ["--optimizer", "muon", "--muon-scale", "moonlight"]
 WAYS = {
     BASE: ["--zero", 0],
-    "ZeRO++": ["--zero", 3, "--hpz", RANKS_OF_A_HOST, "--qwz", "int8", "--qgz", "int4"],
+    "ZeRO++": ["--zero", 3, "--hpz-size", RANKS_OF_A_HOST, "--qwz", "int8", "--qgz", "int4"],
     ONEBIT: ["--zero", 0, "--optimizer", "onebit-adam"],
     "AdamW, sums a step late": ["--zero", 0, "--delay", 1],
     "Muon": ["--zero", 0, *MUON],

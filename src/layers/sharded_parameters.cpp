@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "core/fail.hpp"
@@ -25,7 +26,22 @@ std::size_t ShardedParameters::Options::bytes_of_unit() const {
   return unit_bytes > 0 ? unit_bytes : usual_unit_bytes(current_device());
 }
 
+std::vector<std::int64_t> ShardedParameters::Options::Offload::in_file(const std::vector<std::int64_t>& bytes) const {
+  if (optimizer.empty()) return std::vector<std::int64_t>(bytes.size(), 0);
+  auto left = static_cast<std::int64_t>(ratio * static_cast<double>(std::accumulate(bytes.begin(), bytes.end(), 0LL)));
+  std::vector<std::int64_t> result = bytes;
+  for (std::int64_t& each : result) {
+    if (each > left) break;
+    left -= std::exchange(each, 0);
+  }
+  return result;
+}
+
 void ShardedParameters::Options::check(const MeshShape& mesh) const {
+  require(offload.ratio >= 0 && offload.ratio <= 1, "{} is no share of the state that stays in memory; give 0 to 1.",
+          offload.ratio);
+  require(offload.optimizer.empty() || current_device() == Device::cpu,
+          "State in {} is for the host, not for a GPU; leave the offload out.", offload.optimizer);
   const bool plus = hpz_size > 1 || qwz != QuantizedFormat::none || qgz != QuantizedFormat::none;
   require(!plus || zero == ZeroStage::values,
           "ZeRO++ (hpZ size {}, qwZ {}, qgZ {}) needs ZeRO stage 3, not {}; give stage 3, or leave these out.", hpz_size,
@@ -343,15 +359,22 @@ const std::vector<std::size_t>& ShardedParameters::ranges_to_update(std::size_t 
 
 void ShardedParameters::update(const std::function<void(std::size_t unit)>& update) {
   if (choice_) choice_->update_begins();
-  // Units whose values travel come first: they travel while the others are updated.
-  for (const bool whole : {false, true}) {
-    for (const std::size_t unit : traffic_->forward_order()) {
-      if (traffic_->is_whole(unit) != whole || !members_[unit].trainable) continue;
-      update(unit);
-      traffic_->updated(unit);
-    }
+  for (const std::size_t unit : update_order()) {
+    update(unit);
+    traffic_->updated(unit);
   }
   if (choice_ && choice_->end_step(*traffic_)) choice_.reset();
+}
+
+// Units whose values travel come first: they travel while the others are updated.
+std::vector<std::size_t> ShardedParameters::update_order() const {
+  std::vector<std::size_t> order;
+  for (const bool whole : {false, true}) {
+    for (const std::size_t unit : traffic_->forward_order()) {
+      if (traffic_->is_whole(unit) == whole && members_[unit].trainable) order.push_back(unit);
+    }
+  }
+  return order;
 }
 
 // ---- versions
@@ -373,7 +396,8 @@ void ShardedParameters::keep_version() {
 
 void ShardedParameters::read_version(int version) {
   require(version <= made_ && version > made_ - std::max(options_.versions, 1),
-          "Version {} of the weights is not there: {} is the latest of {} that are kept.", version, made_, options_.versions);
+          "Version {} of the weights is not there: {} is the latest of {} that are kept.", version, made_,
+          options_.versions);
   read_ = version;
 }
 

@@ -1,6 +1,7 @@
 #include "apps/train/options/zero_options.hpp"
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 
 #include "apps/common/fail.hpp"
 
@@ -8,6 +9,30 @@ namespace apps {
 
 using stretto::QuantizedFormat;
 using stretto::zero_stages;
+
+namespace {
+
+// optimizer=DIR[,ratio=R]
+stretto::ShardedParameters::Options::Offload offload_in(const std::string& text) {
+  constexpr std::string_view what = "optimizer=", share = ",ratio=";
+  require(
+      text.starts_with(what) && text.size() > what.size(),
+      "--offload '{}' does not say what goes where; write optimizer=DIRECTORY, and ,ratio=0.6 for the share that stays in "
+      "memory.",
+      text);
+  stretto::ShardedParameters::Options::Offload offload;
+  const std::size_t comma = text.rfind(share);
+  offload.optimizer = text.substr(what.size(), comma == std::string::npos ? comma : comma - what.size());
+  if (comma == std::string::npos) return offload;
+  const char* const first = text.data() + comma + share.size();
+  const char* const end = text.data() + text.size();
+  const auto [behind, error] = std::from_chars(first, end, offload.ratio);
+  require(error == std::errc() && behind == end && offload.ratio >= 0 && offload.ratio <= 1,
+          "--offload '{}' has no share of the state behind ratio=; give a number from 0 to 1.", text);
+  return offload;
+}
+
+}  // namespace
 
 void add_zero_options(CLI::App& app, stretto::ShardedParameters::Options& sharding) {
   const auto format = [](const std::string& name) {
@@ -25,6 +50,10 @@ void add_zero_options(CLI::App& app, stretto::ShardedParameters::Options& shardi
          "--prefetch", sharding.prefetch,
          "With --zero 3, units of parameters gathered ahead of their use; with 2 and 3, units of gradients in flight")
       ->capture_default_str();
+  app.add_option_function<std::string>(
+      "--offload", [&](const std::string& text) { sharding.offload = offload_in(text); },
+      "optimizer=DIR keeps the optimizer's state in a scratch file there (ZeRO-Infinity); with ,ratio=0.6 that share of it "
+      "in memory");
   app.add_option("--hpz-size", sharding.hpz_size,
                  "With --zero 3, neighbouring data-parallel ranks that keep a second copy, for backward (ZeRO++ hpZ)")
       ->capture_default_str();

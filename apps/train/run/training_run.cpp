@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "apps/common/fail.hpp"
+#include "apps/common/size_text.hpp"
 #include "apps/train/data/hf_tokenizer.hpp"
 #include "apps/train/measure/matrix_rate.hpp"
 #include "apps/train/report/comm_report.hpp"
@@ -398,6 +399,12 @@ class TrainingRun {
         "matrix products measured now, or against the fastest step where that is faster",
         line_.trainer.adapters.any() ? "4 FLOP a frozen weight, 6 a trained one," : "6 FLOP a weight", rate_ * 1e-9));
     reporter_.say(memory_table(plan_));
+    if (const std::optional<OffloadUse> use = trainer_.optimizer().offloaded()) {
+      reporter_.say(fmt::format(
+          "{} of a rank's optimizer state lie in {}, {}", size_text(static_cast<double>(use->bytes)),
+          line_.trainer.sharding.offload.optimizer,
+          use->bypasses_cache ? "past the page cache (O_DIRECT)" : "through the page cache, since there is no O_DIRECT"));
+    }
     if (first_step_ > 0) reporter_.say(fmt::format("Continues after step {}.", first_step_));
   }
 

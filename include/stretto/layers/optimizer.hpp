@@ -1,4 +1,5 @@
 #pragma once
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +14,14 @@ namespace stretto {
 STRETTO_API double gradient_norm(const ShardedParameters& parameters);
 // That of the gradients of a group's ranks, such as a pipeline stage's.
 STRETTO_API double gradient_norm(const ShardedParameters& parameters, const Communicator& group);
+
+class OffloadedState;
+
+// State in a scratch file: its size there, and what steps have read and written so far, in bytes.
+struct OffloadUse {
+  std::int64_t bytes = 0, read = 0, written = 0;
+  bool bypasses_cache = true;  // false: the file system has no O_DIRECT, and the page cache keeps copies
+};
 
 // A number that an optimizer keeps for each element that it updates, beside the element itself.
 struct StateSlot {
@@ -36,14 +45,14 @@ STRETTO_API std::string to_string(const OptimizerKind& kind);  // "adamw (m, v)"
 // OptimizerKind and updates one range; whatever saves, restores or counts state then works with it.
 class STRETTO_API Optimizer {
  public:
-  virtual ~Optimizer() = default;
+  virtual ~Optimizer();
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
   const OptimizerKind& kind() const { return kind_; }
   // Adds slots behind those of the kind, for who keeps more of each element than update() needs, such as DiLoCo: kind() then
-  // has them, too. Call it before anybody saves, counts or keeps the states. Throws Error(invalid_argument) for a name that
-  // is taken.
+  // has them, too. Call it before the first step and before anybody saves, counts or keeps the states. Throws
+  // Error(invalid_argument) for a name that is taken.
   void add_slots(const std::vector<StateSlot>& slots);
 
   // Updates all elements; gradient_scale multiplies every gradient first. The new values travel to other ranks when it has
@@ -57,12 +66,14 @@ class STRETTO_API Optimizer {
     std::vector<Tensor> slots;  // in the order of OptimizerKind::slots; none if the parameter is not trainable
   };
   // The state of each of ShardedParameters::ranges(), in their order. At ZeroStage::none, that of elements which another
-  // rank owns may be stale.
-  const std::vector<State>& states() const { return states_; }
+  // rank owns may be stale. Of state in a file (Offload), the tensors are views of the file: call this again after each step
+  // before they are read or written.
+  const std::vector<State>& states() const;
   // The numbers of a range that files keep: its master weights, or the value of a parameter that is not trainable; empty
   // while that is stored (ShardedParameters::store).
   const Tensor& weights(std::size_t range) const;
   std::int64_t steps() const { return steps_; }
+  std::optional<OffloadUse> offloaded() const;  // empty: all state is in memory
   // Call it after the caller has written the states: rounds the master weights into the values. Collective.
   void restore(std::int64_t steps);
   // Call it after the caller has written the values: copies them into the master weights.
@@ -82,11 +93,20 @@ class STRETTO_API Optimizer {
                       const Step& step) = 0;
 
  private:
-  void make_slots(const std::vector<StateSlot>& slots);
+  struct Place {  // of a tensor of a range's state
+    std::size_t range = 0;
+    std::optional<std::size_t> slot = {};  // none: the master weights
+    std::int64_t offset = 0;               // bytes in the block of the unit
+    DType dtype = DType::f32;
+  };
+  void place_states();
+  State state_in(const Tensor& block, std::size_t range) const;
 
   ShardedParameters& parameters_;
   OptimizerKind kind_;
+  std::vector<std::vector<Place>> places_;  // by range
   std::vector<State> states_;
+  std::unique_ptr<OffloadedState> offloaded_;  // with Offload::optimizer
   std::int64_t steps_ = 0;
 };
 

@@ -2,6 +2,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "stretto/layers/parameter_use.hpp"
@@ -55,10 +56,19 @@ class STRETTO_API ShardedParameters : public ParameterUse {
     Rounding qgz_rounding = Rounding::nearest_even;
     bool qgz_error_feedback = false;
     std::uint64_t seed = 1;  // of stochastic rounding
-    // A pipeline without a flush: how many versions of trained values are kept, the latest included; above 0, uses come in no
-    // fixed order, gradients of all units are summed by finish_sums(), and a step lasts from one update to the next
+    // A pipeline without a flush: how many versions of trained values are kept, the latest included; above 0, uses come in
+    // no fixed order, gradients of all units are summed by finish_sums(), and a step lasts from one update to the next
     // (begin_versions()). Only with ZeRO stage 0 or 1.
     int versions = 0;
+    // What lies in files rather than in memory (ZeRO-Infinity; Rajbhandari et al. 2021). On the host.
+    struct Offload {
+      std::string optimizer = {};  // the directory of a scratch file of this rank for the optimizer's state; empty: memory
+      double ratio = 0;            // of that state, which stays in memory all the same: 0 to 1
+
+      // Of the units' bytes those that are in the file; 0 of a unit that is in memory. Units that come first stay there.
+      std::vector<std::int64_t> in_file(const std::vector<std::int64_t>& bytes) const;
+    };
+    Offload offload = {};
 
     DType gradients() const;  // their type
     // unit_bytes, or what is usual on the device of the calling thread: 1 MiB on the host, and on a GPU, whose links need
@@ -127,6 +137,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   // Calls update for each unit, in the order in which forward needs units. The new values travel while later units are
   // updated and while the next step computes.
   void update(const std::function<void(std::size_t unit)>& update);
+  std::vector<std::size_t> update_order() const;
   void wait_for_values() { traffic_->wait_for_values(); }
 
   // With Options::versions. The values are version 0 from now on.

@@ -51,7 +51,7 @@ OffloadedState::~OffloadedState() {
 }
 
 std::int64_t OffloadedState::buffer_bytes(const std::vector<std::int64_t>& bytes) {
-  return buffers * (largest(bytes) + ScratchFile::alignment);
+  return largest(bytes) > 0 ? buffers * (largest(bytes) + ScratchFile::alignment) : 0;
 }
 
 void OffloadedState::begin(std::vector<std::size_t> order) {

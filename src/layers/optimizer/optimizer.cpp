@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/fail.hpp"
+#include "layers/optimizer/offloaded_state.hpp"
 #include "stretto/kernels.hpp"
 
 namespace stretto {
@@ -51,77 +52,123 @@ std::string to_string(const OptimizerKind& kind) {
 }
 
 Optimizer::Optimizer(ShardedParameters& parameters, OptimizerKind kind) : parameters_(parameters), kind_(std::move(kind)) {
-  const MemoryScope memory(MemoryKind::optimizer);
-  const DType dtype = parameters.options().dtype;
-  const DType wide = kernels::accumulator(dtype);
-  std::int64_t elements = 0;
-  for (const ShardedParameters::Range& range : parameters.ranges()) elements += range.gradient ? range.count : 0;
-  const Tensor master = dtype == wide ? Tensor() : Tensor({elements}, wide);
-  std::int64_t first = 0;
-  for (const ShardedParameters::Range& range : parameters.ranges()) {
-    State& state = states_.emplace_back();
-    if (!range.gradient) continue;
-    state.master = master ? master.view(first, {range.count}) : range.value;
-    first += range.count;
-  }
-  make_slots(kind_.slots);
-  adopt_values();
+  place_states();
 }
+
+Optimizer::~Optimizer() = default;
 
 void Optimizer::add_slots(const std::vector<StateSlot>& slots) {
   kind_.slots.insert(kind_.slots.end(), slots.begin(), slots.end());
-  make_slots(slots);
+  place_states();
 }
 
-void Optimizer::make_slots(const std::vector<StateSlot>& slots) {
+// The tensors of a unit's ranges lie in a block, one behind the other, so that a file is read and written in large pieces.
+void Optimizer::place_states() {
   std::set<std::string> names;
   for (const StateSlot& slot : kind_.slots) {
     require(names.insert(slot.name).second, "Optimizer {} has two slots '{}'; give each a name of its own.", kind_.name,
             slot.name);
   }
+  const DType dtype = parameters_.options().dtype;
+  const DType wide = kernels::accumulator(dtype);
+  std::vector<std::int64_t> bytes(parameters_.unit_count(), 0);
+  places_.assign(parameters_.ranges().size(), {});
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    const ShardedParameters::Range& range = parameters_.ranges()[i];
+    if (!range.gradient) continue;
+    std::int64_t& end = bytes[range.unit];
+    const auto place = [&](std::optional<std::size_t> slot, DType its) {
+      const auto size = static_cast<std::int64_t>(size_of(its));
+      const std::int64_t offset = (end + size - 1) / size * size;
+      places_[i].push_back({i, slot, offset, its});
+      end = offset + range.count * size;
+    };
+    if (dtype != wide) place({}, wide);
+    for (std::size_t slot = 0; slot < kind_.slots.size(); ++slot) place(slot, kind_.slots[slot].dtype.value_or(wide));
+  }
+  std::int64_t widest = static_cast<std::int64_t>(size_of(wide));
+  for (const StateSlot& slot : kind_.slots)
+    widest = std::max(widest, static_cast<std::int64_t>(size_of(slot.dtype.value_or(wide))));
+  for (std::int64_t& each : bytes) each = (each + widest - 1) / widest * widest;
+  const std::vector<std::int64_t> in_file = parameters_.options().offload.in_file(bytes);
+  offloaded_.reset();
+  if (std::ranges::any_of(in_file, [](std::int64_t each) { return each > 0; })) {
+    offloaded_ = std::make_unique<OffloadedState>(parameters_.options().offload.optimizer, in_file);
+  }
+  std::int64_t in_memory = 0;
+  for (std::size_t unit = 0; unit < bytes.size(); ++unit) in_memory += in_file[unit] > 0 ? 0 : bytes[unit];
   const MemoryScope memory(MemoryKind::optimizer);
-  const DType wide = kernels::accumulator(parameters_.options().dtype);
-  std::int64_t elements = 0;
-  for (const ShardedParameters::Range& range : parameters_.ranges()) elements += range.gradient ? range.count : 0;
-  for (const StateSlot& slot : slots) {
-    const Tensor all = Tensor::zeros({elements}, slot.dtype.value_or(wide));
-    if (slot.initial != 0) fill(all, slot.initial);
-    std::int64_t first = 0;
-    for (std::size_t i = 0; i < states_.size(); ++i) {
-      const ShardedParameters::Range& range = parameters_.ranges()[i];
-      if (!range.gradient) continue;
-      states_[i].slots.push_back(all.view(first, {range.count}));
-      first += range.count;
+  const Tensor all = Tensor::zeros({in_memory}, DType::u8);
+  std::vector<Tensor> blocks;
+  std::int64_t first = 0;
+  for (std::size_t unit = 0; unit < bytes.size(); ++unit) {
+    blocks.push_back(in_file[unit] > 0 ? offloaded_->mapped(unit) : all.view(first, {bytes[unit]}));
+    first += in_file[unit] > 0 ? 0 : bytes[unit];
+  }
+  states_.clear();
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    states_.push_back(state_in(blocks[parameters_.ranges()[i].unit], i));
+    for (const Place& place : places_[i]) {
+      const double initial = place.slot ? kind_.slots[*place.slot].initial : 0;
+      if (initial != 0) fill(states_.back().slots[*place.slot], initial);
     }
   }
+  adopt_values();
+}
+
+Optimizer::State Optimizer::state_in(const Tensor& block, std::size_t range) const {
+  const ShardedParameters::Range& its = parameters_.ranges()[range];
+  State state;
+  if (!its.gradient) return state;
+  state.master = its.value;
+  state.slots.resize(kind_.slots.size());
+  for (const Place& place : places_[range]) {
+    (place.slot ? state.slots[*place.slot] : state.master) =
+        block.view(static_cast<std::size_t>(place.offset), {its.count}, place.dtype);
+  }
+  return state;
+}
+
+std::optional<OffloadUse> Optimizer::offloaded() const {
+  if (!offloaded_) return {};
+  const OffloadedState::Traffic traffic = offloaded_->traffic();
+  return OffloadUse{offloaded_->bytes(), traffic.read, traffic.written, offloaded_->is_direct()};
+}
+
+const std::vector<Optimizer::State>& Optimizer::states() const {
+  if (offloaded_) offloaded_->touch();
+  return states_;
 }
 
 void Optimizer::step(double lr, double gradient_scale) {
   const Step step{.lr = lr, .gradient_scale = gradient_scale, .number = ++steps_};
+  if (offloaded_) offloaded_->begin(parameters_.update_order());
   parameters_.update([&](std::size_t unit) {
+    const Tensor block = offloaded_ ? offloaded_->take(unit) : Tensor();
     for (const std::size_t i : parameters_.ranges_to_update(unit)) {
       const ShardedParameters::Range& range = parameters_.ranges()[i];
-      update(range, *parameters_.parameters().all()[range.parameter], states_[i], step);
+      update(range, *parameters_.parameters().all()[range.parameter], block ? state_in(block, i) : states_[i], step);
     }
+    if (block) offloaded_->give_back(unit);
   });
 }
 
 void Optimizer::restore(std::int64_t steps) {
   steps_ = steps;
-  for (std::size_t i = 0; i < states_.size(); ++i) {
+  for (std::size_t i = 0; i < states().size(); ++i) {
     if (states_[i].master) kernels::convert(states_[i].master, parameters_.ranges()[i].value);
   }
   parameters_.share_values();
 }
 
 void Optimizer::adopt_values() {
-  for (std::size_t i = 0; i < states_.size(); ++i) {
+  for (std::size_t i = 0; i < states().size(); ++i) {
     if (states_[i].master) kernels::convert(parameters_.ranges()[i].value, states_[i].master);
   }
 }
 
 const Tensor& Optimizer::weights(std::size_t range) const {
-  return states_[range].master ? states_[range].master : parameters_.ranges()[range].value;
+  return states()[range].master ? states_[range].master : parameters_.ranges()[range].value;
 }
 
 double CosineSchedule::at(std::int64_t step) const {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "layers/optimizer/offloaded_state.hpp"
 #include "layers/unit_cut.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/layers/diloco.hpp"
@@ -24,6 +25,7 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
   const std::int64_t g = bytes_of(options.gradients());
   const std::int64_t states = optimizer.state_bytes(options.dtype);
   TrainingMemory memory;
+  std::vector<std::int64_t> state_bytes;  // by unit
   std::int64_t largest_values = 0, staying_values = 0;
   std::int64_t largest_gradients = 0, largest_sum = 0;
   for (const UnitMembers& unit : cut_units(parameters, mesh, options)) {
@@ -37,8 +39,8 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
     if (divided && unit.has_second_copy() && options.hpz_size > 1) memory.values += e * whole / options.hpz_size;
     if (unit.trainable && options.versions > 1) memory.values += (options.versions - 1) * e * whole;
     if (unit.trainable) memory.gradients += g * (stage >= ZeroStage::gradients ? share : whole);
-    if (unit.trainable)
-      memory.optimizer += states * (stage == ZeroStage::none ? unit.elements : std::min(share, unit.elements));
+    const std::int64_t updated = stage == ZeroStage::none ? unit.elements : std::min(share, unit.elements);
+    state_bytes.push_back(unit.trainable ? states * updated : 0);
     if (divided || stored) {
       const std::int64_t gathered = e * whole + (divided ? ranks * stored_bytes(unit.stored, share) : 0);
       // In a pipeline, values that come from other ranks stay from their first use in a step on.
@@ -53,6 +55,9 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
       largest_sum = std::max(largest_sum, g * share);
     }
   }
+  const std::vector<std::int64_t> in_file = options.offload.in_file(state_bytes);
+  for (std::size_t unit = 0; unit < in_file.size(); ++unit) memory.optimizer += state_bytes[unit] - in_file[unit];
+  memory.buffers += OffloadedState::buffer_bytes(in_file);
   const std::int64_t ahead = options.overlap ? options.prefetch : 0;
   memory.buffers = staying_values + (ahead + 2) * largest_values;
   memory.buffers += (ahead + 2) * largest_gradients;
