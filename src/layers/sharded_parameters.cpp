@@ -60,6 +60,12 @@ void ShardedParameters::Options::check(const MeshShape& mesh) const {
               ? training_name(dtype)
               : fmt::format("{} or {}", training_name(dtype), training_name(kernels::accumulator(dtype))),
           training_name(gradients()));
+  require(delay == 0 || delay == 1, "Gradients cannot arrive {} steps late; give a delay of 0 or 1.", delay);
+  require(
+      delay == 0 || zero != ZeroStage::values,
+      "Gradients that arrive a step late (a delay of {}) are kept beside those of the next step, and at ZeRO stage 3 none "
+      "are; give stage 0, 1 or 2, or leave the delay out.",
+      delay);
   require(prefetch >= 0, "Parameters cannot be prefetched {} units ahead; give 0 or more.", prefetch);
   require(versions == 0 || zero <= ZeroStage::optimizer,
           "A pipeline without a flush keeps {} versions of the weights, which ZeRO stage {} divides; choose stage 0 or 1.",
@@ -79,8 +85,10 @@ ShardedParameters::ShardedParameters(Parameters& parameters, const Mesh& mesh, c
   const bool divided =
       std::any_of(members_.begin(), members_.end(), [&](const UnitMembers& members) { return !members.axes.empty(); });
   const bool streams = options.overlap && divided;
-  UnitTraffic::Options how{
-      .prefetch = options.prefetch, .overlap = options.overlap, .keep_through_step = mesh.size(Axis::pipeline) > 1};
+  UnitTraffic::Options how{.prefetch = options.prefetch,
+                           .overlap = options.overlap,
+                           .keep_through_step = mesh.size(Axis::pipeline) > 1,
+                           .delay = options.delay};
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     if (members_[unit].trainable && members_[unit].at_both_ends()) how.summed_last.push_back(unit);
   }
@@ -88,7 +96,9 @@ ShardedParameters::ShardedParameters(Parameters& parameters, const Mesh& mesh, c
                                            streams ? Stream("dp", Priority::background) : computation(), how);
   shown_.resize(units_.size());
   show_all();
-  if (options.zero == ZeroStage::none && streams && options.measured_steps > 0 && options.versions == 0) make_choice();
+  // With a delay, gradients have a step's time to travel, and values would have none. Without a flush there are no steps.
+  const bool chooses = options.delay == 0 && options.versions == 0 && options.measured_steps > 0;
+  if (options.zero == ZeroStage::none && chooses && streams) make_choice();
 }
 
 ShardedParameters::~ShardedParameters() = default;
@@ -133,6 +143,7 @@ void ShardedParameters::make_units() {
         .trainable = members.trainable,
         .ordered = options_.versions == 0,
         .older_versions = members.trainable ? std::max(0, options_.versions - 1) : 0,
+        .has_earlier_gradients = members.trainable && options_.delay > 0,
         .stored = members.stored,
         .secondary = over.secondary,
         .weights = members.format(options_.qwz),
@@ -169,6 +180,11 @@ void ShardedParameters::make_ranges() {
       range.owned = own && first_of_copies(*parameters_.all()[parameter], mesh_);
       if (members_[u].trainable) {
         range.gradient = own ? unit.gradient_share().view(in_share, {count}) : unit.gradients()[member].view(first, {count});
+        if (options_.delay > 0) {
+          range.late = std::move(range.gradient);
+          range.gradient = own ? unit.earlier_gradient_share().view(in_share, {count})
+                               : unit.earlier_gradients()[member].view(first, {count});
+        }
       }
       if (own) in_share += count;
       ranges_of_[u].all.push_back(ranges_.size());
@@ -321,8 +337,24 @@ void ShardedParameters::learn(const std::function<void()>& step) {
   show_all();
 }
 
+// The gradients of the last step become those that an update takes, and its former ones are added to next.
+void ShardedParameters::exchange_gradients() {
+  for (const auto& unit : units_) unit->exchange_gradients();
+  for (Range& range : ranges_) std::swap(range.gradient, range.late);
+  sums_arrived_ = std::exchange(has_late_, false);
+  shown_.assign(units_.size(), std::nullopt);  // since gradients lie elsewhere
+  show_all();
+}
+
+void ShardedParameters::take_late() {
+  traffic_->wait_for_sums();
+  exchange_gradients();
+}
+
 void ShardedParameters::begin_step() {
   if (choice_) choice_->begin_step();
+  sums_arrived_ = false;
+  if (options_.delay > 0) exchange_gradients();
   traffic_->begin_step();
 }
 
@@ -336,6 +368,11 @@ void ShardedParameters::finish_sums() {
   traffic_->finish_sums();
   if (!std::exchange(uses_are_checked_, true)) check_uses();
   show_all();
+  if (options_.delay > 0) {
+    has_late_ = true;
+  } else {
+    sums_arrived_ = true;
+  }
 }
 
 // After the first step: what layers have added to a gradient outside a use stays on the rank.
@@ -422,7 +459,8 @@ std::vector<Tensor> ShardedParameters::whole_values() const {
 }
 
 std::vector<Tensor> ShardedParameters::whole_gradients() const {
-  return whole([](const ShardedUnit& unit) { return unit.gradient_share(); });
+  const bool late = options_.delay > 0;
+  return whole([&](const ShardedUnit& unit) { return late ? unit.earlier_gradient_share() : unit.gradient_share(); });
 }
 
 }  // namespace stretto

@@ -1,16 +1,22 @@
 #include "stretto/models/trainer.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <span>
+#include <utility>
 
 #include "core/fail.hpp"
+#include "layers/note_number.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
 
 namespace stretto {
 
 namespace {
+
+constexpr const char* late_lr_note = "late_lr";
+constexpr const char* late_loss_scale_note = "late_loss_scale";
 
 // Blocks until a GPU has computed the losses, so that it is called after all of them have been enqueued.
 double sum_of(const std::vector<Decoder::Loss>& losses) {
@@ -64,6 +70,26 @@ std::vector<Decoder::Loss> Trainer::run_microbatches(const CountedBatch& slots) 
 StepResult Trainer::step(const FillSlot& fill, double lr) {
   if (diloco_) diloco_->begin_step();
   StepResult result = compute_gradients(fill);
+  apply(result, options_.sharding.delay > 0 ? std::exchange(late_.lr, lr) : lr);
+  return result;
+}
+
+StepResult Trainer::finish() {
+  StepResult result{.arrived = sharded_->has_late()};
+  if (result.arrived) {
+    kept_.clear();  // an update changes keys and values
+    sharded_->take_late();
+    result.loss_scale = late_.loss_scale;
+    result.gradient_norm = gradient_norm(*sharded_) / result.loss_scale;
+  }
+  apply(result, late_.lr);
+  return result;
+}
+
+// All ranks decide alike, since they have the same norm.
+void Trainer::apply(StepResult& result, double lr) {
+  result.updated = false;
+  if (!result.arrived) return;
   const double norm = result.gradient_norm;
   const double clip = options_.clip_norm > 0 && norm > options_.clip_norm ? options_.clip_norm / norm : 1.0;
   if (diloco_) average_over_replicas(result);  // so that all replicas update, or none
@@ -71,7 +97,6 @@ StepResult Trainer::step(const FillSlot& fill, double lr) {
   adapt_errors(result);
   if (result.updated) optimizer_->step(lr, clip / result.loss_scale);
   if (result.updated && diloco_) diloco_->end_step();
-  return result;
 }
 
 void Trainer::average_over_replicas(StepResult& result) const {
@@ -112,11 +137,34 @@ StepResult Trainer::compute_gradients(const FillSlot& fill) {
   sharded_->begin_step();
   const std::vector<Decoder::Loss> losses = run_microbatches(batch);
   sharded_->finish_sums();
-  result.loss_scale = loss_scale_.value();
+  const double scale = loss_scale_.value();
+  result.loss_scale = options_.sharding.delay > 0 ? std::exchange(late_.loss_scale, scale) : scale;
+  result.arrived = sharded_->sums_arrived();
   // Blocks until a GPU is done, so that the loss is there as well.
-  result.gradient_norm = gradient_norm(*sharded_) / result.loss_scale;
+  if (result.arrived) result.gradient_norm = gradient_norm(*sharded_) / result.loss_scale;
   result.loss = sum_over_tokens(sum_of(losses)) / static_cast<double>(batch.counted);
   return result;
+}
+
+std::map<std::string, std::string> Trainer::notes() const {
+  std::map<std::string, std::string> notes;
+  if (options_.sharding.dtype == DType::f16) notes = loss_scale_.notes();
+  if (!sharded_->has_late()) return notes;
+  notes[late_lr_note] = fmt::format("{}", late_.lr);
+  notes[late_loss_scale_note] = fmt::format("{}", late_.loss_scale);
+  return notes;
+}
+
+void Trainer::restore(const std::map<std::string, std::string>& notes) {
+  loss_scale_.restore(notes);
+  if (!sharded_->has_late()) return;
+  late_.lr = number_of(notes, late_lr_note, std::nan(""));
+  late_.loss_scale = number_of(notes, late_loss_scale_note, std::nan(""));
+  if (std::isfinite(late_.lr) && late_.loss_scale > 0 && std::isfinite(late_.loss_scale)) return;
+  fail(ErrorCode::io,
+       "A checkpoint with gradients of its last step says that their learning rate is {} and their loss scale {}, which "
+       "cannot be; load an earlier one, or its values alone.",
+       late_.lr, late_.loss_scale);
 }
 
 // Ranks that have a slot less than others compute their last one again, because they must make the same uses.

@@ -27,6 +27,9 @@ void check_window(const TrainingOptions& options, const Schedule& schedule) {
   require(options.sharding.dtype != DType::f16,
           "The loss scale of f16 is one of all stages, which do not wait for each other under {}; train in bf16 or f32.",
           schedule.name);
+  require(options.sharding.delay == 0,
+          "Schedule {} reads weights that lack updates already; leave the delay of {} out.", schedule.name,
+          options.sharding.delay);
   require(!options.diloco.any(),
           "{} replicas agree between steps, which schedule {} does not end together; choose a schedule with a flush.",
           options.diloco.replicas, schedule.name);
@@ -37,6 +40,9 @@ void check_window(const TrainingOptions& options, const Schedule& schedule) {
 Schedule TrainingOptions::check() const {
   check_sizes();
   Schedule schedule = stages.schedule(mesh[Axis::pipeline], microbatches());
+  require(!diloco.any() || sharding.delay == 0,
+          "{} replicas count updates, and a delay of {} leaves the first step without one; leave one of them out.",
+          diloco.replicas, sharding.delay);
   const ModelCut first = cut(schedule, 0);  // throws if layers and stages do not fit
   if (diloco.any() && diloco.fragments > 1) {
     Parameters records;

@@ -54,6 +54,8 @@ ShardedUnit::ShardedUnit(Communicator gathers, Communicator sums, std::vector<Sh
           "3, or "
           "leave these out.",
           static_cast<int>(options_.stage));
+  require(!options_.has_earlier_gradients || options_.stage != ZeroStage::values,
+          "A unit of ZeRO stage 3 cannot keep the gradients of the step before; give stage 0 to 2.");
   require(
       options_.stored == StoredFormat::plain ||
           (!options_.trainable && !options_.secondary && options_.weights == QuantizedFormat::none),
@@ -86,13 +88,19 @@ ShardedUnit::ShardedUnit(Communicator gathers, Communicator sums, std::vector<Sh
     older_.push_back(views_of(older_flat_.back()));
   }
   if (!options_.trainable) return;
-  const std::int64_t whole = share * gathers_.size(), first = gathers_.rank() * share;
+  allocate_gradients(gradient_dtype);
+  if (!options_.has_earlier_gradients) return;
+  exchange_gradients();
+  allocate_gradients(gradient_dtype);
+}
+
+void ShardedUnit::allocate_gradients(DType dtype) {
   if (options_.stage >= ZeroStage::gradients) {
-    gradient_share_ = zeros(share, gradient_dtype, MemoryKind::gradients);
+    gradient_share_ = zeros(share_elements_, dtype, MemoryKind::gradients);
   } else {
-    gradients_flat_ = zeros(whole, gradient_dtype, MemoryKind::gradients);
+    gradients_flat_ = zeros(padded_elements(), dtype, MemoryKind::gradients);
     gradients_ = views_of(gradients_flat_);
-    gradient_share_ = gradients_flat_.view(first, {share});
+    gradient_share_ = gradients_flat_.view(rank() * share_elements_, {share_elements_});
   }
 }
 
@@ -297,6 +305,13 @@ Work ShardedUnit::gather_gradients(const Stream& stream) {
           static_cast<int>(options_.stage));
   if (sums_.size() == 1) return {};
   return sums_.all_gather(gradient_share_, gradients_flat_, stream, {.tag = "gradients"});
+}
+
+void ShardedUnit::exchange_gradients() {
+  if (!options_.has_earlier_gradients) return;  // such as a frozen unit
+  std::swap(gradients_flat_, earlier_.flat);
+  std::swap(gradient_share_, earlier_.share);
+  std::swap(gradients_, earlier_.views);
 }
 
 Tensor ShardedUnit::whole(const Tensor& own) const {

@@ -27,7 +27,17 @@ UnitTraffic::UnitTraffic(const std::vector<UnitStore*>& units, Stream gathers, S
     require(unit < units.size() && units[unit]->stage() < ZeroStage::gradients,
             "Unit {} of {} cannot be summed last, unless it keeps its gradients.", unit, units.size());
   }
+  const auto is_trained_from = [&](ZeroStage stage) {
+    return std::count_if(units.begin(), units.end(),
+                         [&](const UnitStore* unit) { return unit->trainable() && unit->stage() >= stage; });
+  };
+  require(options.delay == 0 || (options.delay == 1 && is_trained_from(ZeroStage::values) == 0),
+          "Sums of gradients cannot be {} steps late{}; give 0, or 1 at ZeRO stage 0 to 2.", options.delay,
+          is_trained_from(ZeroStage::values) > 0 ? " at ZeRO stage 3" : "");
   if (!options.overlap) options_.prefetch = 0;
+  // With a delay, all sums of a step may be in flight when the next step's begin, so that the link never waits for backward.
+  most_in_flight_ = static_cast<std::size_t>(options.delay > 0 && options.overlap ? is_trained_from(ZeroStage::gradients)
+                                                                                  : options_.prefetch);
   for (UnitStore* const store : units) {
     units_.push_back({.store = store});
     whole_.push_back(store->stage() == ZeroStage::none);
@@ -40,7 +50,8 @@ UnitTraffic::UnitTraffic(const std::vector<UnitStore*>& units, Stream gathers, S
 
 UnitTraffic::~UnitTraffic() {
   for (const State& state : units_) {
-    for (const Work& work : {state.gathered, state.summed, state.whole_gradients}) {
+    for (const Work& work :
+         {state.gathered, state.summed, state.whole_gradients, state.late_summed, state.late_whole_gradients}) {
       try {
         computation().wait(work);
       } catch (const std::exception& error) {
@@ -73,7 +84,11 @@ void UnitTraffic::begin_step() {
     state.store->zero_gradients();
     state.used = false;
     state.needed = {};
+    if (options_.delay == 0) continue;
+    state.late_summed = std::exchange(state.summed, {});
+    state.late_whole_gradients = std::exchange(state.whole_gradients, {});
   }
+  late_in_flight_ = in_flight_.size();
   gather_ahead();
 }
 
@@ -149,12 +164,22 @@ void UnitTraffic::finish_sums() {
   for (const std::size_t unit : options_.summed_last) start_sum(unit);
   for (const State& state : units_) {
     state.store->zero_unset();  // of units that were not used
+    computation().wait(options_.delay > 0 ? state.late_summed : state.summed);
+    computation().wait(options_.delay > 0 ? state.late_whole_gradients : state.whole_gradients);
+  }
+  const std::size_t done = options_.delay > 0 ? late_in_flight_ : in_flight_.size();
+  in_flight_.erase(in_flight_.begin(), in_flight_.begin() + static_cast<std::ptrdiff_t>(done));
+  in_step_ = false;
+  if (!knows_order_) learn_order();
+}
+
+void UnitTraffic::wait_for_sums() {
+  require(!in_step_, "Sums of a step are waited for by finish_sums(); call it first.");
+  for (const State& state : units_) {
     computation().wait(state.summed);
     computation().wait(state.whole_gradients);
   }
   in_flight_.clear();
-  in_step_ = false;
-  if (!knows_order_) learn_order();
 }
 
 // What later steps ask of the order.
@@ -227,14 +252,15 @@ void UnitTraffic::start_sum(std::size_t unit) {
   state.summed = state.store->sum(sums_);
   state.has_gradients = false;
   if (whole_[unit]) state.whole_gradients = state.store->gather_gradients(sums_);
-  in_flight_.push_back(unit);
+  in_flight_.push_back(state.summed);
 }
 
 // From ZeroStage::gradients on, a sum holds the memory of its whole unit until it is done.
 void UnitTraffic::limit_sums() {
-  while (in_flight_.size() > static_cast<std::size_t>(options_.prefetch)) {
-    computation().wait(units_[in_flight_.front()].summed);
+  while (in_flight_.size() > most_in_flight_) {
+    computation().wait(in_flight_.front());
     in_flight_.erase(in_flight_.begin());
+    if (late_in_flight_ > 0) --late_in_flight_;
   }
 }
 

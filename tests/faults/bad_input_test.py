@@ -217,6 +217,10 @@ class BadInput(FaultTest):
         self.expect_refusal({"--zero": 3, "--qwz": "int4"}, ["--qwz", "int4", "int8"])
         self.expect_refusal({"--zero": 3, "--qgz-stochastic": True}, ["stochastic", "qgZ"])
         self.expect_refusal({"--zero": 3, "--prefetch": -1}, ["-1 units ahead"])
+        self.expect_refusal({"--delay": 2}, ["--delay 2"])
+        self.expect_refusal({"--delay": -1}, ["--delay -1"])
+        self.expect_refusal({"--zero": 3, "--delay": 1}, ["a delay of 1", "ZeRO stage 3", "give stage 0, 1 or 2"])
+        self.expect_refusal({"--zero": 2, "--delay": 1, "--prefetch": 2}, ["--prefetch 2", "--delay 1"])
 
     def test_precision(self):
         self.expect_refusal({"--loss-scale": 8}, ["--loss-scale", "no effect without --dtype fp16"])

@@ -57,6 +57,59 @@ TEST_P(Checkpoint, ControlFailsWithoutTheMoments) {
   EXPECT_NE(load_and_continue(layout, directory.path(), false).front(), uninterrupted(GetParam()));
 }
 
+// The gradients of the third step are in the checkpoint, since no update has taken them. The controls: they are not there,
+// and training without a delay.
+TEST_P(Checkpoint, HoldsGradientsThatAreOneStepLate) {
+  const auto late = [](const MeshShape& mesh, ZeroStage stage) {
+    return Layout{.mesh = mesh, .stage = stage, .dtype = GetParam(), .delay = 1};
+  };
+  const std::vector<Layout> layouts = {late({}, ZeroStage::none), late({{Axis::data, 3}}, ZeroStage::none),
+                                       late({{Axis::tensor, 2}, {Axis::data, 2}}, ZeroStage::optimizer),
+                                       late({{Axis::tensor, 2}, {Axis::data, 3}}, ZeroStage::gradients)};
+  std::map<std::string, double> expected;
+  on_ranks_of(layouts[0], [&](const Communicator& world) {
+    Training training(world, layouts[0]);
+    training.advance(0, 6);
+    expected = training.values();
+  });
+  EXPECT_NE(expected, uninterrupted(GetParam()));
+  for (const Layout& from : layouts) {
+    const TemporaryDirectory directory;
+    train_and_save(from, directory.path());
+    for (const Layout& to : layouts) {
+      for (const std::map<std::string, double>& values : load_and_continue(to, directory.path())) {
+        for (const auto& [element, value] : values) {
+          ASSERT_EQ(value, expected.at(element)) << element << " from " << from.mesh.ranks() << " to " << to.mesh.ranks();
+        }
+      }
+    }
+    EXPECT_NE(load_and_continue(layouts[0], directory.path(), false).front(), expected);
+    Layout without = layouts[0];
+    without.delay = 0;
+    on_ranks_of(without, [&](const Communicator& world) {
+      Training training(world, without, 99);
+      EXPECT_THAT(sentence_of([&] { training.load(find_checkpoint(directory.path())); }),
+                  testing::HasSubstr("train on with a delay of 1"));
+    });
+  }
+}
+
+// A checkpoint without them is one to begin from: its first step updates nothing.
+TEST_P(Checkpoint, GoesOnWithADelayFromOneWithout) {
+  const TemporaryDirectory directory;
+  train_and_save({.dtype = GetParam()}, directory.path());
+  const Layout to{.dtype = GetParam(), .delay = 1};
+  on_ranks_of(to, [&](const Communicator& world) {
+    Training training(world, to, 99);
+    training.load(find_checkpoint(directory.path()));
+    EXPECT_FALSE(training.sharded().has_late());
+    training.advance(3, 1);
+    EXPECT_EQ(training.optimizer().steps(), 3);
+    training.advance(4, 1);
+    EXPECT_EQ(training.optimizer().steps(), 4);
+  });
+}
+
 TEST_P(Checkpoint, ContinuesWithAnotherOptimizerThanAdamW) {
   const Layout from{{{Axis::data, 2}}, ZeroStage::values, GetParam(), false, SGD::Options{}};
   const Layout to{{{Axis::tensor, 2}}, ZeroStage::none, GetParam(), false, SGD::Options{}};

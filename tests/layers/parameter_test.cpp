@@ -207,6 +207,26 @@ TEST(ShardedParameters, KeepNoGradientsAndNoStateOfFrozenParameters) {
   }
 }
 
+// Two sets; the control: one set has half the bytes.
+TEST(ShardedParameters, KeepTwoSetsOfGradientsWithADelay) {
+  for (const ZeroStage stage : {ZeroStage::none, ZeroStage::optimizer, ZeroStage::gradients}) {
+    std::vector<std::int64_t> bytes;
+    for (const int delay : {0, 1}) {
+      const Layout layout{.mesh = {{Axis::data, 2}}, .stage = stage, .dtype = DType::bf16, .delay = delay};
+      on_ranks_of(layout, [&](const Communicator& world) {
+        Training training(world, layout);
+        ShardedParameters& sharded = training.sharded();
+        training.advance(0, 2);
+        const TrainingMemory plan =
+            state_memory(sharded.parameters(), sharded.mesh().shape(), sharded.options(), training.optimizer().kind());
+        EXPECT_EQ(bytes_of_both(world, MemoryKind::gradients), 2 * plan.gradients);
+        if (world.rank() == 0) bytes.push_back(plan.gradients);
+      });
+    }
+    EXPECT_EQ(bytes[1], 2 * bytes[0]);
+  }
+}
+
 TEST(ShardedParameters, StoreFrozenValuesInFewerBits) {
   for (const ZeroStage stage : zero_stages) {
     for (const StoredFormat format : {StoredFormat::nf4, StoredFormat::int8}) {

@@ -80,6 +80,29 @@ TEST(ReplicatedState, RestoresTheLastStepBitForBitWithoutAnyOneRank) {
   }
 }
 
+TEST(ReplicatedState, RestoresGradientsThatAreOneStepLate) {
+  const Layout layout{.mesh = {{Axis::data, 4}}, .delay = 1};
+  std::map<std::string, double> expected, found;
+  const auto values_of = [](const Communicator& world, const Training& training, std::map<std::string, double>& to) {
+    const auto values = training.values();
+    if (world.rank() == 0) to = values;
+  };
+  on_ranks_of(layout, [&](const Communicator& world) {
+    Training training(world, layout);
+    training.advance(0, 5);
+    values_of(world, training, expected);
+  });
+  const TemporaryDirectory directory;
+  ASSERT_EQ(keep_and_save(layout, 3, {2}, directory.path()), 3);
+  on_ranks_of(layout, [&](const Communicator& world) {
+    Training training(world, layout, 99);
+    training.load(find_checkpoint(directory.path()));
+    training.advance(3, 2);
+    values_of(world, training, found);
+  });
+  EXPECT_EQ(found, expected);
+}
+
 TEST(ReplicatedState, FindsNothingWithoutARankAndItsPartner) {
   const TemporaryDirectory directory;
   EXPECT_EQ(keep_and_save({{{Axis::data, 4}}}, 3, {1, 3}, directory.path()), std::nullopt);

@@ -22,6 +22,7 @@ struct Layout {
   OptimizerOptions optimizer = {};
   std::string frozen = {};                    // a parameter that is not trained
   StoredFormat stored = StoredFormat::plain;  // of its values
+  int delay = 0;                              // ShardedParameters::Options::delay
 };
 
 // One rank. A step's gradients depend on the element and on the step, not on the layout.
@@ -34,7 +35,7 @@ class Training {
       parameter->trainable = parameter->name != layout.frozen;
       parameter->stored = layout.stored;
     }
-    ShardedParameters::Options options{.zero = layout.stage, .dtype = layout.dtype, .unit_bytes = 64};
+    ShardedParameters::Options options{.zero = layout.stage, .dtype = layout.dtype, .unit_bytes = 64, .delay = layout.delay};
     if (layout.quantized) {
       options.qgz = QuantizedFormat::int4;
       options.qgz_rounding = Rounding::stochastic;
@@ -50,7 +51,7 @@ class Training {
       sum_gradients(*sharded_, parameters_, [&](const std::string& name, std::int64_t i) {
         return random_normal(3, name, static_cast<std::uint64_t>(i + 100 * step));
       });
-      optimizer_->step(1e-2, 0.7);
+      if (sharded_->sums_arrived()) optimizer_->step(1e-2, 0.7);
     }
   }
 

@@ -89,7 +89,7 @@ class Layouts(unittest.TestCase):
     @unittest.skipUnless(TRAIN, "the trainer was not built")
     def test_the_trainer_plans_the_same_memory(self):
         for words in ([], ["--sp-keep-gathered"], ["--partition-activations"], ["--cp", 2, "--cp-layout", "contiguous", "--attention", "strided:64"],
-                      ["--grad-dtype", "bf16"]):
+                      ["--grad-dtype", "bf16"], ["--delay", 1]):
             self.compare_memory(*words)
 
     @unittest.skipUnless(TRAIN, "the trainer was not built")

@@ -164,6 +164,15 @@ class Train(ProgramTest):
                 ["--tp", 2, "--recompute", "full", "--partition-activations"], ["--tp", 2, "--sp"],
                 ["--tp", 2, "--sp", "--sp-keep-gathered", "--dtype", "bf16"], ["--tp", 2, "--sp", "--recompute", "selective"],
                 ["--cp", 2], ["--ulysses", 2, "--recompute", "selective", "--dtype", "bf16"]]
+        for zero in (0, 1, 2):  # a second set of gradients
+            with self.subTest(f"--zero {zero} --delay 1"):
+                words = ["--nproc", 2, *model, "--seq-length", 64, "--zero", zero, "--global-batch-size", 8, "--delay", 1]
+                table = self.memory_table(*words)
+                for kind in ("values", "gradients", "optimizer"):
+                    plan, held = table[kind]
+                    self.assertAlmostEqual(held / plan, 1, delta=0.02, msg=kind)
+                plan, held = table["buffers"]
+                self.assertLessEqual(held, plan * 1.02 + 0.1e6)
         for turn, ranks in enumerate((2, 8) if EVERYTHING else (2,)):
             cells = [(i % 4, ways[(i + turn) % len(ways)]) for i in range(len(ways) if EVERYTHING else 4)]
             for zero, way in cells if EVERYTHING else [*cells, *((3, way) for way in ways[4:])]:
@@ -252,6 +261,33 @@ class Train(ProgramTest):
         self.assertEqual(sorted(os.listdir(save)), ["latest", "step_00000006", "step_00000007"])
         scales = [json.loads(line)["loss_scale"] for line in (log / "metrics.jsonl").read_text().splitlines()]
         self.assertEqual(scales[5:], [262144, 524288])
+
+    def test_delay(self):
+        """A run goes on from each checkpoint as if it had not stopped, the last gradients included; without --delay it is told why it cannot."""
+        log, save = self.directory / "delay", self.directory / "delay-checkpoint"
+        words = ["--delay", 1, "--zero", 0, "--log-dir", log, "--save", save, "--train-iters", 4]
+        results = lambda: [[json.loads(line).get(key) for key in ("loss", "grad_norm", "val_loss", "delay")]
+                           for line in (log / "metrics.jsonl").read_text().splitlines()]
+        result = self.train(*words, "--save-interval", 1)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertRegex(result.stdout, r"(?m)^step +1/4 \| .* norm 0 .* \| delay 1")
+        whole = results()
+        self.assertEqual([norm == 0 for _, norm, _, _ in whole], [True, False, False, False])
+        self.assertIsNotNone(whole[3][2])
+        for step in (3, 1):
+            for later in range(step + 1, 5):
+                shutil.rmtree(save / f"step_{later:08}", ignore_errors=True)
+            (save / "latest").unlink()
+            refused = self.train(*words[2:], "--resume")
+            self.assertNotEqual(refused.returncode, 0)
+            self.assertIn("train on with a delay of 1", refused.stderr)
+            result = self.train(*words, "--resume")
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+            self.assertEqual(results(), whole)
+        result = self.train(*words, "--resume", "--train-iters", 5)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertIn("the first step of --delay 1 updates nothing", result.stdout)
+        self.assertEqual(results()[4][1], 0)
 
     def test_loss_svg(self):
         """The smoothed curve is the mean around each step, which does not lag behind, and each curve has its key."""

@@ -17,6 +17,7 @@ std::string layout_flags(const TrainingOptions& layout) {
     flags += fmt::format(" --schedule {}", layout.stages.schedule_name);
     if (layout.stages.virtual_stages > 1) flags += fmt::format(" --virtual-stages {}", layout.stages.virtual_stages);
   }
+  if (layout.sharding.delay > 0) flags += fmt::format(" --delay {}", layout.sharding.delay);
   return flags + fmt::format(" --zero {} --recompute {}{} --micro-batch-size {}", static_cast<int>(layout.sharding.zero),
                              name(layout.recompute.level), layout.recompute.partition ? " --partition-activations" : "",
                              layout.micro_batch);

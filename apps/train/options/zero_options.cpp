@@ -54,6 +54,10 @@ void add_zero_options(CLI::App& app, stretto::ShardedParameters::Options& shardi
       "--offload", [&](const std::string& text) { sharding.offload = offload_in(text); },
       "optimizer=DIR keeps the optimizer's state in a scratch file there (ZeRO-Infinity); with ,ratio=0.6 that share of it "
       "in memory");
+  app.add_option(
+         "--delay", sharding.delay,
+         "With --zero 0 to 2 and 1: update with the gradients of the step before, whose sums have had a step to arrive")
+      ->capture_default_str();
   app.add_option("--hpz-size", sharding.hpz_size,
                  "With --zero 3, neighbouring data-parallel ranks that keep a second copy, for backward (ZeRO++ hpZ)")
       ->capture_default_str();
@@ -74,6 +78,11 @@ void add_zero_options(CLI::App& app, stretto::ShardedParameters::Options& shardi
 }
 
 void check_zero_options(const CLI::App& app, const stretto::ShardedParameters::Options& sharding) {
+  require(sharding.delay == 0 || sharding.delay == 1,
+          "--delay {} is no delay that gradients can have; give 1, or 0 for none.", sharding.delay);
+  require(app.count("--prefetch") == 0 || sharding.delay == 0,
+          "--prefetch {} has no effect with --delay {}, with which the gradients of all units are in flight; leave it out.",
+          sharding.prefetch, sharding.delay);
   if (app.count("--prefetch") == 0) return;
   require(sharding.zero >= stretto::ZeroStage::gradients,
           "--prefetch {} has no effect with --zero {}; leave it out, or give --zero 2 or 3.", sharding.prefetch,

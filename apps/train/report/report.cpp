@@ -40,8 +40,8 @@ std::string step_line(const StepReport& r, double seconds_left) {
     line += fmt::format(" | bubble {:.1f}% (simulated {:.1f}%)", r.pipeline->bubble() * 100,
                         r.pipeline->simulated_bubble() * 100);
   }
-  if (r.delay > 0) line += fmt::format(" | delay {}", r.delay);
   if (r.loss_scale) line += fmt::format(" | scale {:g}{}", *r.loss_scale, r.skipped ? " skipped" : "");
+  if (r.delay > 0) line += fmt::format(" | delay {}", r.delay);
   if (r.slowest && r.slowest->named) {
     line +=
         fmt::format(" | rank {} is slow: others wait {:.0f}% of the step for it", r.slowest->rank, r.slowest->share * 100);
@@ -136,6 +136,7 @@ void Reporter::step(const StepReport& report) {
     metrics["loss_scale"] = *report.loss_scale;
     metrics["skipped"] = report.skipped;
   }
+  if (report.delay > 0) metrics["delay"] = report.delay;
   if (report.slowest) {
     metrics["slowest_rank"] = report.slowest->rank;
     metrics["slowest_share"] = report.slowest->share;

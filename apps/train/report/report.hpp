@@ -24,7 +24,7 @@ struct StepReport {
   std::size_t memory_bytes = 0;  // the most bytes that tensors of this process held on the device
   std::optional<double> validation_loss;
   std::optional<double> loss_scale;                  // of the step, with fp16
-  int delay = 0;                                     // the most updates that the weights lacked
+  int delay = 0;                                     // the most updates that the weights lacked that it computed with
   bool skipped = false;                              // gradients overflowed, and nothing was updated
   std::optional<stretto::Pipeline::Times> pipeline;  // of steps with a line of their own, in a pipeline of several stages
   std::optional<SlowRank> slowest;                   // at the end of an interval

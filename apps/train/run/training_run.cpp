@@ -93,6 +93,7 @@ class TrainingRun {
     if (line_.sample_only) return show_sample();
     if (memory_ != nullptr) memory_->begin(world_);
     rate_ = matrix_rate(world_, line_.trainer.sharding.dtype);
+    delay_ = line_.trainer.sharding.delay;
     if (!trainer_.flushes()) delay_ = std::ranges::max(simulate(trainer_.pipeline().schedule()).delay);
     if (rank0_) reporter_.begin_after(first_step_);
     describe();
@@ -186,7 +187,11 @@ class TrainingRun {
     require_same(world_, {{resumes ? "The step in --save" : "The step in --load", std::to_string(loaded.step)}});
     trainer_.optimizer().restore(loaded.optimizer_steps);
     if (!resumes) return;
-    trainer_.loss_scale().restore(loaded.notes);
+    trainer_.restore(loaded.notes);
+    const bool begins = line_.trainer.sharding.delay > 0 && !trainer_.sharded().has_late();
+    if (rank0_ && begins && loaded.step > 0)
+      reporter_.say(
+          "The checkpoint has no gradients of its last step, so that the first step of --delay 1 updates nothing.");
     first_step_ = saved_at_ = loaded.step;
   }
 
@@ -255,6 +260,8 @@ class TrainingRun {
     const std::int64_t batch = line_.trainer.global_batch;
     samples_ += batch;
     if (rank0_) check(result, step);  // all ranks have the same numbers
+    const bool last = step + 1 == line_.steps;
+    if (last) finish(step);
 
     StepReport report;
     report.seconds = result.ended - step_began_;
@@ -265,7 +272,7 @@ class TrainingRun {
     report.loss = result.loss;
     report.gradient_norm = result.gradient_norm;
     if (line_.scales_loss()) report.loss_scale = result.loss_scale;
-    report.skipped = !result.updated;
+    report.skipped = result.arrived && !result.updated;
     report.lr = lr_at(step);
     const double tokens = static_cast<double>(batch * line_.trainer.model.sequence);
     report.tokens_per_second = tokens / report.seconds;
@@ -276,7 +283,6 @@ class TrainingRun {
     report.memory_bytes = memory_use(current_device()).peak_bytes;
     if (due(line_.check_replicas, step)) check_replicas(trainer_.sharded());  // before anything is saved
     if (memory_ != nullptr) memory_->wait();  // at most the step that is reported now may be lost
-    const bool last = step + 1 == line_.steps;
     const bool shows_memory = rank0_ && step == first_step_;
     const std::string memory = shows_memory ? memory_table_with_measured(plan_.stages.front().memory) : std::string();
     if (last || due(line_.eval_interval, step)) report.validation_loss = validate();
@@ -294,6 +300,14 @@ class TrainingRun {
       sampled_at_ = step + 1;
       show_sample();
     }
+  }
+
+  // With --delay, applies the gradients of the last step.
+  void finish(std::int64_t step) {
+    const StepResult result = trainer_.finish();
+    if (!rank0_ || !result.arrived) return;
+    check(result, step);
+    if (!result.updated) reporter_.say("The gradients of the last step overflowed, and were left out.");
   }
 
   void check(const StepResult& result, std::int64_t step) {
@@ -331,7 +345,7 @@ class TrainingRun {
 
   Notes notes() {
     Notes result = run_;
-    if (line_.scales_loss()) result.merge(trainer_.loss_scale().notes());
+    result.merge(trainer_.notes());
     result[consumed_samples_note] = std::to_string(samples_);
     if (line_.saves_adapters_only) result[base_note] = line_.weights.flag();
     return result;

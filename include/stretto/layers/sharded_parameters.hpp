@@ -46,9 +46,13 @@ class STRETTO_API ShardedParameters : public ParameterUse {
     std::size_t unit_bytes = 0;  // a unit's gradients, at least; the first and last units have half. 0: bytes_of_unit()
     int prefetch = 1;            // UnitTraffic::Options::prefetch
     bool overlap = true;
-    // ZeroStage::none: the first steps that are measured, to choose which units' values are gathered in the next forward
-    // instead of their gradients in backward, so that the link is used in both (Centauri; Chen et al. 2024). Changes no bit.
-    // 0: gradients of all units are gathered in backward. Measured steps end with two small all-reduces.
+    // 1: an update takes the gradients of the step before, W(t+1) = U(W(t), g(W(t-1))), so that a step's sums travel until
+    // the next step's finish_sums(). That takes a second set of gradients. The first step has nothing to update with
+    // (sums_arrived()), and behind the last one take_late() brings what is left. At ZeroStage::none to gradients.
+    int delay = 0;
+    // ZeroStage::none without a delay: the first steps that are measured, to choose which units' values are gathered in the
+    // next forward instead of their gradients in backward, so that the link is used in both (Centauri; Chen et al. 2024).
+    // Changes no bit. 0: gradients of all units are gathered in backward. Measured steps end with two small all-reduces.
     int measured_steps = 3;
     // ZeRO++ (Wang et al. 2023), for ZeroStage::values; see ShardedUnit::Options.
     int hpz_size = 1;  // neighbouring ranks that share the second copy; 1: no second copy
@@ -116,6 +120,8 @@ class STRETTO_API ShardedParameters : public ParameterUse {
     // The elements' memory; no value between store() and restore(). Gradients are sums from finish_sums() to begin_step();
     // empty for a frozen parameter (Parameter::trainable), which is never updated.
     Tensor value, gradient;
+    // With a delay, the gradients of the last step that has begun; `gradient` has those of the step before.
+    Tensor late;
   };
   const std::vector<Range>& ranges() const { return ranges_; }
   // The indices in ranges() of those that the optimizer must update: of a unit that is updated by share, this rank's share.
@@ -132,8 +138,21 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   void learn(const std::function<void()>& step);
   void begin_step();
   void end_microbatch();
-  // In the first step, throws Error(invalid_argument) if a gradient was added to outside a use (InUse).
+  // In the first step, throws Error(invalid_argument) if a gradient was added to outside a use (InUse). With a delay, it
+  // waits for the sums of the step before only.
   void finish_sums();
+  // Whether Range::gradient has sums that an update may take, from finish_sums() or take_late() to begin_step(). With a
+  // delay false in a step without one before it.
+  bool sums_arrived() const { return sums_arrived_; }
+  // With a delay: whether there are gradients of a step that no update can have taken yet. Between steps.
+  bool has_late() const { return has_late_; }
+  // With a delay, between steps: blocks until Range::late has the sums of the last step, such as for a checkpoint.
+  void wait_for_late() const { traffic_->wait_for_sums(); }
+  // Likewise, and makes them Range::gradient, for an update before the next step: the last of a training. The next step is
+  // then as the first one.
+  void take_late();
+  // Whoever has written Range::late from outside, such as from a checkpoint, says so.
+  void set_late(bool has_late) { has_late_ = has_late; }
   // Calls update for each unit, in the order in which forward needs units. The new values travel while later units are
   // updated and while the next step computes.
   void update(const std::function<void(std::size_t unit)>& update);
@@ -147,9 +166,9 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   // Uses from now on read this version: the latest, or one of the Options::versions - 1 before it.
   void read_version(int version);
 
-  // Whole slices on this rank, by parameter, for checks and exports: copies of the values, and of the summed gradients
-  // between finish_sums() and begin_step(). Empty for parameters of other pipeline stages, and gradients of frozen ones.
-  // Collective.
+  // Whole slices on this rank, by parameter, for checks and exports: copies of the values, and of the summed gradients that
+  // an update takes, between finish_sums() and begin_step(). Empty for parameters of other pipeline stages, and gradients of
+  // frozen ones. Collective.
   std::vector<Tensor> whole_values() const;
   std::vector<Tensor> whole_gradients() const;
 
@@ -180,6 +199,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   void show(std::size_t unit);
   void show_all();
   void check_uses() const;
+  void exchange_gradients();
   const std::vector<std::size_t>& units_of(const UsedParameters& used) const;
   std::vector<Tensor> whole(const std::function<Tensor(const ShardedUnit&)>& own) const;
 
@@ -202,6 +222,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   int microbatch_ = 0;
   int made_ = 0, read_ = 0;  // versions
   bool uses_are_checked_ = false;
+  bool sums_arrived_ = false, has_late_ = false;
 };
 
 }  // namespace stretto

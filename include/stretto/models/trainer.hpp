@@ -1,7 +1,9 @@
 #pragma once
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "stretto/layers/diloco.hpp"
 #include "stretto/layers/kept_attention.hpp"
@@ -13,11 +15,14 @@
 
 namespace stretto {
 
+// With a delay (ShardedParameters::Options::delay), the loss is that of the step's own batch, and all else is of the
+// gradients that the step applied: those of the step before.
 struct StepResult {
   double loss = 0;           // mean over all tokens of the step that count, and then over the replicas
   double gradient_norm = 0;  // before clipping; the mean over the replicas
-  double loss_scale = 1;     // of the step's backward
-  bool updated = true;       // false: the norm is infinite or NaN, and the step was left out
+  double loss_scale = 1;     // of the backward that computed the gradients
+  bool updated = true;       // false: the norm is infinite or NaN, and the step was left out; or nothing has arrived
+  bool arrived = true;       // false: with a delay, the first step, which has no gradients to apply; its norm is 0
   double ended = 0;          // when this rank had made the update, by now_seconds(); of run()
 };
 
@@ -41,17 +46,22 @@ class STRETTO_API Trainer {
   Trainer(const Mesh& mesh, const TrainingOptions& options, const Communicator& peers = {});
 
   // Collective. Throws Error(invalid_argument) on all ranks if no token of the step counts, and for a schedule without a
-  // flush (is_window), which run() takes.
+  // flush (is_window), which run() takes. With a delay, lr belongs to the gradients of the step's batch, and is used when the
+  // next step, or finish(), applies them.
   StepResult step(const FillSlot& fill, double lr);
   // Trains several steps. A schedule without a flush fills the pipeline before them and empties it behind them; between two
   // updates a step then has one window of the schedule, and every update clips by the norm of its stage's gradients. Under
   // PipeDream a step has as many updates as microbatches, and gradient_norm is that of the last. Collective.
   void run(const TrainedSteps& steps);
   bool flushes() const { return !is_window(pipeline_->schedule()); }
+  // With a delay, behind the last step: applies its gradients, so that T steps have made T updates. A step that comes later
+  // all the same is as the first one. Otherwise, or if nothing is late, does nothing. The result has no loss. Collective.
+  StepResult finish();
   // Computes, communicates and updates like a step whose learning rate is 0, whatever the gradients are; for rehearsals, in
   // which they are meaningless. Training cannot go on afterwards. Collective.
   void rehearse(const FillSlot& fill);
-  // Computes the gradients of one step, times the loss scale, without an update; for parity tests. Collective.
+  // Computes the gradients of one step, times the loss scale, without an update; for parity tests. With a delay, those of
+  // the step before are there when it returns. Collective.
   StepResult compute_gradients(const FillSlot& fill);
   // Mean loss over the tokens that count of count slots, each computed by one data-parallel rank. Collective. Throws
   // likewise.
@@ -64,6 +74,12 @@ class STRETTO_API Trainer {
   // are not divided, keys and values are kept, so that a call with the tokens of the one before and some more computes these
   // only.
   Tensor next_logits(const std::vector<std::int32_t>& tokens);
+
+  // What a checkpoint must keep beside the states (save_checkpoint): the loss scale in f16, and with a delay the learning
+  // rate and the loss scale of the gradients that no step has applied yet.
+  std::map<std::string, std::string> notes() const;
+  // Goes on from such notes, behind load_checkpoint(). Throws Error(io) for notes that cannot be, or are missing.
+  void restore(const std::map<std::string, std::string>& notes);
 
   const Decoder& model() const { return *model_; }
   const Parameters& parameters() const { return parameters_; }
@@ -86,6 +102,7 @@ class STRETTO_API Trainer {
   CountedBatch slots_of_step(const FillSlot& fill) const;
   // Forward and backward of this rank's slots, one microbatch after the other.
   std::vector<Decoder::Loss> run_microbatches(const CountedBatch& slots);
+  void apply(StepResult& result, double lr);
   std::int64_t slots() const { return options_.replica_batch() / mesh_.size(Axis::data); }
   void average_over_replicas(StepResult& result) const;
   void adapt_errors(const StepResult& result);
@@ -111,6 +128,9 @@ class STRETTO_API Trainer {
   Mesh mesh_;
   TrainingOptions options_;
   LossScale loss_scale_;
+  struct {
+    double lr = 0, loss_scale = 1;
+  } late_;  // of the last step's gradients, with a delay
   Parameters parameters_;
   std::shared_ptr<const KeptAttention> attention_;
   std::vector<std::int32_t> kept_;  // the tokens whose keys and values attention_ keeps

@@ -39,6 +39,8 @@ class STRETTO_API ShardedUnit : public UnitStore {
     bool ordered = true;    // UnitStore::ordered()
     // How many older versions of the values keep_version() keeps. Only where values are always there.
     int older_versions = 0;
+    // Below ZeroStage::values: the unit has a second set of gradients (exchange_gradients()).
+    bool has_earlier_gradients = false;
     // The format of store(). Only of a unit that is not trainable, without a second copy and quantized gathers.
     StoredFormat stored = StoredFormat::plain;
     // hpZ: after a gather over the whole group, the M ranks of this communicator, such as those of a node, keep a copy of
@@ -129,6 +131,12 @@ class STRETTO_API ShardedUnit : public UnitStore {
   // ZeroStage::none: brings all shares of the summed gradients to all ranks, in gradients().
   [[nodiscard]] Work gather_gradients(const Stream& stream) override;
 
+  // With Options::has_earlier_gradients: gradients() and gradient_share() change places with a second set, which keeps the
+  // sums of the step before while those of this one are added up. Call it between steps; sums into both may be in flight.
+  void exchange_gradients();
+  const Tensor& earlier_gradient_share() const { return earlier_.share; }
+  const std::vector<Tensor>& earlier_gradients() const { return earlier_.views; }  // empty from ZeroStage::gradients on
+
   // A new tensor of the unit's elements, padding included, with the shares of all ranks; for checks and exports. Collective.
   // `own` is share(), gradient_share() or another tensor of that length.
   Tensor whole(const Tensor& own) const;
@@ -137,6 +145,7 @@ class STRETTO_API ShardedUnit : public UnitStore {
  private:
   void allocate_values();
   Work restore_gathered(const Stream& stream);
+  void allocate_gradients(DType dtype);
   void begin_gradients();
   OperationOptions sum_options() const;
 
@@ -152,6 +161,10 @@ class STRETTO_API ShardedUnit : public UnitStore {
   std::vector<Tensor> values_, gradients_;
   std::vector<std::vector<Tensor>> older_;
   std::vector<Tensor> older_flat_;
+  struct {
+    Tensor flat, share;
+    std::vector<Tensor> views;
+  } earlier_;                      // the second set of gradients_flat_, gradient_share_ and gradients_
   std::shared_ptr<bool[]> unset_;  // by tensor
   bool secondary_is_valid_ = false;
   bool has_sum_ = false;  // gradient_share_ holds sums of this step

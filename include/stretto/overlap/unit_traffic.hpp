@@ -58,6 +58,10 @@ class STRETTO_API UnitTraffic {
     // Units whose ranks do not make the same uses, such as those on two stages of a pipeline. Their sums start in
     // finish_sums(), behind all others, and they come first in forward_order(). Below ZeroStage::gradients only.
     std::vector<std::size_t> summed_last = {};
+    // 1: finish_sums() waits for the sums of the step before only, and those of its own step stay in flight. Between steps,
+    // the caller must give all units other gradients to add to (ShardedUnit::exchange_gradients). From ZeroStage::gradients
+    // on, as many sums are in flight at a time as there are such units, whatever prefetch says. Without ZeroStage::values.
+    int delay = 0;
   };
   // Give gathers an urgent stream and sums a background one, so that gathers overtake sums. The stores must outlive the
   // object.
@@ -87,6 +91,8 @@ class STRETTO_API UnitTraffic {
   // Starts what is left and blocks until all sums are done; on a GPU, computation() waits. Throws if a unit is in use, or if
   // uses of the order are missing.
   void finish_sums();
+  // Blocks until the sums that finish_sums() has left in flight are done; on a GPU, computation() waits.
+  void wait_for_sums();
   // The rank has written its share of the unit, or all of a unit that is whole (set_whole). Below ZeroStage::values, the
   // gather of a unit that is not whole begins.
   void updated(std::size_t unit);
@@ -136,7 +142,8 @@ class STRETTO_API UnitTraffic {
     bool has_gradients = false;       // added to since the last sum
     bool arriving = false;            // values are in flight, and nobody has waited for them
     Work gathered, summed, whole_gradients;
-    Work needed, ready;  // places in computation()
+    Work late_summed, late_whole_gradients;  // with a delay, those of the step before
+    Work needed, ready;                      // places in computation()
   };
   static bool keeps_values(const State& state) { return state.store->stage() != ZeroStage::values; }
   void gather(State& state);
@@ -157,9 +164,11 @@ class STRETTO_API UnitTraffic {
   std::vector<bool> whole_;
   std::vector<Use> uses_;  // of a step
   std::vector<std::size_t> forward_order_;
-  std::vector<std::size_t> upcoming_;   // of next_reads()
-  std::vector<std::size_t> in_flight_;  // units with a sum that nobody has waited for, the oldest first
-  std::size_t next_ = 0;                // index in uses_
+  std::vector<std::size_t> upcoming_;  // of next_reads()
+  std::vector<Work> in_flight_;        // sums that nobody has waited for, the oldest first
+  std::size_t late_in_flight_ = 0;     // of them, those of the step before
+  std::size_t most_in_flight_;         // when another unit's gradients begin; see limit_sums()
+  std::size_t next_ = 0;               // index in uses_
   bool in_step_ = false, knows_order_ = false;
   bool learning_ = false;  // in learn()
 };

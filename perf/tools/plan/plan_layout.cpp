@@ -45,6 +45,9 @@ void add_fixed(CLI::App& app, Fixed& fixed, LayoutSpace& space) {
   app.add_option("--virtual-stages", fixed.virtual_stages, "Parts of the model that each stage holds")
       ->check(CLI::Range(1, 4096));
   app.add_option("--zero", fixed.zero, "ZeRO stage")->check(CLI::IsMember({"0", "1", "2", "3"}));
+  app.add_option("--delay", space.sharding.delay, "With sums of gradients that arrive so many steps late")
+      ->capture_default_str()
+      ->check(CLI::IsMember({0, 1}));
   app.add_option("--sp", fixed.rows, "With sequence parallelism, or without: yes or no")
       ->check(CLI::IsMember({"yes", "no"}));
   app.add_option("--recompute", fixed.recompute, "What backward computes again: none, selective or full")

@@ -160,6 +160,7 @@ std::string text_of(const CheckpointIndex& index) {
             {"tensors", json_of(index.tensors)}};
   if (index.trained_only) json["trained_only"] = true;
   if (index.replicas > 1) json["replicas"] = index.replicas;
+  if (index.has_late) json["late_gradients"] = true;
   try {
     return json.dump();
   } catch (const nlohmann::json::exception&) {
@@ -186,6 +187,7 @@ CheckpointIndex read_index(const fs::path& checkpoint, int replica) {
         json.contains("replicas")
             ? static_cast<int>(std::min<std::int64_t>(whole_number(json.at("replicas")), std::numeric_limits<int>::max()))
             : 1;
+    index.has_late = json.value("late_gradients", false);
     index.notes = json.at("notes").get<std::map<std::string, std::string>>();
     for (const Json& shard : json.at("shards")) {
       index.shards.push_back({shard.at("file").get<std::string>(),

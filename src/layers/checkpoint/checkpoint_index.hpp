@@ -35,6 +35,7 @@ struct CheckpointIndex {
   std::string choices;        // Communicator::choices() of that job; empty before version 0.3
   bool trained_only = false;  // it lacks what was frozen
   int replicas = 1;           // each has as many shards, replica by replica
+  bool has_late = false;      // no update has taken the gradients of the last step, which it has beside the slots
   std::map<std::string, std::string> notes;
   struct Shard {
     std::string file;

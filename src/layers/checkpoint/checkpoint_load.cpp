@@ -25,7 +25,7 @@ void copy(const SafetensorsReader::View& from, const PieceCopy& which, const Ten
 
 // Reads one tensor of the state of a range.
 void read_range(const ShardedParameters::Range& range, const Parameter& parameter, const std::string& name,
-                const CheckpointTensor& saved, CheckpointShards& shards, const Tensor& state) {
+                const CheckpointTensor& saved, CheckpointShards& shards, const Tensor& state, bool may_overflow) {
   const Tensor target(state.shape(), state.dtype(), Device::cpu);
   std::vector<PieceCopy> found;
   for (const CheckpointPiece& piece : saved.pieces) {
@@ -48,7 +48,7 @@ void read_range(const ShardedParameters::Range& range, const Parameter& paramete
          "The index.json in {} does not name one shard for each of the {} elements of {} that this rank needs.",
          shards.checkpoint().string(), range.count, name);
   }
-  require_finite(target, name, shards.checkpoint());
+  if (!may_overflow) require_finite(target, name, shards.checkpoint());
   state.copy_from(target);
 }
 
@@ -74,6 +74,10 @@ LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, Optimizer& optim
   require(!with_optimizer || to_string(index.optimizer) == to_string(optimizer.kind()),
           "{} was saved by {}, but this optimizer is {}; train on with the one that saved it, or load the values alone.",
           checkpoint, to_string(index.optimizer), to_string(optimizer.kind()));
+  require(!with_optimizer || !index.has_late || parameters.options().delay > 0,
+          "{} has gradients that no update has taken yet, because its training applies them one step late; train on with a "
+          "delay of 1, or load the values alone.",
+          checkpoint);
   CheckpointShards shards(checkpoint, index);
   for (const auto& entry : index.tensors) {
     const std::string& name = entry.first;
@@ -92,16 +96,20 @@ LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, Optimizer& optim
     require(saved->second.shape == parameter->global_shape, "{} has {} of shape [{}], but this model's is [{}].", checkpoint,
             parameter->name, fmt::join(saved->second.shape, ", "), fmt::join(parameter->global_shape, ", "));
   }
+  parameters.wait_for_late();
   for (std::size_t i = 0; i < parameters.ranges().size(); ++i) {
     const ShardedParameters::Range& range = parameters.ranges()[i];
     const Parameter& parameter = *parameters.parameters().all()[range.parameter];
     if (!index.tensors.contains(parameter.name)) continue;
-    const std::size_t tensors = count_of_tensors(optimizer, i);
+    const std::size_t tensors = count_of_tensors(parameters, optimizer, i);
     for (std::size_t number = 0; number < (with_optimizer ? tensors : std::min<std::size_t>(tensors, 1)); ++number) {
+      const bool late = is_late(optimizer, number);
+      if (late && !index.has_late) continue;
       read_range(range, parameter, tensor_name(optimizer.kind(), number, parameter.name), index.tensors.at(parameter.name),
-                 shards, tensor_of(optimizer, i, number));
+                 shards, tensor_of(parameters, optimizer, i, number), late);
     }
   }
+  if (parameters.options().delay > 0) parameters.set_late(with_optimizer && index.has_late);
   if (with_optimizer) restore_quantization(parameters, index, shards);
   return {.step = index.step,
           .optimizer_steps = with_optimizer ? index.optimizer_steps : 0,

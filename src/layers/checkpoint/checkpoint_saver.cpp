@@ -203,6 +203,7 @@ void CheckpointSaver::save(std::int64_t step, const std::map<std::string, std::s
                  .choices = state.parameters.mesh().world().choices(),
                  .trained_only = state.options.trained_only,
                  .replicas = state.ranks.size() / state.parameters.mesh().world().size(),
+                 .has_late = state.parameters.has_late(),
                  .notes = notes};
   text_of(state.index);  // throws for notes that cannot be written
   state.name = checkpoint_name(step);

@@ -9,8 +9,9 @@
 
 namespace stretto {
 
-// The tensors of a rank's shard, in its order; they refer to the state. The types and sizes of those in front never change;
-// the errors of quantized sums behind them come with the first sum.
+// The tensors of a rank's shard, in its order; they refer to the state. With a delay, it first waits for the sums in flight;
+// the gradients that these bring are in the shard even if an update has taken them (CheckpointIndex::has_late). The types
+// and sizes of those in front never change; the errors of quantized sums behind them come with the first sum.
 std::vector<Tensor> tensors_to_save(const ShardedParameters& parameters, const Optimizer& optimizer,
                                     bool trained_only = false);
 

@@ -164,6 +164,7 @@ void ReplicatedState::keep(const ShardedParameters& parameters, const Optimizer&
                       .optimizer = optimizer.kind(),
                       .layout = state.layout,
                       .choices = state.choices,
+                      .has_late = parameters.has_late(),
                       .notes = notes};
   const std::vector<Tensor> values = tensors_to_save(parameters, optimizer);
   const bool changes_size = parameters.options().qgz != QuantizedFormat::none;

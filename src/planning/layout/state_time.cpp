@@ -41,23 +41,30 @@ StateTime state_time(const TrainingOptions& layout, double elements, double matr
   };
   // The last unit's sum begins when backward is over, and the first unit's values are needed when forward begins.
   const bool one_a_node = costs.place(group).on_node == 1;
+  const double part = !options.overlap ? 0
+                      : one_a_node     ? system.hidden_sums_between.value_or(system.hidden_sums)
+                                       : system.hidden_sums;
   const auto left = [&](double communication, double computing) {
-    const double part = !options.overlap ? 0
-                        : one_a_node     ? system.hidden_sums_between.value_or(system.hidden_sums)
-                                         : system.hidden_sums;
     return communication - part * std::min(communication * (units - 1) / units, computing);
   };
   const double forward = microbatch.forward.all();
   const double backward = microbatch.input.all() + microbatch.weight.all();
   const auto microbatches = static_cast<double>(layout.microbatches());
+  // With a delay, sums have the time of a whole step, and none of them begins too late to be hidden.
+  const double step = microbatches * (forward + backward) + time.update;
+  const auto left_of_sums = [&](double communication, double computing) {
+    return options.delay == 0 ? left(communication, computing) : communication - part * std::min(communication, step);
+  };
   if (zero == ZeroStage::none) {
-    time.exposed = left(seconds(Collective::all_reduce, options.gradients()), backward);
+    time.exposed = left_of_sums(seconds(Collective::all_reduce, options.gradients()), backward);
     return time;
   }
   const double sum = seconds(Collective::reduce_scatter, options.gradients());
   const double gather = seconds(Collective::all_gather, options.dtype);
   if (zero == ZeroStage::optimizer) {
-    time.exposed = left(sum, backward) + left(gather, forward);
+    time.exposed = left_of_sums(sum, backward) + left(gather, forward);
+  } else if (zero == ZeroStage::gradients && options.delay > 0) {
+    time.exposed = left_of_sums(microbatches * sum, microbatches * backward) + left(gather, forward);
   } else if (zero == ZeroStage::gradients || mesh[Axis::pipeline] > 1) {
     time.exposed = microbatches * left(sum, backward) + left(gather, forward);
   } else {

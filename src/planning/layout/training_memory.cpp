@@ -28,6 +28,7 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
   std::vector<std::int64_t> state_bytes;  // by unit
   std::int64_t largest_values = 0, staying_values = 0;
   std::int64_t largest_gradients = 0, largest_sum = 0;
+  std::int64_t all_gradients = 0, all_sums = 0;
   for (const UnitMembers& unit : cut_units(parameters, mesh, options)) {
     const int ranks = mesh.gradient_ranks(unit.axes);
     const ZeroStage stage = ranks > 1 ? unit.stage(options.zero) : ZeroStage::none;
@@ -38,7 +39,7 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
     memory.values += stored ? stored_bytes(unit.stored, kept) : e * kept;
     if (divided && unit.has_second_copy() && options.hpz_size > 1) memory.values += e * whole / options.hpz_size;
     if (unit.trainable && options.versions > 1) memory.values += (options.versions - 1) * e * whole;
-    if (unit.trainable) memory.gradients += g * (stage >= ZeroStage::gradients ? share : whole);
+    if (unit.trainable) memory.gradients += (1 + options.delay) * g * (stage >= ZeroStage::gradients ? share : whole);
     const std::int64_t updated = stage == ZeroStage::none ? unit.elements : std::min(share, unit.elements);
     state_bytes.push_back(unit.trainable ? states * updated : 0);
     if (divided || stored) {
@@ -53,6 +54,8 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
     if (unit.trainable && stage >= ZeroStage::gradients) {
       largest_gradients = std::max(largest_gradients, g * whole);
       largest_sum = std::max(largest_sum, g * share);
+      all_gradients += g * whole;
+      all_sums += g * share;
     }
   }
   const std::vector<std::int64_t> in_file = options.offload.in_file(state_bytes);
@@ -60,8 +63,11 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
   memory.buffers += OffloadedState::buffer_bytes(in_file);
   const std::int64_t ahead = options.overlap ? options.prefetch : 0;
   memory.buffers = staying_values + (ahead + 2) * largest_values;
-  memory.buffers += (ahead + 2) * largest_gradients;
-  memory.buffers += (ahead + 1) * largest_sum;  // sums of later microbatches, before they are added
+  // With a delay, the sums of a whole step are in flight; the second term is of sums of later microbatches, before they are
+  // added.
+  const bool late = options.delay > 0 && options.overlap;
+  memory.buffers += (late ? all_gradients : ahead * largest_gradients) + 2 * largest_gradients;
+  memory.buffers += (late ? all_sums : ahead * largest_sum) + largest_sum;
   return memory;
 }
 
@@ -70,7 +76,9 @@ std::int64_t snapshot_memory(const Parameters& parameters, const MeshShape& mesh
   const DType wide = kernels::accumulator(options.dtype);
   std::int64_t bytes = 0;
   for (const UnitMembers& unit : cut_units(parameters, mesh, options)) {
-    const std::int64_t element = unit.trainable ? bytes_of(wide) + optimizer.state_bytes(wide) : bytes_of(options.dtype);
+    const std::int64_t late = options.delay * bytes_of(options.gradients());
+    const std::int64_t element =
+        unit.trainable ? bytes_of(wide) + optimizer.state_bytes(wide) + late : bytes_of(options.dtype);
     bytes += element * std::min(padded_share(unit, mesh), unit.elements);
   }
   return bytes;
