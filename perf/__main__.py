@@ -20,6 +20,7 @@ COMMANDS = {
     "slow-links": ("slow_links", "stretto-train", "text", "time to a loss over slow links, of optimizers and rounds that send less (root)"),
     "convergence": ("convergence", "stretto-train", "text", "where training ends with quantized ZeRO-3 and in 16 bits"),
     "saving": ("saving", "train_speed", "", "steps while checkpoints are written"),
+    "offload": ("offload", "train_speed", "", "steps whose optimizer state lies in files"),
     "replicated-state": ("replicated_state", "train_speed", "", "steps after which each rank's state is kept in another one's memory"),
     "layouts": ("layouts", "train_speed stretto-plan", "torch2", "ZeRO 0 to 3 and PyTorch FSDP2, on one host and between hosts; pipeline "
                 "schedules and PyTorch's 1F1B (root, or --only one-host, --only pipelines); with --predict, predicted steps beside measured ones"),

@@ -117,6 +117,7 @@ CASES = {
     "slow-links": ("--train-data x --seeds 1 --steps 20 --rate 100mbit", "1-bit Adam 1.7500 0.0000 4.00 1", "onebit-adam"),
     "saving": ("--rounds 1", "a checkpoint before every step 0.500 1.000 0.50", "--save-in-background"),
     "replicated-state": ("--rounds 1", "10.0 million 8 (tp 2) 6144 0.100 1.000", "--batch 6"),
+    "offload": ("--rounds 1", "10.0 million 0.500 0.500 0.500", "--offload"),
     "layouts": ("--rounds 2", "Stretto zb-h1 2040 0.490 1.020 13.0% 12.5% 0.470 0.480", "train_speed"),
     "layouts --predict": ("--rounds 1", "4: tp 2, pp 2 500 500 +0.0%", "train_speed"),
     "long": ("--quick", "cp 2 2000 0.500 1.00 0.10 0.01 1.0 2.0 3.0", "ring_attention_speed"),

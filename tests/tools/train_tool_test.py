@@ -164,9 +164,10 @@ class Train(ProgramTest):
                 ["--tp", 2, "--recompute", "full", "--partition-activations"], ["--tp", 2, "--sp"],
                 ["--tp", 2, "--sp", "--sp-keep-gathered", "--dtype", "bf16"], ["--tp", 2, "--sp", "--recompute", "selective"],
                 ["--cp", 2], ["--ulysses", 2, "--recompute", "selective", "--dtype", "bf16"]]
-        for zero in (0, 1, 2):  # a second set of gradients
-            with self.subTest(f"--zero {zero} --delay 1"):
-                words = ["--nproc", 2, *model, "--seq-length", 64, "--zero", zero, "--global-batch-size", 8, "--delay", 1]
+        more = [(zero, ["--delay", 1]) for zero in (0, 1, 2)]  # a second set of gradients
+        for zero, way in [*more, (1, ["--offload", f"optimizer={self.directory},ratio=0.5", "--dtype", "bf16"])]:
+            with self.subTest(f"--zero {zero} {way}"):
+                words = ["--nproc", 2, *model, "--seq-length", 64, "--zero", zero, "--global-batch-size", 8, *way]
                 table = self.memory_table(*words)
                 for kind in ("values", "gradients", "optimizer"):
                     plan, held = table[kind]
