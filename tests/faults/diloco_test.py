@@ -102,6 +102,14 @@ class DiLoCo(FaultTest):
         self.expect_success(plan)
         self.assertRegex(plan.output, r"on 4 ranks\n(?s:.*)Sent by a rank in a step by formula: diloco [\d.]+ KiB; tp ")
 
+    def test_adapters_and_traces(self):
+        trace = self.directory / "trace.json"
+        adapters = {**ROUNDS, "--lora": 2, "--save": self.directory / "adapters"}
+        self.expect_success(self.start({**adapters, "--train-iters": 5, "--trace": trace}))
+        self.assertEqual({event["pid"] for event in json.loads(trace.read_text())["traceEvents"]}, {0, 1, 2, 3})
+        self.assertIn("diloco", trace.read_text())
+        self.expect_success(self.start({**adapters, "--train-iters": 7, "--resume": True}))
+
     def test_what_cannot_be_is_refused_by_name(self):
         two = {"--replicas": 2, "--diloco": 4}
         self.expect_refusal({"--diloco": 4}, ["--diloco 4", "--replicas 2"])

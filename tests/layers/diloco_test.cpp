@@ -5,7 +5,10 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 #include "stretto/kernels.hpp"
 #include "stretto/layers/sgd.hpp"
@@ -143,6 +146,36 @@ TEST(DiLoCo, StepsByItsEquations) {
     DiLoCoOptions other = options;
     other.momentum = 0;
     EXPECT_GT(largest_difference(found, by_equations(begin, 9, other)), 1);
+  }
+}
+
+// Replica 1 sends only when replica 0 has computed the step behind the one in which it has sent. Without a delay (the
+// control) replica 0 cannot get there.
+TEST(DiLoCo, ComputesWhileAFragmentIsExchanged) {
+  for (const std::int64_t delay : {1, 0}) {
+    std::atomic<bool> has_gone_on = false;
+    bool seen = false;
+    run_threads(2, [&](const Communicator& world) {
+      const ReplicaGroups groups = split_into_replicas(world, 2);
+      const Mesh mesh(groups.replica, {});
+      Parameters parameters;
+      add_parameters(parameters, mesh);
+      ShardedParameters sharded(parameters, mesh, {});
+      sharded.initialise(1);
+      SGD optimizer(sharded, {.momentum = 0});
+      DiLoCo outer(sharded, optimizer, groups.peers, {.replicas = 2, .sync_every = 2, .fragment_sync_delay = delay});
+      outer.begin_step();
+      for (int step = 0; step < 4; ++step) {
+        sum_gradients(sharded, parameters, [](const std::string&, std::int64_t) { return 1; });
+        optimizer.step(0.5, 1);
+        if (world.rank() == 0 && step == 2) has_gone_on = true;
+        for (int look = 0; world.rank() == 1 && step == 1 && look < (delay > 0 ? 20000 : 200) && !has_gone_on; ++look)
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        if (world.rank() == 1 && step == 1) seen = has_gone_on;
+        outer.end_step();
+      }
+    });
+    EXPECT_EQ(seen, delay > 0);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <limits>
 #include <numeric>
 #include <optional>
 
@@ -279,6 +280,26 @@ TEST(DiLoCo, IsDataParallelDescentWhereReplicasAgreeInEachStep) {
   Comparer ulps(2 * std::ldexp(1.0, -23)), control(2 * std::ldexp(1.0, -23));
   EXPECT_EQ(ulps.pieces(expected.parameters, descent(2, {}, 1).parameters, ""), "");
   EXPECT_NE(control.pieces(expected.parameters, descent(2, {}, 0.9).parameters, ""), "");
+}
+
+// What is no number in one replica is left out by all, so that they stay in step.
+TEST(DiLoCo, LeavesOutAStepThatOverflowsInOneReplica) {
+  const Replicated how{{.replicas = 2, .sync_every = 2}, {.data = 2}};
+  std::vector<std::vector<bool>> updated(4);
+  run_threads(how.ranks(), [&](const Communicator& world) {
+    const ReplicaGroups groups = split_into_replicas(world, 2);
+    Trainer trainer(Mesh(groups.replica, how.layout.mesh()), how.options(), groups.peers);
+    for (std::int64_t step = 0; step < 5; ++step) {
+      const Tensor value = trainer.sharded().ranges().front().value;
+      const double before = value.at(0);
+      if (step == 2 && groups.peers.rank() == 1) value.set(0, std::numeric_limits<double>::infinity());
+      const StepResult result = trainer.step(text_of_step(trainer.options(), step), rate);
+      if (step == 2 && groups.peers.rank() == 1) value.set(0, before);
+      updated[static_cast<std::size_t>(world.rank())].push_back(result.updated);
+    }
+    EXPECT_EQ(trainer.optimizer().steps(), 4);
+  });
+  for (const std::vector<bool>& each : updated) EXPECT_THAT(each, testing::ElementsAre(true, true, false, true, true));
 }
 
 // ---- what is sent

@@ -39,6 +39,10 @@ void check_layout_options(const CLI::App& app, CommandLine& line) {
   if (!options.automatic) return;
   require(!line.dry_run || !options.cluster.empty(),
           "--dry-run --layout auto needs --cluster FILE, since no rank is started that could measure a machine.");
+  require(
+      !line.trainer.diloco.any(),
+      "--diloco {} does not go with --layout auto, which predicts steps that all ranks share; give the layout of a replica.",
+      line.trainer.diloco.sync_every);
   require(app.count("--global-batch-size") > 0,
           "--layout auto needs --global-batch-size, the sequences of a step, whatever the layout.");
   require(line.trainer.stages.blocks.empty(),

@@ -332,10 +332,9 @@ void CommandLine::check(int ranks, int rank) const {
           first_step_timeout, ranks);
   require(first_step_timeout >= 0, "--first-step-timeout {} is no time; give seconds, or 0 for STRETTO_TIMEOUT.",
           first_step_timeout);
-  const char* const unfit = layout.automatic ? "--layout auto, which predicts steps that all ranks share"
-                            : elastic        ? "--elastic, which makes replicas of equal weights of the ranks that are left"
-                            : comm_report    ? "--comm-report, whose steps never exchange anything between replicas"
-                                             : nullptr;
+  const char* const unfit = elastic       ? "--elastic, which makes replicas of equal weights of the ranks that are left"
+                            : comm_report ? "--comm-report, whose steps never exchange anything between replicas"
+                                          : nullptr;
   require(!trainer.diloco.any() || unfit == nullptr, "--diloco {} does not go with {}; leave one of them out.",
           trainer.diloco.sync_every, unfit == nullptr ? "" : unfit);
   require(!data.train.empty() || (steps == 0 && !comm_report && data.validation.empty()),

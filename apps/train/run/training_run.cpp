@@ -425,14 +425,12 @@ class TrainingRun {
   void describe_rounds() {
     const DiLoCoOptions& diloco = line_.trainer.diloco;
     const std::vector<std::int64_t> elements = trainer_.diloco()->elements();
-    reporter_.say(
-        fmt::format("Replicas agree every {} steps: outer lr {}, momentum {}; every {} steps one of {} fragments is "
-                    "exchanged, of at most {} "
-                    "elements of this rank{}, and merged {} steps later with {} of the local values",
-                    diloco.sync_every, diloco.lr, diloco.momentum, diloco.interval(), diloco.fragments,
-                    *std::max_element(elements.begin(), elements.end()),
-                    diloco.format == QuantizedFormat::none ? "" : fmt::format(" in {}", name(diloco.format)),
-                    diloco.fragment_sync_delay, diloco.fragment_update_alpha));
+    reporter_.say(fmt::format(
+        "Replicas agree every {} steps: outer lr {}, momentum {}; every {} steps one of {} fragments is "
+        "exchanged{}, of at most {} elements of this rank, and merged {} steps later, alpha {}",
+        diloco.sync_every, diloco.lr, diloco.momentum, diloco.interval(), diloco.fragments,
+        diloco.format == QuantizedFormat::none ? "" : fmt::format(" in {}", name(diloco.format)),
+        *std::max_element(elements.begin(), elements.end()), diloco.fragment_sync_delay, diloco.fragment_update_alpha));
   }
 
   // Says how many parameters are trained where others are frozen.
