@@ -63,7 +63,7 @@ Numbers state_of(Trainer& trainer, std::size_t inner_slots, bool of_share) {
 }
 
 using States = std::vector<Numbers>;  // by rank of the job
-constexpr double rate = 3e-3;
+constexpr double inner_rate = 3e-3;
 
 struct Trained {
   States states;
@@ -81,7 +81,7 @@ Trained train_replicas(const Replicated& how, std::int64_t steps, const Prepare&
     const std::size_t inner = kind_of(how.options().optimizer).slots.size();
     for (std::int64_t step = 0; step < steps; ++step) {
       if (before_step) before_step(trainer, step);
-      const double loss = trainer.step(text_of_step(trainer.options(), step), rate).loss;
+      const double loss = trainer.step(text_of_step(trainer.options(), step), inner_rate).loss;
       if (world.rank() == 0) trained.losses.push_back(loss);
     }
     trained.states[static_cast<std::size_t>(world.rank())] = state_of(trainer, inner, how.measures);
@@ -115,7 +115,7 @@ class InTurn {
           loss += ranks.trainers[static_cast<std::size_t>(r)]
                       ->step([&](std::int64_t slot, std::int32_t* tokens,
                                  std::int32_t* targets) { text(first + slot, tokens, targets); },
-                             rate)
+                             inner_rate)
                       .loss;
         }
         if (world.rank() == 0) trained.losses.push_back(loss / how_.diloco.replicas);
@@ -293,7 +293,7 @@ TEST(DiLoCo, LeavesOutAStepThatOverflowsInOneReplica) {
       const Tensor value = trainer.sharded().ranges().front().value;
       const double before = value.at(0);
       if (step == 2 && groups.peers.rank() == 1) value.set(0, std::numeric_limits<double>::infinity());
-      const StepResult result = trainer.step(text_of_step(trainer.options(), step), rate);
+      const StepResult result = trainer.step(text_of_step(trainer.options(), step), inner_rate);
       if (step == 2 && groups.peers.rank() == 1) value.set(0, before);
       updated[static_cast<std::size_t>(world.rank())].push_back(result.updated);
     }
@@ -320,7 +320,7 @@ Sent sent_by(const Replicated& how, std::int64_t steps) {
     Trainer trainer(Mesh(groups.replica, how.layout.mesh()), how.options(), groups.peers);
     for (std::int64_t step = 0; step < steps; ++step) {
       const std::uint64_t since = world.job().ledger().next_sequence();
-      trainer.step(text_of_step(trainer.options(), step), rate);
+      trainer.step(text_of_step(trainer.options(), step), inner_rate);
       if (world.rank() != 0) continue;
       sent.bytes.push_back(0);
       sent.gradients = 0;
@@ -426,7 +426,7 @@ Trained resumed(const Replicated& how, std::int64_t steps, const std::string& di
         if (settles) trainer.diloco()->settle();
         save(trainer, world, directory, step);
       }
-      const double loss = trainer.step(text_of_step(trainer.options(), step), rate).loss;
+      const double loss = trainer.step(text_of_step(trainer.options(), step), inner_rate).loss;
       if (world.rank() == 0) trained.losses.push_back(loss);
     }
     trained.states[static_cast<std::size_t>(world.rank())] =
@@ -499,7 +499,7 @@ std::int64_t held_by(const Replicated& how, MemoryKind kind) {
     const ReplicaGroups groups = split_into_replicas(world, how.diloco.replicas);
     const std::int64_t before = bytes();
     Trainer trainer(Mesh(groups.replica, how.layout.mesh()), how.options(), groups.peers);
-    for (std::int64_t step = 0; step < 4; ++step) trainer.step(text_of_step(trainer.options(), step), rate);
+    for (std::int64_t step = 0; step < 4; ++step) trainer.step(text_of_step(trainer.options(), step), inner_rate);
     const std::int64_t now = bytes();
     if (world.rank() != 0) return;
     held = now - before;
