@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <numeric>
 #include <tuple>
 
 #include "core/fail.hpp"
@@ -49,6 +50,16 @@ void check_slice(const Parameter& parameter) {
   }
 }
 
+void check_matrices(const Parameter& parameter) {
+  if (parameter.matrices.empty()) return;
+  const std::int64_t rows = product(parameter.global_shape) / std::max<std::int64_t>(1, parameter.global_shape.back());
+  const std::int64_t sum = std::accumulate(parameter.matrices.begin(), parameter.matrices.end(), std::int64_t{0});
+  require(parameter.global_shape.size() > 1 && std::ranges::all_of(parameter.matrices, [](auto each) { return each > 0; }) &&
+              sum == rows,
+          "Parameter {} of shape {} cannot consist of matrices of {} rows; give each some, and {} together.", parameter.name,
+          parameter.global_shape, parameter.matrices, rows);
+}
+
 }  // namespace
 
 double random_uniform(std::uint64_t seed, const std::string& stream, std::uint64_t index) {
@@ -83,6 +94,7 @@ Parameter Parameter::whole(std::string name, Shape global_shape, Axes sum_gradie
           .sum_gradient_over = sum_gradient_over,
           .initial = traits.initial,
           .decays = traits.decays,
+          .matrices = traits.matrices,
           .trainable = traits.trainable,
           .overwrites_gradient = traits.overwrites_gradient};
 }
@@ -93,6 +105,7 @@ bool UsedParameters::any_trainable() const {
 
 Parameter& Parameters::add(Parameter parameter) {
   check_slice(parameter);
+  check_matrices(parameter);
   require(names_.insert(parameter.name).second,
           "A second parameter is named '{}'; give each a name of its own, by which checkpoints know it.", parameter.name);
   parameter.index = all_.size();

@@ -111,15 +111,17 @@ TEST_P(Checkpoint, GoesOnWithADelayFromOneWithout) {
 }
 
 TEST_P(Checkpoint, ContinuesWithAnotherOptimizerThanAdamW) {
-  const Layout from{{{Axis::data, 2}}, ZeroStage::values, GetParam(), false, SGD::Options{}};
-  const Layout to{{{Axis::tensor, 2}}, ZeroStage::none, GetParam(), false, SGD::Options{}};
-  const TemporaryDirectory directory;
-  train_and_save(from, directory.path());
-  const auto expected = load_and_continue(from, directory.path()).front();
-  for (const auto& values : load_and_continue(to, directory.path())) {
-    for (const auto& [element, value] : values) EXPECT_EQ(value, expected.at(element)) << element;
+  for (const OptimizerOptions& optimizer : {OptimizerOptions(SGD::Options{}), OptimizerOptions(Muon::Options{})}) {
+    const Layout from{{{Axis::data, 2}}, ZeroStage::values, GetParam(), false, optimizer};
+    const Layout to{{{Axis::tensor, 2}}, ZeroStage::none, GetParam(), false, optimizer};
+    const TemporaryDirectory directory;
+    train_and_save(from, directory.path());
+    const auto expected = load_and_continue(from, directory.path()).front();
+    for (const auto& values : load_and_continue(to, directory.path())) {
+      for (const auto& [element, value] : values) EXPECT_EQ(value, expected.at(element)) << element;
+    }
+    EXPECT_NE(load_and_continue(from, directory.path(), false).front(), expected);
   }
-  EXPECT_NE(load_and_continue(from, directory.path(), false).front(), expected);
 }
 
 // The control: with the parameter trained, its values change.

@@ -59,7 +59,7 @@ TEST(CosineSchedule, WarmsUpThenFallsToTheFloor) {
 }
 
 const std::vector<OptimizerOptions> optimizers = {AdamW::Options{}, SGD::Options{.weight_decay = 0.1},
-                                                  SGD::Options{.momentum = 0}};
+                                                  SGD::Options{.momentum = 0}, Muon::Options{}};
 
 // How elements are divided over ranks changes no bit, also where a share begins inside a SIMD vector. The control: another
 // learning rate.

@@ -12,7 +12,7 @@ namespace stretto {
 // A parameter that is divided over the tensor axis, and one of which every rank holds all.
 inline void add_parameters(Parameters& parameters, const Mesh& mesh, std::int64_t columns = 4) {
   Parameter& divided = parameters.add(Parameter::divided("divided", {10, columns}, 0, mesh.size(Axis::tensor),
-                                                         mesh.rank(Axis::tensor), {.initial = {2, 1}}));
+                                                         mesh.rank(Axis::tensor), {.initial = {2, 1}, .matrices = {10}}));
   Parameter& replicated =
       parameters.add(Parameter::whole("replicated", {9}, token_axes, {.initial = {2, 1}, .decays = false}));
   parameters.used_together({&divided, &replicated});

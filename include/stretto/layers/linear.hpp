@@ -31,7 +31,8 @@ namespace stretto {
 class LinearAdapters;
 struct LowRank;
 
-// Parts of a fused layer that may have an adapter of their own: {".q", 0, 1}.
+// Parts of a fused layer that are a matrix of their own (Parameter::matrices), and may have an adapter of their own: {".q",
+// 0, 1}.
 struct NamedParts {
   const char* name = "";
   int first = 0, count = 1;

@@ -28,15 +28,19 @@ struct StateSlot {
   std::string name;                 // "m": a checkpoint calls the slot of a parameter "m.h.0.mlp.c_fc.weight"
   std::optional<DType> dtype = {};  // empty: the accumulator type of the compute type
   double initial = 0;
+  bool of_matrices = true;  // false: the elements of hidden matrices (Parameter::matrices) have no such number
+
+  bool is_of(const Parameter& parameter) const { return of_matrices || parameter.matrices.empty(); }
 };
 
 // A kind of optimizer as data: all that checkpoints, replicas, and plans of memory and time know of it.
 struct STRETTO_API OptimizerKind {
   std::string name;  // "adamw"
   std::vector<StateSlot> slots;
+  bool whole_matrices = false;  // one rank of a pipeline stage computes the update of a hidden matrix (Muon)
 
   // Bytes of an updated element's slots, and of its master weight where the compute type has 16 bits.
-  std::int64_t state_bytes(DType compute) const;
+  std::int64_t state_bytes(DType compute, bool of_matrix = false) const;
 };
 STRETTO_API std::string to_string(const OptimizerKind& kind);  // "adamw (m, v)"
 
@@ -63,7 +67,8 @@ class STRETTO_API Optimizer {
   struct State {
     // The values themselves if the compute type is the accumulator type. None if the parameter is not trainable.
     Tensor master;
-    std::vector<Tensor> slots;  // in the order of OptimizerKind::slots; none if the parameter is not trainable
+    // In the order of OptimizerKind::slots, and empty where the parameter has no such slot; none if it is not trainable.
+    std::vector<Tensor> slots;
   };
   // The state of each of ShardedParameters::ranges(), in their order. At ZeroStage::none, that of elements which another
   // rank owns may be stale. Of state in a file (Offload), the tensors are views of the file: call this again after each step
@@ -87,6 +92,8 @@ class STRETTO_API Optimizer {
     double lr = 0, gradient_scale = 1;
     std::int64_t number = 1;  // counted from 1
   };
+  // Called once a step before the first update(), on all ranks: for what an update needs of other ranks.
+  virtual void prepare(const Step& /*step*/) {}
   // Updates the master weights and slots of one range from range.gradient, and sets range.value to the master weights,
   // rounded. It is called once a step for each range that must be updated, in the order in which forward needs their units.
   virtual void update(const ShardedParameters::Range& range, const Parameter& parameter, const State& state,

@@ -45,6 +45,10 @@ struct STRETTO_API Parameter {
   bool is_here = true;  // this rank's stage holds it. If not, `extents` and `first` describe an empty slice
   Initial initial = {};
   bool decays = true;  // takes part in weight decay
+  // The rows of each of the matrices, rows = outputs, that lie below each other in the whole parameter, [rows, columns] with
+  // its leading dimensions flattened: of a fused q, k, v three. They add up to all rows. Optimizers that treat matrices as a
+  // whole (Muon) take these. Empty: not the weight of a hidden layer, but a table, a norm, a bias or an adapter.
+  std::vector<std::int64_t> matrices = {};
   // False: frozen. Set it before ShardedParameters is made. The parameter then has no gradient, which nobody computes, sums
   // or counts in the norm, and no state of an optimizer; its values are divided, gathered and saved as others are.
   bool trainable = true;
@@ -71,6 +75,7 @@ struct STRETTO_API Parameter {
   struct Traits {
     Initial initial = {};
     bool decays = true;
+    std::vector<std::int64_t> matrices = {};
     bool trainable = true;
     bool overwrites_gradient = false;
   };
@@ -97,8 +102,8 @@ struct UsedParameters {
 class STRETTO_API Parameters {
  public:
   // Takes a record without value and gradient. The reference stays valid for the life of this object. Throws
-  // Error(invalid_argument) for a name that is taken, a shape without dimensions (a scalar has the shape {1}), and a slice
-  // that does not lie in the whole. ShardedParameters compares the records with the mesh.
+  // Error(invalid_argument) for a name that is taken, a shape without dimensions (a scalar has the shape {1}), a slice that
+  // does not lie in the whole, and matrices that are not its rows. ShardedParameters compares the records with the mesh.
   Parameter& add(Parameter parameter);
   // A handle for uses of some of these parameters. The reference stays valid for the life of this object. ShardedParameters
   // knows the handles that were made before it.

@@ -18,10 +18,11 @@ struct TrainingMemory {
 
 // Values, gradients and the optimizer's state, and as buffers the units that ShardedParameters has on their way: at ZeRO
 // stage 3 and of stored values (Parameter::stored) gathered values (at stage 3 in a pipeline those of all units), from stage
-// 2 on whole gradients, each of up to prefetch + 1 units. With a delay, gradients count twice, and whole gradients of all
-// units are on their way from stage 2 on. With Psi parameters on N data-parallel ranks, in bf16 with 16-bit
-// gradients and with AdamW, the first three are 16 Psi at stage 0, 4 Psi + 12 Psi/N, 2 Psi + 14 Psi/N, and 16 Psi/N. Of the
-// first rank; later ranks have as much, or less by the padding.
+// 2 on whole gradients, each of up to prefetch + 1 units; and the matrices of an optimizer that updates them whole. With a
+// delay, gradients count twice, and whole gradients of all units are on their way from stage 2 on. With Psi parameters on N
+// data-parallel ranks, in bf16 with 16-bit gradients and with AdamW, the first three are 16 Psi at stage 0,
+// 4 Psi + 12 Psi/N, 2 Psi + 14 Psi/N, and 16 Psi/N. Of the first rank; later ranks have as much, or less by the padding. The
+// optimizer's state and such matrices: of the rank that has the most.
 STRETTO_API TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
                                         const ShardedParameters::Options& options, const OptimizerKind& optimizer);
 

@@ -101,12 +101,13 @@ LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, Optimizer& optim
     const ShardedParameters::Range& range = parameters.ranges()[i];
     const Parameter& parameter = *parameters.parameters().all()[range.parameter];
     if (!index.tensors.contains(parameter.name)) continue;
-    const std::size_t tensors = count_of_tensors(parameters, optimizer, i);
-    for (std::size_t number = 0; number < (with_optimizer ? tensors : std::min<std::size_t>(tensors, 1)); ++number) {
+    const std::size_t tensors = with_optimizer ? most_tensors(optimizer.kind()) : 1;
+    for (std::size_t number = 0; number < tensors; ++number) {
       const bool late = is_late(optimizer, number);
-      if (late && !index.has_late) continue;
+      const Tensor state = tensor_of(parameters, optimizer, i, number);
+      if (!state || (late && !index.has_late)) continue;
       read_range(range, parameter, tensor_name(optimizer.kind(), number, parameter.name), index.tensors.at(parameter.name),
-                 shards, tensor_of(parameters, optimizer, i, number), late);
+                 shards, state, late);
     }
   }
   if (parameters.options().delay > 0) parameters.set_late(with_optimizer && index.has_late);

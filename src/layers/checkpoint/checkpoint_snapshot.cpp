@@ -20,8 +20,8 @@ std::vector<Tensor> tensors_to_save(const ShardedParameters& parameters, const O
   std::vector<Tensor> result;
   for (std::size_t number = 0; number < most_tensors(optimizer.kind()); ++number) {
     for (std::size_t i = 0; i < parameters.ranges().size(); ++i) {
-      if (is_saved(parameters, parameters.ranges()[i], trained_only) && number < count_of_tensors(parameters, optimizer, i))
-        result.push_back(tensor_of(parameters, optimizer, i, number));
+      if (!is_saved(parameters, parameters.ranges()[i], trained_only)) continue;
+      if (const Tensor state = tensor_of(parameters, optimizer, i, number)) result.push_back(state);
     }
   }
   for (const ErrorFeedback::Entry& entry : parameters.errors().entries()) result.push_back(entry.values);
@@ -39,9 +39,9 @@ void CheckpointSnapshot::add_parts() {
   for (std::size_t number = 0; number < most_tensors(optimizer_.kind()); ++number) {
     for (std::size_t i = 0; i < parameters_.ranges().size(); ++i) {
       const ShardedParameters::Range& range = parameters_.ranges()[i];
-      if (!is_saved(parameters_, range, options_.trained_only) || number >= count_of_tensors(parameters_, optimizer_, i)) continue;
+      const Tensor state = tensor_of(parameters_, optimizer_, i, number);
+      if (!is_saved(parameters_, range, options_.trained_only) || !state) continue;
       const Parameter& parameter = *parameters_.parameters().all()[range.parameter];
-      const Tensor& state = tensor_of(parameters_, optimizer_, i, number);
       const bool is_slice = range.count == parameter.elements();
       parts_.push_back({{tensor_name(optimizer_.kind(), number, parameter.name), safetensors_type(state.dtype()),
                          is_slice ? parameter.extents : Shape{range.count}},

@@ -10,16 +10,16 @@ namespace stretto {
 inline constexpr const char* late_prefix = "late";  // of a gradient's name
 
 inline std::size_t most_tensors(const OptimizerKind& kind) { return 2 + kind.slots.size(); }
-// None of values that are stored in fewer bits (ShardedParameters::store).
-inline std::size_t count_of_tensors(const ShardedParameters& parameters, const Optimizer& optimizer, std::size_t range) {
-  if (!optimizer.weights(range)) return 0;
-  return 1 + optimizer.states()[range].slots.size() + (parameters.ranges()[range].late ? 1 : 0);
-}
 inline bool is_late(const Optimizer& optimizer, std::size_t number) { return number > optimizer.kind().slots.size(); }
-inline const Tensor& tensor_of(const ShardedParameters& parameters, const Optimizer& optimizer, std::size_t range,
-                               std::size_t number) {
+// Empty where there is none: of values that are stored in fewer bits (ShardedParameters::store), of frozen parameters, and
+// where a slot is not of the parameter.
+inline Tensor tensor_of(const ShardedParameters& parameters, const Optimizer& optimizer, std::size_t range,
+                        std::size_t number) {
+  if (!optimizer.weights(range)) return {};
   if (is_late(optimizer, number)) return parameters.ranges()[range].late;
-  return number == 0 ? optimizer.weights(range) : optimizer.states()[range].slots[number - 1];
+  if (number == 0) return optimizer.weights(range);
+  const std::vector<Tensor>& slots = optimizer.states()[range].slots;
+  return slots.empty() ? Tensor() : slots[number - 1];
 }
 inline std::string tensor_name(const OptimizerKind& kind, std::size_t number, const std::string& parameter) {
   if (number == 0) return parameter;

@@ -38,10 +38,10 @@ double gradient_norm(const ShardedParameters& parameters, const Communicator& gr
   return std::sqrt(squares);
 }
 
-std::int64_t OptimizerKind::state_bytes(DType compute) const {
+std::int64_t OptimizerKind::state_bytes(DType compute, bool of_matrix) const {
   const DType wide = kernels::accumulator(compute);
   std::size_t bytes = compute == wide ? 0 : size_of(wide);
-  for (const StateSlot& slot : slots) bytes += size_of(slot.dtype.value_or(wide));
+  for (const StateSlot& slot : slots) bytes += slot.of_matrices || !of_matrix ? size_of(slot.dtype.value_or(wide)) : 0;
   return static_cast<std::int64_t>(bytes);
 }
 
@@ -84,7 +84,10 @@ void Optimizer::place_states() {
       end = offset + range.count * size;
     };
     if (dtype != wide) place({}, wide);
-    for (std::size_t slot = 0; slot < kind_.slots.size(); ++slot) place(slot, kind_.slots[slot].dtype.value_or(wide));
+    const Parameter& parameter = *parameters_.parameters().all()[range.parameter];
+    for (std::size_t slot = 0; slot < kind_.slots.size(); ++slot) {
+      if (kind_.slots[slot].is_of(parameter)) place(slot, kind_.slots[slot].dtype.value_or(wide));
+    }
   }
   std::int64_t widest = static_cast<std::int64_t>(size_of(wide));
   for (const StateSlot& slot : kind_.slots)
@@ -142,6 +145,7 @@ const std::vector<Optimizer::State>& Optimizer::states() const {
 
 void Optimizer::step(double lr, double gradient_scale) {
   const Step step{.lr = lr, .gradient_scale = gradient_scale, .number = ++steps_};
+  prepare(step);
   if (offloaded_) offloaded_->begin(parameters_.update_order());
   parameters_.update([&](std::size_t unit) {
     const Tensor block = offloaded_ ? offloaded_->take(unit) : Tensor();

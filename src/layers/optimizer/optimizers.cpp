@@ -12,6 +12,9 @@ struct Maker {
   std::unique_ptr<Optimizer> operator()(const SGD::Options& options) const {
     return std::make_unique<SGD>(parameters, options);
   }
+  std::unique_ptr<Optimizer> operator()(const Muon::Options& options) const {
+    return std::make_unique<Muon>(parameters, options);
+  }
 };
 
 }  // namespace

@@ -66,7 +66,10 @@ ColumnParallelLinear::ColumnParallelLinear(Parameters& parameters, const std::st
     return &parameters.add(Parameter::divided(name + suffix, std::move(shape), parts > 1 ? 1 : 0, tensor_parallel.size(),
                                               tensor_parallel.rank(), traits));
   };
-  weight_ = add(".weight", {out / parts, in}, {.initial = weight, .overwrites_gradient = true});
+  std::vector<std::int64_t> matrices;  // all parts are one, unless they have names
+  for (const NamedParts& each : named) matrices.push_back(each.count * (out / parts));
+  if (matrices.empty()) matrices.push_back(out);
+  weight_ = add(".weight", {out / parts, in}, {.initial = weight, .matrices = matrices, .overwrites_gradient = true});
   bias_ = has_bias ? add(".bias", {out / parts}, {.decays = false}) : nullptr;
   adapters_ = make_adapters(parameters, name, adapters, *weight_, named, tensor_parallel, true);
   used_ = &parameters.used_together(joined({weight_, bias_}, adapters_.get()));
@@ -104,8 +107,9 @@ RowParallelLinear::RowParallelLinear(Parameters& parameters, const std::string& 
                                      Initial weight, const TensorParallel& tensor_parallel, bool has_bias,
                                      const AdapterSet& adapters)
     : tensor_parallel_(tensor_parallel) {
-  weight_ = &parameters.add(Parameter::divided(name + ".weight", {out, in}, 1, tensor_parallel.size(),
-                                               tensor_parallel.rank(), {.initial = weight, .overwrites_gradient = true}));
+  weight_ =
+      &parameters.add(Parameter::divided(name + ".weight", {out, in}, 1, tensor_parallel.size(), tensor_parallel.rank(),
+                                         {.initial = weight, .matrices = {out}, .overwrites_gradient = true}));
   // Where every tensor-parallel rank has the whole dy, the bias's gradient is complete on each.
   bias_ = !has_bias
               ? nullptr

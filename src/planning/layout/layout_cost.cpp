@@ -113,6 +113,7 @@ class LayoutCosts::Parts {
   struct StageContent {
     PartTime microbatch;
     double elements = 0;  // of its parameters, on a rank
+    double matrices = 0;  // seconds for the updates of whole matrices
   };
   StageContent content_of(const TrainingOptions& layout, const PipelineShape& shape, const std::vector<PipelinePart>& parts,
                           int stage) {
@@ -129,12 +130,25 @@ class LayoutCosts::Parts {
       has_head |= part + 1 == geometry.parts();
     }
     content.elements = times_of(layout, shape).cost.parameters(blocks, has_embeddings, has_head);
+    if (kind_of(layout.optimizer).whole_matrices) content.matrices = matrices_seconds(layout, shape, stage);
     return content;
   }
 
+  // Of the owner with the most to compute, and to bring the pieces of matrices to owners and updates back.
+  double matrices_seconds(const TrainingOptions& layout, const PipelineShape& shape, int stage) {
+    const auto key = std::tuple(layout.mesh, shape.kind, shape.chunks, stage, layout.sharding.zero, layout.stages.blocks);
+    const auto [known, is_new] = matrices_.try_emplace(key, 0.0);
+    if (!is_new) return known->second;
+    Parameters parameters;
+    const Decoder records(parameters, model_, layout.tensor_parallel(), layout.recompute, cut(layout, shape, stage));
+    return known->second = matrix_seconds(layout, parameters, cluster_, costs_);
+  }
+
   StateTime state_of(const TrainingOptions& layout, const PipelineShape& shape, const StageContent& content) {
-    return state_time(layout, content.elements, times_of(layout, shape).matrix(), turns() * content.microbatch, cluster_,
-                      system_, costs_);
+    StateTime time = state_time(layout, content.elements, times_of(layout, shape).matrix(), turns() * content.microbatch,
+                                cluster_, system_, costs_);
+    time.update += content.matrices;
+    return time;
   }
 
   struct Least {
@@ -291,6 +305,7 @@ class LayoutCosts::Parts {
   std::map<std::tuple<ScheduleKind, int, int, std::vector<std::int64_t>>, ModelCut> cuts_;
   std::map<std::tuple<MeshShape, bool, ScheduleKind, int, int, ZeroStage, std::vector<std::int64_t>>, TrainingMemory>
       state_memory_;
+  std::map<std::tuple<MeshShape, ScheduleKind, int, int, ZeroStage, std::vector<std::int64_t>>, double> matrices_;
   std::map<std::tuple<LayoutKey, std::int64_t, int>, std::pair<std::int64_t, std::int64_t>> activations_;
   std::map<LayoutKey, Least> least_seconds_;
   std::map<LayoutKey, PipelineTime> times_of_pipelines_;

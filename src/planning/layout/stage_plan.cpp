@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "planning/layout/matrix_plan.hpp"
 #include "planning/layout/planned_stage.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/models/decoder.hpp"
@@ -54,6 +55,9 @@ StagePlan plan_stage(const TrainingOptions& options, const Schedule& schedule, i
     plan.memory.buffers += snapshot_memory(parameters, mesh, options.sharding, options.optimizer_kind());
   const int passes = options.recompute.level == Recompute::full ? 3 : 2;
   plan.sent = state_traffic(parameters, mesh, options.sharding, options.microbatches(), passes);
+  if (kind_of(options.optimizer).whole_matrices && mesh.ranks_over(token_axes | Axis::tensor) > 1) {
+    plan.sent[group_name(mesh.divided(token_axes | Axis::tensor))] += matrix_traffic(parameters, mesh, options.sharding);
+  }
   if (mesh[Axis::tensor] > 1) plan.sent[group_name(Axis::tensor)] += planned.tensor_parallel_bytes();
   if (mesh[Axis::ring] > 1) plan.sent[group_name(Axis::ring)] += planned.ring_bytes();
   if (mesh[Axis::ulysses] > 1) plan.sent[group_name(Axis::ulysses)] += planned.ulysses_bytes();

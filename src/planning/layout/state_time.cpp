@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "layers/optimizer/matrices/hidden_matrices.hpp"
+#include "layers/optimizer/matrices/newton_schulz.hpp"
+#include "planning/layout/matrix_plan.hpp"
 #include "stretto/kernels.hpp"
 
 namespace stretto {
@@ -12,9 +15,11 @@ namespace {
 // weight, and writes slots, master weight and value. Nearly all gradients are overwritten by the next step, not zeroed.
 double own_update_bytes(const ShardedParameters::Options& options, const OptimizerKind& optimizer) {
   const DType accumulator = kernels::accumulator(options.dtype);
-  const double states = 2 * static_cast<double>(optimizer.state_bytes(options.dtype));
+  const double states = 2 * static_cast<double>(optimizer.state_bytes(options.dtype, optimizer.whole_matrices));
+  // Into the vector of what owners get, from there into matrices, and back: each time a read and a write.
+  const double copies = optimizer.whole_matrices ? 10 * static_cast<double>(size_of(accumulator)) : 0;
   const double value = static_cast<double>(size_of(options.dtype)) * (options.dtype == accumulator ? 2 : 1);
-  return 2 * static_cast<double>(size_of(options.gradients())) + states + value;
+  return 2 * static_cast<double>(size_of(options.gradients())) + states + value + copies;
 }
 
 }  // namespace
@@ -72,6 +77,28 @@ StateTime state_time(const TrainingOptions& layout, double elements, double matr
     time.exposed = microbatches * (left(gather, forward) + left(again * gather + sum, backward));
   }
   return time;
+}
+
+double matrix_seconds(const TrainingOptions& layout, const Parameters& parameters, const TrainingCluster& cluster,
+                      CollectiveCosts& costs) {
+  const std::vector<HiddenMatrix> matrices = hidden_matrices(parameters);
+  const MeshShape& mesh = layout.mesh;
+  const int ranks = mesh.ranks_over(token_axes | Axis::tensor);
+  const std::vector<int> owners = owners_of(matrices, ranks);
+  const DType wide = kernels::accumulator(layout.sharding.dtype);
+  // Of a machine whose products in the accumulator type are not known, those of the compute type are taken.
+  const DType products = cluster.products.contains(wide) ? wide : layout.sharding.dtype;
+  std::vector<double> seconds(static_cast<std::size_t>(ranks));
+  for (std::size_t i = 0; i < matrices.size(); ++i) {
+    const auto flops = newton_schulz_flops(matrices[i].rows, matrices[i].columns);
+    const auto side = static_cast<double>(std::min(matrices[i].rows, matrices[i].columns));
+    seconds[static_cast<std::size_t>(owners[i])] += flops / cluster.product_rate(products, side);
+  }
+  // Bytes of the two exchanges, as blocks of one all-to-all.
+  const std::int64_t bytes = ranks > 1 ? matrix_traffic(parameters, mesh, layout.sharding) * ranks / (ranks - 1) : 0;
+  return std::ranges::max(seconds) + collective_seconds(costs, Collective::all_to_all,
+                                                        bytes / static_cast<std::int64_t>(size_of(wide)), wide, {ranks, 1},
+                                                        cluster.narrow_sums);
 }
 
 }  // namespace stretto

@@ -14,4 +14,9 @@ struct StateTime {
 StateTime state_time(const TrainingOptions& layout, double elements, double matrix, const PartTime& microbatch,
                      const TrainingCluster& cluster, const TrainingSystem& system, CollectiveCosts& costs);
 
+// The seconds by which an optimizer that updates matrices whole takes longer: the products of the rank with the most, and
+// the exchange with owners. `parameters` has the records of a stage.
+double matrix_seconds(const TrainingOptions& layout, const Parameters& parameters, const TrainingCluster& cluster,
+                      CollectiveCosts& costs);
+
 }  // namespace stretto

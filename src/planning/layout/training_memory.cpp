@@ -1,9 +1,12 @@
 #include "stretto/planning/training_memory.hpp"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
+#include <vector>
 
 #include "layers/optimizer/offloaded_state.hpp"
-#include "layers/unit_cut.hpp"
+#include "planning/layout/matrix_plan.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/layers/diloco.hpp"
 
@@ -17,21 +20,47 @@ std::int64_t padded_share(const UnitMembers& unit, const MeshShape& mesh) {
   return (unit.elements + ranks - 1) / ranks;
 }
 
+// The bytes of the rank of a stage that has the most, which is the first unless elements of matrices differ from others.
+struct ElementBytes {
+  std::int64_t of_matrix = 0, of_other = 0;
+
+  std::int64_t most(const Parameters& parameters, const std::vector<UnitMembers>& units, const MeshShape& mesh,
+                    const std::function<bool(const UnitMembers&)>& whole) const {
+    std::int64_t result = 0;
+    for (int token = 0; token < (of_matrix == of_other ? 1 : mesh.ranks_over(token_axes)); ++token) {
+      std::int64_t bytes = 0;
+      for (const UnitMembers& unit : units) {
+        if (!unit.trainable) continue;
+        const HeldElements held = held_elements(parameters, unit, mesh, token, whole(unit));
+        bytes += of_matrix * held.matrices + of_other * held.others;
+      }
+      result = std::max(result, bytes);
+    }
+    return result;
+  }
+};
+
 }  // namespace
 
 TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh, const ShardedParameters::Options& options,
                             const OptimizerKind& optimizer) {
   const std::int64_t e = bytes_of(options.dtype);
   const std::int64_t g = bytes_of(options.gradients());
-  const std::int64_t states = optimizer.state_bytes(options.dtype);
   TrainingMemory memory;
   std::vector<std::int64_t> state_bytes;  // by unit
   std::int64_t largest_values = 0, staying_values = 0;
   std::int64_t largest_gradients = 0, largest_sum = 0;
   std::int64_t all_gradients = 0, all_sums = 0;
-  for (const UnitMembers& unit : cut_units(parameters, mesh, options)) {
+  const std::vector<UnitMembers> units = cut_units(parameters, mesh, options);
+  const auto stage_of = [&](const UnitMembers& unit) {
+    return mesh.gradient_ranks(unit.axes) > 1 ? unit.stage(options.zero) : ZeroStage::none;
+  };
+  const auto is_whole = [&](const UnitMembers& unit) { return stage_of(unit) == ZeroStage::none; };
+  const ElementBytes states{optimizer.state_bytes(options.dtype, true), optimizer.state_bytes(options.dtype)};
+  memory.optimizer = states.most(parameters, units, mesh, is_whole);
+  for (const UnitMembers& unit : units) {
     const int ranks = mesh.gradient_ranks(unit.axes);
-    const ZeroStage stage = ranks > 1 ? unit.stage(options.zero) : ZeroStage::none;
+    const ZeroStage stage = stage_of(unit);
     const std::int64_t share = padded_share(unit, mesh);
     const std::int64_t whole = share * ranks;
     const bool divided = stage == ZeroStage::values, stored = unit.stored != StoredFormat::plain;
@@ -40,8 +69,7 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
     if (divided && unit.has_second_copy() && options.hpz_size > 1) memory.values += e * whole / options.hpz_size;
     if (unit.trainable && options.versions > 1) memory.values += (options.versions - 1) * e * whole;
     if (unit.trainable) memory.gradients += (1 + options.delay) * g * (stage >= ZeroStage::gradients ? share : whole);
-    const std::int64_t updated = stage == ZeroStage::none ? unit.elements : std::min(share, unit.elements);
-    state_bytes.push_back(unit.trainable ? states * updated : 0);
+    state_bytes.push_back(states.most(parameters, {unit}, mesh, is_whole));
     if (divided || stored) {
       const std::int64_t gathered = e * whole + (divided ? ranks * stored_bytes(unit.stored, share) : 0);
       // In a pipeline, values that come from other ranks stay from their first use in a step on.
@@ -59,7 +87,7 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
     }
   }
   const std::vector<std::int64_t> in_file = options.offload.in_file(state_bytes);
-  for (std::size_t unit = 0; unit < in_file.size(); ++unit) memory.optimizer += state_bytes[unit] - in_file[unit];
+  memory.optimizer -= std::accumulate(in_file.begin(), in_file.end(), std::int64_t{0});
   memory.buffers += OffloadedState::buffer_bytes(in_file);
   const std::int64_t ahead = options.overlap ? options.prefetch : 0;
   memory.buffers = staying_values + (ahead + 2) * largest_values;
@@ -68,18 +96,20 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
   const bool late = options.delay > 0 && options.overlap;
   memory.buffers += (late ? all_gradients : ahead * largest_gradients) + 2 * largest_gradients;
   memory.buffers += (late ? all_sums : ahead * largest_sum) + largest_sum;
+  if (optimizer.whole_matrices) memory.buffers += matrix_buffers(parameters, mesh, options);
   return memory;
 }
 
 std::int64_t snapshot_memory(const Parameters& parameters, const MeshShape& mesh, const ShardedParameters::Options& options,
                              const OptimizerKind& optimizer) {
   const DType wide = kernels::accumulator(options.dtype);
-  std::int64_t bytes = 0;
-  for (const UnitMembers& unit : cut_units(parameters, mesh, options)) {
-    const std::int64_t late = options.delay * bytes_of(options.gradients());
-    const std::int64_t element =
-        unit.trainable ? bytes_of(wide) + optimizer.state_bytes(wide) + late : bytes_of(options.dtype);
-    bytes += element * std::min(padded_share(unit, mesh), unit.elements);
+  const std::vector<UnitMembers> units = cut_units(parameters, mesh, options);
+  const std::int64_t late = options.delay * bytes_of(options.gradients());
+  const ElementBytes trained{bytes_of(wide) + optimizer.state_bytes(wide, true) + late,
+                             bytes_of(wide) + optimizer.state_bytes(wide) + late};
+  std::int64_t bytes = trained.most(parameters, units, mesh, [](const UnitMembers&) { return false; });
+  for (const UnitMembers& unit : units) {
+    if (!unit.trainable) bytes += bytes_of(options.dtype) * std::min(padded_share(unit, mesh), unit.elements);
   }
   return bytes;
 }

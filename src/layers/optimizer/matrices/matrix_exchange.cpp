@@ -1,0 +1,158 @@
+#include "layers/optimizer/matrices/matrix_exchange.hpp"
+
+#include <numeric>
+#include <utility>
+
+#include "stretto/device.hpp"
+#include "stretto/kernels.hpp"
+
+namespace stretto {
+namespace {
+
+std::vector<std::int64_t> begins_of(const std::vector<std::int64_t>& counts) {
+  std::vector<std::int64_t> begins(counts.size());
+  std::exclusive_scan(counts.begin(), counts.end(), begins.begin(), std::int64_t{0});
+  return begins;
+}
+
+std::int64_t sum_of(const std::vector<std::int64_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+}
+
+}  // namespace
+
+MatrixExchange::MatrixExchange(const ShardedParameters& parameters)
+    : parameters_(parameters),
+      group_(parameters.mesh().over(token_axes | Axis::tensor)),
+      matrices_(hidden_matrices(parameters.parameters())),
+      owners_(owners_of(matrices_, group_.size())),
+      of_(parameters.parameters().all().size()) {
+  for (std::size_t i = 0; i < matrices_.size(); ++i) of_[matrices_[i].parameter].push_back(i);
+  if (!matrices_.empty()) describe();
+}
+
+void MatrixExchange::describe() {
+  std::vector<std::int64_t> mine;
+  for (const ShardedParameters::Range& range : parameters_.ranges()) {
+    const Parameter& parameter = *parameters_.parameters().all()[range.parameter];
+    mine.insert(mine.end(), {static_cast<std::int64_t>(range.parameter), static_cast<std::int64_t>(range.unit), range.first,
+                             range.count, range.in_share ? 1 : 0, range.owned ? 1 : 0});
+    mine.insert(mine.end(), parameter.first.begin(), parameter.first.end());
+    mine.insert(mine.end(), parameter.extents.begin(), parameter.extents.end());
+  }
+  const auto ranks = static_cast<std::size_t>(group_.size());
+  std::vector<std::int64_t> counts(ranks);
+  const std::int64_t count = std::ssize(mine);
+  group_.all_gather(&count, counts.data(), 1, DType::i64, Stream::inline_(), {.tag = "ranges of matrices"}).wait();
+  std::vector<std::int64_t> all(static_cast<std::size_t>(sum_of(counts)));
+  group_.all_gather_v(mine.data(), all.data(), counts, DType::i64, Stream::inline_(), {.tag = "ranges of matrices"}).wait();
+  descriptions_.resize(ranks);
+  const std::int64_t* next = all.data();
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    for (const std::int64_t* const end = next + counts[rank]; next < end;) {
+      Described& its = descriptions_[rank].emplace_back();
+      its.parameter = static_cast<std::size_t>(next[0]);
+      its.unit = static_cast<std::size_t>(next[1]);
+      its.first = next[2];
+      its.count = next[3];
+      its.in_share = next[4] != 0;
+      its.owned = next[5] != 0;
+      next += 6;
+      const std::size_t dimensions = parameters_.parameters().all()[its.parameter]->global_shape.size();
+      for (std::size_t d = 0; d < dimensions; ++d) its.slice_first.push_back(*next++);
+      for (std::size_t d = 0; d < dimensions; ++d) its.extents.push_back(*next++);
+    }
+  }
+}
+
+void MatrixExchange::adapt() {
+  std::vector<bool> whole;
+  for (std::size_t unit = 0; unit < parameters_.unit_count(); ++unit) whole.push_back(parameters_.traffic().is_whole(unit));
+  if (whole == whole_ || matrices_.empty()) return;
+  whole_ = std::move(whole);
+  in_ = planned([](const Described& range) { return range.owned; });
+  out_ = planned([&](const Described& range) { return range.in_share || whole_[range.unit]; });
+}
+
+// A piece is sent to its owner in the order of the sender's slice, in which the elements of a matrix follow each other. The
+// pieces of a rank follow each other in the order of its ranges, both at the rank, in a block for each owner, and at the
+// owner, in a block for each rank.
+MatrixExchange::Way MatrixExchange::planned(const std::function<bool(const Described&)>& takes_part) const {
+  const auto me = static_cast<std::size_t>(group_.rank());
+  Way way;
+  way.of_owners.resize(descriptions_.size());
+  way.of_ranks.resize(descriptions_.size());
+  way.strips.resize(matrices_.size());
+  for (std::size_t rank = 0; rank < descriptions_.size(); ++rank) {
+    for (std::size_t r = 0; r < descriptions_[rank].size(); ++r) {
+      const Described& range = descriptions_[rank][r];
+      if (of_[range.parameter].empty() || !takes_part(range)) continue;
+      auto its = of_[range.parameter].begin();  // runs come in the order of rows
+      const Shape& shape = parameters_.parameters().all()[range.parameter]->global_shape;
+      for_each_run(shape, range.slice_first, range.extents, range.first, range.count,
+                   [&](std::int64_t to, std::int64_t whole, std::int64_t count) {  // within a row
+                     const std::int64_t row = whole / shape.back(), column = whole % shape.back();
+                     while (row >= matrices_[*its].first_row + matrices_[*its].rows) ++its;
+                     const auto owner = static_cast<std::size_t>(owners_[*its]);
+                     if (rank == me) {
+                       const bool goes_on =
+                           !way.chunks.empty() && way.chunks.back().range == r && way.chunks.back().matrix == *its;
+                       if (!goes_on) way.chunks.push_back({r, *its, to, 0, way.of_owners[owner]});
+                       way.chunks.back().count += count;
+                       way.of_owners[owner] += count;
+                     }
+                     if (owner != me) return;
+                     std::vector<Strip>& strips = way.strips[*its];
+                     const std::int64_t own_row = row - matrices_[*its].first_row;
+                     const bool is_below = !strips.empty() && strips.back().row + strips.back().rows == own_row &&
+                                           strips.back().column == column && strips.back().columns == count &&
+                                           strips.back().at + strips.back().rows * count == way.owned;
+                     if (is_below) {
+                       ++strips.back().rows;
+                     } else {
+                       strips.push_back({way.owned, own_row, column, 1, count});
+                     }
+                     way.owned += count;
+                     way.of_ranks[rank] += count;
+                   });
+    }
+  }
+  const std::vector<std::int64_t> begins = begins_of(way.of_owners);
+  for (Chunk& chunk : way.chunks) chunk.at += begins[static_cast<std::size_t>(owners_[chunk.matrix])];
+  way.mine = sum_of(way.of_owners);
+  return way;
+}
+
+Tensor MatrixExchange::run(Tensor contributed, const Update& update) const {
+  const DType dtype = contributed.dtype();
+  const auto exchange = [&](const Tensor& from, const std::vector<std::int64_t>& sends, const Tensor& to,
+                            const std::vector<std::int64_t>& receives, const char* tag) {
+    computation().wait(group_.all_to_all_v(from, sends, to, receives, computation(), {.tag = tag}));
+  };
+  Tensor received({in_.owned}, dtype);
+  exchange(contributed, in_.of_owners, received, in_.of_ranks, "matrices to owners");
+  contributed = {};
+  const Tensor outgoing({out_.owned}, dtype);
+  for (std::size_t i = 0; i < matrices_.size(); ++i) {
+    if (owners_[i] != group_.rank()) continue;
+    const Tensor values({matrices_[i].rows, matrices_[i].columns}, dtype);
+    const auto rows_of = [](const Tensor& matrix, const Strip& strip) {
+      return matrix.view(strip.row * matrix.columns(), {strip.rows, matrix.columns()});
+    };
+    for (const Strip& strip : in_.strips[i]) {
+      kernels::copy_columns(received.view(strip.at, {strip.rows, strip.columns}), 0, rows_of(values, strip), strip.column,
+                            strip.columns);
+    }
+    const Tensor result = update(i, values);
+    for (const Strip& strip : out_.strips[i]) {
+      kernels::copy_columns(rows_of(result, strip), strip.column, outgoing.view(strip.at, {strip.rows, strip.columns}), 0,
+                            strip.columns);
+    }
+  }
+  received = {};
+  const Tensor updated({out_.mine}, dtype);
+  exchange(outgoing, out_.of_ranks, updated, out_.of_owners, "matrices from owners");
+  return updated;
+}
+
+}  // namespace stretto

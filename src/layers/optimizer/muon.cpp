@@ -1,0 +1,85 @@
+#include "stretto/layers/muon.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/fail.hpp"
+#include "layers/optimizer/matrices/matrix_exchange.hpp"
+#include "layers/optimizer/matrices/newton_schulz.hpp"
+#include "stretto/kernels.hpp"
+
+namespace stretto {
+
+double muon_scale(MuonScale scale, std::int64_t rows, std::int64_t columns) {
+  const auto m = static_cast<double>(rows), n = static_cast<double>(columns);
+  return scale == MuonScale::keller ? std::sqrt(std::max(1.0, m / n)) : 0.2 * std::sqrt(std::max(m, n));
+}
+
+OptimizerKind Muon::Options::kind() const {
+  return {.name = "muon", .slots = {{"m"}, {.name = "v", .of_matrices = false}}, .whole_matrices = true};
+}
+
+Muon::Muon(ShardedParameters& parameters, const Options& options)
+    : Optimizer(parameters, options.kind()), parameters_(parameters), options_(options) {
+  require(options.momentum >= 0 && options.momentum < 1,
+          "A momentum of {} makes no mean of gradients; give 0 or more, below 1.", options.momentum);
+  require(std::ranges::any_of(parameters.parameters().all(),
+                              [](const auto& each) { return each->trainable && !each->matrices.empty(); }),
+          "Muon has nothing to do, since no hidden matrix is trained; give AdamW, also for adapters.");
+  exchange_ = std::make_unique<MatrixExchange>(parameters);
+}
+
+Muon::~Muon() = default;
+
+// kernels::sgd() with an lr of -momentum does both lines: m <- momentum m + x, x <- x + momentum m, for x = (1 - momentum)
+// g.
+void Muon::prepare(const Step& step) {
+  if (exchange_->matrices().empty()) return;
+  exchange_->adapt();
+  const MemoryScope buffers(MemoryKind::buffers);
+  const DType wide = kernels::accumulator(parameters_.options().dtype);
+  Tensor sent({exchange_->contributed_elements()}, wide);
+  for (const MatrixExchange::Chunk& chunk : exchange_->contributed()) {
+    const auto part = [&](const Tensor& whole) { return whole.view(chunk.first, {chunk.count}); };
+    const Tensor x = sent.view(chunk.at, {chunk.count});
+    kernels::convert(part(parameters_.ranges()[chunk.range].gradient), x);
+    kernels::scale(x, (1 - options_.momentum) * step.gradient_scale);
+    if (options_.momentum == 0) continue;
+    kernels::sgd({.lr = -options_.momentum, .momentum = options_.momentum}, x, x, part(states()[chunk.range].slots[0]), x);
+  }
+  updates_ = exchange_->run(std::move(sent), [](std::size_t, const Tensor& values) { return orthogonalised(values); });
+  const std::vector<MatrixExchange::Chunk>& updated = exchange_->updated();
+  pending_ = updated.size();
+  chunks_of_.assign(parameters_.ranges().size(), updated.size());
+  for (std::size_t i = updated.size(); i-- > 0;) chunks_of_[updated[i].range] = i;
+}
+
+void Muon::update(const ShardedParameters::Range& range, const Parameter& parameter, const State& state, const Step& step) {
+  const double decay = parameter.decays ? options_.weight_decay : 0;
+  if (parameter.matrices.empty()) {
+    const kernels::AdamWStep adamw{.lr = step.lr,
+                                   .beta1 = options_.beta1,
+                                   .beta2 = options_.beta2,
+                                   .epsilon = options_.epsilon,
+                                   .weight_decay = decay,
+                                   .step = step.number,
+                                   .gradient_scale = step.gradient_scale};
+    return kernels::adamw(adamw, range.gradient, state.master, state.slots[0], state.slots[1], range.value);
+  }
+  const std::vector<MatrixExchange::Chunk>& updated = exchange_->updated();
+  const auto index = static_cast<std::size_t>(&range - parameters_.ranges().data());
+  for (std::size_t i = chunks_of_[index]; i < updated.size() && updated[i].range == index; ++i) {
+    const auto& [unused, matrix, first, count, at] = updated[i];
+    const HiddenMatrix& its = exchange_->matrices()[matrix];
+    const kernels::SGDStep descent{.lr = step.lr * options_.matrix_lr,
+                                   .momentum = 0,
+                                   .weight_decay = decay,
+                                   .gradient_scale = muon_scale(options_.scale, its.rows, its.columns)};
+    kernels::sgd(descent, updates_.view(at, {count}), state.master.view(first, {count}), {},
+                 range.value.view(first, {count}));
+    --pending_;
+  }
+  if (pending_ == 0) updates_ = {};
+}
+
+}  // namespace stretto
