@@ -241,7 +241,7 @@ class LayeredTraining {
       if (!used->parameters.front()->is_here) continue;
       const InUse in_use(*sharded_, *used, Pass::backward);
       for (const Parameter* parameter : used->parameters) {
-        if (mesh_.rank(Axis::data) != 0) continue;
+        if (mesh_.over(token_axes).rank() != 0) continue;
         for_each_run(*parameter, 0, parameter->gradient.size(), [&](std::int64_t to, std::int64_t from, std::int64_t count) {
           for (std::int64_t i = 0; i < count; ++i) {
             const double draw = random_uniform(4, parameter->name, static_cast<std::uint64_t>(from + i + 1000 * number));
@@ -374,6 +374,30 @@ TEST(Muon, TakesTheMemoryOfItsFormula) {
       }
     }
   }
+}
+
+// Matrices so large that no other test of this program has as many bytes on their way.
+TEST(Muon, HasTheBuffersOfItsFormula) {
+  run_threads(1, [](const Communicator& world) {
+    const Mesh mesh(world, {});
+    Parameters parameters;
+    Parameter& weight =
+        parameters.add(Parameter::whole("w", {1024, 2048}, token_axes, {.initial = {0, 1}, .matrices = {512, 512}}));
+    parameters.used_together({&weight});
+    ShardedParameters sharded(parameters, mesh);
+    Muon optimizer(sharded);
+    sum_gradients(sharded, parameters, [](const std::string&, std::int64_t i) { return i % 7 - 3; });
+    const auto bytes = [] { return static_cast<std::int64_t>(memory_use(MemoryKind::buffers).bytes); };
+    const auto peak = [] { return static_cast<std::int64_t>(memory_use(MemoryKind::buffers).peak_bytes); };
+    const std::int64_t before = bytes(), peak_before = peak();
+    optimizer.step(1e-2, 1);
+    const std::int64_t planned = state_memory(parameters, mesh.shape(), sharded.options(), optimizer.kind()).buffers;
+    ASSERT_GT(peak(), peak_before);
+    EXPECT_LE(peak() - before, planned);
+    EXPECT_GE(peak() - before, planned - planned / 100);
+    EXPECT_EQ(bytes(), before);  // nothing stays
+    EXPECT_EQ(state_memory(parameters, mesh.shape(), sharded.options(), AdamW::Options{}.kind()).buffers, 0);
+  });
 }
 
 // ---- what cannot be

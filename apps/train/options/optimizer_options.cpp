@@ -5,25 +5,64 @@
 #include "apps/common/fail.hpp"
 
 namespace apps {
+namespace {
+
+constexpr double usual_keller_lr = 0.02;
+
+void refuse_without_effect(const CLI::App& app, const OptimizerFlags& flags) {
+  struct Only {
+    const char *flag, *optimizer;
+  };
+  for (const auto& [flag, optimizer] :
+       {Only{"--momentum", "sgd"}, {"--muon-scale", "muon"}, {"--muon-momentum", "muon"}, {"--muon-lr", "muon"}}) {
+    require(app.count(flag) == 0 || flags.name == optimizer,
+            "{} {} has no effect with --optimizer {}; leave it out, or give --optimizer {}.", flag,
+            app.count(flag) == 0 ? "" : app[flag]->as<std::string>(), flags.name, optimizer);
+  }
+}
+
+stretto::Muon::Options muon_of(const CLI::App& app, const OptimizerFlags& flags, double lr) {
+  require(flags.muon_momentum >= 0 && flags.muon_momentum < 1,
+          "--muon-momentum {} is not from 0 to below 1, so that it makes no mean of gradients.", flags.muon_momentum);
+  require(app.count("--muon-lr") == 0 || flags.muon_lr > 0, "--muon-lr {} must be above 0.", flags.muon_lr);
+  const bool keller = flags.muon_scale == "keller";
+  const double muon_lr = app.count("--muon-lr") > 0 ? flags.muon_lr : keller ? usual_keller_lr : lr;
+  return {.momentum = flags.muon_momentum,
+          .scale = keller ? stretto::MuonScale::keller : stretto::MuonScale::moonlight,
+          .matrix_lr = muon_lr == lr ? 1 : muon_lr / lr,
+          .weight_decay = flags.weight_decay};
+}
+
+}  // namespace
 
 void add_optimizer_options(CLI::App& app, OptimizerFlags& flags) {
-  app.add_option("--optimizer", flags.name, "adamw, or sgd: gradient descent with momentum")
-      ->check(CLI::IsMember({"adamw", "sgd"}))
+  app.add_option("--optimizer", flags.name,
+                 "adamw; sgd: gradient descent with momentum; or muon: hidden matrices are orthogonalised, and the rest is "
+                 "adamw's")
+      ->check(CLI::IsMember({"adamw", "sgd", "muon"}))
       ->capture_default_str();
   app.add_option("--momentum", flags.momentum, "Momentum of --optimizer sgd, which keeps no state with 0")
       ->capture_default_str();
+  app.add_option("--muon-scale", flags.muon_scale,
+                 "Size of the updates of --optimizer muon: moonlight, 0.2 sqrt(max(rows, columns)), or keller, "
+                 "sqrt(max(1, rows / columns))")
+      ->check(CLI::IsMember({"moonlight", "keller"}))
+      ->capture_default_str();
+  app.add_option("--muon-lr", flags.muon_lr,
+                 "Highest learning rate of hidden matrices with --optimizer muon; when left out, --lr with moonlight, and "
+                 "0.02 with keller");
+  app.add_option("--muon-momentum", flags.muon_momentum, "Momentum of hidden matrices with --optimizer muon")
+      ->capture_default_str();
   app.add_option("--weight-decay", flags.weight_decay,
-                 "Weight decay of matrices: AdamW takes it from the weights, SGD adds it to the gradient")
+                 "Weight decay of matrices: AdamW and Muon take it from the weights, SGD adds it to the gradient")
       ->capture_default_str();
 }
 
-stretto::OptimizerOptions optimizer_of(const CLI::App& app, const OptimizerFlags& flags) {
+stretto::OptimizerOptions optimizer_of(const CLI::App& app, const OptimizerFlags& flags, double lr) {
   require(flags.weight_decay >= 0, "--weight-decay {} cannot be negative.", flags.weight_decay);
-  if (flags.name == "adamw") {
-    require(app.count("--momentum") == 0,
-            "--momentum {} has no effect with --optimizer adamw; leave it out, or give --optimizer sgd.", flags.momentum);
-    return stretto::AdamW::Options{.weight_decay = flags.weight_decay};
-  }
+  refuse_without_effect(app, flags);
+  if (flags.name == "muon") return muon_of(app, flags, lr);
+  if (flags.name == "adamw") return stretto::AdamW::Options{.weight_decay = flags.weight_decay};
   require(flags.momentum >= 0 && flags.momentum < 1, "--momentum {} is not from 0 to below 1, so that steps would grow.",
           flags.momentum);
   return stretto::SGD::Options{.momentum = flags.momentum, .weight_decay = flags.weight_decay};

@@ -10,13 +10,16 @@ namespace apps {
 struct OptimizerFlags {
   std::string name = "adamw";
   double momentum = stretto::SGD::Options().momentum;
+  std::string muon_scale = "moonlight";
+  double muon_momentum = stretto::Muon::Options().momentum;
+  double muon_lr = 0;  // unless given: the lr of the rest, or usual_keller_lr
   double weight_decay = stretto::AdamW::Options().weight_decay;
 };
 
 // Adds the flags. `flags` must outlive the app's parsing.
 void add_optimizer_options(CLI::App& app, OptimizerFlags& flags);
-// Call it after the parsing. Throws Error(invalid_argument) for values that cannot be, and for flags that would have no
-// effect.
-stretto::OptimizerOptions optimizer_of(const CLI::App& app, const OptimizerFlags& flags);
+// Call it after the parsing; lr: the highest rate (--lr). Throws Error(invalid_argument) for values that cannot be, and for
+// flags that would have no effect.
+stretto::OptimizerOptions optimizer_of(const CLI::App& app, const OptimizerFlags& flags, double lr);
 
 }  // namespace apps

@@ -176,7 +176,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   }
   trainer.sharding.overlap = !no_overlap;
   check_precision_options(app, trainer);
-  trainer.optimizer = optimizer_of(app, optimizer);
+  trainer.optimizer = optimizer_of(app, optimizer, line.lr);
   check_zero_options(app, trainer.sharding);
   check_diloco_options(app, trainer.diloco);
   require(app.count("--resume") > 0 || !line.allow_changes, "--allow-changes is for --resume; leave it out.");
@@ -197,6 +197,9 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   if (line.weights.load_adapter.empty()) take_saved_adapters(app, notes.notes, adapters);
   if (!line.weights.load_adapter.empty()) take_adapter_files(app, line.weights.load_adapter, adapters);
   trainer.adapters = adapters_of(app, adapters);
+  require(!trainer.adapters.any() || optimizer.name != "muon",
+          "--optimizer muon is for matrices that are trained whole, and --lora {} trains adapters; leave it out.",
+          trainer.adapters.rank);
   line.saves_adapters_only = saved.empty() ? trainer.adapters.any() : notes.trained_only;
   if (notes.trained_only) check_base(notes, line, saved);
   check_data_options(line.data, app.count("--vocab-size") > 0 || takes_sizes, model.vocabulary);

@@ -63,6 +63,18 @@ TEST(LayoutCost, UpdatesMoveTheStateOfTheOptimizer) {
   EXPECT_NEAR(update_with(AdamW::Options{}) / without_slots, 32.0 / 16, 1e-9);
 }
 
+// Muon's products by their formula on top of a pass over memory; two ranks share them.
+TEST(LayoutCost, UpdatesOfWholeMatricesTakeTheirProducts) {
+  const auto update = [](const OptimizerOptions& optimizer, int ranks) {
+    TrainingOptions layout = tiny_layout({{Axis::data, ranks}});
+    layout.optimizer = optimizer;
+    return LayoutCosts(layout.model, machine_without_memory_time(1e30), ranks).cost(layout).update;
+  };
+  const double with_muon = update(Muon::Options{}, 1);
+  EXPECT_GT(with_muon, 2 * update(AdamW::Options{}, 1));
+  EXPECT_LT(update(Muon::Options{}, 2), 0.8 * with_muon);
+}
+
 // Of 4 x 8 f32, 128 bytes: two in each pass of a block, one for the embeddings and one for the logits' input. Two ranks send
 // them in 128 ns, and the three numbers that cross entropy sums of each of 4 tokens in 48.
 TEST(LayoutCost, ExchangesOfTensorParallelismByHand) {
