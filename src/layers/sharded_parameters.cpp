@@ -284,6 +284,7 @@ void ShardedParameters::share(std::size_t unit, const std::function<Tensor(std::
   if (of.ranks() == 1 || ranges_of_[unit].all.empty()) return;
   traffic_->wait_for_values();
   const DType dtype = of_range(ranges_of_[unit].all.front()).dtype();
+  const MemoryScope buffers(MemoryKind::buffers);
   const Tensor own = Tensor::zeros({of.padded_elements() / of.ranks()}, dtype);
   std::int64_t first = 0;  // owned ranges follow each other in the share
   for (const std::size_t i : ranges_of_[unit].in_share) {

@@ -29,6 +29,10 @@ class DiLoCo(FaultTest):
         self.expect_success(whole)
         self.assertIn("4 ranks: 2 replicas of dp 1 x tp 2 x pp 1; 8 sequences", whole.output)
         self.assertIn("Replicas agree every 4 steps: outer lr 0.7, momentum 0.9; every 2 steps one of 2 fragments", whole.output)
+        merged = {3: 0, 5: 1, 7: 0, 9: 1, 11: 0}
+        lines = [json.loads(line) for line in (self.log("whole") / "metrics.jsonl").read_text().splitlines()]
+        self.assertEqual({line["step"]: line["merged_fragment"] for line in lines if "merged_fragment" in line}, merged)
+        self.assertEqual({int(step): int(part) for step, part in re.findall(r"step +(\d+)/12 .* \| merged (\d)", whole.output)}, merged)
         self.assertRegex(whole.output, r"diloco +all_reduce +two_shot +changes of weights +6 ")
         for saved in (4, 5):  # with a fragment in flight, and without
             save, log = self.directory / f"save{saved}", self.log(f"log{saved}")

@@ -201,6 +201,18 @@ TEST(DiLoCo, RefusesNumbersThatDoNotGoTogether) {
   });
 }
 
+TEST(DiLoCo, SendsEachFragmentOnceARoundAndMergesItBehindTheDelay) {
+  const DiLoCoOptions options{.replicas = 2, .sync_every = 6, .fragments = 3, .fragment_sync_delay = 1};
+  std::vector<int> sent, merged;  // -1: none
+  for (std::int64_t step = 0; step <= 12; ++step) {
+    sent.push_back(options.sent_at(step).value_or(-1));
+    merged.push_back(options.merged_at(step).value_or(-1));
+  }
+  EXPECT_THAT(sent, testing::ElementsAre(-1, -1, 0, -1, 1, -1, 2, -1, 0, -1, 1, -1, 2));
+  EXPECT_THAT(merged, testing::ElementsAre(-1, -1, -1, 0, -1, 1, -1, 2, -1, 0, -1, 1, -1));
+  EXPECT_FALSE(DiLoCoOptions{.sync_every = 1}.sent_at(1)) << "one replica sends nothing";
+}
+
 // Of equally large parameters each fragment has as many; frozen ones are in none.
 TEST(DiLoCo, CutsTheModelIntoEvenFragments) {
   Parameters parameters;

@@ -42,6 +42,7 @@ std::string step_line(const StepReport& r, double seconds_left) {
   }
   if (r.loss_scale) line += fmt::format(" | scale {:g}{}", *r.loss_scale, r.skipped ? " skipped" : "");
   if (r.delay > 0) line += fmt::format(" | delay {}", r.delay);
+  if (r.merged_fragment) line += fmt::format(" | merged {}", *r.merged_fragment);
   if (r.slowest && r.slowest->named) {
     line +=
         fmt::format(" | rank {} is slow: others wait {:.0f}% of the step for it", r.slowest->rank, r.slowest->share * 100);
@@ -137,6 +138,7 @@ void Reporter::step(const StepReport& report) {
     metrics["skipped"] = report.skipped;
   }
   if (report.delay > 0) metrics["delay"] = report.delay;
+  if (report.merged_fragment) metrics["merged_fragment"] = *report.merged_fragment;
   if (report.slowest) {
     metrics["slowest_rank"] = report.slowest->rank;
     metrics["slowest_share"] = report.slowest->share;

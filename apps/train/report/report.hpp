@@ -27,6 +27,7 @@ struct StepReport {
   int delay = 0;                                     // the most updates that the weights lacked that it computed with
   bool skipped = false;                              // gradients overflowed, and nothing was updated
   std::optional<stretto::Pipeline::Times> pipeline;  // of steps with a line of their own, in a pipeline of several stages
+  std::optional<int> merged_fragment;                // of the weights of replicas (DiLoCo), in this step
   std::optional<SlowRank> slowest;                   // at the end of an interval
 };
 

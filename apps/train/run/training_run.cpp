@@ -273,6 +273,7 @@ class TrainingRun {
     report.gradient_norm = result.gradient_norm;
     if (line_.scales_loss()) report.loss_scale = result.loss_scale;
     report.skipped = result.arrived && !result.updated;
+    if (result.updated) report.merged_fragment = line_.trainer.diloco.merged_at(trainer_.optimizer().steps());
     report.lr = lr_at(step);
     const double tokens = static_cast<double>(batch * line_.trainer.model.sequence);
     report.tokens_per_second = tokens / report.seconds;

@@ -26,6 +26,9 @@ struct STRETTO_API DiLoCoOptions {
 
   bool any() const { return replicas > 1; }
   std::int64_t interval() const { return sync_every / fragments; }  // steps between two exchanges
+  // The fragment that is sent behind a step, counted from 1, and the one that is merged there.
+  std::optional<int> sent_at(std::int64_t step) const;
+  std::optional<int> merged_at(std::int64_t step) const { return sent_at(step - fragment_sync_delay); }
   // Throws Error(invalid_argument), in one sentence, for numbers that do not go together.
   void check() const;
   // What the outer optimizer keeps of each element beside the slots of the inner one: the value at the last outer step, and
@@ -104,11 +107,11 @@ class STRETTO_API DiLoCo {
     std::vector<std::size_t> units;  // that the parts lie in
     std::int64_t elements = 0;
   };
-  std::size_t fragment_sent_at(std::int64_t step) const;
+  const Fragment& at(int fragment) const { return fragments_[static_cast<std::size_t>(fragment)]; }
   const Tensor& master(std::size_t range) const { return optimizer_.states()[range].master; }
   const Tensor& outer(std::size_t range) const { return optimizer_.states()[range].slots[slot_]; }
   void compare_with_peers() const;
-  void send(std::size_t fragment);
+  void send(int fragment);
   void merge(const Fragment& fragment);
   void share(std::size_t unit);
 
@@ -119,7 +122,7 @@ class STRETTO_API DiLoCo {
   std::size_t slot_ = 0;  // of the outer values; the momentum is the next one
   std::vector<Fragment> fragments_;
   bool has_begun_ = false;
-  std::optional<std::size_t> in_flight_;
+  std::optional<int> in_flight_;
   Tensor change_;  // of the fragment in flight
   Work exchange_;
   Stream stream_;

@@ -44,6 +44,11 @@ void DiLoCoOptions::check() const {
           "Changes of weights do not travel in {}; choose none, int8 or int4.", name(format));
 }
 
+std::optional<int> DiLoCoOptions::sent_at(std::int64_t step) const {
+  if (!any() || step <= 0 || step % interval() != 0) return std::nullopt;
+  return static_cast<int>((step / interval() - 1) % fragments);
+}
+
 std::vector<StateSlot> DiLoCoOptions::slots() const {
   std::vector<StateSlot> result;
   if (any()) result.push_back({"outer"});
@@ -153,21 +158,17 @@ void DiLoCo::compare_with_peers() const {
           other - all.begin());
 }
 
-std::size_t DiLoCo::fragment_sent_at(std::int64_t step) const {
-  return static_cast<std::size_t>((step / options_.interval() - 1) % options_.fragments);
-}
-
 void DiLoCo::end_step() {
   const std::int64_t step = optimizer_.steps();
-  if (step > 0 && step % options_.interval() == 0) send(fragment_sent_at(step));
-  const std::int64_t sent = step - options_.fragment_sync_delay;
-  if (sent <= 0 || sent % options_.interval() != 0) return;
+  if (const std::optional<int> sent = options_.sent_at(step)) send(*sent);
+  const std::optional<int> merged = options_.merged_at(step);
+  if (!merged) return;
   settle();
-  merge(fragments_[fragment_sent_at(sent)]);
+  merge(at(*merged));
 }
 
-void DiLoCo::send(std::size_t number) {
-  const Fragment& fragment = fragments_[number];
+void DiLoCo::send(int number) {
+  const Fragment& fragment = at(number);
   if (fragment.elements == 0) return;
   const DType wide = kernels::accumulator(parameters_.options().dtype);
   {
@@ -182,7 +183,9 @@ void DiLoCo::send(std::size_t number) {
   }
   OperationOptions how{.method = Algorithm::two_shot, .tag = "changes of weights"};
   if (options_.format != QuantizedFormat::none) {
-    how.quantization = {.format = options_.format, .errors = &parameters_.errors(), .tensor = outer_errors_name(number)};
+    how.quantization = {.format = options_.format,
+                        .errors = &parameters_.errors(),
+                        .tensor = outer_errors_name(static_cast<std::size_t>(number))};
   }
   stream_.wait(computation());
   exchange_ = peers_.all_reduce(change_, ReduceOp::avg, stream_, how);
@@ -193,7 +196,7 @@ void DiLoCo::send(std::size_t number) {
 void DiLoCo::settle() {
   if (!in_flight_) return;
   computation().wait(exchange_);
-  for (const Part& part : fragments_[*in_flight_].parts) {
+  for (const Part& part : at(*in_flight_).parts) {
     const Tensor change = change_.view(part.first, outer(part.range).shape());
     const Tensor& value = outer(part.range);
     // Nesterov's step: along the new momentum, and then along the change.
@@ -209,6 +212,7 @@ void DiLoCo::settle() {
 
 void DiLoCo::merge(const Fragment& fragment) {
   parameters_.wait_for_values();
+  const MemoryScope buffers(MemoryKind::buffers);
   const double alpha = options_.fragment_update_alpha;
   for (const Part& part : fragment.parts) {
     const Tensor& local = master(part.range);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "layers/unit_cut.hpp"
 #include "planning/layout/matrix_plan.hpp"
 #include "planning/layout/planned_stage.hpp"
 #include "stretto/kernels.hpp"
@@ -12,7 +13,8 @@ namespace stretto {
 
 namespace {
 
-// Of the vector of a fragment, while it is exchanged; and with a format, of the errors of all vectors, and of this rank's
+// Of the vector of a fragment, while it is exchanged; or at ZeRO stage 0, of a unit's master weights and this rank's share
+// of them, while they go to the ranks of the replica; and with a format, of the errors of all vectors, and of this rank's
 // part of their sums.
 void add_outer_steps(const Parameters& parameters, const TrainingOptions& options, StagePlan& plan) {
   const DiLoCoOptions& outer = options.diloco;
@@ -27,6 +29,11 @@ void add_outer_steps(const Parameters& parameters, const TrainingOptions& option
       sent += 2 * (outer.replicas - 1) * packed_bytes(outer.format, share);
       plan.memory.buffers += static_cast<std::int64_t>(sizeof(float)) * (elements + share);
     }
+  }
+  for (const UnitMembers& unit : cut_units(parameters, options.mesh, options.sharding)) {
+    const int ranks = options.mesh.gradient_ranks(unit.axes);
+    if (!unit.trainable || ranks == 1 || unit.stage(options.sharding.zero) != ZeroStage::none) continue;
+    largest = std::max(largest, (unit.elements + ranks - 1) / ranks * (ranks + 1));
   }
   plan.memory.buffers += wide * largest;
   plan.sent["diloco"] += sent / outer.sync_every;
