@@ -8,6 +8,7 @@
 #include "core/fail.hpp"
 #include "core/split_mix.hpp"
 #include "layers/first_of_copies.hpp"
+#include "layers/optimizer/local_vectors.hpp"
 #include "layers/record_check.hpp"
 #include "layers/unit_cut.hpp"
 #include "overlap/postponement_choice.hpp"
@@ -437,6 +438,24 @@ void ShardedParameters::read_version(int version) {
           "Version {} of the weights is not there: {} is the latest of {} that are kept.", version, made_,
           options_.versions);
   read_ = version;
+}
+
+// ---- gradients that stay on their rank
+
+void ShardedParameters::keep_gradients_local(bool local) {
+  choice_.reset();  // what it would measure does not travel
+  local_.clear();
+  if (local) local_ = local_gradients_of(parameters_, members_, mesh_, options_);
+  std::vector<std::vector<Tensor>> to(units_.size());
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    if (local && members_[unit].trainable) to[unit].resize(members_[unit].parameters.size());
+  }
+  for (const LocalGradients& group : local_) {
+    for (const LocalGradients::Piece& piece : group.pieces) {
+      to[piece.unit][piece.member] = group.vector.view(piece.first, {piece.count});
+    }
+  }
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) units_[unit]->keep_gradients_local(std::move(to[unit]));
 }
 
 // ---- for checks and exports

@@ -46,9 +46,13 @@ Trainer::Trainer(const Mesh& mesh, const TrainingOptions& options, const Communi
                         .tensor = tensor_parallel.has_own_rows() ? Communicator() : mesh.over(Axis::tensor)});
   options_.sharding.seed = options.seed;
   options_.sharding.versions = versions_of(schedule, mesh.rank(Axis::pipeline));
+  if (auto* const onebit = std::get_if<OneBitAdam::Options>(&options_.optimizer)) {
+    onebit->clip_norm = options_.clip_norm;
+    options_.sharding.measured_steps = 0;  // after its freeze nothing of units travels that could be postponed
+  }
   sharded_ = std::make_unique<ShardedParameters>(parameters_, mesh_, options_.sharding);
   sharded_->initialise(options.seed);
-  optimizer_ = make_optimizer(*sharded_, options.optimizer);
+  optimizer_ = make_optimizer(*sharded_, options_.optimizer);
   require(options.diloco.any() == bool(peers), "Training of {} replicas {} peers; see split_into_replicas().",
           options.diloco.replicas, peers ? "takes no" : "takes");
   if (peers) diloco_ = std::make_unique<DiLoCo>(*sharded_, *optimizer_, peers, options.diloco);
@@ -91,7 +95,8 @@ void Trainer::apply(StepResult& result, double lr) {
   result.updated = false;
   if (!result.arrived) return;
   const double norm = result.gradient_norm;
-  const double clip = options_.clip_norm > 0 && norm > options_.clip_norm ? options_.clip_norm / norm : 1.0;
+  const bool clips = optimizer_->clips_gradients() && options_.clip_norm > 0 && norm > options_.clip_norm;
+  const double clip = clips ? options_.clip_norm / norm : 1.0;
   if (diloco_) average_over_replicas(result);  // so that all replicas update, or none
   result.updated = loss_scale_.update(result.gradient_norm);
   adapt_errors(result);
@@ -115,6 +120,7 @@ void Trainer::rehearse(const FillSlot& fill) {
 
 // The errors of quantized gradients are kept at the scale of the gradients. After an overflow they are no numbers.
 void Trainer::adapt_errors(const StepResult& result) {
+  if (options_.sharding.qgz == QuantizedFormat::none) return;  // an optimizer's errors, if any, are not at that scale
   ErrorFeedback& errors = sharded_->errors();
   if (!result.updated) return errors.clear();
   if (loss_scale_.value() == result.loss_scale) return;

@@ -16,20 +16,21 @@ constexpr double most_parameters = 1e15, most_tokens = 1e15;
 
 // Of a schedule without a flush.
 void check_window(const TrainingOptions& options, const Schedule& schedule) {
-  require(schedule.chunks == 1, "Schedule {} has {} chunks a stage and no flush; give it 1.", schedule.name, schedule.chunks);
+  require(schedule.chunks == 1, "Schedule {} has {} chunks a stage and no flush; give it 1.", schedule.name,
+          schedule.chunks);
   require(options.sharding.zero <= ZeroStage::optimizer,
           "Schedule {} keeps versions of the weights, which ZeRO stage {} divides; choose stage 0 or 1.", schedule.name,
           static_cast<int>(options.sharding.zero));
-  require(schedule.stages == 1 || !options.model.tied,
-          "The first and the last stage share the table of a tied model, and would wait for each other's gradients without a "
-          "flush ({}); untie it.",
-          schedule.name);
+  require(
+      schedule.stages == 1 || !options.model.tied,
+      "The first and the last stage share the table of a tied model, and would wait for each other's gradients without a "
+      "flush ({}); untie it.",
+      schedule.name);
   require(options.sharding.dtype != DType::f16,
           "The loss scale of f16 is one of all stages, which do not wait for each other under {}; train in bf16 or f32.",
           schedule.name);
-  require(options.sharding.delay == 0,
-          "Schedule {} reads weights that lack updates already; leave the delay of {} out.", schedule.name,
-          options.sharding.delay);
+  require(options.sharding.delay == 0, "Schedule {} reads weights that lack updates already; leave the delay of {} out.",
+          schedule.name, options.sharding.delay);
   require(!options.diloco.any(),
           "{} replicas agree between steps, which schedule {} does not end together; choose a schedule with a flush.",
           options.diloco.replicas, schedule.name);
@@ -40,6 +41,10 @@ void check_window(const TrainingOptions& options, const Schedule& schedule) {
 Schedule TrainingOptions::check() const {
   check_sizes();
   Schedule schedule = stages.schedule(mesh[Axis::pipeline], microbatches());
+  require(!std::holds_alternative<OneBitAdam::Options>(optimizer) ||
+              (sharding.delay == 0 && !is_window(schedule) && !diloco.any()),
+          "1-bit Adam exchanges its momentum behind each step's gradients; leave delays, replicas and schedules without a "
+          "flush out.");
   require(!diloco.any() || sharding.delay == 0,
           "{} replicas count updates, and a delay of {} leaves the first step without one; leave one of them out.",
           diloco.replicas, sharding.delay);
@@ -96,6 +101,7 @@ void TrainingOptions::check_sizes() const {
           "The model has a window of {} tokens, and attention under {} has not; leave the mask dense.", model.window,
           to_text(mask));
   sharding.check(mesh);
+  if (const auto* const onebit = std::get_if<OneBitAdam::Options>(&optimizer)) onebit->check(sharding);
   loss_scale.check();
   require(!divides_rows || mesh[Axis::tensor] > 1,
           "Sequence parallelism divides rows over the ranks of a tensor-parallel group, and this group has 1; give it more "

@@ -231,6 +231,7 @@ void ShardedUnit::release() {
 
 void ShardedUnit::zero_gradients() {
   has_sum_ = false;
+  for (const Tensor& each : local_) each.zero();
   if (options_.trainable && options_.stage < ZeroStage::gradients) begin_gradients();
 }
 
@@ -280,6 +281,7 @@ OperationOptions ShardedUnit::sum_options() const {
 Work ShardedUnit::sum(const Stream& stream) {
   gradients();  // an unused unit adds zeros
   zero_unset();
+  if (!local_.empty()) return add_locally(stream);
   const bool stays = options_.stage < ZeroStage::gradients;
   if (stays && sums_.size() == 1) return {};
   const Tensor into = has_sum_ ? buffer(gradient_share_.size(), gradient_share_.dtype()) : gradient_share_;
@@ -294,6 +296,31 @@ Work ShardedUnit::sum(const Stream& stream) {
   return work;
 }
 
+void ShardedUnit::keep_gradients_local(std::vector<Tensor> to) {
+  require(
+      to.empty() || (options_.trainable && options_.stage != ZeroStage::values && to.size() == shapes_.size()),
+      "Gradients of a unit of {} tensors at ZeRO stage {} cannot be added to {} tensors; give one for each, at stage 2 or "
+      "below, of a unit that is trainable.",
+      shapes_.size(), static_cast<int>(options_.stage), to.size());
+  local_ = std::move(to);
+}
+
+Work ShardedUnit::add_locally(const Stream& stream) {
+  stream.wait(computation());
+  Work work = stream.enqueue([all = gradients_, to = local_] {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      Tensor wide = all[i];
+      if (wide.dtype() != to[i].dtype()) {
+        wide = Tensor(all[i].shape(), to[i].dtype());
+        kernels::convert(all[i], wide);
+      }
+      kernels::add(to[i], wide, to[i]);
+    }
+  });
+  discard_gradients();
+  return work;
+}
+
 void ShardedUnit::discard_gradients() {
   if (options_.stage < ZeroStage::gradients) return;
   gradients_.clear();
@@ -303,7 +330,7 @@ void ShardedUnit::discard_gradients() {
 Work ShardedUnit::gather_gradients(const Stream& stream) {
   require(options_.stage == ZeroStage::none, "Whole gradients are kept at ZeRO stage 0 only; this unit has stage {}.",
           static_cast<int>(options_.stage));
-  if (sums_.size() == 1) return {};
+  if (sums_.size() == 1 || !local_.empty()) return {};
   return sums_.all_gather(gradient_share_, gradients_flat_, stream, {.tag = "gradients"});
 }
 

@@ -1,6 +1,7 @@
 #include "apps/train/options/optimizer_options.hpp"
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 
 #include "apps/common/fail.hpp"
 
@@ -13,8 +14,11 @@ void refuse_without_effect(const CLI::App& app, const OptimizerFlags& flags) {
   struct Only {
     const char *flag, *optimizer;
   };
-  for (const auto& [flag, optimizer] :
-       {Only{"--momentum", "sgd"}, {"--muon-scale", "muon"}, {"--muon-momentum", "muon"}, {"--muon-lr", "muon"}}) {
+  for (const auto& [flag, optimizer] : {Only{"--momentum", "sgd"},
+                                        {"--muon-scale", "muon"},
+                                        {"--muon-momentum", "muon"},
+                                        {"--muon-lr", "muon"},
+                                        {"--freeze-step", "onebit-adam"}}) {
     require(app.count(flag) == 0 || flags.name == optimizer,
             "{} {} has no effect with --optimizer {}; leave it out, or give --optimizer {}.", flag,
             app.count(flag) == 0 ? "" : app[flag]->as<std::string>(), flags.name, optimizer);
@@ -33,15 +37,29 @@ stretto::Muon::Options muon_of(const CLI::App& app, const OptimizerFlags& flags,
           .weight_decay = flags.weight_decay};
 }
 
+std::int64_t freeze_step_of(const std::string& text) {
+  if (text == "auto") return 0;
+  std::int64_t steps = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), steps);
+  require(error == std::errc() && end == text.data() + text.size() && steps >= 1,
+          "--freeze-step {} is not auto or a number of steps from 1 on.", text);
+  return steps;
+}
+
 }  // namespace
 
 void add_optimizer_options(CLI::App& app, OptimizerFlags& flags) {
   app.add_option("--optimizer", flags.name,
-                 "adamw; sgd: gradient descent with momentum; or muon: hidden matrices are orthogonalised, and the rest is "
-                 "adamw's")
-      ->check(CLI::IsMember({"adamw", "sgd", "muon"}))
+                 "adamw; sgd: gradient descent with momentum; muon: hidden matrices are orthogonalised, and the rest is "
+                 "adamw's; or onebit-adam: AdamW, and after --freeze-step its momentum in one bit an element")
+      ->check(CLI::IsMember({"adamw", "sgd", "muon", "onebit-adam"}))
       ->capture_default_str();
   app.add_option("--momentum", flags.momentum, "Momentum of --optimizer sgd, which keeps no state with 0")
+      ->capture_default_str();
+  app.add_option(
+         "--freeze-step", flags.freeze_step,
+         "With --optimizer onebit-adam, the steps of AdamW after which its variance is frozen and ranks exchange momentum "
+         "instead of gradients; auto: when the variance hardly changes")
       ->capture_default_str();
   app.add_option("--muon-scale", flags.muon_scale,
                  "Size of the updates of --optimizer muon: moonlight, 0.2 sqrt(max(rows, columns)), or keller, "
@@ -63,6 +81,10 @@ stretto::OptimizerOptions optimizer_of(const CLI::App& app, const OptimizerFlags
   refuse_without_effect(app, flags);
   if (flags.name == "muon") return muon_of(app, flags, lr);
   if (flags.name == "adamw") return stretto::AdamW::Options{.weight_decay = flags.weight_decay};
+  if (flags.name == "onebit-adam") {
+    return stretto::OneBitAdam::Options{.weight_decay = flags.weight_decay,
+                                        .freeze_step = freeze_step_of(flags.freeze_step)};
+  }
   require(flags.momentum >= 0 && flags.momentum < 1, "--momentum {} is not from 0 to below 1, so that steps would grow.",
           flags.momentum);
   return stretto::SGD::Options{.momentum = flags.momentum, .weight_decay = flags.weight_decay};

@@ -14,6 +14,7 @@ struct OptimizerFlags {
   double muon_momentum = stretto::Muon::Options().momentum;
   double muon_lr = 0;  // unless given: the lr of the rest, or usual_keller_lr
   double weight_decay = stretto::AdamW::Options().weight_decay;
+  std::string freeze_step = "auto";
 };
 
 // Adds the flags. `flags` must outlive the app's parsing.

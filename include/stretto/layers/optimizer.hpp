@@ -1,4 +1,5 @@
 #pragma once
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,7 +11,9 @@ namespace stretto {
 
 // The Euclidean norm of the whole gradient, between finish_sums() and begin_step(); the same on every rank and at every ZeRO
 // stage. Every element counts once, on its owner. Costs one all-reduce of one number over all ranks. On a GPU it blocks
-// once.
+// once. While ranks keep their gradients (ShardedParameters::keep_gradients_local), nobody has the sum: the result is then
+// the root of the mean, over the ranks of a sum, of the squared norms of N g for a rank's own gradient g. It is not below
+// the norm of the sum, and is infinite or NaN on all ranks if any rank's gradient is.
 STRETTO_API double gradient_norm(const ShardedParameters& parameters);
 // That of the gradients of a group's ranks, such as a pipeline stage's.
 STRETTO_API double gradient_norm(const ShardedParameters& parameters, const Communicator& group);
@@ -38,6 +41,9 @@ struct STRETTO_API OptimizerKind {
   std::string name;  // "adamw"
   std::vector<StateSlot> slots;
   bool whole_matrices = false;  // one rank of a pipeline stage computes the update of a hidden matrix (Muon)
+  // The format in which ranks exchange their momentum after a warm-up, instead of gradients (OneBitAdam). Empty: gradients
+  // are summed in all steps.
+  std::optional<QuantizedFormat> momentum_exchange = {};
 
   // Bytes of an updated element's slots, and of its master weight where the compute type has 16 bits.
   std::int64_t state_bytes(DType compute, bool of_matrix = false) const;
@@ -79,6 +85,13 @@ class STRETTO_API Optimizer {
   const Tensor& weights(std::size_t range) const;
   std::int64_t steps() const { return steps_; }
   std::optional<OffloadUse> offloaded() const;  // empty: all state is in memory
+  // False: gradients are not clipped now, because the optimizer clips what it applies.
+  virtual bool clips_gradients() const { return true; }
+  // The optimizer's state beside the slots, the same on every rank, as texts by name. Checkpoints keep it beside the
+  // caller's notes. The names begin with the name of the kind.
+  virtual std::map<std::string, std::string> notes() const { return {}; }
+  // Called by load_checkpoint() with all notes of the checkpoint, before restore().
+  virtual void read_notes(const std::map<std::string, std::string>& /*notes*/) {}
   // Call it after the caller has written the states: rounds the master weights into the values. Collective.
   void restore(std::int64_t steps);
   // Call it after the caller has written the values: copies them into the master weights.
@@ -92,8 +105,12 @@ class STRETTO_API Optimizer {
     double lr = 0, gradient_scale = 1;
     std::int64_t number = 1;  // counted from 1
   };
-  // Called once a step before the first update(), on all ranks: for what an update needs of other ranks.
+  // Called once a step, before any range is updated: for what the ranks exchange or compute of several ranges together.
+  // Collective if it communicates.
   virtual void prepare(const Step& /*step*/) {}
+  // Called once a step, when all ranges are updated; their values may still travel.
+  virtual void finished(const Step& /*step*/) {}
+  virtual void restored() {}  // called by restore(), whose caller has written the states
   // Updates the master weights and slots of one range from range.gradient, and sets range.value to the master weights,
   // rounded. It is called once a step for each range that must be updated, in the order in which forward needs their units.
   virtual void update(const ShardedParameters::Range& range, const Parameter& parameter, const State& state,

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "stretto/layers/local_gradients.hpp"
 #include "stretto/layers/parameter_use.hpp"
 #include "stretto/overlap/sharded_unit.hpp"
 #include "stretto/overlap/unit_traffic.hpp"
@@ -166,6 +167,14 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   // Uses from now on read this version: the latest, or one of the Options::versions - 1 before it.
   void read_version(int version);
 
+  // For optimizers that exchange something other than sums of gradients (OneBitAdam). From the next step on, ranks do not
+  // sum gradients: each adds up its own in the vectors of local_gradients(), and Range::gradient and whole_gradients() have
+  // no meaning. False: they sum them again. Call it between two steps, on all ranks alike. Takes the memory of the vectors,
+  // of MemoryKind::optimizer. Not at ZeroStage::values.
+  void keep_gradients_local(bool local);
+  // Empty while ranks sum gradients. The vectors hold the step's gradients from finish_sums() to begin_step().
+  const std::vector<LocalGradients>& local_gradients() const { return local_; }
+
   // Whole slices on this rank, by parameter, for checks and exports: copies of the values, and of the summed gradients that
   // an update takes, between finish_sums() and begin_step(). Empty for parameters of other pipeline stages, and gradients of
   // frozen ones. Collective.
@@ -219,6 +228,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   std::vector<RangesOf> ranges_of_;  // by unit
   std::unique_ptr<UnitTraffic> traffic_;
   std::unique_ptr<PostponementChoice> choice_;  // while it is not made
+  std::vector<LocalGradients> local_;
   int microbatch_ = 0;
   int made_ = 0, read_ = 0;  // versions
   bool uses_are_checked_ = false;

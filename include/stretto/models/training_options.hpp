@@ -34,7 +34,7 @@ struct STRETTO_API TrainingOptions {
   kernels::AttentionMask mask;                              // of a model without a window of its own
   StageDivision stages;
   LossScale::Options loss_scale;  // with f16
-  double clip_norm = 1.0;         // 0: no clipping
+  double clip_norm = 1.0;         // 0: no clipping. A Trainer gives it to OneBitAdam as well.
   std::uint64_t seed = 1;
   bool saves_in_background = false;  // CheckpointSaver::Options::in_background; plans count the copy that is being written
 

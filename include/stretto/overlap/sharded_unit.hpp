@@ -130,6 +130,10 @@ class STRETTO_API ShardedUnit : public UnitStore {
   void continue_sums(std::uint64_t sums_so_far) { sums_so_far_ = sums_so_far; }
   // ZeroStage::none: brings all shares of the summed gradients to all ranks, in gradients().
   [[nodiscard]] Work gather_gradients(const Stream& stream) override;
+  // From the next step on, sum() adds this rank's gradients to these tensors instead, one for each tensor of the unit and of
+  // the accumulator type, and nothing of gradients travels: gradient_share() and whole gradients have no meaning then.
+  // zero_gradients() zeroes them. Empty: sums over the group again.
+  void keep_gradients_local(std::vector<Tensor> to);
 
   // With Options::has_earlier_gradients: gradients() and gradient_share() change places with a second set, which keeps the
   // sums of the step before while those of this one are added up. Call it between steps; sums into both may be in flight.
@@ -147,6 +151,7 @@ class STRETTO_API ShardedUnit : public UnitStore {
   Work restore_gathered(const Stream& stream);
   void allocate_gradients(DType dtype);
   void begin_gradients();
+  Work add_locally(const Stream& stream);
   OperationOptions sum_options() const;
 
   Communicator gathers_, sums_;
@@ -165,6 +170,7 @@ class STRETTO_API ShardedUnit : public UnitStore {
     Tensor flat, share;
     std::vector<Tensor> views;
   } earlier_;                      // the second set of gradients_flat_, gradient_share_ and gradients_
+  std::vector<Tensor> local_;      // keep_gradients_local()
   std::shared_ptr<bool[]> unset_;  // by tensor
   bool secondary_is_valid_ = false;
   bool has_sum_ = false;  // gradient_share_ holds sums of this step

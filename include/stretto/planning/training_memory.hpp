@@ -48,4 +48,12 @@ STRETTO_API std::map<std::string, std::int64_t> state_traffic(const Parameters& 
                                                               const ShardedParameters::Options& options,
                                                               std::int64_t microbatches, int passes = 2);
 
+// Bytes that the first rank of each group sends in a step after OneBitAdam has frozen v, by group: 2 (N-1)/N Psi elements of
+// momentum in `format` (onebit: 0.129 bytes), of which each rank's part of N and the records of a part are rounded up, and
+// at ZeRO stages 1 and 2 (N-1)/N Psi e for values, as before. Two messages go to each other rank for a group and, in tensor
+// parallelism, two for parameters of which ranks hold copies. On one node, or by Algorithm::two_shot.
+STRETTO_API std::map<std::string, std::int64_t> momentum_traffic(const Parameters& parameters, const MeshShape& mesh,
+                                                                 const ShardedParameters::Options& options,
+                                                                 QuantizedFormat format);
+
 }  // namespace stretto

@@ -1,6 +1,7 @@
 #include "device/cpu/host_kernels.hpp"
 #include "device/gpu.hpp"
 #include "device/kernels/arguments.hpp"
+#include "device/kernels/frozen_adamw.hpp"
 #include "device/stream/kernel_scope.hpp"
 
 namespace stretto::kernels {
@@ -28,6 +29,17 @@ void adamw(const AdamWStep& options, const Tensor& gradient, const Tensor& maste
   if (on_gpu("adamw", gradient, master, m, v, parameter))
     return gpu().kernels().adamw(options, gradient, master, m, v, parameter, gpu_stream());
   cpu::adamw(options, gradient, master, m, v, parameter);
+}
+
+void frozen_adamw(const FrozenAdamWStep& options, const Tensor& master, const Tensor& m, const Tensor& v,
+                  const Tensor& parameter) {
+  check_master("frozen_adamw", master, master, parameter);
+  check_holds("frozen_adamw", "m", m, master.dtype(), parameter.size());
+  check_holds("frozen_adamw", "v", v, master.dtype(), parameter.size());
+  const KernelScope scope("frozen_adamw");
+  if (scope.skipped()) return;
+  require(!on_gpu("frozen_adamw", master, m, v, parameter), "frozen_adamw runs on the host; give tensors in host memory.");
+  cpu::frozen_adamw(options, master, m, v, parameter);
 }
 
 void sgd(const SGDStep& options, const Tensor& gradient, const Tensor& master, const Tensor& b, const Tensor& parameter) {

@@ -9,6 +9,7 @@
 #include "layers/checkpoint/state_tensors.hpp"
 #include "layers/checkpoint/whole_values.hpp"
 #include "layers/note_number.hpp"
+#include "layers/optimizer/momentum_errors.hpp"
 #include "stretto/layers/checkpoint.hpp"
 
 namespace stretto {
@@ -111,7 +112,11 @@ LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, Optimizer& optim
     }
   }
   if (parameters.options().delay > 0) parameters.set_late(with_optimizer && index.has_late);
-  if (with_optimizer) restore_quantization(parameters, index, shards);
+  if (with_optimizer) {
+    optimizer.read_notes(index.notes);
+    restore_quantization(parameters, index, shards);
+    restore_momentum_errors(parameters, index, shards);
+  }
   return {.step = index.step,
           .optimizer_steps = with_optimizer ? index.optimizer_steps : 0,
           .notes = index.notes,

@@ -49,7 +49,7 @@ class CheckpointSnapshot {
   std::vector<Part> parts_;
   CheckpointTensors pieces_;
   std::vector<Part> errors_;  // of quantized sums
-  std::string units_;
+  std::string units_, momentum_;
 };
 
 }  // namespace stretto

@@ -26,12 +26,21 @@ void fill(const Tensor& tensor, double value) {
 double gradient_norm(const ShardedParameters& parameters) { return gradient_norm(parameters, parameters.mesh().world()); }
 
 double gradient_norm(const ShardedParameters& parameters, const Communicator& group) {
-  std::vector<Tensor> gradients;
-  for (const ShardedParameters::Range& range : parameters.ranges()) {
-    if (range.owned && range.gradient) gradients.push_back(range.gradient);
-  }
   double squares = 0;
-  for (const double each : kernels::sums_of_squares(gradients)) squares += each;
+  if (parameters.local_gradients().empty()) {
+    std::vector<Tensor> gradients;
+    for (const ShardedParameters::Range& range : parameters.ranges()) {
+      if (range.owned && range.gradient) gradients.push_back(range.gradient);
+    }
+    for (const double each : kernels::sums_of_squares(gradients)) squares += each;
+  }
+  for (const LocalGradients& local : parameters.local_gradients()) {
+    std::vector<Tensor> gradients;
+    for (const LocalGradients::Piece& piece : local.pieces) {
+      if (piece.counts) gradients.push_back(local.vector.view(piece.first, {piece.count}));
+    }
+    for (const double each : kernels::sums_of_squares(gradients)) squares += each * local.group.size();
+  }
   if (group.size() > 1) {
     group.all_reduce(&squares, &squares, 1, DType::f64, ReduceOp::sum, Stream::inline_(), {.tag = "gradient norm"}).wait();
   }
@@ -155,6 +164,7 @@ void Optimizer::step(double lr, double gradient_scale) {
     }
     if (block) offloaded_->give_back(unit);
   });
+  finished(step);
 }
 
 void Optimizer::restore(std::int64_t steps) {
@@ -163,6 +173,7 @@ void Optimizer::restore(std::int64_t steps) {
     if (states_[i].master) kernels::convert(states_[i].master, parameters_.ranges()[i].value);
   }
   parameters_.share_values();
+  restored();
 }
 
 void Optimizer::adopt_values() {

@@ -15,6 +15,9 @@ struct Maker {
   std::unique_ptr<Optimizer> operator()(const Muon::Options& options) const {
     return std::make_unique<Muon>(parameters, options);
   }
+  std::unique_ptr<Optimizer> operator()(const OneBitAdam::Options& options) const {
+    return std::make_unique<OneBitAdam>(parameters, options);
+  }
 };
 
 }  // namespace

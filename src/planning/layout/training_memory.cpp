@@ -5,6 +5,9 @@
 #include <numeric>
 #include <vector>
 
+#include "core/parts.hpp"
+#include "layers/optimizer/kept_momentum.hpp"
+#include "layers/optimizer/local_vectors.hpp"
 #include "layers/optimizer/offloaded_state.hpp"
 #include "planning/layout/matrix_plan.hpp"
 #include "stretto/kernels.hpp"
@@ -39,6 +42,22 @@ struct ElementBytes {
     return result;
   }
 };
+
+// Of an optimizer that exchanges its momentum: a rank's own gradients, the errors of both hops, and what it keeps of m.
+std::int64_t momentum_memory(const Parameters& parameters, const MeshShape& mesh, const ShardedParameters::Options& options,
+                             QuantizedFormat format) {
+  const DType wide = kernels::accumulator(options.dtype);
+  std::int64_t bytes = 0;
+  for (const LocalVector& vector : local_vectors(parameters, cut_units(parameters, mesh, options), mesh)) {
+    const int ranks = mesh.gradient_ranks(vector.summed);
+    bytes += bytes_of(wide) * vector.elements;
+    if (ranks == 1) continue;
+    bytes += KeptMomentum::bytes(format, ranks, vector.elements, wide);
+    if (format != QuantizedFormat::none)
+      bytes += bytes_of(DType::f32) * (vector.elements + part_size(vector.elements, ranks, 0));
+  }
+  return bytes;
+}
 
 }  // namespace
 
@@ -89,8 +108,10 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
   const std::vector<std::int64_t> in_file = options.offload.in_file(state_bytes);
   memory.optimizer -= std::accumulate(in_file.begin(), in_file.end(), std::int64_t{0});
   memory.buffers += OffloadedState::buffer_bytes(in_file);
+  if (optimizer.momentum_exchange)
+    memory.optimizer += momentum_memory(parameters, mesh, options, *optimizer.momentum_exchange);
   const std::int64_t ahead = options.overlap ? options.prefetch : 0;
-  memory.buffers = staying_values + (ahead + 2) * largest_values;
+  memory.buffers += staying_values + (ahead + 2) * largest_values;
   // With a delay, the sums of a whole step are in flight; the second term is of sums of later microbatches, before they are
   // added.
   const bool late = options.delay > 0 && options.overlap;
@@ -162,6 +183,29 @@ std::map<std::string, std::int64_t> state_traffic(const Parameters& parameters, 
       const std::int64_t part = share * ranks / options.hpz_size;
       sent["hpz"] += (gathers - over_all) * (options.hpz_size - 1) * part * bytes_of(options.dtype);
     }
+  }
+  return sent;
+}
+
+std::map<std::string, std::int64_t> momentum_traffic(const Parameters& parameters, const MeshShape& mesh,
+                                                     const ShardedParameters::Options& options, QuantizedFormat format) {
+  std::map<std::string, std::int64_t> sent;
+  const std::vector<UnitMembers> units = cut_units(parameters, mesh, options);
+  for (const LocalVector& vector : local_vectors(parameters, units, mesh)) {
+    const int ranks = mesh.gradient_ranks(vector.summed);
+    const auto bytes = [&](int rank) {
+      const std::int64_t share = part_size(vector.elements, ranks, rank);
+      return format == QuantizedFormat::none ? bytes_of(kernels::accumulator(options.dtype)) * share
+                                             : packed_bytes(format, share);
+    };
+    if (ranks == 1) continue;
+    std::int64_t& group = sent[group_name(vector.summed)];
+    for (int other = 1; other < ranks; ++other) group += bytes(other) + bytes(0);
+  }
+  for (const UnitMembers& unit : units) {
+    const int ranks = mesh.gradient_ranks(unit.axes);
+    if (ranks == 1 || !unit.trainable || unit.stage(options.zero) == ZeroStage::none) continue;
+    sent[group_name(unit.axes)] += (ranks - 1) * padded_share(unit, mesh) * bytes_of(options.dtype);
   }
   return sent;
 }

@@ -1,0 +1,23 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "layers/unit_cut.hpp"
+
+namespace stretto {
+
+// How the trainable parameters of a rank lie in vectors, one behind the other in the order of their units. One vector for
+// each set of axes over which gradients are summed and set of axes along which ranks hold copies of the sums.
+struct LocalVector {
+  Axes summed, copied;  // without axes of size 1
+  std::int64_t elements = 0;
+  std::vector<LocalGradients::Piece> pieces;  // none counts yet
+};
+std::vector<LocalVector> local_vectors(const Parameters& parameters, const std::vector<UnitMembers>& units,
+                                       const MeshShape& mesh);
+
+// The same with their memory and groups.
+std::vector<LocalGradients> local_gradients_of(const Parameters& parameters, const std::vector<UnitMembers>& units,
+                                               const Mesh& mesh, const ShardedParameters::Options& options);
+
+}  // namespace stretto

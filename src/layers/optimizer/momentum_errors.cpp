@@ -1,0 +1,211 @@
+#include "layers/optimizer/momentum_errors.hpp"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "core/fail.hpp"
+#include "core/log.hpp"
+#include "core/parts.hpp"
+#include "layers/checkpoint/json_numbers.hpp"
+#include "layers/checkpoint/piece_copy.hpp"
+#include "layers/checkpoint/quantization_state.hpp"
+#include "layers/optimizer/momentum_exchange.hpp"
+
+namespace stretto {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct SavedMember {
+  std::string name;
+  CheckpointPiece slice;   // without `shard`
+  std::int64_t first = 0;  // in the vector
+  bool counts = false;
+};
+struct SavedVector {
+  std::string errors;  // their name
+  int ranks = 1, rank = 0;
+  std::int64_t elements = 0;
+  std::vector<SavedMember> members;
+};
+
+std::vector<SavedVector> saved_vectors(const SafetensorsReader& shard) {
+  const auto metadata = shard.metadata();
+  const auto found = metadata.find(momentum_key);
+  if (found == metadata.end()) return {};
+  std::vector<SavedVector> vectors;
+  try {
+    const Json all = Json::parse(found->second);
+    for (const auto& [name, json] : all.items()) {
+      SavedVector& vector = vectors.emplace_back();
+      vector.errors = name;
+      vector.ranks = static_cast<int>(whole_number(json.at("ranks")));
+      vector.rank = static_cast<int>(whole_number(json.at("rank")));
+      for (const Json& member : json.at("members")) {
+        SavedMember& its = vector.members.emplace_back();
+        its.name = member.at("name").get<std::string>();
+        its.slice.first = shape_from_json(member.at("first"));
+        its.slice.extents = shape_from_json(member.at("extents"));
+        its.slice.count = elements_of(its.slice.extents);
+        its.first = vector.elements;
+        its.counts = member.at("counts").get<bool>();
+        vector.elements += std::max<std::int64_t>(0, its.slice.count);
+      }
+    }
+  } catch (const nlohmann::json::exception&) {
+    vectors.clear();
+  }
+  const bool sound = std::ranges::all_of(
+      vectors, [](const SavedVector& each) { return each.rank >= 0 && each.rank < each.ranks && each.elements > 0; });
+  if (vectors.empty() || !sound) fail(ErrorCode::io, "{} does not describe the vectors of its momentum.", shard.path());
+  return vectors;
+}
+
+std::optional<SafetensorsReader::View> saved_errors(const SafetensorsReader& shard, const SavedVector& vector, Hop hop,
+                                                    std::int64_t elements) {
+  const std::string name = error_name(vector.errors, hop);
+  if (!shard.has(name)) return std::nullopt;
+  SafetensorsReader::View view = shard.tensor(name);
+  if (view.type != "F32" || view.elements != elements) {
+    fail(ErrorCode::io, "{} has {} of another size than its vector.", shard.path(), name);
+  }
+  return view;
+}
+
+class MomentumErrors {
+ public:
+  MomentumErrors(ShardedParameters& parameters, const CheckpointIndex& index, CheckpointShards& shards)
+      : parameters_(parameters), shards_(shards), count_(index.shards.size()) {
+    for (const ErrorFeedback::Entry& entry : parameters.errors().entries()) {
+      if (MomentumExchange::is_error_name(entry.tensor)) any_wanted_ = true;
+    }
+  }
+
+  void same_layout() {
+    const SafetensorsReader& shard = shards_[static_cast<std::size_t>(parameters_.mesh().world().rank())];
+    for (const LocalGradients& vector : parameters_.local_gradients()) {
+      if (vector.group.size() == 1) continue;
+      const std::string errors = MomentumExchange::error_name(vector);
+      for (int hop = 0; hop < hops; ++hop) {
+        const std::string name = error_name(errors, static_cast<Hop>(hop));
+        if (!any_wanted_ || !shard.has(name)) {
+          if (any_wanted_ != shard.has(name) && static_cast<Hop>(hop) != Hop::node_sum) report("those of " + name);
+          continue;
+        }
+        const SafetensorsReader::View view = shard.tensor(name);
+        std::vector<float> elements(static_cast<std::size_t>(view.elements));
+        for (std::int64_t i = 0; i < view.elements; ++i)
+          elements[static_cast<std::size_t>(i)] = static_cast<float>(view.at(i));
+        parameters_.errors().restore(errors, static_cast<Hop>(hop), Tensor::of(elements));
+      }
+    }
+  }
+
+  void other_layout() {
+    struct Sums {
+      Tensor contribution, result;
+    };
+    std::vector<Sums> sums;  // by vector
+    for (const LocalGradients& vector : parameters_.local_gradients()) {
+      Sums& its = sums.emplace_back();
+      if (vector.group.size() == 1 || !any_wanted_) continue;
+      its.contribution = Tensor::zeros({vector.vector.size()}, DType::f32);
+      its.result = Tensor::zeros({part_size(vector.vector.size(), vector.group.size(), vector.group.rank())}, DType::f32);
+    }
+    bool any = false, over_nodes = false;
+    for (std::size_t i = 0; i < count_; ++i) {
+      const SafetensorsReader& shard = shards_[i];
+      for (const SavedVector& saved : saved_vectors(shard)) {
+        const std::int64_t begin = part_begin(saved.elements, saved.ranks, saved.rank);
+        const std::int64_t end = part_begin(saved.elements, saved.ranks, saved.rank + 1);
+        over_nodes = over_nodes || shard.has(error_name(saved.errors, Hop::node_sum));
+        const auto contribution = saved_errors(shard, saved, Hop::contribution, saved.elements);
+        const auto result = saved_errors(shard, saved, Hop::result, end - begin);
+        any = any || contribution;
+        for (std::size_t v = 0; v < sums.size() && any_wanted_; ++v) {
+          const LocalGradients& vector = parameters_.local_gradients()[v];
+          if (vector.group.size() == 1) continue;
+          if (contribution && vector.group.rank() == 0) {
+            add(saved, *contribution, 0, saved.elements, vector, sums[v].contribution, 0);
+          }
+          const std::int64_t own = part_begin(vector.vector.size(), vector.group.size(), vector.group.rank());
+          if (result) add(saved, *result, begin, end, vector, sums[v].result, own);
+        }
+      }
+    }
+    const bool travels =
+        std::ranges::any_of(parameters_.local_gradients(), [](const LocalGradients& each) { return each.group.size() > 1; });
+    if (any != any_wanted_ && (any || travels)) report("all of them");
+    if (any && over_nodes) report("those of sums over a node");
+    for (std::size_t v = 0; v < sums.size(); ++v) {
+      if (!sums[v].result) continue;
+      const std::string errors = MomentumExchange::error_name(parameters_.local_gradients()[v]);
+      parameters_.errors().restore(errors, Hop::contribution, sums[v].contribution);
+      parameters_.errors().restore(errors, Hop::result, sums[v].result);
+    }
+  }
+
+ private:
+  void report(const std::string& which) const {
+    log().warn(
+        "Of the checkpoint in {}, errors that 1-bit Adam has yet to add to its momentum are lost ({}), because it lacks "
+        "them "
+        "or this layout has no use for them; training goes on without.",
+        shards_.checkpoint().string(), which);
+  }
+
+  // Adds what a saved vector has from element `begin` to `end`, to a part of a vector here that begins at `own`.
+  void add(const SavedVector& saved, const SafetensorsReader::View& view, std::int64_t begin, std::int64_t end,
+           const LocalGradients& vector, const Tensor& to, std::int64_t own) const {
+    for (const SavedMember& member : saved.members) {
+      for (const LocalGradients::Piece& piece : vector.pieces) {
+        const Parameter& parameter = *parameters_.parameters().all()[piece.parameter];
+        if (!member.counts || parameter.name != member.name || !lies_within(member.slice, parameter.global_shape)) continue;
+        for (const PieceCopy& copy : copies(member.slice, parameter, 0, parameter.elements())) {
+          const std::int64_t from = member.first + copy.from, into = piece.first + copy.to - own;
+          const std::int64_t low = std::max({std::int64_t{0}, begin - from, -into});
+          const std::int64_t high = std::min({copy.count, end - from, to.size() - into});
+          for (std::int64_t k = low; k < high; ++k) to.set(into + k, to.at(into + k) + view.at(from - begin + k));
+        }
+      }
+    }
+  }
+
+  ShardedParameters& parameters_;
+  CheckpointShards& shards_;
+  std::size_t count_;
+  bool any_wanted_ = false;
+};
+
+}  // namespace
+
+std::string momentum_text(const ShardedParameters& parameters) {
+  Json json = Json::object();
+  for (const LocalGradients& vector : parameters.local_gradients()) {
+    if (vector.group.size() == 1) continue;
+    Json members = Json::array();
+    for (const LocalGradients::Piece& piece : vector.pieces) {
+      const Parameter& parameter = *parameters.parameters().all()[piece.parameter];
+      members.push_back(
+          {{"name", parameter.name}, {"first", parameter.first}, {"extents", parameter.extents}, {"counts", piece.counts}});
+    }
+    json[MomentumExchange::error_name(vector)] = {
+        {"ranks", vector.group.size()}, {"rank", vector.group.rank()}, {"members", std::move(members)}};
+  }
+  return json.empty() ? "" : json.dump();
+}
+
+void restore_momentum_errors(ShardedParameters& parameters, const CheckpointIndex& index, CheckpointShards& shards) {
+  if (parameters.local_gradients().empty()) return;
+  MomentumErrors errors(parameters, index, shards);
+  if (index.layout == layout_text(parameters)) {
+    errors.same_layout();
+  } else {
+    errors.other_layout();
+  }
+}
+
+}  // namespace stretto

@@ -1,0 +1,42 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "layers/optimizer/kept_momentum.hpp"
+#include "stretto/layers/optimizer.hpp"
+
+namespace stretto {
+
+// The compressed average of 1-bit Adam (Tang et al. 2021), over the ranks of each vector of ShardedParameters::
+// local_gradients(). The errors of both hops lie in ShardedParameters::errors(), under error_name().
+class MomentumExchange {
+ public:
+  // `parameters` must keep gradients local. format: onebit, or none. Takes its memory at once.
+  MomentumExchange(ShardedParameters& parameters, double beta1, QuantizedFormat format);
+
+  // The name of a vector's errors in ShardedParameters::errors().
+  static std::string error_name(const LocalGradients& vector) { return "momentum." + vector.name; }
+  // The names of the momentum's errors are those of no unit.
+  static bool is_error_name(const std::string& name) { return name.starts_with("momentum."); }
+
+  // m <- the sum over the ranks of beta1 m / N + (1 - beta1) gradient_scale g, in the first slot of each state. Collective.
+  void run(double gradient_scale, const std::vector<Optimizer::State>& states);
+  // The slots have been written from outside: the next run() brings the owners' to all ranks.
+  void forget();
+
+ private:
+  void add_slots(const std::vector<Optimizer::State>& states, bool of_all) const;
+  void set_slots(const std::vector<Optimizer::State>& states) const;
+
+  ShardedParameters& parameters_;
+  double beta1_;
+  QuantizedFormat format_;
+  std::vector<KeptMomentum> kept_;  // by vector
+  struct Place {                    // of a parameter's slice
+    std::size_t vector = 0;
+    std::int64_t first = 0;
+  };
+  std::vector<Place> places_;  // by parameter
+};
+
+}  // namespace stretto

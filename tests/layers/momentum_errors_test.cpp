@@ -1,0 +1,134 @@
+// Training by 1-bit Adam that is saved and goes on, with the errors that its exchanges have yet to add.
+#include "layers/optimizer/momentum_errors.hpp"
+
+#include <gmock/gmock.h>
+#include <spdlog/sinks/ostream_sink.h>
+
+#include <sstream>
+
+#include "core/log.hpp"
+#include "layers/optimizer/momentum_exchange.hpp"
+#include "onebit_training.hpp"
+#include "stretto/layers/checkpoint.hpp"
+#include "support/temporary_directory.hpp"
+
+namespace stretto {
+namespace {
+
+using NumbersByElement = std::map<std::string, double>;
+
+// The warnings while it lives.
+class Warnings {
+ public:
+  Warnings() : sink_(std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)) { log().sinks().push_back(sink_); }
+  ~Warnings() { log().sinks().pop_back(); }
+  Warnings(const Warnings&) = delete;
+  Warnings& operator=(const Warnings&) = delete;
+  std::string text() const { return text_.str(); }
+
+ private:
+  std::ostringstream text_;
+  spdlog::sink_ptr sink_;
+};
+
+// What the errors hold, over all ranks, by element: ranks' own and those of the sums.
+NumbersByElement momentum_errors_of(OneBitTraining& training, const Communicator& world) {
+  NumbersByElement errors;
+  const ShardedParameters& sharded = training.sharded();
+  for (const LocalGradients& vector : sharded.local_gradients()) {
+    const Tensor sum = Tensor::zeros({vector.vector.size()}, DType::f32);
+    const std::int64_t size = vector.vector.size(), ranks = vector.group.size(), rank = vector.group.rank();
+    const std::int64_t own = size / ranks * rank + std::min(rank, size % ranks);
+    for (const ErrorFeedback::Entry& entry : sharded.errors().entries()) {
+      if (entry.tensor != MomentumExchange::error_name(vector)) continue;
+      for (std::int64_t i = 0; i < entry.values.size(); ++i) {
+        const std::int64_t at = i + (entry.hop == Hop::result ? own : 0);
+        sum.set(at, sum.at(at) + entry.values.at(i));
+      }
+    }
+    world.all_reduce(sum, ReduceOp::sum, Stream::inline_()).wait();
+    for (const LocalGradients::Piece& piece : vector.pieces) {
+      const std::string& name = sharded.parameters().all()[piece.parameter]->name;
+      for (std::int64_t i = 0; i < piece.count; ++i) errors[fmt::format("{}[{}]", name, i)] = sum.at(piece.first + i);
+    }
+  }
+  return errors;
+}
+
+struct RunOfSteps {
+  NumbersByElement errors, values;
+  std::string warnings;
+};
+
+// Saves after `saved` of 8 steps into the directory, or goes on from there.
+RunOfSteps run_of(const OneBitLayout& layout, const std::string& directory, bool resumes, int saved = 5) {
+  RunOfSteps run;
+  const Warnings warnings;
+  run_threads(static_cast<int>(layout.mesh.ranks()), [&](const Communicator& world) {
+    OneBitTraining training(world, layout, normal_gradient, resumes ? 99 : 3);
+    if (resumes) {
+      const LoadedCheckpoint loaded =
+          load_checkpoint(training.sharded(), training.optimizer(), find_checkpoint(directory), true);
+      training.optimizer().restore(loaded.optimizer_steps);
+    } else {
+      training.steps(1, saved);
+      save_checkpoint(training.sharded(), training.optimizer(), directory, saved);
+    }
+    const NumbersByElement errors = momentum_errors_of(training, world);
+    training.steps(saved + 1, 8);
+    if (world.rank() == 0) {
+      run.errors = errors;
+      run.values = training.values();
+    }
+  });
+  run.warnings = warnings.text();
+  return run;
+}
+
+// The control: without the errors, the next steps differ.
+TEST(MomentumErrors, GoOnBitForBitInTheSameLayout) {
+  for (const ZeroStage stage : {ZeroStage::none, ZeroStage::optimizer, ZeroStage::gradients}) {
+    for (const int saved : {2, 3, 5}) {  // before the freeze, at it, and behind
+      const OneBitLayout layout{{{Axis::data, 3}}, stage};
+      const TemporaryDirectory directory;
+      const RunOfSteps whole = run_of(layout, directory.path(), false, saved);
+      const RunOfSteps rest = run_of(layout, directory.path(), true, saved);
+      EXPECT_EQ(rest.values, whole.values) << saved;
+      EXPECT_EQ(rest.errors, whole.errors);
+      EXPECT_EQ(rest.warnings, "");
+    }
+  }
+}
+
+TEST(MomentumErrors, KeepTheirSumInAnotherLayout) {
+  const OneBitLayout four{{{Axis::data, 4}}};
+  const TemporaryDirectory directory;
+  const RunOfSteps whole = run_of(four, directory.path(), false);
+  double largest = 0;
+  for (const auto& [element, error] : whole.errors) largest = std::max(largest, std::abs(error));
+  EXPECT_GT(largest, 1e-3) << "the control: there is something to lose";
+  for (const OneBitLayout& other : {OneBitLayout{{{Axis::data, 3}}}, OneBitLayout{{{Axis::data, 2}}, ZeroStage::none}}) {
+    const RunOfSteps rest = run_of(other, directory.path(), true);
+    EXPECT_EQ(rest.warnings, "");
+    ASSERT_EQ(rest.errors.size(), whole.errors.size());
+    for (const auto& [element, error] : whole.errors) EXPECT_NEAR(rest.errors.at(element), error, 1e-6) << element;
+  }
+}
+
+// A rank alone has nothing to add later, and says so; so does an exchange without compression.
+TEST(MomentumErrors, AreNotLostSilently) {
+  const OneBitLayout two{{{Axis::data, 2}}};
+  const TemporaryDirectory directory;
+  run_of(two, directory.path(), false);
+  OneBitLayout plain = two;
+  plain.optimizer = OneBitAdam::Options{.freeze_step = 3, .format = QuantizedFormat::none};
+  for (const OneBitLayout& other : {OneBitLayout{}, plain}) {
+    EXPECT_THAT(run_of(other, directory.path(), true).warnings, testing::HasSubstr("are lost"));
+  }
+  const TemporaryDirectory of_plain;
+  run_of(plain, of_plain.path(), false);
+  EXPECT_THAT(run_of(two, of_plain.path(), true).warnings, testing::HasSubstr("are lost"));
+}
+
+}  // namespace
+}  // namespace stretto
