@@ -98,6 +98,16 @@ STRETTO_API void scale(const Tensor& x, double factor);  // x *= factor, in plac
 // have equally many rows, and any one type; they must not overlap.
 STRETTO_API void copy_columns(const Tensor& from, std::int64_t from_column, const Tensor& out, std::int64_t out_column,
                               std::int64_t columns);
+// Which elements of a matrix are dropped: a hash of the number of its row, its own number and the column decides, so that
+// parts of a matrix lose what the whole one loses, whatever they are cut along.
+struct Dropout {
+  double probability = 0;         // in [0, 1), in steps of 2^-32
+  std::uint64_t number = 0;       // matrices of different numbers lose different elements
+  std::int64_t first_column = 0;  // of x in the whole matrix, which has at most 2^32
+};
+// out[row][c] = x[row][c] / (1 - probability), or 0 times that where it is dropped. draws: i64 [rows], a random number for
+// each row. The same function of the gradient of `out` is the backward pass.
+STRETTO_API void dropout(const Dropout& options, const Tensor& x, const Tensor& draws, const Tensor& out);
 // The sum of the squares of all elements, accumulated in f64 in a fixed order. For tensors on a GPU, the call blocks
 // until the result is known; sums_of_squares blocks once for all its tensors.
 STRETTO_API double sum_of_squares(const Tensor& x);

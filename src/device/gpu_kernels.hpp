@@ -44,6 +44,8 @@ class GpuKernels {
   virtual void gelu_erf_backward(const Tensor& x, const Tensor& dy, const Tensor& dx, GpuStream stream) = 0;
   virtual void silu_gate_forward(const Tensor& x, const Tensor& y, GpuStream stream) = 0;
   virtual void silu_gate_backward(const Tensor& x, const Tensor& dy, const Tensor& dx, GpuStream stream) = 0;
+  virtual void dropout(const kernels::Dropout& options, const Tensor& x, const Tensor& draws, const Tensor& out,
+                       GpuStream stream) = 0;
   virtual void add_bias(const Tensor& x, const Tensor& bias, GpuStream stream) = 0;
   virtual void add_bias_gelu(const Tensor& x, const Tensor& bias, const Tensor& y, GpuStream stream) = 0;
   virtual void add_column_sums(const Tensor& x, const Tensor& sums, GpuStream stream) = 0;

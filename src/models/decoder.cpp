@@ -46,7 +46,8 @@ Batch Batch::part(std::int64_t first, std::int64_t count) const {
           .tokens = of(tokens),
           .targets = of(targets),
           .positions = of(positions),
-          .starts = starts ? starts.view(first * attended, {count * attended}) : Tensor()};
+          .starts = starts ? starts.view(first * attended, {count * attended}) : Tensor(),
+          .draws = of(draws)};
 }
 
 Decoder::Decoder(Parameters& parameters, const DecoderShape& shape, const TensorParallel& tensor_parallel,
@@ -94,7 +95,8 @@ Tensor Decoder::forward(int chunk, const Batch& batch, Tensor x, Saved& saved, P
   }
   saved.blocks.resize(its.blocks.size());
   for (std::size_t i = 0; i < its.blocks.size(); ++i) {
-    x = its.blocks[i].forward(x, {batch.sequences, batch.length, batch.positions, batch.starts}, saved.blocks[i], use);
+    const Tokens tokens{batch.sequences, batch.length, batch.positions, batch.starts, batch.draws};
+    x = its.blocks[i].forward(x, tokens, saved.blocks[i], use);
   }
   if (!its.is_last) return x;
   return head().logits(norm_.forward(x, saved.norm, use), batch.tokens.size(), use, &saved.normed);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/fail.hpp"
+#include "core/split_mix.hpp"
 #include "layers/note_number.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
@@ -129,17 +130,22 @@ void Trainer::adapt_errors(const StepResult& result) {
   }
 }
 
-Trainer::CountedBatch Trainer::slots_of_step(const FillSlot& fill) const {
-  const std::int64_t first =
-      (diloco_ ? diloco_->peers().rank() * options_.replica_batch() : 0) + mesh_.rank(Axis::data) * slots();
-  return batch_of(fill, {slots(), slots(), options_.replica_batch()}, [&](std::int64_t i) { return first + i; });
+std::int64_t Trainer::first_slot() const {
+  return (diloco_ ? diloco_->peers().rank() * options_.replica_batch() : 0) + mesh_.rank(Axis::data) * slots();
+}
+
+Trainer::CountedBatch Trainer::slots_of_step(const FillSlot& fill, std::int64_t step) const {
+  CountedBatch batch = batch_of(fill, {slots(), slots(), options_.replica_batch()},
+                                [first = first_slot()](std::int64_t i) { return first + i; });
+  if (options_.adapters.dropout > 0) batch.batch.draws = draws_of(step);
+  return batch;
 }
 
 StepResult Trainer::compute_gradients(const FillSlot& fill) {
   require(flushes(), "Schedule {} runs steps without a flush between them; run several.", pipeline_->schedule().name);
   kept_.clear();  // an update changes keys and values
   StepResult result;
-  const CountedBatch batch = slots_of_step(fill);
+  const CountedBatch batch = slots_of_step(fill, optimizer_->steps() + (sharded_->has_late() ? 1 : 0));
   sharded_->begin_step();
   const std::vector<Decoder::Loss> losses = run_microbatches(batch);
   sharded_->finish_sums();
@@ -286,6 +292,22 @@ Batch Trainer::own_tokens(const std::vector<std::int32_t>& tokens, const std::ve
   Batch batch = Batch::of(own, own_targets, positions);
   if (!starts.empty()) keep_documents_apart(starts, length, batch);
   return batch;
+}
+
+Tensor Trainer::draws_of(std::int64_t step) const {
+  const MemoryScope activations(MemoryKind::activations);
+  const std::vector<std::int64_t> positions =
+      options_.division().positions(options_.model.sequence, mesh_.rank(Axis::ring), mesh_.rank(Axis::ulysses));
+  const auto next = [](std::uint64_t state, std::int64_t number) {
+    return split_mixed(state + (static_cast<std::uint64_t>(number) + 1) * split_mix_step);
+  };
+  const std::uint64_t of_step = next(split_mixed(options_.seed), step);
+  std::vector<std::int64_t> draws;
+  for (std::int64_t i = 0; i < slots(); ++i) {
+    const std::uint64_t of_slot = next(of_step, first_slot() + i);
+    for (const std::int64_t position : positions) draws.push_back(static_cast<std::int64_t>(next(of_slot, position)));
+  }
+  return Tensor::of(draws);
 }
 
 void Trainer::keep_documents_apart(const std::vector<std::int32_t>& starts, std::int64_t length, Batch& batch) const {

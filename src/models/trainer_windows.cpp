@@ -57,7 +57,7 @@ class Trainer::Windows final : public PipelineStage {
     const auto [place, is_new] = windows_.try_emplace(step);
     Window& window = place->second;
     if (!is_new) return window;
-    const CountedBatch slots = trainer_.slots_of_step(steps_.fill_of(step));
+    const CountedBatch slots = trainer_.slots_of_step(steps_.fill_of(step), first_step_ + step);
     require(schedule_.steps == 1 || !slots.batch.starts,
             "Schedule {} updates after each microbatch, of which each would count other tokens of documents; choose 2bw.",
             schedule_.name);
@@ -118,7 +118,8 @@ class Trainer::Windows final : public PipelineStage {
   Stream stream_{"reports", Priority::background};
   std::map<std::int64_t, Window> windows_;  // under way
   std::deque<Report> reports_;              // of steps whose updates have been made here
-  int left_out_ = 0;                        // updates, since the last report
+  const std::int64_t first_step_ = trainer_.optimizer_->steps() / schedule_.steps;
+  int left_out_ = 0;  // updates, since the last report
 };
 
 void Trainer::run(const TrainedSteps& steps) {

@@ -52,8 +52,8 @@ class GemmWeight {
 
   std::int64_t inner() const { return transpose_ == Transpose::yes ? weight_.columns() : weight_.rows(); }
   std::int64_t columns() const { return transpose_ == Transpose::yes ? weight_.rows() : weight_.columns(); }
-  void multiply(const Tensor& x, const Tensor& y) const {
-    if (y.size() > 0) factor_.multiply(x, y);
+  void multiply(const Tensor& x, const Tensor& y, std::int64_t first_row) const {
+    if (y.size() > 0) factor_.multiply(x, y, first_row);
   }
 
   void require_rows(const char* what, const Tensor& x, std::int64_t rows) const {
@@ -107,6 +107,10 @@ class RowShares {
  private:
   std::vector<std::int64_t> firsts_{0};  // the first row of each rank, then the number of all rows
 };
+
+std::int64_t first_of_chunk(const Tensor& share, int chunks, int i) {
+  return chunk_of(share.rows(), chunks, i, gemm_granule).first;
+}
 
 Tensor chunk(const Tensor& share, int chunks, int i) {
   const Rows rows = chunk_of(share.rows(), chunks, i, gemm_granule);
@@ -162,7 +166,7 @@ PartialSum sum_all_but_last(const char* function, const Tensor& x, const GemmFac
     const Tensor part = chunk(y, chunks, i);
     if (part.size() == 0) continue;
     if (summing.last) summing.earlier = group.all_reduce(summing.last, ReduceOp::sum, stream, {.tag = options.tag});
-    factor.multiply(chunk(x, chunks, i), part);
+    factor.multiply(chunk(x, chunks, i), part, first_of_chunk(x, chunks, i));
     summing.last = part;
   }
   return summing;
@@ -170,10 +174,42 @@ PartialSum sum_all_but_last(const char* function, const Tensor& x, const GemmFac
 
 }  // namespace
 
-void GemmFactor::multiply(const Tensor& x, const Tensor& y) const {
+void AdapterDropout::drop(const Part& part, const Tensor& x, std::int64_t first_row, const Tensor& out) const {
+  const kernels::Dropout options{.probability = probability, .number = part.number, .first_column = first_column};
+  kernels::dropout(options, x, draws.view(first_row, {x.rows()}), out);
+}
+
+void GemmFactor::add_dropped(const Tensor& x, const Tensor& y, std::int64_t first_row) const {
+  const std::int64_t rows = x.rows(), in = weight.columns();
+  const auto rows_of_a = [&](const AdapterDropout::Part& part) { return a.view(part.first * in, {part.rank, in}); };
+  const Tensor between({rows, a.rows()}, x.dtype());
+  if (transpose == Transpose::yes) {
+    const Tensor dropped({rows, in}, x.dtype());
+    for (const AdapterDropout::Part& part : dropout.parts) {
+      dropout.drop(part, x, first_row, dropped);
+      const Tensor narrow({rows, part.rank}, x.dtype());
+      kernels::gemm(dropped, Transpose::no, rows_of_a(part), Transpose::yes, narrow);
+      kernels::copy_columns(narrow, 0, between, part.first, part.rank);
+    }
+    kernels::gemm(between, Transpose::no, b, Transpose::yes, y, true);
+    return;
+  }
+  kernels::gemm(x, Transpose::no, b, Transpose::no, between);
+  const Tensor addend({rows, in}, y.dtype());
+  for (const AdapterDropout::Part& part : dropout.parts) {
+    const Tensor narrow({rows, part.rank}, x.dtype());
+    kernels::copy_columns(between, part.first, narrow, 0, part.rank);
+    kernels::gemm(narrow, Transpose::no, rows_of_a(part), Transpose::no, addend);
+    dropout.drop(part, addend, first_row, addend);
+    kernels::add(y, addend, y);
+  }
+}
+
+void GemmFactor::multiply(const Tensor& x, const Tensor& y, std::int64_t first_row) const {
   kernels::gemm(x, Transpose::no, weight, transpose, y);
   if (!a) return;
   const MemoryScope scratch(MemoryKind::other);
+  if (dropout.any()) return add_dropped(x, y, first_row);
   const auto& [first, second] = transpose == Transpose::yes ? std::tie(a, b) : std::tie(b, a);
   const Tensor between({x.rows(), a.rows()}, x.dtype());
   kernels::gemm(x, Transpose::no, first, transpose, between);
@@ -206,7 +242,7 @@ void all_gather_gemm(const Tensor& x, const std::vector<std::int64_t>& rows, con
                                  around(me - 1, ranks), stream, options.tag));
     }
   }
-  factor.multiply(own, shares.share(y, me));
+  factor.multiply(own, shares.share(y, me), shares.first(me));
   if (gathered && shares.share(gathered, me).raw() != own.raw()) {
     as_kernel("copy", [&] { shares.share(gathered, me).copy_from(own); });
   }
@@ -216,7 +252,9 @@ void all_gather_gemm(const Tensor& x, const std::vector<std::int64_t>& rows, con
     const int from = around(me - step, ranks);
     for (int i = 0; i < chunks; ++i) {
       computation().wait(*next++);
-      factor.multiply(chunk(shares.share(all, from), chunks, i), chunk(shares.share(y, from), chunks, i));
+      const Tensor share = shares.share(all, from);
+      factor.multiply(chunk(share, chunks, i), chunk(shares.share(y, from), chunks, i),
+                      shares.first(from) + first_of_chunk(share, chunks, i));
     }
   }
 }
@@ -233,7 +271,7 @@ void gemm_reduce_scatter(const Tensor& x, const std::vector<std::int64_t>& rows,
   factor.require_rows("x", x, shares.all());
   factor.require_result(y, shares.count(me));
   if (ranks == 1) {
-    factor.multiply(x, y);
+    factor.multiply(x, y, 0);
     if (options.meanwhile) options.meanwhile();
     return;
   }
@@ -250,13 +288,13 @@ void gemm_reduce_scatter(const Tensor& x, const std::vector<std::int64_t>& rows,
     const int to = around(me + step, ranks);
     const int from = around(me - step, ranks);
     for (int i = 0; i < chunks; ++i) {
-      const Tensor out = chunk(shares.share(for_others, to), chunks, i);
-      factor.multiply(chunk(shares.share(x, to), chunks, i), out);
+      const Tensor out = chunk(shares.share(for_others, to), chunks, i), share = shares.share(x, to);
+      factor.multiply(chunk(share, chunks, i), out, shares.first(to) + first_of_chunk(share, chunks, i));
       arrived.push_back(
           exchange(group, out, to, chunk(products[static_cast<std::size_t>(from)], chunks, i), from, stream, options.tag));
     }
   }
-  factor.multiply(shares.share(x, me), own);
+  factor.multiply(shares.share(x, me), own, shares.first(me));
   if (options.meanwhile) options.meanwhile();
   for (int i = 0; i < chunks; ++i) {
     const Tensor sum = chunk(own, chunks, i);

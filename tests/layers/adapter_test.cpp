@@ -93,6 +93,9 @@ TEST(Adapter, WhatMatchesNothingIsRefusedByName) {
   EXPECT_THAT(sentence({.rank_pattern = {{"q_proj", 0}}}), testing::HasSubstr("The rank 0 of q_proj makes no adapter"));
   EXPECT_THAT(sentence({.alpha = 0}), testing::HasSubstr("alpha of 0"));
   EXPECT_THAT(sentence({.rank = -1}), testing::HasSubstr("rank -1"));
+  EXPECT_THAT(sentence({.dropout = 1}), testing::HasSubstr("cannot drop 1 of their inputs"));
+  EXPECT_THAT(sentence({.dropout = -0.1}), testing::HasSubstr("cannot drop -0.1"));
+  EXPECT_EQ(sentence({.dropout = 0.9}), "");
   EXPECT_THAT(sentence_of([] { AdapterOptions{.targets = {"c_fc"}}.check(gpt2); }), testing::HasSubstr("give a rank"));
   EXPECT_EQ(sentence_of([] { AdapterOptions{}.check(gpt2); }), "");
 }

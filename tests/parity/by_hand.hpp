@@ -17,6 +17,8 @@ struct Fault {
   std::function<void(const Tensor& dqkv)> in_attention_backward;
   // Its core serves instead of the one that it gets.
   std::function<std::shared_ptr<const AttentionCore>(std::shared_ptr<const AttentionCore>)> around_attention;
+  // The draw of a token (Tokens::draws); slot: of the global batch, and in the rank's own.
+  std::function<std::int64_t(std::int64_t slot, std::int64_t own_slot, std::int64_t position)> draw;
   bool targets_in_order = false;  // a rank's targets are the first of each sequence, wherever its tokens are
 };
 
@@ -114,17 +116,20 @@ inline Trace train_by_hand(const Communicator& world, Layout layout, const Train
   Trace trace;
   for (std::int64_t step = 0; step < steps; ++step) {
     std::vector<std::int32_t> tokens, targets;
+    std::vector<std::int64_t> draws;
     for (std::int64_t slot = 0; slot < slots; ++slot) {
       std::vector<std::int32_t> whole(length), next(length);
       text_of_step(options, step)(mesh.rank(Axis::data) * slots + slot, whole.data(), next.data());
       for (std::size_t row = 0; row < positions.size(); ++row) {
         tokens.push_back(whole[static_cast<std::size_t>(positions[row])]);
         targets.push_back(next[fault.targets_in_order ? row : static_cast<std::size_t>(positions[row])]);
+        if (fault.draw) draws.push_back(fault.draw(mesh.rank(Axis::data) * slots + slot, slot, positions[row]));
       }
     }
     const auto mean_over = static_cast<double>(options.global_batch * options.model.sequence);
-    Microbatches microbatches(model, use, Batch::of(tokens, targets, positions), options.micro_batch, 1 / mean_over,
-                              [&] { sharded.end_microbatch(); });
+    Batch batch = Batch::of(tokens, targets, positions);
+    if (fault.draw) batch.draws = Tensor::of(draws);
+    Microbatches microbatches(model, use, batch, options.micro_batch, 1 / mean_over, [&] { sharded.end_microbatch(); });
     FaultyStage stage(microbatches, fault);
     sharded.begin_step();
     pipeline.run(stage, model.message(options.micro_batch * static_cast<std::int64_t>(positions.size())),

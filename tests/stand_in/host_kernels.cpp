@@ -188,6 +188,11 @@ void HostKernels::rotary(const kernels::TokenHeads& x, std::int64_t heads, const
   put("rotary", stream, kernels::cpu::rotary, x, heads, positions, table, out, inverse);
 }
 
+void HostKernels::dropout(const kernels::Dropout& options, const Tensor& x, const Tensor& draws, const Tensor& out,
+                          GpuStream stream) {
+  put("dropout", stream, kernels::dropout, options, x, draws, out);
+}
+
 void HostKernels::softmax(const Tensor& x, const Tensor& y, GpuStream stream) {
   put("softmax", stream, kernels::softmax, x, y);
 }

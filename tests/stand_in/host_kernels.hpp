@@ -36,6 +36,8 @@ class HostKernels final : public GpuKernels {
   void gelu_erf_backward(const Tensor& x, const Tensor& dy, const Tensor& dx, GpuStream stream) override;
   void silu_gate_forward(const Tensor& x, const Tensor& y, GpuStream stream) override;
   void silu_gate_backward(const Tensor& x, const Tensor& dy, const Tensor& dx, GpuStream stream) override;
+  void dropout(const kernels::Dropout& options, const Tensor& x, const Tensor& draws, const Tensor& out,
+               GpuStream stream) override;
   void add_bias(const Tensor& x, const Tensor& bias, GpuStream stream) override;
   void add_bias_gelu(const Tensor& x, const Tensor& bias, const Tensor& y, GpuStream stream) override;
   void add_column_sums(const Tensor& x, const Tensor& sums, GpuStream stream) override;

@@ -69,6 +69,8 @@ TEST(HostKernels, OfDecodersHaveTheHostsBits) {
   });
   expect_same_bits({x(1), Tensor::of(std::vector<std::int32_t>{1, 0, 1}), random_tensor({2, 2, 12}, DType::f32, 2), x(3)},
                    [](const auto& t) { kernels::rotary(heads_in(t[0]), 4, t[1], t[2], heads_in(t[3]), true); });
+  expect_same_bits({x(1), Tensor::of(std::vector<std::int64_t>{1, 0, -1}), x(2)},
+                   [](const auto& t) { kernels::dropout({.probability = 0.5}, t[0], t[1], t[2]); });
   for (const auto activation : {kernels::Activation::gelu, kernels::Activation::silu_gate}) {
     const auto y = [&](unsigned seed) {
       return random_tensor({3, 100 / kernels::products_of(activation)}, DType::f32, seed);

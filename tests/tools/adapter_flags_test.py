@@ -47,6 +47,21 @@ class AdapterFlags(ProgramTest):
             self.assertIn(part, result.stderr)
         self.succeeds(TRAIN, "--nproc", 1, "--load", saved, *base, "--sample-only", "--prompt", "1 2", "--sample-length", 2, "--vocab-size", 32)
 
+    def test_dropout_goes_on_where_it_stopped(self):
+        dropping = ["--load-hf", LLAMA, "--seq-length", 16, "--lora", 4, "--lora-targets", "all-linear", "--lora-dropout", 0.2]
+        saved = self.directory / "adapters"
+        whole = self.losses(self.succeeds(TRAIN, "--nproc", 1, *self.data, *dropping, "--train-iters", 4))
+        plain = self.losses(self.succeeds(TRAIN, "--nproc", 1, *self.data, *dropping[:-2], "--train-iters", 4))
+        self.assertEqual(whole[0], plain[0])  # B is zero
+        self.assertNotEqual(whole[1:], plain[1:])
+        self.succeeds(TRAIN, "--nproc", 2, *self.data, *dropping, "--train-iters", 4, "--save", saved, "--save-interval", 2, "--exit-interval", 2)
+        rest = self.losses(self.succeeds(TRAIN, "--nproc", 1, *self.data, *dropping[:4], "--resume", "--save", saved, "--train-iters", 4,
+                                         "--save-adapter", self.directory / "peft"))
+        for found, expected in zip(rest, whole[2:], strict=True):
+            self.assertAlmostEqual(float(found), float(expected), places=4)
+        self.assertIn('"lora_dropout": 0.2', (self.directory / "peft/adapter_config.json").read_text())
+        self.assertEqual(len(rest), len(whole) - 2)
+
     def test_what_cannot_be_is_refused_by_name(self):
         begin = [TRAIN, "--nproc", 1, *self.data, "--load-hf", LLAMA, "--train-iters", 1]
         for words, part in ((["--lora-alpha", 4], "--lora-alpha is of adapters; give --lora RANK"),
@@ -56,6 +71,8 @@ class AdapterFlags(ProgramTest):
                             (["--lora", 2, "--lora-layers", "x"], "'x' is no whole number"),
                             (["--lora", 2, "--lora-rank-pattern", "q_proj"], "is no NAME=NUMBER"),
                             (["--lora", 2, "--lora-alpha-pattern", "up_proj=2"], "The alpha of up_proj is for no module"),
+                            (["--lora", 2, "--lora-dropout", 1], "cannot drop 1 of their inputs"),
+                            (["--lora-dropout", 0.1], "--lora-dropout is of adapters; give --lora RANK"),
                             (["--lora", 2, "--lora-modules-to-save", "wte"], "There is no module wte to save"),
                             (["--save-adapter", self.directory / "out"], "has no adapter to write"),
                             (["--base", "nf4"], "--base is of adapters; give --lora RANK"),
@@ -64,6 +81,14 @@ class AdapterFlags(ProgramTest):
             result = run_program(*begin, *words)
             self.assertEqual((result.returncode, result.stdout), (1, ""), words)
             self.assertIn(part, result.stderr)
+
+    def test_a_layout_is_chosen_for_adapters(self):
+        auto = ["--nproc", 2, *self.data, "--load-hf", LLAMA, "--seq-length", 16, "--layout", "auto", "--train-iters", 2, "--lora", 4]
+        output = self.succeeds(TRAIN, *auto)
+        self.assertIn("The first is taken: ", output)
+        self.assertEqual(len(self.losses(output)), 3)
+        result = run_program(TRAIN, *auto, "--base", "nf4")
+        self.assertIn("--layout auto predicts nothing of how --base nf4 is restored", result.stderr)
 
     def test_a_plan_counts_adapters(self):
         plan = self.succeeds(TRAIN, "--dry-run", "--ranks", 2, "--num-layers", 2, "--hidden-size", 64, "--num-attention-heads", 4, "--lora", 4)

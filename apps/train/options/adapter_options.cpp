@@ -18,9 +18,11 @@ using stretto::AdapterOptions;
 namespace {
 
 constexpr const char* rank_flag = "--lora";
-constexpr const char* dependent_flags[] = {"--lora-alpha",         "--lora-rslora",          "--lora-init",
-                                           "--lora-targets",       "--lora-layers",          "--lora-rank-pattern",
-                                           "--lora-alpha-pattern", "--lora-modules-to-save", "--base"};
+constexpr const char* dependent_flags[] = {"--lora-alpha",         "--lora-rslora",
+                                           "--lora-init",          "--lora-targets",
+                                           "--lora-layers",        "--lora-rank-pattern",
+                                           "--lora-alpha-pattern", "--lora-modules-to-save",
+                                           "--lora-dropout",       "--base"};
 
 std::vector<std::string> split(const std::string& list) {
   std::vector<std::string> parts;
@@ -85,6 +87,8 @@ void add_adapter_options(CLI::App& app, AdapterFlags& flags) {
       ->capture_default_str();
   app.add_option("--lora-alpha", flags.alpha, "Adapters count alpha / rank times")->capture_default_str();
   app.add_flag("--lora-rslora", flags.uses_root, "Adapters count alpha / sqrt(rank) times");
+  app.add_option("--lora-dropout", flags.dropout, "Adapters drop so much of their input in training: 0 or more, less than 1")
+      ->capture_default_str();
   app.add_option("--lora-init", flags.init, "A begins uniform in +-1/sqrt(inputs), or gaussian with deviation 1/rank")
       ->check(CLI::IsMember({"uniform", "gaussian"}))
       ->capture_default_str();
@@ -111,6 +115,7 @@ AdapterOptions adapters_of(const CLI::App& app, const AdapterFlags& flags) {
   if (flags.rank == 0) return {};
   AdapterOptions options{.rank = flags.rank,
                          .alpha = flags.alpha,
+                         .dropout = flags.dropout,
                          .uses_root = flags.uses_root,
                          .gaussian = flags.init == "gaussian",
                          .rank_pattern = pattern_of<std::int64_t>("--lora-rank-pattern", flags.rank_pattern),
@@ -131,6 +136,7 @@ std::map<std::string, std::string> adapter_notes(const AdapterFlags& flags) {
   return {{rank_flag, fmt::format("{}", flags.rank)},
           {"--lora-alpha", fmt::format("{}", flags.alpha)},
           {"--lora-rslora", flags.uses_root ? "1" : "0"},
+          {"--lora-dropout", fmt::format("{}", flags.dropout)},
           {"--lora-init", flags.init},
           {"--lora-targets", flags.targets},
           {"--lora-layers", flags.layers},
@@ -156,6 +162,7 @@ void take_adapter_files(const CLI::App& app, const std::string& directory, Adapt
   for (const auto& [name, alpha] : options.alpha_pattern) require_no_comma(directory, name);
   flags = {.rank = options.rank,
            .alpha = options.alpha,
+           .dropout = options.dropout,
            .uses_root = options.uses_root,
            .init = options.gaussian ? "gaussian" : "uniform",
            .targets = options.expression.empty() ? fmt::format("{}", fmt::join(options.targets, ",")) : options.expression,
@@ -188,6 +195,7 @@ void take_saved_adapters(const CLI::App& app, const std::map<std::string, std::s
   };
   flags = {.rank = number_of<std::int64_t>(rank_flag, text(rank_flag)),
            .alpha = number_of<double>("--lora-alpha", text("--lora-alpha")),
+           .dropout = notes.contains("--lora-dropout") ? number_of<double>("--lora-dropout", text("--lora-dropout")) : 0,
            .uses_root = text("--lora-rslora") == "1",
            .init = text("--lora-init"),
            .targets = text("--lora-targets"),

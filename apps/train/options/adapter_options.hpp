@@ -11,6 +11,7 @@ namespace apps {
 struct AdapterFlags {
   std::int64_t rank = 0;
   double alpha = stretto::AdapterOptions().alpha;
+  double dropout = 0;
   bool uses_root = false;
   std::string init = "uniform", targets, layers, rank_pattern, alpha_pattern, modules_to_save;
   std::string base = "plain";

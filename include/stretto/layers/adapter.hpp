@@ -17,7 +17,9 @@ namespace stretto {
 struct STRETTO_API AdapterOptions {
   std::int64_t rank = 0;  // of A and B; 0: no adapters, and everything is trained
   double alpha = 8;
-  double dropout = 0;      // must be 0
+  // In training, the factor A of each module sees each element of the module's input with this probability as 0, and else
+  // divided by 1 - dropout. Which, follows from Tokens::draws, the module and the column alone. Less than 1.
+  double dropout = 0;
   bool uses_root = false;  // the scale is alpha / sqrt(rank) (rsLoRA; Kalajdzievski 2023) instead of alpha / rank
   bool gaussian = false;   // A begins normal with deviation 1 / rank, instead of uniform in +-1 / sqrt(in); B with zeros
   // Names of modules, or the last parts of their paths: {"q_proj", "v_proj"}. {"all-linear"}: all linear modules of blocks.
@@ -70,6 +72,7 @@ STRETTO_API std::optional<Adapter> adapter_of(const AdapterOptions& options, con
 struct AdapterSet {
   std::map<std::string, Adapter> by_record = {};
   bool gaussian = false;  // AdapterOptions
+  double dropout = 0;     // AdapterOptions
 };
 STRETTO_API AdapterSet adapters_of_block(const AdapterOptions& options, const DecoderShape& shape, std::int64_t layer);
 

@@ -25,7 +25,8 @@
 // Adapters (layers/adapter.hpp) belong to the layer: y = x (W + scale B A)^T + b, without a collective of their own. Of a
 // column-parallel layer, B is divided as the weight's rows are, and A is whole, as is B of a row-parallel one, whose A is
 // divided as the weight's columns are; each rank computes a part of the gradient of the whole factor. x A^T is computed
-// again in backward.
+// again in backward. draws, of forward and backward: Tokens::draws of all rows, by which adapters drop elements of their
+// input (AdapterOptions::dropout); empty: nothing is dropped.
 namespace stretto {
 
 class LinearAdapters;
@@ -50,10 +51,11 @@ class STRETTO_API ColumnParallelLinear {
   // x: own rows of so many tokens. Returns [tokens, this rank's share of out]. If given, *for_backward becomes the x that
   // backward takes: x, or the rows of all ranks with TensorParallel::keeps_gathered.
   Tensor forward(const Tensor& x, std::int64_t tokens, ParameterUse& use, Tensor* for_backward = nullptr,
-                 const kernels::Epilogue& epilogue = {}) const;
+                 const kernels::Epilogue& epilogue = {}, const Tensor& draws = {}) const;
   // Returns own rows of dx = dy W, summed over the group. The sum runs on the stream while the gradients of weight and bias
   // are computed. With `later`, nothing is left to compute meanwhile, and the sum is waited for at once.
-  Tensor backward(const Tensor& x, const Tensor& dy, ParameterUse& use, WeightGradients* later = nullptr) const;
+  Tensor backward(const Tensor& x, const Tensor& dy, ParameterUse& use, WeightGradients* later = nullptr,
+                  const Tensor& draws = {}) const;
   // Linear layers keep their input. activates: an activation adds the bias in the same pass.
   LayerCost cost(const CostedTokens& tokens, bool activates = false) const;
 
@@ -74,16 +76,16 @@ class STRETTO_API RowParallelLinear {
 
   // x: [tokens, this rank's share of in]; residual: own rows of [tokens, out], added to the result. Returns own rows of the
   // sum. If it pays, some rows are summed on the stream while others are computed.
-  Tensor forward(const Tensor& x, const Tensor& residual, ParameterUse& use) const;
+  Tensor forward(const Tensor& x, const Tensor& residual, ParameterUse& use, const Tensor& draws = {}) const;
   // dy: own rows; where these are all rows, the same on every rank. Returns this rank's share of dx; it needs no sum. With
   // an epilogue, x was the activation of epilogue.before, and the gradient with respect to that is returned.
   Tensor backward(const Tensor& x, const Tensor& dy, ParameterUse& use, WeightGradients* later = nullptr,
-                  const kernels::BackwardEpilogue& epilogue = {}) const;
+                  const kernels::BackwardEpilogue& epilogue = {}, const Tensor& draws = {}) const;
   LayerCost cost(const CostedTokens& tokens) const;
 
  private:
   // backward() where ranks have own rows of dy.
-  Tensor backward_of_rows(const Tensor& x, const Tensor& dy, WeightGradients* later) const;
+  Tensor backward_of_rows(const Tensor& x, const Tensor& dy, WeightGradients* later, const Tensor& draws) const;
   // The function adds the gradients of all parameters, from the rows of dy of all ranks and those that the bias sees.
   std::function<void(const Tensor& dy, const Tensor& of_bias)> add_gradients(const Tensor& x, const LowRank& low) const;
 

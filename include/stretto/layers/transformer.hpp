@@ -26,6 +26,7 @@ struct Tokens {
   std::int64_t batch = 0, length = 0;
   Tensor positions = {};  // i32: of each token in its document; may be empty if nothing in a block needs them
   Tensor starts = {};     // AttentionCore::Shape::starts
+  Tensor draws = {};      // i64: a random number for each token, which dropout follows from; empty: nothing is dropped
   std::int64_t count() const { return batch * length; }
 };
 
@@ -74,11 +75,12 @@ class STRETTO_API MlpLayer {
     Tensor normed;  // optional
     Tensor before_activation;
     Tensor activated;  // optional
+    Tensor draws;
   };
-  // x: own rows of so many tokens.
-  Tensor forward(const Tensor& x, std::int64_t tokens, Saved& saved, ParameterUse& use) const;
+  // x: own rows of so many tokens. draws: Tokens::draws.
+  Tensor forward(const Tensor& x, std::int64_t tokens, Saved& saved, ParameterUse& use, const Tensor& draws = {}) const;
   // Forward without the projection: only sets `saved`.
-  void save(const Tensor& x, std::int64_t tokens, Saved& saved, ParameterUse& use) const;
+  void save(const Tensor& x, std::int64_t tokens, Saved& saved, ParameterUse& use, const Tensor& draws = {}) const;
   void backward(const Tensor& dx, const Saved& saved, ParameterUse& use, WeightGradients* later = nullptr) const;
   LayerCost cost(const CostedTokens& tokens) const;
 

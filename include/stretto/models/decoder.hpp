@@ -20,6 +20,7 @@ struct STRETTO_API Batch {
   // no loss is computed. Positions are those in the token's document.
   Tensor tokens, targets, positions;
   Tensor starts = {};  // AttentionCore::Shape::starts
+  Tensor draws = {};   // Tokens::draws
 
   // Copies from host memory. Blocks until a GPU has the data, so that one copy for the whole step is best. positions: of the
   // tokens of each sequence.
@@ -29,10 +30,10 @@ struct STRETTO_API Batch {
   Batch part(std::int64_t first, std::int64_t count) const;  // a view of count sequences
 };
 
-// A decoder of any DecoderShape, without dropout: embeddings, blocks, a last norm, logits. The layers, not this class,
-// decide how the model is divided over tensor-parallel ranks. Parameters have GPT-2's names, whatever the shape, and the
-// weights of a head that is not tied are "lm_head.weight". Those of other stages are records only, and so are all of them
-// until ShardedParameters gives them memory: plans read the records of a model without any.
+// A decoder of any DecoderShape, without dropout but of adapters' inputs: embeddings, blocks, a last norm, logits. The
+// layers, not this class, decide how the model is divided over tensor-parallel ranks. Parameters have GPT-2's names,
+// whatever the shape, and the weights of a head that is not tied are "lm_head.weight". Those of other stages are records
+// only, and so are all of them until ShardedParameters gives them memory: plans read the records of a model without any.
 //
 // With adapters, all else is frozen but AdapterOptions::modules_to_save. The constructor throws Error(invalid_argument) as
 // AdapterOptions::check(), and for a name to save that is no module's.

@@ -98,8 +98,9 @@ class STRETTO_API Trainer {
     std::int64_t counted;
   };
   class Windows;  // runs a schedule without a flush
-  // The slots of this rank in a step.
-  CountedBatch slots_of_step(const FillSlot& fill) const;
+  // The slots of this rank in a step; its number is what dropout follows from.
+  CountedBatch slots_of_step(const FillSlot& fill, std::int64_t step) const;
+  std::int64_t first_slot() const;
   // Forward and backward of this rank's slots, one microbatch after the other.
   std::vector<Decoder::Loss> run_microbatches(const CountedBatch& slots);
   void apply(StepResult& result, double lr);
@@ -123,6 +124,8 @@ class STRETTO_API Trainer {
   // This rank's tokens of whole sequences of any length that divides. starts: empty if each is one document.
   Batch own_tokens(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets, std::int64_t length,
                    const std::vector<std::int32_t>& starts = {}) const;
+  // Tokens::draws of a step's tokens: of the seed, the number of the step, the slot and the position in it.
+  Tensor draws_of(std::int64_t step) const;
   void keep_documents_apart(const std::vector<std::int32_t>& starts, std::int64_t length, Batch& batch) const;
 
   Mesh mesh_;

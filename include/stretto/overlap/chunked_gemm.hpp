@@ -37,6 +37,23 @@
 // communication.
 namespace stretto {
 
+// The dropout of what an adapter multiplies (AdapterOptions::dropout): x W^T + dropout(x) A^T B^T, and in the transposed
+// product dropout(dy B A). With several adapters in B and A, each has a part of the rows of A, and loses other elements.
+struct AdapterDropout {
+  struct Part {
+    std::int64_t first = 0, rank = 0;
+    std::uint64_t number = 0;  // kernels::Dropout::number
+  };
+  double probability = 0;
+  Tensor draws = {};              // kernels::dropout()'s, for all rows of the product; empty: nothing is dropped
+  std::int64_t first_column = 0;  // of the weight's slice
+  std::vector<Part> parts = {};
+
+  bool any() const { return probability > 0 && bool(draws); }
+  // Of rows that begin with `first_row` of the product's.
+  void drop(const Part& part, const Tensor& x, std::int64_t first_row, const Tensor& out) const;
+};
+
 // A factor multiplies rows: a weight [out, in], or W + B A with the factors of an adapter (layers/adapter.hpp). Nobody forms
 // the product B A: a chunk of rows takes two products of `rank` columns or rows more, which add to its result. Chunks
 // are cut as for the weight alone, so that B = 0 changes no bit.
@@ -44,9 +61,14 @@ struct STRETTO_API GemmFactor {
   Tensor weight;
   kernels::Transpose transpose = kernels::Transpose::no;
   Tensor b = {}, a = {};  // both or none: [out, rank] and [rank, in], of the weight's type
+  AdapterDropout dropout = {};
 
-  // y = x times the factor, in the calling thread (on a GPU, in computation()).
-  void multiply(const Tensor& x, const Tensor& y) const;
+  // y = x times the factor, in the calling thread (on a GPU, in computation()). x may be some rows of the product's, from
+  // first_row on.
+  void multiply(const Tensor& x, const Tensor& y, std::int64_t first_row = 0) const;
+
+ private:
+  void add_dropped(const Tensor& x, const Tensor& y, std::int64_t first_row) const;
 };
 
 struct ChunkedGemmOptions {

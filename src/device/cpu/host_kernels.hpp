@@ -38,6 +38,7 @@ void gelu_erf_forward(const Tensor& x, const Tensor& y);
 void gelu_erf_backward(const Tensor& x, const Tensor& dy, const Tensor& dx);
 void silu_gate_forward(const Tensor& x, const Tensor& y);
 void silu_gate_backward(const Tensor& x, const Tensor& dy, const Tensor& dx);
+void dropout(const Dropout& options, const Tensor& x, const Tensor& draws, const Tensor& out);
 void add_bias(const Tensor& x, const Tensor& bias);
 void add_bias_gelu(const Tensor& x, const Tensor& bias, const Tensor& y);
 void add_column_sums(const Tensor& x, const Tensor& sums);

@@ -57,6 +57,18 @@ void copy_columns(const Tensor& from, std::int64_t from_column, const Tensor& ou
   }
 }
 
+void dropout(const Dropout& options, const Tensor& x, const Tensor& draws, const Tensor& out) {
+  check_compute_type(x.dtype());
+  require(options.probability >= 0 && options.probability < 1,
+          "dropout was given a probability of {}; give 0 or more, and less than 1.", options.probability);
+  check_holds("dropout", "draws", draws, DType::i64, x.rows());
+  check_holds("dropout", "out", out, x.dtype(), x.size());
+  const KernelScope scope("dropout");
+  if (scope.skipped()) return;
+  if (on_gpu("dropout", x, draws, out)) return gpu().kernels().dropout(options, x, draws, out, gpu_stream());
+  cpu::dropout(options, x, draws, out);
+}
+
 double sum_of_squares(const Tensor& x) { return sums_of_squares({x}).front(); }
 
 std::vector<double> sums_of_squares(const std::vector<Tensor>& xs) {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "core/split_mix.hpp"
+#include "device/kernels/draws.hpp"
 #include "stretto/quantization.hpp"
 
 // The parts of quantization that the host's plain and vector code and the GPU share: the layout of a record, its scale, and
@@ -65,6 +65,10 @@ constexpr float integer_rounder = 0x1.8p23F;
 // rounding error; a remainder above this limit shows that it led to the wrong neighbour.
 constexpr float nearest_limit(float scale) { return scale / 2; }
 
+// Stochastic rounding adds a draw (draws.hpp) to the fraction in fixed point, and the carry rounds up. Elements i and i + 16
+// of each 32 in a group share the draw of the first one's number: its lowest bits are those of element i, its highest those
+// of element i + 16.
+//
 // Codes in fixed point: adding `zero` to a float of magnitude up to `range` leaves it in the lowest bits, with fraction_bits
 // of them after the point. The product with the inverse and the addition have an error below 1 in the last bit, and below
 // 1/2 before the sum is rounded.
@@ -82,28 +86,5 @@ constexpr FixedPoint fixed_point(QuantizedFormat format) {
 // Terms are scaled down, so that the sum of finite terms is finite; if a term is not finite, the mean is NaN.
 constexpr std::int64_t mean_lanes = 16;
 constexpr float mean_factor = 0x1p-11F;
-
-// ---- stochastic rounding: a random number is added to the fraction in fixed point, and the carry rounds up. Elements i and
-// i + 16 of each 32 in a group share a hash of the seed and of the first one's number: its lowest bits are the random number
-// of element i, its highest bits that of element i + 16.
-
-// The part of the hash that depends on the seed and on the upper half of element numbers.
-struct DrawKey {
-  std::uint32_t before, between;
-
-  constexpr DrawKey(std::uint64_t seed, std::uint32_t upper) : before(0), between(0) {
-    const std::uint64_t z = split_mixed(seed + (upper + std::uint64_t{1}) * split_mix_step);
-    before = static_cast<std::uint32_t>(z);
-    between = static_cast<std::uint32_t>(z >> 32);
-  }
-};
-constexpr std::uint32_t draw_factors[2] = {0x7feb352d, 0x846ca68b};
-// Uniform in 0 .. 2^32 - 1.
-constexpr std::uint32_t draw(const DrawKey& key, std::uint32_t lower) {
-  std::uint32_t h = lower ^ key.before;
-  h = (h ^ (h >> 16)) * draw_factors[0];
-  h = ((h ^ (h >> 15)) + key.between) * draw_factors[1];
-  return h ^ (h >> 16);
-}
 
 }  // namespace stretto::kernels

@@ -99,7 +99,7 @@ std::optional<Adapter> adapter_of(const AdapterOptions& options, const DecoderSh
 }
 
 AdapterSet adapters_of_block(const AdapterOptions& options, const DecoderShape& shape, std::int64_t layer) {
-  AdapterSet set{.gaussian = options.gaussian};
+  AdapterSet set{.gaussian = options.gaussian, .dropout = options.dropout};
   if (!options.any()) return set;
   for (const LinearModule& module : linear_modules(shape, layer)) {
     if (const std::optional<Adapter> adapter = adapter_of(options, shape, module)) set.by_record[module.record] = *adapter;
@@ -112,7 +112,7 @@ void AdapterOptions::check(const DecoderShape& shape) const {
           "Adapters of rank {} are none, or other options of them are given without one; give a rank of 1 or more.", rank);
   if (!any()) return;
   require(alpha > 0, "Adapters with an alpha of {} would change nothing; give a number above 0.", alpha);
-  require(dropout == 0, "Adapters drop nothing, and {} was asked for; give 0.", dropout);
+  require(dropout >= 0 && dropout < 1, "Adapters cannot drop {} of their inputs; give 0 or more, and less than 1.", dropout);
   require(expression.empty() || targets.empty(), "Adapters got the targets {} and the expression '{}'; leave one out.",
           fmt::join(targets, ", "), expression);
   require(expression.empty() || layers_to_transform.empty(),

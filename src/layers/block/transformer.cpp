@@ -92,13 +92,13 @@ void AttentionLayer::turn(const QueriesKeysValues& of, const Tokens& tokens, boo
 }
 
 Tensor AttentionLayer::forward(const Tensor& x, const Tokens& tokens, Saved& saved, ParameterUse& use) const {
-  const Tensor qkv = qkv_.forward(norm_.forward(x, saved.norm, use), tokens.count(), use, &saved.normed);
+  const Tensor qkv = qkv_.forward(norm_.forward(x, saved.norm, use), tokens.count(), use, &saved.normed, {}, tokens.draws);
   const AttentionCore::Shape shape = shape_of(tokens);
   QueriesKeysValues of = packed_heads(shape, qkv);
   if (qk_norm_) qk_norm_->forward(shape, of, saved.qk_norm, use);
   turn(of, tokens, false);
   saved.attended = core_->forward(shape, of, saved.core);
-  return projection_.forward(saved.attended, x, use);
+  return projection_.forward(saved.attended, x, use, tokens.draws);
 }
 
 void AttentionLayer::backward(const Tensor& dx, const Tokens& tokens, const Saved& saved, ParameterUse& use,
@@ -106,7 +106,7 @@ void AttentionLayer::backward(const Tensor& dx, const Tokens& tokens, const Save
   const AttentionCore::Shape shape = shape_of(tokens);
   Tensor dqkv;
   {
-    const Tensor dattended = projection_.backward(saved.attended, kept(dx, later), use, later);
+    const Tensor dattended = projection_.backward(saved.attended, kept(dx, later), use, later, {}, tokens.draws);
     dqkv = Tensor({tokens.count(), (shape.heads + 2 * shape.kv_heads) * shape.head_size}, dx.dtype());
     const QueriesKeysValues gradients = packed_heads(shape, dqkv);
     core_->backward(dattended, saved.core, gradients);
@@ -114,7 +114,7 @@ void AttentionLayer::backward(const Tensor& dx, const Tokens& tokens, const Save
     if (qk_norm_) qk_norm_->backward(shape, gradients, saved.qk_norm, use);
   }
   const Tensor normed = saved.normed ? saved.normed : again(norm_, saved.norm, use);
-  norm_.backward(qkv_.backward(normed, dqkv, use, later), saved.norm, dx, use);
+  norm_.backward(qkv_.backward(normed, dqkv, use, later, tokens.draws), saved.norm, dx, use);
 }
 
 // At the peak of backward there are the gradients of queries, keys and values, and beside them that of the result, or what
@@ -156,15 +156,16 @@ MlpLayer::MlpLayer(Parameters& parameters, const std::string& norm_name, const s
       projection_(parameters, name + ".c_proj", shape.mlp_width, shape.hidden, into_residual(shape), tensor_parallel,
                   shape.biases.mlp, adapters) {}
 
-void MlpLayer::save(const Tensor& x, std::int64_t tokens, Saved& saved, ParameterUse& use) const {
+void MlpLayer::save(const Tensor& x, std::int64_t tokens, Saved& saved, ParameterUse& use, const Tensor& draws) const {
+  saved.draws = draws;
   const Tensor normed = norm_.forward(x, saved.norm, use);
   saved.activated = Tensor({tokens, local_width_}, x.dtype());
-  saved.before_activation = fc_.forward(normed, tokens, use, &saved.normed, {activation_, saved.activated});
+  saved.before_activation = fc_.forward(normed, tokens, use, &saved.normed, {activation_, saved.activated}, draws);
 }
 
-Tensor MlpLayer::forward(const Tensor& x, std::int64_t tokens, Saved& saved, ParameterUse& use) const {
-  save(x, tokens, saved, use);
-  return projection_.forward(saved.activated, x, use);
+Tensor MlpLayer::forward(const Tensor& x, std::int64_t tokens, Saved& saved, ParameterUse& use, const Tensor& draws) const {
+  save(x, tokens, saved, use, draws);
+  return projection_.forward(saved.activated, x, use, draws);
 }
 
 Tensor MlpLayer::activated_again(const Tensor& before) const {
@@ -177,10 +178,11 @@ void MlpLayer::backward(const Tensor& dx, const Saved& saved, ParameterUse& use,
   Tensor dbefore;
   {
     const Tensor activated = saved.activated ? saved.activated : activated_again(saved.before_activation);
-    dbefore = projection_.backward(activated, kept(dx, later), use, later, {activation_, saved.before_activation});
+    dbefore =
+        projection_.backward(activated, kept(dx, later), use, later, {activation_, saved.before_activation}, saved.draws);
   }
   const Tensor normed = saved.normed ? saved.normed : again(norm_, saved.norm, use);
-  norm_.backward(fc_.backward(normed, dbefore, use, later), saved.norm, dx, use);
+  norm_.backward(fc_.backward(normed, dbefore, use, later, saved.draws), saved.norm, dx, use);
 }
 
 LayerCost MlpLayer::cost(const CostedTokens& tokens) const {
@@ -220,7 +222,8 @@ TransformerBlock::TransformerBlock(Parameters& parameters, const std::string& pr
 
 Tensor TransformerBlock::forward(const Tensor& x, const Tokens& tokens, Saved& saved, ParameterUse& use) const {
   saved.tokens = tokens;
-  Tensor y = mlp_.forward(attention_.forward(x, tokens, saved.attention, use), tokens.count(), saved.mlp, use);
+  const Tensor attended = attention_.forward(x, tokens, saved.attention, use);
+  Tensor y = mlp_.forward(attended, tokens.count(), saved.mlp, use, tokens.draws);
   if (recompute_.level == Recompute::selective) saved.attention.normed = saved.mlp.normed = saved.mlp.activated = {};
   if (recompute_.level == Recompute::full) {
     saved = {.input = DividedTensor(x, tensor_parallel_, recompute_.partition), .tokens = tokens};
@@ -231,7 +234,8 @@ Tensor TransformerBlock::forward(const Tensor& x, const Tokens& tokens, Saved& s
 void TransformerBlock::backward(const Tensor& dx, Saved& saved, ParameterUse& use, WeightGradients* later) const {
   if (recompute_.level == Recompute::full) {
     const Tensor x = saved.input.whole();
-    mlp_.save(attention_.forward(x, saved.tokens, saved.attention, use), saved.tokens.count(), saved.mlp, use);
+    const Tensor attended = attention_.forward(x, saved.tokens, saved.attention, use);
+    mlp_.save(attended, saved.tokens.count(), saved.mlp, use, saved.tokens.draws);
     saved.input = {};
   }
   mlp_.backward(dx, saved.mlp, use, later);

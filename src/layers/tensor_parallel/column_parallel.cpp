@@ -36,7 +36,7 @@ Tensor ColumnParallelBackward::sum_all(const Tensor& x, const Tensor& dy, Parame
     const InUse in_use(use, used, backward_pass(later));
     dx = tensor_parallel.tensor_to_sum({dy.rows(), weight->value.columns()}, dy.dtype());
     const LowRank low = factors();
-    GemmFactor{weight->value, Transpose::no, low.b, low.a}.multiply(dy, dx);
+    GemmFactor{weight->value, Transpose::no, low.b, low.a, low.dropout}.multiply(dy, dx);
     sum = tensor_parallel.start_sum(dx, "column-parallel backward");
     add_now_or(later, used, [x, add = add_all(dy, low)] { add(x); });
   }
@@ -56,7 +56,7 @@ Tensor ColumnParallelBackward::sum_own(const Tensor& x, const Tensor& dy, Parame
   if (adds_now) input->gather();
   if (later != nullptr) later->add(used, add, [input] { input->gather(); });
   Tensor dx({tensor_parallel.own_rows(rows).count, weight->value.columns()}, dy.dtype());
-  gemm_reduce_scatter(dy, tensor_parallel.rows_of_ranks(rows), {weight->value, Transpose::no, low.b, low.a}, dx,
+  gemm_reduce_scatter(dy, tensor_parallel.rows_of_ranks(rows), {weight->value, Transpose::no, low.b, low.a, low.dropout}, dx,
                       tensor_parallel.group, tensor_parallel.stream,
                       {.tag = "column-parallel backward", .meanwhile = adds_now ? add : std::function<void()>()});
   return dx;

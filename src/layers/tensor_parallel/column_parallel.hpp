@@ -25,11 +25,12 @@ struct ColumnParallelBackward {
   const UsedParameters& used;
   std::function<void(const Tensor& x)> add_gradients;   // from the rows of all ranks
   std::shared_ptr<const LinearAdapters> adapters = {};  // may be null
+  Tensor draws = {};                                    // of all rows
 
   Tensor operator()(const Tensor& x, const Tensor& dy, ParameterUse& use, WeightGradients* later) const;
 
  private:
-  LowRank factors() const { return adapters != nullptr ? adapters->factors() : LowRank{}; }
+  LowRank factors() const { return adapters != nullptr ? adapters->factors(draws) : LowRank{}; }
   // add_gradients, and the adapters' with these factors.
   std::function<void(const Tensor& x)> add_all(const Tensor& dy, const LowRank& factors) const;
   Tensor sum_all(const Tensor& x, const Tensor& dy, ParameterUse& use, WeightGradients* later) const;

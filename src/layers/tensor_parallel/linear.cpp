@@ -42,15 +42,16 @@ std::shared_ptr<const LinearAdapters> make_adapters(Parameters& parameters, cons
   return result->rank() > 0 ? result : nullptr;
 }
 
-LowRank factors_of(const std::shared_ptr<const LinearAdapters>& adapters) {
-  return adapters != nullptr ? adapters->factors() : LowRank{};
+LowRank factors_of(const std::shared_ptr<const LinearAdapters>& adapters, const Tensor& draws) {
+  return adapters != nullptr ? adapters->factors(draws) : LowRank{};
 }
 GemmFactor factor_of(const Parameter& weight, Transpose transpose, const LowRank& low) {
-  return {weight.value, transpose, low.b, low.a};
+  return {weight.value, transpose, low.b, low.a, low.dropout};
 }
-GemmFactor forward_factor(const Parameter& weight, const std::shared_ptr<const LinearAdapters>& adapters) {
+GemmFactor forward_factor(const Parameter& weight, const std::shared_ptr<const LinearAdapters>& adapters,
+                          const Tensor& draws) {
   const MemoryScope scratch(MemoryKind::other);
-  return factor_of(weight, Transpose::yes, factors_of(adapters));
+  return factor_of(weight, Transpose::yes, factors_of(adapters, draws));
 }
 
 }  // namespace
@@ -76,10 +77,10 @@ ColumnParallelLinear::ColumnParallelLinear(Parameters& parameters, const std::st
 }
 
 Tensor ColumnParallelLinear::forward(const Tensor& x, std::int64_t tokens, ParameterUse& use, Tensor* for_backward,
-                                     const kernels::Epilogue& epilogue) const {
+                                     const kernels::Epilogue& epilogue, const Tensor& draws) const {
   const InUse in_use(use, *used_, Pass::forward);
   Tensor y({tokens, weight_->value.rows()}, x.dtype());  // the parts of a weight lie below each other
-  const GemmFactor factor = forward_factor(*weight_, adapters_);
+  const GemmFactor factor = forward_factor(*weight_, adapters_, draws);
   if (tensor_parallel_.has_own_rows()) {
     multiply_gathered(x, factor, y, tensor_parallel_, for_backward);
     kernels::finish_linear(y, value_of(bias_), epilogue);
@@ -95,12 +96,13 @@ Tensor ColumnParallelLinear::forward(const Tensor& x, std::int64_t tokens, Param
   return y;
 }
 
-Tensor ColumnParallelLinear::backward(const Tensor& x, const Tensor& dy, ParameterUse& use, WeightGradients* later) const {
+Tensor ColumnParallelLinear::backward(const Tensor& x, const Tensor& dy, ParameterUse& use, WeightGradients* later,
+                                      const Tensor& draws) const {
   const auto add_gradients = [dy, weight = weight_, bias = bias_](const Tensor& input) {
     add_weight_gradient(input, dy, weight);
     add_bias_gradient(dy, bias);
   };
-  return ColumnParallelBackward{tensor_parallel_, weight_, *used_, add_gradients, adapters_}(x, dy, use, later);
+  return ColumnParallelBackward{tensor_parallel_, weight_, *used_, add_gradients, adapters_, draws}(x, dy, use, later);
 }
 
 RowParallelLinear::RowParallelLinear(Parameters& parameters, const std::string& name, std::int64_t in, std::int64_t out,
@@ -118,7 +120,7 @@ RowParallelLinear::RowParallelLinear(Parameters& parameters, const std::string& 
   used_ = &parameters.used_together(joined({weight_, bias_}, adapters_.get()));
 }
 
-Tensor RowParallelLinear::forward(const Tensor& x, const Tensor& residual, ParameterUse& use) const {
+Tensor RowParallelLinear::forward(const Tensor& x, const Tensor& residual, ParameterUse& use, const Tensor& draws) const {
   const InUse in_use(use, *used_, Pass::forward);
   const TensorParallel& parallel = tensor_parallel_;
   Tensor y = parallel.tensor_to_sum({parallel.own_rows(x.rows()).count, weight_->value.rows()}, x.dtype());
@@ -126,7 +128,7 @@ Tensor RowParallelLinear::forward(const Tensor& x, const Tensor& residual, Param
     kernels::linear_add(x, weight_->value, value_of(bias_), residual, y);
     return y;
   }
-  const GemmFactor factor = forward_factor(*weight_, adapters_);
+  const GemmFactor factor = forward_factor(*weight_, adapters_, draws);
   const ChunkedGemmOptions options{.tag = "row-parallel forward"};
   if (parallel.size() == 1) {
     factor.multiply(x, y);
@@ -141,18 +143,18 @@ Tensor RowParallelLinear::forward(const Tensor& x, const Tensor& residual, Param
 }
 
 Tensor RowParallelLinear::backward(const Tensor& x, const Tensor& dy, ParameterUse& use, WeightGradients* later,
-                                   const kernels::BackwardEpilogue& epilogue) const {
+                                   const kernels::BackwardEpilogue& epilogue, const Tensor& draws) const {
   const InUse in_use(use, *used_, backward_pass(later));
   const std::int64_t products = epilogue.before ? kernels::products_of(epilogue.activation) : 1;
   const auto result = [&] { return Tensor({x.rows(), products * weight_->value.columns()}, dy.dtype()); };
   if (tensor_parallel_.has_own_rows()) {
-    const Tensor product = backward_of_rows(x, dy, later);
+    const Tensor product = backward_of_rows(x, dy, later, draws);
     Tensor dx = products > 1 ? result() : product;
     kernels::finish_linear_backward(product, dx, epilogue);
     return dx;
   }
   Tensor dx = result();
-  const LowRank low = factors_of(adapters_);
+  const LowRank low = factors_of(adapters_, draws);
   if (adapters_ != nullptr) {
     const MemoryScope scratch(MemoryKind::other);
     const Tensor product = products > 1 ? Tensor({x.rows(), weight_->value.columns()}, dy.dtype()) : dx;
@@ -175,11 +177,12 @@ std::function<void(const Tensor& dy, const Tensor& of_bias)> RowParallelLinear::
 }
 
 // The bias sees own rows only, the weight the rows of all ranks.
-Tensor RowParallelLinear::backward_of_rows(const Tensor& x, const Tensor& dy, WeightGradients* later) const {
+Tensor RowParallelLinear::backward_of_rows(const Tensor& x, const Tensor& dy, WeightGradients* later,
+                                           const Tensor& draws) const {
   const TensorParallel& parallel = tensor_parallel_;
   Tensor dx({x.rows(), weight_->value.columns()}, dy.dtype());
   const Tensor gathered = Tensor::symmetric({x.rows(), dy.columns()}, dy.dtype());
-  const LowRank low = factors_of(adapters_);
+  const LowRank low = factors_of(adapters_, draws);
   all_gather_gemm(dy, parallel.rows_of_ranks(x.rows()), factor_of(*weight_, Transpose::no, low), dx, gathered,
                   parallel.group, parallel.stream, {.tag = "row-parallel backward"});
   const auto add = [parallel, add = add_gradients(x, low)](const Tensor& all) { add(all, parallel.own_rows(all)); };

@@ -1,5 +1,7 @@
 #include "layers/tensor_parallel/linear_adapters.hpp"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -26,7 +28,10 @@ void add_product(const Tensor& a, Transpose transpose_a, const Tensor& b, Transp
 LinearAdapters::LinearAdapters(Parameters& parameters, const std::string& name, const AdapterSet& adapters,
                                const Parameter& weight, const std::vector<NamedParts>& named,
                                const TensorParallel& tensor_parallel, bool divides_outputs)
-    : in_(weight.extents.back()), out_(in_ > 0 ? weight.elements() / in_ : 0) {
+    : in_(weight.extents.back()),
+      out_(in_ > 0 ? weight.elements() / in_ : 0),
+      dropout_(adapters.dropout),
+      first_column_(weight.first.back()) {
   const Shape& shape = weight.global_shape;
   const std::int64_t in = shape.back();
   const int parts = shape.size() > 2 ? static_cast<int>(shape.front()) : 1;
@@ -53,7 +58,7 @@ LinearAdapters::LinearAdapters(Parameters& parameters, const std::string& name, 
     a.is_adapter = b.is_adapter = true;
     const std::int64_t rows_of_part = out_ / parts;
     all_.push_back({&parameters.add(std::move(a)), &parameters.add(std::move(b)), scale, rank, rank_,
-                    its.first * rows_of_part, its.count * rows_of_part});
+                    its.first * rows_of_part, its.count * rows_of_part, XXH3_64bits(name_a.data(), name_a.size())});
     rank_ += rank;
   }
 }
@@ -71,10 +76,12 @@ bool LinearAdapters::any_trainable() const {
   return std::ranges::any_of(all_, [](const One& one) { return one.a->trainable || one.b->trainable; });
 }
 
-LowRank LinearAdapters::factors() const {
+LowRank LinearAdapters::factors(const Tensor& draws) const {
   if (all_.empty()) return {};
   const DType dtype = all_.front().a->value.dtype();
-  const LowRank result{Tensor({out_, rank_}, dtype), Tensor({rank_, in_}, dtype)};
+  LowRank result{Tensor({out_, rank_}, dtype), Tensor({rank_, in_}, dtype)};
+  result.dropout = {.probability = dropout_, .draws = draws, .first_column = first_column_};
+  for (const One& one : all_) result.dropout.parts.push_back({one.first, one.rank, one.number});
   if (!is_one_of_all()) as_kernel("zero", [&] { result.b.zero(); });
   for (const One& one : all_) {
     const Tensor a = result.a.view(one.first * in_, {one.rank, in_});
@@ -85,9 +92,21 @@ LowRank LinearAdapters::factors() const {
   return result;
 }
 
+void LinearAdapters::add_columns(const One& one, const Tensor& db, std::int64_t first_column) const {
+  const Tensor& gradient = one.b->gradient;
+  const bool overwrite = one.b->take_unset();
+  const Tensor its = overwrite ? gradient : Tensor(gradient.shape(), gradient.dtype());
+  kernels::copy_columns(db.view(one.first_row * db.columns(), {one.rows, db.columns()}), first_column, its, 0, one.rank);
+  if (!overwrite) kernels::add(gradient, its, gradient);
+}
+
 void LinearAdapters::add_gradients(const LowRank& of, const Tensor& x, const Tensor& dy) const {
   if (!any_trainable()) return;
   const MemoryScope scratch(MemoryKind::other);
+  if (of.dropout.any()) {
+    for (std::size_t i = 0; i < all_.size(); ++i) add_dropped_gradients(i, of, x, dy);
+    return;
+  }
   const Tensor narrow({x.rows(), rank_}, x.dtype());
   kernels::gemm(x, Transpose::no, of.a, Transpose::yes, narrow);
   Tensor db;
@@ -97,15 +116,11 @@ void LinearAdapters::add_gradients(const LowRank& of, const Tensor& x, const Ten
       add_product(dy, Transpose::yes, narrow, Transpose::no, *one.b);
       continue;
     }
-    const Tensor& gradient = one.b->gradient;
     if (!db) {
-      db = Tensor({out_, rank_}, gradient.dtype());
+      db = Tensor({out_, rank_}, one.b->gradient.dtype());
       kernels::gemm(dy, Transpose::yes, narrow, Transpose::no, db);
     }
-    const bool overwrite = one.b->take_unset();
-    const Tensor its = overwrite ? gradient : Tensor(gradient.shape(), gradient.dtype());
-    kernels::copy_columns(db.view(one.first_row * rank_, {one.rows, rank_}), one.first, its, 0, one.rank);
-    if (!overwrite) kernels::add(gradient, its, gradient);
+    add_columns(one, db, one.first);
   }
   const Tensor dnarrow({rank_, dy.rows()}, dy.dtype());  // transposed, so that an adapter's are rows
   kernels::gemm(of.b, Transpose::yes, dy, Transpose::yes, dnarrow);
@@ -117,6 +132,29 @@ void LinearAdapters::add_gradients(const LowRank& of, const Tensor& x, const Ten
   }
 }
 
+void LinearAdapters::add_dropped_gradients(std::size_t i, const LowRank& of, const Tensor& x, const Tensor& dy) const {
+  const One& one = all_[i];
+  const Tensor dropped(x.shape(), x.dtype());
+  of.dropout.drop(of.dropout.parts[i], x, 0, dropped);
+  if (one.b->trainable) {
+    const Tensor narrow({x.rows(), one.rank}, x.dtype());
+    kernels::gemm(dropped, Transpose::no, of.a.view(one.first * in_, {one.rank, in_}), Transpose::yes, narrow);
+    if (is_one_of_all()) {
+      add_product(dy, Transpose::yes, narrow, Transpose::no, *one.b);
+    } else {
+      const Tensor db({out_, one.rank}, one.b->gradient.dtype());
+      kernels::gemm(dy, Transpose::yes, narrow, Transpose::no, db);
+      add_columns(one, db, 0);
+    }
+  }
+  if (!one.a->trainable) return;
+  const Tensor b({out_, one.rank}, of.b.dtype()), dnarrow({one.rank, dy.rows()}, dy.dtype());
+  kernels::copy_columns(of.b, one.first, b, 0, one.rank);
+  kernels::gemm(b, Transpose::yes, dy, Transpose::yes, dnarrow);
+  if (one.scale != 1) kernels::scale(dnarrow, one.scale);
+  add_product(dnarrow, Transpose::no, dropped, Transpose::no, *one.a);
+}
+
 // The layer's own products stay the first of forward and the last of input.
 void LinearAdapters::add_cost(const CostedTokens& tokens, LayerCost& cost) const {
   if (all_.empty()) return;
@@ -126,10 +164,17 @@ void LinearAdapters::add_cost(const CostedTokens& tokens, LayerCost& cost) const
   const std::vector<Product> out_first{{count, rank_, out_}, {count, in_, rank_}};
   cost.input.products.insert(cost.input.products.begin(), out_first.begin(), out_first.end());
   for (const One& one : all_) cost.parameters += one.a->elements() + one.b->elements();
+  const auto parts = static_cast<double>(all_.size());
+  const auto input = static_cast<double>(tokens.bytes(count * in_));
+  if (dropout_ > 0) {
+    cost.forward = cost.forward + PassCost{.bytes = 2 * parts * input, .kernels = 2 * parts};
+    cost.input = cost.input + PassCost{.bytes = 5 * parts * input, .kernels = 3 * parts};
+  }
   const std::int64_t factors = tokens.bytes(rank_ * (in_ + out_));
   cost.backward += factors;
   if (!any_trainable()) return;
   cost.later += factors;
+  if (dropout_ > 0) cost.weight = cost.weight + PassCost{.bytes = 2 * parts * input, .kernels = 2 * parts};
   const std::vector<Product> gradients{
       {count, rank_, in_}, {out_, rank_, count, true}, {rank_, count, out_}, {rank_, in_, count, true}};
   cost.weight.products.insert(cost.weight.products.end(), gradients.begin(), gradients.end());

@@ -14,6 +14,7 @@ namespace stretto {
 // apart would cost copies of x and y; the zeros cost rank x out multiplications.
 struct LowRank {
   Tensor b, a;  // [out, rank], [rank, in]; empty without adapters
+  AdapterDropout dropout = {};
 };
 
 // The adapters of a linear layer or of its parts, and their records.
@@ -27,8 +28,8 @@ class LinearAdapters {
   std::vector<Parameter*> parameters() const;
   bool any_trainable() const;
   std::int64_t rank() const { return rank_; }  // of all together
-  // Copies of the values, so that they outlast the parameters' use.
-  LowRank factors() const;
+  // Copies of the values, so that they outlast the parameters' use. draws: Tokens::draws of the layer's rows.
+  LowRank factors(const Tensor& draws) const;
   // x: [tokens, in], dy: [tokens, out], of all rows. Needs no values but `of`.
   void add_gradients(const LowRank& of, const Tensor& x, const Tensor& dy) const;
   void add_cost(const CostedTokens& tokens, LayerCost& cost) const;
@@ -39,11 +40,18 @@ class LinearAdapters {
     double scale;
     std::int64_t rank, first;      // of all ranks
     std::int64_t first_row, rows;  // of the weight's slice
+    std::uint64_t number;          // kernels::Dropout::number
   };
+  // add_gradients() of one adapter, where each sees another x.
+  void add_dropped_gradients(std::size_t i, const LowRank& of, const Tensor& x, const Tensor& dy) const;
+  // Adds dB, or columns of it that begin with first_column, of an adapter of some rows.
+  void add_columns(const One& one, const Tensor& db, std::int64_t first_column) const;
   bool is_one_of_all() const { return all_.size() == 1 && all_.front().rows == out_; }
 
   std::vector<One> all_;
   std::int64_t rank_ = 0, in_ = 0, out_ = 0;  // of the slice
+  double dropout_ = 0;
+  std::int64_t first_column_ = 0;  // of the slice
 };
 
 }  // namespace stretto

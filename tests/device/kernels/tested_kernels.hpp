@@ -130,6 +130,7 @@ OnTestDevice(Result (*)(Parameters...)) -> OnTestDevice<Result, Parameters...>;
 
 inline constexpr OnTestDevice add{&kernels::add};
 inline constexpr OnTestDevice scale{&kernels::scale};
+inline constexpr OnTestDevice dropout{&kernels::dropout};
 inline constexpr OnTestDevice copy_columns{&kernels::copy_columns};
 inline constexpr OnTestDevice sum_of_squares{&kernels::sum_of_squares};
 inline constexpr auto sums_of_squares = [](const std::vector<Tensor>& xs) {

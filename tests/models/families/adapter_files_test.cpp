@@ -75,13 +75,13 @@ TEST(AdapterConfig, OfPeftIsRead) {
     "base_model_name_or_path": "some/base", "bias": "none", "corda_config": null, "ensure_weight_tying": false,
     "eva_config": null, "exclude_modules": null, "fan_in_fan_out": true, "inference_mode": true, "init_lora_weights": true,
     "layer_replication": null, "layers_pattern": null, "layers_to_transform": null, "loftq_config": {}, "lora_alpha": 16,
-    "lora_bias": false, "lora_dropout": 0.0, "megatron_config": null, "megatron_core": "megatron.core",
+    "lora_bias": false, "lora_dropout": 0.05, "megatron_config": null, "megatron_core": "megatron.core",
     "modules_to_save": null, "peft_type": "LORA", "peft_version": "0.21.2", "qalora_group_size": 16, "r": 8,
     "rank_pattern": {}, "revision": null, "target_modules": ["v_proj", "q_proj"], "target_parameters": null,
     "task_type": "CAUSAL_LM", "trainable_token_indices": null, "use_dora": false, "use_qalora": false,
     "use_rslora": false})",
                                                              "file");
-  EXPECT_EQ(options, (AdapterOptions{.rank = 8, .alpha = 16, .targets = {"v_proj", "q_proj"}}));
+  EXPECT_EQ(options, (AdapterOptions{.rank = 8, .alpha = 16, .dropout = 0.05, .targets = {"v_proj", "q_proj"}}));
 }
 
 TEST(AdapterConfig, WhatIsNotComputedIsRefusedByName) {

@@ -43,15 +43,6 @@ struct Scale {
   }
 };
 
-__device__ inline std::uint32_t hash_of(const DrawKey& key, std::uint32_t lower) {
-  constexpr std::uint32_t first = kernels::draw_factors[0];
-  constexpr std::uint32_t second = kernels::draw_factors[1];
-  std::uint32_t h = lower ^ key.before;
-  h = (h ^ (h >> 16)) * first;
-  h = ((h ^ (h >> 15)) + key.between) * second;
-  return h ^ (h >> 16);
-}
-
 // The codes, as floats, of four consecutive elements, beginning with element i of the vector.
 template <QuantizedFormat F>
 __device__ inline Four integer_codes(const Four& x, const Scale<F>& scale, const GroupOptions& options, std::int64_t i) {
@@ -71,7 +62,7 @@ __device__ inline Four integer_codes(const Four& x, const Scale<F>& scale, const
         upper = static_cast<std::uint32_t>((number + j) >> 32);
         key = DrawKey(options.seed, upper);
       }
-      const std::uint32_t hash = hash_of(key, static_cast<std::uint32_t>(number + j));
+      const std::uint32_t hash = kernels::draw(key, static_cast<std::uint32_t>(number + j));
       const std::uint32_t drawn =
           (i & 16) == 0 ? hash & ((1U << point.fraction_bits) - 1) : hash >> (32 - point.fraction_bits);
       const float range = scale.range();
