@@ -21,14 +21,12 @@ class MomentumExchange;
 //
 // - Where v is 0 at the freeze, such as in rows of an embedding that no token has used, r is 0 until the run ends: m has no
 //   scale there. Weight decay goes on.
-// - One bit gives all elements of a group of 1024 one magnitude, which may be far above sqrt(v) of a rare one. r is
-// therefore
-//   cut off at the largest ratio that AdamW itself can reach, (1 - beta1) / sqrt((1 - beta2) (1 - beta1^2 / beta2)), if
+// - One bit gives all elements of a group of 1024 one magnitude, which may be far above sqrt(v) of a rare one. Therefore r
+//   is cut off at the largest ratio that AdamW itself can reach, (1 - beta1) / sqrt((1 - beta2) (1 - beta1^2 / beta2)), if
 //   beta1^2 < beta2: 1.16 with the defaults (Options::limits_ratio).
-// - Clipping: before the freeze the caller clips gradients. After it nobody has the gradient's norm, and clips_gradients()
-// is
-//   false: the optimizer scales r where the norm of m / c1 over the whole model is above Options::clip_norm. m stays as it
-//   is.
+// - Clipping: before the freeze the caller clips gradients. After it nobody has the gradient's norm; clips_gradients() is
+//   false, and the optimizer scales r where the norm of m / c1 over the whole model is above Options::clip_norm. m stays as
+//   it is.
 // - gradient_norm() must be finite, or the caller must leave the step out: a NaN would stay in m and in the errors.
 //
 // With tensor parallelism, parameters of which ranks hold copies have an all-reduce of their own, so that copies stay equal.
