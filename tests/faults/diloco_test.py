@@ -102,6 +102,13 @@ class DiLoCo(FaultTest):
         amount = {form: float(number) for form, (number, _) in sent.items()}
         self.assertAlmostEqual(amount["int8"] / amount["none"], 1.016 / 4, delta=0.03)
         self.assertAlmostEqual(amount["int4"] / amount["none"], 0.531 / 4, delta=0.03)
+        # Where nothing else is on its way at a time, the buffers are those of the exchange.
+        for form in ("none", "int8", "int4"):
+            run = self.start({"--nproc": 4, "--replicas": 2, "--diloco": 1, "--hidden-size": 128, "--diloco-format": form})
+            self.expect_success(run)
+            formula, unit, measured, unit_of_measured = re.search(r"\n  buffers +([\d.]+) (\w+) +([\d.]+) (\w+)\n", run.output).groups()
+            self.assertEqual(unit, unit_of_measured)
+            self.assertAlmostEqual(float(measured) / float(formula), 1, delta=0.05)
         plan = self.start({**ROUNDS, "--nproc": None, "--dry-run": True, "--ranks": 4})
         self.expect_success(plan)
         self.assertRegex(plan.output, r"on 4 ranks\n(?s:.*)Sent by a rank in a step by formula: diloco [\d.]+ KiB; tp ")

@@ -13,29 +13,28 @@ namespace stretto {
 
 namespace {
 
-// Of the vector of a fragment, while it is exchanged; or at ZeRO stage 0, of a unit's master weights and this rank's share
-// of them, while they go to the ranks of the replica; and with a format, of the errors of all vectors, and of this rank's
-// part of their sums.
+// Of a fragment while it is exchanged, its vector and what the all-reduce needs: the contributions to this rank's part of
+// the sum, or records of what goes out, comes in and is the part's sum. Or, at ZeRO stage 0, a unit's master weights and
+// this rank's share of them, while they go to the ranks of the replica. With a format, also the errors of all vectors, and
+// of this rank's part of their sums.
 void add_outer_steps(const Parameters& parameters, const TrainingOptions& options, StagePlan& plan) {
   const DiLoCoOptions& outer = options.diloco;
   const auto wide = static_cast<std::int64_t>(size_of(kernels::accumulator(options.sharding.dtype)));
-  std::int64_t largest = 0, sent = 0;
+  const bool plain = outer.format == QuantizedFormat::none;
+  std::int64_t most = 0, sent = 0;
   for (const std::int64_t elements : outer_elements(parameters, options.mesh, options.sharding, outer.fragments)) {
-    largest = std::max(largest, elements);
     const std::int64_t share = (elements + outer.replicas - 1) / outer.replicas;
-    if (outer.format == QuantizedFormat::none) {
-      sent += wide * (elements - share + (outer.replicas - 1) * share);
-    } else {
-      sent += 2 * (outer.replicas - 1) * packed_bytes(outer.format, share);
-      plan.memory.buffers += static_cast<std::int64_t>(sizeof(float)) * (elements + share);
-    }
+    const std::int64_t packed = plain ? 0 : packed_bytes(outer.format, share);
+    most = std::max(most, wide * elements + (plain ? wide * elements : (2 * outer.replicas + 1) * packed));
+    sent += plain ? wide * (elements - share + (outer.replicas - 1) * share) : 2 * (outer.replicas - 1) * packed;
+    if (!plain) plan.memory.buffers += static_cast<std::int64_t>(sizeof(float)) * (elements + share);
   }
   for (const UnitMembers& unit : cut_units(parameters, options.mesh, options.sharding)) {
     const int ranks = options.mesh.gradient_ranks(unit.axes);
     if (!unit.trainable || ranks == 1 || unit.stage(options.sharding.zero) != ZeroStage::none) continue;
-    largest = std::max(largest, (unit.elements + ranks - 1) / ranks * (ranks + 1));
+    most = std::max(most, wide * ((unit.elements + ranks - 1) / ranks) * (ranks + 1));
   }
-  plan.memory.buffers += wide * largest;
+  plan.memory.buffers += most;
   plan.sent["diloco"] += sent / outer.sync_every;
 }
 
