@@ -100,6 +100,21 @@ TEST(AdaptersPlan, HoldsNoGradientAndNoSlotOfTheBase) {
   }
 }
 
+// The copy that is written in the background has the adapters' values and slots, 12 bytes each; the control: of a checkpoint
+// that holds the base, too, all.
+TEST(AdaptersPlan, CopiesNoFrozenBaseForTheBackground) {
+  TrainingOptions options = adapted({});
+  const auto buffers = [&] {
+    const TrainingOptions on = options.on(Layout{}.mesh());
+    return plan_stage(on, on.check(), 0).memory.buffers;
+  };
+  const std::int64_t without = buffers();
+  options.saves_in_background = options.saves_trained_only = true;
+  EXPECT_EQ(buffers() - without, 12 * elements_of_adapters(options));
+  options.saves_trained_only = false;
+  EXPECT_GT(buffers() - without, 4 * parameters_of(options.model));
+}
+
 // Products of frozen weights' gradients are none, and those of adapters are counted.
 TEST(AdaptersPlan, CountsTheProductsOfABlock) {
   const TrainingOptions options = adapted({});

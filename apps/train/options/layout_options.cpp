@@ -58,6 +58,7 @@ LayoutSpace layout_space(const CommandLine& line, int ranks, std::int64_t memory
   const TrainingOptions& trainer = line.trainer;
   const auto is_given = [&](const char* flag) { return line.layout.given.count(flag) > 0; };
   LayoutSpace space{.model = trainer.model,
+                    .adapters = trainer.adapters,
                     .ranks = ranks,
                     .global_batch = trainer.global_batch,
                     .memory_bytes = memory_bytes,

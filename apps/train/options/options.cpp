@@ -201,6 +201,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
           "--optimizer muon is for matrices that are trained whole, and --lora {} trains adapters; leave it out.",
           trainer.adapters.rank);
   line.saves_adapters_only = saved.empty() ? trainer.adapters.any() : notes.trained_only;
+  trainer.saves_trained_only = line.saves_adapters_only;
   if (notes.trained_only) check_base(notes, line, saved);
   check_data_options(line.data, app.count("--vocab-size") > 0 || takes_sizes, model.vocabulary);
   line.device = stretto::device_from_name(device);
@@ -370,9 +371,8 @@ void CommandLine::check(int ranks, int rank) const {
   require(!stores_base || (!replicate_state && check_replicas == 0),
           "--base {} keeps the base in a form that --replicate-state and --check-replicas do not know; leave one out.",
           base);
-  require(!layout.automatic || !trainer.adapters.any(),
-          "--layout auto predicts the training of whole models, and --lora {} trains adapters; give the layout.",
-          trainer.adapters.rank);
+  require(!layout.automatic || !stores_base,
+          "--layout auto predicts nothing of how --base {} is restored; give the layout, or leave --base out.", base);
   require(save_interval == 0 || !save.empty(), "--save-interval {} needs --save DIR.", save_interval);
   require(!trainer.saves_in_background || !save.empty(), "--async-save needs --save DIR.");
   require(keep >= 0, "--keep {} is no number of checkpoints; give 1 or more, or 0 for all.", keep);

@@ -36,7 +36,8 @@ struct STRETTO_API TrainingOptions {
   LossScale::Options loss_scale;  // with f16
   double clip_norm = 1.0;         // 0: no clipping. A Trainer gives it to OneBitAdam as well.
   std::uint64_t seed = 1;
-  bool saves_in_background = false;  // CheckpointSaver::Options::in_background; plans count the copy that is being written
+  // CheckpointSaver::Options::in_background and trained_only; plans count the copy that is being written.
+  bool saves_in_background = false, saves_trained_only = false;
 
   // Throws Error(invalid_argument) that names the sizes that do not fit together. Returns the schedule, which takes long to
   // make, or to read from its file, again. It may be a window (is_window), whose microbatches() are those of a step here.

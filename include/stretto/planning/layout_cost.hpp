@@ -38,7 +38,7 @@ struct LayoutCost {
 };
 
 // Predicts layouts of one model on one cluster, and keeps the results that layouts have in common. All layouts must have the
-// same types, mask and sharding options but for the ZeRO stage. Used by one thread at a time.
+// same types, adapters, mask and sharding options but for the ZeRO stage. Used by one thread at a time.
 class STRETTO_API LayoutCosts {
  public:
   // The ranks of all layouts together must be `ranks`.
@@ -49,8 +49,8 @@ class STRETTO_API LayoutCosts {
   LayoutCosts& operator=(const LayoutCosts&) = delete;
 
   // All throw Error(invalid_argument) for a layout whose groups would lie unevenly on the cluster's nodes, or whose types
-  // are not those of earlier layouts. The layout must pass its check_sizes(); its schedule must be a generator's, not a
-  // file's.
+  // or adapters are not those of earlier layouts, or whose adapters' base is stored. The layout must pass its check_sizes();
+  // its schedule must be a generator's, not a file's.
   void check(const MeshShape& mesh) const;
   // The memory of the stage that needs most. Exact (plan_stage()); for pipelines, except gpipe, computed from a schedule
   // with only as many microbatches as are ever in flight.

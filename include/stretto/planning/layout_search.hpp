@@ -19,6 +19,7 @@ namespace stretto {
 // - ZeRO stages 0 to 3, or to 2 if gradients are late (ShardedParameters::Options::delay), with several data-parallel ranks, and the three levels of recomputation.
 struct STRETTO_API LayoutSpace {
   DecoderShape model;
+  AdapterOptions adapters = {};  // TrainingOptions::adapters
   std::int64_t ranks = 1;
   std::int64_t global_batch = 1;
   std::int64_t memory_bytes = 0;        // of a device

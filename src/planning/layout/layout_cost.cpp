@@ -93,7 +93,7 @@ class LayoutCosts::Parts {
     cost.seconds = time.seconds + sums + table + cost.update;
     const double tokens = static_cast<double>(layout.global_batch * model_.sequence);
     cost.tokens_per_second = tokens / cost.seconds;
-    cost.flops_per_second = cost.tokens_per_second * flops_per_token(model_) / static_cast<double>(ranks_);
+    cost.flops_per_second = cost.tokens_per_second * flops_per_token(model_, layout.adapters) / static_cast<double>(ranks_);
     cost.mfu = cost.flops_per_second / cluster_.peak_flops;
     return cost;
   }
@@ -105,6 +105,9 @@ class LayoutCosts::Parts {
     if (!types_) types_ = types;
     require(*types_ == types, "Layouts of {} are predicted, not of {}; use another LayoutCosts.", name(types_->first),
             name(types.first));
+    if (!adapters_) adapters_ = layout.adapters;
+    require(*adapters_ == layout.adapters && layout.adapters.base == StoredFormat::plain,
+            "Layouts are predicted for the same adapters of a plain base; use another LayoutCosts for others.");
     return pipeline_shape(layout);
   }
 
@@ -112,8 +115,8 @@ class LayoutCosts::Parts {
 
   struct StageContent {
     PartTime microbatch;
-    double elements = 0;  // of its parameters, on a rank
-    double matrices = 0;  // seconds for the updates of whole matrices
+    double elements = 0, trained = 0;  // of its parameters, on a rank
+    double matrices = 0;               // seconds for the updates of whole matrices
   };
   StageContent content_of(const TrainingOptions& layout, const PipelineShape& shape, const std::vector<PipelinePart>& parts,
                           int stage) {
@@ -130,23 +133,32 @@ class LayoutCosts::Parts {
       has_head |= part + 1 == geometry.parts();
     }
     content.elements = times_of(layout, shape).cost.parameters(blocks, has_embeddings, has_head);
+    content.trained = layout.adapters.any() ? trained_of(layout, shape, stage) : content.elements;
     if (kind_of(layout.optimizer).whole_matrices) content.matrices = matrices_seconds(layout, shape, stage);
     return content;
   }
 
+  double trained_of(const TrainingOptions& layout, const PipelineShape& shape, int stage) {
+    const auto [known, is_new] = trained_.try_emplace(state_key(layout, shape, stage));
+    if (!is_new) return known->second;
+    std::int64_t elements = 0;
+    const std::unique_ptr<Parameters> records = records_of(layout, shape, stage);
+    for (const auto& parameter : records->all()) {
+      if (parameter->is_here && parameter->trainable) elements += parameter->elements();
+    }
+    return known->second = static_cast<double>(elements);
+  }
+
   // Of the owner with the most to compute, and to bring the pieces of matrices to owners and updates back.
   double matrices_seconds(const TrainingOptions& layout, const PipelineShape& shape, int stage) {
-    const auto key = std::tuple(layout.mesh, shape.kind, shape.chunks, stage, layout.sharding.zero, layout.stages.blocks);
-    const auto [known, is_new] = matrices_.try_emplace(key, 0.0);
-    if (!is_new) return known->second;
-    Parameters parameters;
-    const Decoder records(parameters, model_, layout.tensor_parallel(), layout.recompute, cut(layout, shape, stage));
-    return known->second = matrix_seconds(layout, parameters, cluster_, costs_);
+    const auto [known, is_new] = matrices_.try_emplace(state_key(layout, shape, stage));
+    if (is_new) known->second = matrix_seconds(layout, *records_of(layout, shape, stage), cluster_, costs_);
+    return known->second;
   }
 
   StateTime state_of(const TrainingOptions& layout, const PipelineShape& shape, const StageContent& content) {
-    StateTime time = state_time(layout, content.elements, times_of(layout, shape).matrix(), turns() * content.microbatch,
-                                cluster_, system_, costs_);
+    StateTime time = state_time(layout, {content.elements, content.trained, times_of(layout, shape).matrix()},
+                                turns() * content.microbatch, cluster_, system_, costs_);
     time.update += content.matrices;
     return time;
   }
@@ -193,13 +205,23 @@ class LayoutCosts::Parts {
   }
 
   TrainingMemory state_memory_of(const TrainingOptions& layout, const PipelineShape& shape, int stage) {
-    const auto key = std::tuple(layout.mesh, layout.divides_rows, shape.kind, shape.chunks, stage, layout.sharding.zero,
-                                layout.stages.blocks);
+    const StateKey key = state_key(layout, shape, stage);
     const auto found = state_memory_.find(key);
     if (found != state_memory_.end()) return found->second;
-    Parameters parameters;
-    const Decoder records(parameters, model_, layout.tensor_parallel(), layout.recompute, cut(layout, shape, stage));
-    return state_memory_[key] = state_memory(parameters, layout.mesh, layout.sharding, kind_of(layout.optimizer));
+    return state_memory_[key] =
+               state_memory(*records_of(layout, shape, stage), layout.mesh, layout.sharding, kind_of(layout.optimizer));
+  }
+
+  using StateKey = std::tuple<MeshShape, bool, ScheduleKind, int, int, ZeroStage, std::vector<std::int64_t>>;
+  static StateKey state_key(const TrainingOptions& layout, const PipelineShape& shape, int stage) {
+    return {layout.mesh, layout.divides_rows, shape.kind, shape.chunks, stage, layout.sharding.zero, layout.stages.blocks};
+  }
+
+  std::unique_ptr<Parameters> records_of(const TrainingOptions& layout, const PipelineShape& shape, int stage) {
+    auto parameters = std::make_unique<Parameters>();
+    const Decoder records(*parameters, model_, layout.tensor_parallel(), layout.recompute, cut(layout, shape, stage),
+                          std::make_shared<LocalAttention>(), layout.adapters);
+    return parameters;
   }
 
   // Bytes of activations, and of attention's messages.
@@ -286,9 +308,10 @@ class LayoutCosts::Parts {
                               layout.sharding.dtype, {mesh[Axis::tensor], 1}, false);
   }
 
-  // The two ends exchange the gradients of their shares of the table.
+  // The two ends exchange the gradients of their shares of the table, unless adapters alone are trained.
   double table_seconds(const TrainingOptions& layout) {
-    if (layout.mesh[Axis::pipeline] == 1 || !model_.tied) return 0;
+    const bool is_frozen = layout.adapters.any() && layout.adapters.modules_to_save.empty();
+    if (layout.mesh[Axis::pipeline] == 1 || !model_.tied || is_frozen) return 0;
     const int tokens_ranks = layout.mesh.ranks_over(token_axes);
     const double elements = static_cast<double>(model_.vocabulary * model_.hidden) / layout.mesh[Axis::tensor];
     const double share = elements / tokens_ranks * static_cast<double>(size_of(layout.sharding.gradients()));
@@ -296,6 +319,7 @@ class LayoutCosts::Parts {
   }
 
   std::optional<std::pair<DType, DType>> types_;  // of values and gradients
+  std::optional<AdapterOptions> adapters_;
   DecoderShape model_;
   TrainingCluster cluster_;
   std::int64_t ranks_;
@@ -303,9 +327,8 @@ class LayoutCosts::Parts {
   CollectiveCosts costs_;
   Schedules schedules_;
   std::map<std::tuple<ScheduleKind, int, int, std::vector<std::int64_t>>, ModelCut> cuts_;
-  std::map<std::tuple<MeshShape, bool, ScheduleKind, int, int, ZeroStage, std::vector<std::int64_t>>, TrainingMemory>
-      state_memory_;
-  std::map<std::tuple<MeshShape, ScheduleKind, int, int, ZeroStage, std::vector<std::int64_t>>, double> matrices_;
+  std::map<StateKey, TrainingMemory> state_memory_;
+  std::map<StateKey, double> trained_, matrices_;
   std::map<std::tuple<LayoutKey, std::int64_t, int>, std::pair<std::int64_t, std::int64_t>> activations_;
   std::map<LayoutKey, Least> least_seconds_;
   std::map<LayoutKey, PipelineTime> times_of_pipelines_;

@@ -114,6 +114,7 @@ class Enumeration {
 
   void with_mesh(const MeshShape& mesh) {
     TrainingOptions layout{.model = space_.model,
+                           .adapters = space_.adapters,
                            .mesh = mesh,
                            .sharding = space_.sharding,
                            .optimizer = space_.optimizer,

@@ -79,12 +79,15 @@ std::int64_t PlannedStage::activation_bytes() const {
     most = std::max(most, held);
   }
   const std::int64_t messages = most_messages(schedule_, cut_.stage) * own_hidden_;
-  // Tokens, targets and positions of a step, and of each microbatch three numbers per token that the loss is computed from.
+  // Tokens, targets and positions of a step, and draws for dropout; and of each microbatch three numbers per token that the
+  // loss is computed from.
   const std::int64_t slots = layout_.replica_batch() / layout_.mesh[Axis::data];
   const std::int64_t rows = layout_.division().rows(layout_.model.sequence);
   const bool has_head = cut_.stages.back() == cut_.stage;
   const std::int64_t losses = has_head ? microbatches() * 3 * tokens_.count * tokens_.statistic() : 0;
-  return slots * rows * 3 * static_cast<std::int64_t>(size_of(DType::i32)) + losses + messages + most;
+  const std::int64_t draws =
+      layout_.adapters.dropout > 0 ? slots * rows * static_cast<std::int64_t>(size_of(DType::i64)) : 0;
+  return slots * rows * 3 * static_cast<std::int64_t>(size_of(DType::i32)) + draws + losses + messages + most;
 }
 
 // The exchanges of a microbatch count whole tensors; an all-reduce sends as much as a reduce-scatter and an all-gather.

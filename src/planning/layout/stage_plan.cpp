@@ -58,7 +58,8 @@ StagePlan plan_stage(const TrainingOptions& options, const Schedule& schedule, i
   plan.memory.activations = planned.activation_bytes();
   plan.memory.buffers += planned.attention_buffers();
   if (options.saves_in_background)
-    plan.memory.buffers += snapshot_memory(parameters, mesh, options.sharding, options.optimizer_kind());
+    plan.memory.buffers +=
+        snapshot_memory(parameters, mesh, options.sharding, options.optimizer_kind(), options.saves_trained_only);
   const int passes = options.recompute.level == Recompute::full ? 3 : 2;
   plan.sent = state_traffic(parameters, mesh, options.sharding, options.microbatches(), passes);
   if (kind_of(options.optimizer).whole_matrices && mesh.ranks_over(token_axes | Axis::tensor) > 1) {

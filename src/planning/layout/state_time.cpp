@@ -24,7 +24,7 @@ double own_update_bytes(const ShardedParameters::Options& options, const Optimiz
 
 }  // namespace
 
-StateTime state_time(const TrainingOptions& layout, double elements, double matrix, const PartTime& microbatch,
+StateTime state_time(const TrainingOptions& layout, const StateElements& elements, const PartTime& microbatch,
                      const TrainingCluster& cluster, const TrainingSystem& system, CollectiveCosts& costs) {
   const ShardedParameters::Options& options = layout.sharding;
   const MeshShape& mesh = layout.mesh;
@@ -32,24 +32,26 @@ StateTime state_time(const TrainingOptions& layout, double elements, double matr
   const ZeroStage zero = ranks > 1 ? options.zero : ZeroStage::none;
   StateTime time;
   const double bytes = system.update_bytes > 0 ? system.update_bytes : own_update_bytes(options, kind_of(layout.optimizer));
-  time.update = cluster.pass_seconds(elements * bytes / (zero == ZeroStage::none ? 1 : ranks), 4);
+  time.update = cluster.pass_seconds(elements.trained * bytes / (zero == ZeroStage::none ? 1 : ranks), 4);
   if (ranks == 1) return time;
 
   // Units of a weight matrix, or of as many bytes as units have at least.
   const auto gradient = static_cast<double>(size_of(options.gradients()));
-  const double unit = std::max(static_cast<double>(options.bytes_of_unit()) / gradient, matrix);
-  const double units = std::max(1.0, std::floor(elements / unit));
+  const double unit = std::max(static_cast<double>(options.bytes_of_unit()) / gradient, elements.matrix);
   const StepGroup group{ranks, mesh[Axis::tensor]};
-  const auto seconds = [&](Collective kind, DType dtype) {
+  const auto units_of = [&](double count) { return std::max(1.0, std::floor(count / unit)); };
+  const auto seconds = [&](Collective kind, DType dtype, double count) {
+    const double units = units_of(count);
     return units *
-           collective_seconds(costs, kind, static_cast<std::int64_t>(elements / units), dtype, group, cluster.narrow_sums);
+           collective_seconds(costs, kind, static_cast<std::int64_t>(count / units), dtype, group, cluster.narrow_sums);
   };
   // The last unit's sum begins when backward is over, and the first unit's values are needed when forward begins.
   const bool one_a_node = costs.place(group).on_node == 1;
   const double part = !options.overlap ? 0
                       : one_a_node     ? system.hidden_sums_between.value_or(system.hidden_sums)
                                        : system.hidden_sums;
-  const auto left = [&](double communication, double computing) {
+  const auto left = [&](double communication, double count, double computing) {
+    const double units = units_of(count);
     return communication - part * std::min(communication * (units - 1) / units, computing);
   };
   const double forward = microbatch.forward.all();
@@ -57,24 +59,28 @@ StateTime state_time(const TrainingOptions& layout, double elements, double matr
   const auto microbatches = static_cast<double>(layout.microbatches());
   // With a delay, sums have the time of a whole step, and none of them begins too late to be hidden.
   const double step = microbatches * (forward + backward) + time.update;
+  const double trained = elements.trained;
   const auto left_of_sums = [&](double communication, double computing) {
-    return options.delay == 0 ? left(communication, computing) : communication - part * std::min(communication, step);
+    return options.delay == 0 ? left(communication, trained, computing)
+                              : communication - part * std::min(communication, step);
   };
   if (zero == ZeroStage::none) {
-    time.exposed = left_of_sums(seconds(Collective::all_reduce, options.gradients()), backward);
+    time.exposed = left_of_sums(seconds(Collective::all_reduce, options.gradients(), trained), backward);
     return time;
   }
-  const double sum = seconds(Collective::reduce_scatter, options.gradients());
-  const double gather = seconds(Collective::all_gather, options.dtype);
+  // Frozen values are gathered where they are divided, at ZeroStage::values.
+  const double gathered = zero == ZeroStage::values ? elements.all : trained;
+  const double sum = seconds(Collective::reduce_scatter, options.gradients(), trained);
+  const double gather = seconds(Collective::all_gather, options.dtype, gathered);
   if (zero == ZeroStage::optimizer) {
-    time.exposed = left_of_sums(sum, backward) + left(gather, forward);
+    time.exposed = left_of_sums(sum, backward) + left(gather, gathered, forward);
   } else if (zero == ZeroStage::gradients && options.delay > 0) {
-    time.exposed = left_of_sums(microbatches * sum, microbatches * backward) + left(gather, forward);
+    time.exposed = left_of_sums(microbatches * sum, microbatches * backward) + left(gather, gathered, forward);
   } else if (zero == ZeroStage::gradients || mesh[Axis::pipeline] > 1) {
-    time.exposed = microbatches * left(sum, backward) + left(gather, forward);
+    time.exposed = microbatches * left(sum, trained, backward) + left(gather, gathered, forward);
   } else {
     const double again = layout.recompute.level == Recompute::full ? 2 : 1;  // gathers in backward
-    time.exposed = microbatches * (left(gather, forward) + left(again * gather + sum, backward));
+    time.exposed = microbatches * (left(gather, gathered, forward) + left(again * gather + sum, gathered, backward));
   }
   return time;
 }

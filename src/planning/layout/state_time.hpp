@@ -9,9 +9,13 @@ struct StateTime {
   double update = 0;   // the norm, and the optimizer
 };
 
-// elements: of the stage's parameters on a rank; matrix: of a weight of its blocks. `microbatch`: the stage's time of one
-// microbatch, all its chunks, beside which sums and gathers run.
-StateTime state_time(const TrainingOptions& layout, double elements, double matrix, const PartTime& microbatch,
+// Elements of a stage's parameters on a rank: of all, of those that are trained, and of a weight of its blocks.
+struct StateElements {
+  double all = 0, trained = 0, matrix = 0;
+};
+
+// `microbatch`: the stage's time of one microbatch, all its chunks, beside which sums and gathers run.
+StateTime state_time(const TrainingOptions& layout, const StateElements& elements, const PartTime& microbatch,
                      const TrainingCluster& cluster, const TrainingSystem& system, CollectiveCosts& costs);
 
 // The seconds by which an optimizer that updates matrices whole takes longer: the products of the rank with the most, and

@@ -122,7 +122,7 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
 }
 
 std::int64_t snapshot_memory(const Parameters& parameters, const MeshShape& mesh, const ShardedParameters::Options& options,
-                             const OptimizerKind& optimizer) {
+                             const OptimizerKind& optimizer, bool trained_only) {
   const DType wide = kernels::accumulator(options.dtype);
   const std::vector<UnitMembers> units = cut_units(parameters, mesh, options);
   const std::int64_t late = options.delay * bytes_of(options.gradients());
@@ -130,7 +130,8 @@ std::int64_t snapshot_memory(const Parameters& parameters, const MeshShape& mesh
                              bytes_of(wide) + optimizer.state_bytes(wide) + late};
   std::int64_t bytes = trained.most(parameters, units, mesh, [](const UnitMembers&) { return false; });
   for (const UnitMembers& unit : units) {
-    if (!unit.trainable) bytes += bytes_of(options.dtype) * std::min(padded_share(unit, mesh), unit.elements);
+    if (!unit.trainable && !trained_only)
+      bytes += bytes_of(options.dtype) * std::min(padded_share(unit, mesh), unit.elements);
   }
   return bytes;
 }

@@ -211,6 +211,32 @@ TEST(LayoutCost, RanksThatTakeTurns) {
   EXPECT_NEAR(seconds_of(stages, cluster), in_order, 0.01 * in_order);
 }
 
+// Adapters of rank 1 in c_attn of two layers: 2 x (8 + 24) of them are summed and updated, whole weights are gathered at
+// ZeRO stage 3 only, and no gradient of a frozen weight is computed.
+TEST(LayoutCost, OfAdaptersCountsWhatIsTrained) {
+  TrainingCluster cluster = machine_without_memory_time();
+  cluster.memory_bytes_per_second = 1e9;
+  const TrainingSystem shown{.hidden_sums = 0};
+  TrainingOptions whole = tiny_layout({{Axis::data, 2}}, 2);
+  TrainingOptions adapted = whole;
+  adapted.adapters = {.rank = 1};
+  const auto cost = [&](TrainingOptions layout, ZeroStage zero) {
+    layout.sharding.zero = zero;
+    return LayoutCosts(layout.model, cluster, 2, shown).cost(layout);
+  };
+  const LayoutCost of_whole = cost(whole, ZeroStage::none), of_adapters = cost(adapted, ZeroStage::none);
+  const double elements = 2 * (8 + 24);
+  EXPECT_NEAR(of_adapters.update / of_whole.update, elements / static_cast<double>(parameters_of(whole.model)), 1e-9);
+  EXPECT_NEAR(of_adapters.exposed.at("dp"), 4 * elements * 1e-9, 1e-12);  // (N-1)/N of twice the bytes
+  EXPECT_GT(of_whole.exposed.at("dp"), 10 * of_adapters.exposed.at("dp"));
+  EXPECT_LT(of_adapters.computing, of_whole.computing);
+  EXPECT_GT(cost(adapted, ZeroStage::values).exposed.at("dp"), 10 * cost(adapted, ZeroStage::gradients).exposed.at("dp"));
+  EXPECT_LT(of_adapters.memory.total(), of_whole.memory.total());
+  LayoutCosts costs(whole.model, cluster, 2);
+  costs.time(whole);
+  EXPECT_THAT(sentence_of([&] { costs.time(adapted); }), testing::HasSubstr("the same adapters"));
+}
+
 TEST(LayoutCost, RefusesGroupsThatNodesCut) {
   TrainingCluster cluster = machine_without_memory_time();
   cluster.links = {{{"node", 4, 0, 0, 1, 4}, {"network", 0, 0, 0, 1}}, 1e21};
