@@ -87,6 +87,22 @@ class Elastic(FaultTest):
         self.expect_losses_as_without_losses(layout)
         self.expect_nothing_left()
 
+    def expect_adapters_to_go_on(self, flags):
+        adapters = {"--lora": 4, "--lora-targets": "all-linear", "--nproc": 4, "--tp": 2}
+        run = self.start({**self.flags, **adapters, **flags})
+        self.lose(run, [3], 25)
+        self.wait_for_notices(run, 1)
+        self.assertEqual(self.status(run), 0, run.errors)
+        self.assertRegex(run.errors[0], r"Training goes on with 2 of 4 ranks, dp 1, after step \d+\.$")
+        self.expect_losses_as_without_losses(adapters)
+        self.expect_nothing_left()
+
+    def test_adapters_go_on_from_a_checkpoint_of_them_alone(self):
+        self.expect_adapters_to_go_on({})
+
+    def test_adapters_go_on_from_the_memory_of_neighbours(self):
+        self.expect_adapters_to_go_on({"--replicate-state": True, "--save-interval": 0})
+
     def test_state_in_memory_of_two_neighbours_is_lost(self):
         run = self.start({**self.flags, "--nproc": 4, "--replicate-state": True})
         self.lose(run, [1, 3], 12)
