@@ -127,7 +127,10 @@ void ShardedParameters::make_units() {
     if (is_new) {
       Groups& fresh = place->second;
       fresh.sums = mesh_.gradient_group(members.axes);
-      fresh.gathers = fresh.sums.size() > 1 ? fresh.sums.duplicate(fresh.sums.name() + " parameters") : fresh.sums;
+      const std::string name = fresh.sums.name();
+      fresh.gathers = fresh.sums.size() > 1 ? fresh.sums.duplicate(name + " parameters") : fresh.sums;
+      // What others do in the mesh's group, such as the sum of the loss, would wait for sums that are in flight.
+      if (options_.delay > 0 && fresh.sums.size() > 1) fresh.sums = fresh.sums.duplicate(name + " gradients");
       if (options_.hpz_size > 1 && members.has_second_copy()) {
         fresh.secondary = fresh.gathers.split(fresh.gathers.rank() / options_.hpz_size, fresh.gathers.rank(), "hpz");
       }

