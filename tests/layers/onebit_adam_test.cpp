@@ -97,9 +97,9 @@ TEST(OneBitAdam, AllRanksHaveEqualWeightsAfterEachStepAtEveryStage) {
         for (int step = 1; step <= 8; ++step) {
           training.step(step);
           own[rank] = training.values();
+          if (stage == ZeroStage::none && rank == 0) first.push_back(own[rank]);
           world.barrier(Stream::inline_()).wait();
           EXPECT_EQ(own[rank], own.front()) << ranks << " ranks, step " << step;
-          if (stage == ZeroStage::none && rank == 0) first.push_back(own[rank]);
           EXPECT_EQ(own[rank], first[static_cast<std::size_t>(step - 1)]) << "stage " << static_cast<int>(stage);
           world.barrier(Stream::inline_()).wait();
         }

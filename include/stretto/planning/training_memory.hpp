@@ -22,7 +22,9 @@ struct TrainingMemory {
 // delay, gradients count twice, and whole gradients of all units are on their way from stage 2 on. With Psi parameters on N
 // data-parallel ranks, in bf16 with 16-bit gradients and with AdamW, the first three are 16 Psi at stage 0,
 // 4 Psi + 12 Psi/N, 2 Psi + 14 Psi/N, and 16 Psi/N. Of the first rank; later ranks have as much, or less by the padding. The
-// optimizer's state and such matrices: of the rank that has the most.
+// optimizer's state and such matrices: of the rank that has the most. Of an optimizer that exchanges its momentum
+// (OptimizerKind::momentum_exchange) the optimizer's memory includes a rank's own gradients and the momentum that it keeps,
+// and buffers the errors of both hops.
 STRETTO_API TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
                                         const ShardedParameters::Options& options, const OptimizerKind& optimizer);
 

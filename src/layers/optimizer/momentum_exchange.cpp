@@ -40,9 +40,11 @@ void MomentumExchange::run(double gradient_scale, const std::vector<Optimizer::S
     const LocalGradients& its = vectors[i];
     if (its.group.size() == 1) continue;
     OperationOptions options{.tag = "momentum"};
-    options.quantization.format = format_;
-    options.quantization.errors = format_ == QuantizedFormat::none ? nullptr : &parameters_.errors();
-    options.quantization.tensor = error_name(its);
+    if (format_ != QuantizedFormat::none) {
+      options.quantization.format = format_;
+      options.quantization.errors = &parameters_.errors();
+      options.quantization.tensor = error_name(its);
+    }
     computation().wait(its.group.all_reduce(its.vector, ReduceOp::sum, computation(), options));
     kept_[i].keep(its.vector);
   }

@@ -43,20 +43,19 @@ struct ElementBytes {
   }
 };
 
-// Of an optimizer that exchanges its momentum: a rank's own gradients, the errors of both hops, and what it keeps of m.
-std::int64_t momentum_memory(const Parameters& parameters, const MeshShape& mesh, const ShardedParameters::Options& options,
-                             QuantizedFormat format) {
+// Of an optimizer that exchanges its momentum: a rank's own gradients, what it keeps of m, and as buffers the errors of both
+// hops.
+void add_momentum(const Parameters& parameters, const MeshShape& mesh, const ShardedParameters::Options& options,
+                  QuantizedFormat format, TrainingMemory& memory) {
   const DType wide = kernels::accumulator(options.dtype);
-  std::int64_t bytes = 0;
   for (const LocalVector& vector : local_vectors(parameters, cut_units(parameters, mesh, options), mesh)) {
     const int ranks = mesh.gradient_ranks(vector.summed);
-    bytes += bytes_of(wide) * vector.elements;
+    memory.optimizer += bytes_of(wide) * vector.elements;
     if (ranks == 1) continue;
-    bytes += KeptMomentum::bytes(format, ranks, vector.elements, wide);
-    if (format != QuantizedFormat::none)
-      bytes += bytes_of(DType::f32) * (vector.elements + part_size(vector.elements, ranks, 0));
+    memory.optimizer += KeptMomentum::bytes(format, ranks, vector.elements, wide);
+    if (format == QuantizedFormat::none) continue;
+    memory.buffers += bytes_of(DType::f32) * (vector.elements + part_size(vector.elements, ranks, 0));
   }
-  return bytes;
 }
 
 }  // namespace
@@ -108,8 +107,7 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
   const std::vector<std::int64_t> in_file = options.offload.in_file(state_bytes);
   memory.optimizer -= std::accumulate(in_file.begin(), in_file.end(), std::int64_t{0});
   memory.buffers += OffloadedState::buffer_bytes(in_file);
-  if (optimizer.momentum_exchange)
-    memory.optimizer += momentum_memory(parameters, mesh, options, *optimizer.momentum_exchange);
+  if (optimizer.momentum_exchange) add_momentum(parameters, mesh, options, *optimizer.momentum_exchange, memory);
   const std::int64_t ahead = options.overlap ? options.prefetch : 0;
   memory.buffers += staying_values + (ahead + 2) * largest_values;
   // With a delay, the sums of a whole step are in flight; the second term is of sums of later microbatches, before they are

@@ -66,7 +66,7 @@ TEST(LayoutCost, UpdatesMoveTheStateOfTheOptimizer) {
 // Muon's products by their formula on top of a pass over memory; two ranks share them.
 TEST(LayoutCost, UpdatesOfWholeMatricesTakeTheirProducts) {
   const auto update = [](const OptimizerOptions& optimizer, int ranks) {
-    TrainingOptions layout = tiny_layout({{Axis::data, ranks}});
+    TrainingOptions layout = tiny_layout({{Axis::data, ranks}}, ranks);
     layout.optimizer = optimizer;
     return LayoutCosts(layout.model, machine_without_memory_time(1e30), ranks).cost(layout).update;
   };
