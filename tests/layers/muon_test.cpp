@@ -215,7 +215,7 @@ struct Layered {
   int layers = 2;
   DType dtype = DType::f32;
   Matrices matrices = {};
-  std::vector<bool> whole = {};  // from the second step on, by unit; the last value is of all further units
+  std::vector<bool> whole = {};  // from the second step on, by unit, the last of all further ones; empty: as measured
   std::size_t unit_bytes = 200;
 };
 
@@ -230,7 +230,7 @@ class LayeredTraining {
     }
     sharded_.emplace(
         parameters_, mesh_,
-        ShardedParameters::Options{.zero = layered.stage, .dtype = layered.dtype, .unit_bytes = layered.unit_bytes});
+        ShardedParameters::Options{.zero = layered.stage, .dtype = layered.dtype, .unit_bytes = layered.unit_bytes, .measured_steps = layered.whole.empty() ? 3 : 0});
     sharded_->initialise(3);
     optimizer_.emplace(*sharded_, Muon::Options{.matrix_lr = 2});
   }
