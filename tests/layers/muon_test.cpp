@@ -185,7 +185,9 @@ TEST(HiddenMatrices, AreDealtOutEvenly) {
     std::vector<double> load(static_cast<std::size_t>(ranks));
     for (std::size_t i = 0; i < owners.size(); ++i) load[static_cast<std::size_t>(owners[i])] += flops(matrices[i]);
     EXPECT_LE(*std::ranges::max_element(load), all / ranks + largest) << ranks;
-    if (ranks <= 4) { EXPECT_LE(*std::ranges::max_element(load), 1.1 * all / ranks) << ranks; }
+    if (ranks <= 4) {
+      EXPECT_LE(*std::ranges::max_element(load), 1.1 * all / ranks) << ranks;
+    }
     EXPECT_GT(*std::ranges::min_element(load), 0) << ranks;
   }
 }
@@ -228,9 +230,11 @@ class LayeredTraining {
       parameters_.place_next({.part = stage, .is_here = stage == mesh_.rank(Axis::pipeline)});
       add_layer(parameters_, mesh_, std::to_string(layer) + ".", layered.matrices);
     }
-    sharded_.emplace(
-        parameters_, mesh_,
-        ShardedParameters::Options{.zero = layered.stage, .dtype = layered.dtype, .unit_bytes = layered.unit_bytes, .measured_steps = layered.whole.empty() ? 3 : 0});
+    sharded_.emplace(parameters_, mesh_,
+                     ShardedParameters::Options{.zero = layered.stage,
+                                                .dtype = layered.dtype,
+                                                .unit_bytes = layered.unit_bytes,
+                                                .measured_steps = layered.whole.empty() ? 3 : 0});
     sharded_->initialise(3);
     optimizer_.emplace(*sharded_, Muon::Options{.matrix_lr = 2});
   }

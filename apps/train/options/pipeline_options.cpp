@@ -26,8 +26,8 @@ void add_pipeline_options(CLI::App& app, int& stages, stretto::StageDivision& op
   app.add_option("--pipeline-model-parallel-size,--pp", stages, "Pipeline stages, which share the layers")
       ->capture_default_str();
   app.add_option("--schedule", options.schedule_name,
-                 fmt::format("Order of a pipeline's computations: {}; without a flush {}; or a file", stretto::schedule_names(),
-                             stretto::window_names()))
+                 fmt::format("Order of a pipeline's computations: {}; without a flush {}; or a file",
+                             stretto::schedule_names(), stretto::window_names()))
       ->capture_default_str();
   app.add_option(
          "--virtual-stages", options.virtual_stages,

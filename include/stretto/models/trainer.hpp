@@ -46,8 +46,8 @@ class STRETTO_API Trainer {
   Trainer(const Mesh& mesh, const TrainingOptions& options, const Communicator& peers = {});
 
   // Collective. Throws Error(invalid_argument) on all ranks if no token of the step counts, and for a schedule without a
-  // flush (is_window), which run() takes. With a delay, lr belongs to the gradients of the step's batch, and is used when the
-  // next step, or finish(), applies them.
+  // flush (is_window), which run() takes. With a delay, lr belongs to the gradients of the step's batch, and is used when
+  // the next step, or finish(), applies them.
   StepResult step(const FillSlot& fill, double lr);
   // Trains several steps. A schedule without a flush fills the pipeline before them and empties it behind them; between two
   // updates a step then has one window of the schedule, and every update clips by the norm of its stage's gradients. Under

@@ -84,10 +84,10 @@ class STRETTO_API Pipeline {
   // Only the forwards, of any number of microbatches (forward_schedule). Collective over the stages.
   void run_forward(PipelineStage& stage, int microbatches, const Shape& message, DType dtype);
 
-  // The last run(), in seconds from a stage's first computation to its last; of run_windows(), a window's part of them, which
-  // is the longer the fewer windows there were, while simulated is that of many. Measured is the longest of all stages;
-  // simulated is what simulate() says for the mean times of each part's computations in this run, and for messages as the
-  // links' cost model predicts them. ideal: the longest time that a stage computed.
+  // The last run(), in seconds from a stage's first computation to its last; of run_windows(), a window's part of them,
+  // which is the longer the fewer windows there were, while simulated is that of many. Measured is the longest of all
+  // stages; simulated is what simulate() says for the mean times of each part's computations in this run, and for messages
+  // as the links' cost model predicts them. ideal: the longest time that a stage computed.
   struct Times {
     double measured = 0, simulated = 0, ideal = 0;
     double bubble() const { return ideal > 0 ? measured / ideal - 1 : 0; }

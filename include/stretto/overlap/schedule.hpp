@@ -128,8 +128,8 @@ STRETTO_API std::string window_names();  // with commas between them
 // repetition does for microbatches of before the first is left out; versions of before the first are version 0. Throws
 // Error(invalid_argument) if a stage has no forward of a microbatch. Cost: O(actions).
 STRETTO_API Schedule repeated(const Schedule& window, int repetitions);
-// Whether the lists are a window that updates weights, rather than one step that reads version 0 of them and leaves the update
-// to the caller.
+// Whether the lists are a window that updates weights, rather than one step that reads version 0 of them and leaves the
+// update to the caller.
 STRETTO_API bool is_window(const Schedule& schedule);
 
 // Inserts the messages into lists that hold computations only. A message goes to both of its stages before the first

@@ -29,8 +29,8 @@ STRETTO_API TrainingMemory state_memory(const Parameters& parameters, const Mesh
                                         const ShardedParameters::Options& options, const OptimizerKind& optimizer);
 
 // Bytes of the copy that CheckpointSaver makes to write it in the background: values, slots and late gradients of what the
-// first rank owns, without the errors of quantized sums. trained_only: CheckpointSaver::Options's, which leaves frozen values
-// out.
+// first rank owns, without the errors of quantized sums. trained_only: CheckpointSaver::Options's, which leaves frozen
+// values out.
 STRETTO_API std::int64_t snapshot_memory(const Parameters& parameters, const MeshShape& mesh,
                                          const ShardedParameters::Options& options, const OptimizerKind& optimizer,
                                          bool trained_only = false);

@@ -30,8 +30,8 @@ bool parse(int argc, char** argv, PipelineLine& line) {
   app.set_help_flag("-h,--help", "Print this help");
   auto* what = app.add_option("all", line.what, "With --verify: all schedules")->check(CLI::IsMember({"all"}));
   auto* verify = app.add_flag("--verify", line.verify, "Prove all schedules")->needs(what);
-  auto* schedule =
-      app.add_option("--schedule", line.schedule, fmt::format("{}, {}, or a file with a schedule", schedule_names(), window_names()));
+  auto* schedule = app.add_option("--schedule", line.schedule,
+                                  fmt::format("{}, {}, or a file with a schedule", schedule_names(), window_names()));
   app.add_option("--pp", line.stages, "Number of stages")->needs(schedule);
   app.add_option("--microbatches", line.microbatches, "Of a step")->needs(schedule);
   app.add_option("--virtual-stages", line.chunks,

@@ -2,10 +2,10 @@
 #define HWY_TARGET_INCLUDE "device/cpu/dropout.cpp"
 #include <hwy/foreach_target.h>
 // After foreach_target.h, which includes this file again:
+#include "core/draws.hpp"
 #include "device/cpu/cpu_level.hpp"
 #include "device/cpu/host_kernels.hpp"
 #include "device/cpu/simd-inl.hpp"
-#include "device/kernels/draws.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::HWY_NAMESPACE {

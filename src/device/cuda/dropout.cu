@@ -2,7 +2,7 @@
 #include "device/cuda/arithmetic.cuh"
 #include "device/cuda/cuda_kernels.hpp"
 #include "device/cuda/for_each_element.cuh"
-#include "device/kernels/draws.hpp"
+#include "core/draws.hpp"
 
 namespace stretto {
 namespace gpu_code {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "device/kernels/draws.hpp"
+#include "core/draws.hpp"
 #include "stretto/quantization.hpp"
 
 // The parts of quantization that the host's plain and vector code and the GPU share: the layout of a record, its scale, and

@@ -12,8 +12,7 @@ std::map<Route, ReceivePlan> receive_plans(const Schedule& schedule, int stage) 
   for (const ActionGroup& group : schedule.lists[static_cast<std::size_t>(stage)]) {
     for (const Action& action : group) {
       const int from = part_before(schedule, stage, action);
-      if (is_send(action.kind) || !takes_input(action.kind) || from < 0 || from >= schedule.parts())
-        continue;
+      if (is_send(action.kind) || !takes_input(action.kind) || from < 0 || from >= schedule.parts()) continue;
       const Route route{schedule.stage_of(from), stage, goes_forward(action.kind)};
       if (is_message(action.kind)) {
         ReceivePlan& plan = plans[route];

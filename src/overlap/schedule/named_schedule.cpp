@@ -8,8 +8,8 @@ namespace stretto {
 namespace {
 
 Schedule schedule_in_file(const std::string& path) {
-  const std::string text =
-      text_of_file(path, fmt::format("'{}' is neither a schedule ({}, {}) nor a file: it", path, schedule_names(), window_names()));
+  const std::string text = text_of_file(
+      path, fmt::format("'{}' is neither a schedule ({}, {}) nor a file: it", path, schedule_names(), window_names()));
   try {
     Schedule schedule = schedule_from_text(text);
     check(schedule);

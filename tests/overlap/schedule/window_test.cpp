@@ -17,7 +17,8 @@ constexpr int most_stages = 6;
 std::vector<Schedule> some_windows() {
   std::vector<Schedule> all;
   for (const WindowKind& kind : all_window_kinds()) {
-    for (const auto& [stages, microbatches] : {std::pair{1, 2}, {3, 3}, {4, 6}}) all.push_back(kind.make(stages, microbatches));
+    for (const auto& [stages, microbatches] : {std::pair{1, 2}, {3, 3}, {4, 6}})
+      all.push_back(kind.make(stages, microbatches));
   }
   return all;
 }
