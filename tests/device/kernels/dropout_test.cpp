@@ -1,8 +1,8 @@
 #include <gmock/gmock.h>
 #include <hwy/highway.h>
 
+#include "core/draws.hpp"
 #include "core/split_mix.hpp"
-#include "device/kernels/draws.hpp"
 #include "device/kernels/kernel_data.hpp"
 #include "support/error.hpp"
 
