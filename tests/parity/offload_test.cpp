@@ -53,6 +53,7 @@ const std::vector<OffloadCell> offload_cells = {
     {{2}, ZeroStage::gradients, AdamW::Options(), DType::f16},
     {{3, 1, 2}, ZeroStage::optimizer, AdamW::Options(), DType::bf16},
     {{2, 2}, ZeroStage::values, AdamW::Options(), DType::f64},
+    {{2}, ZeroStage::gradients, Muon::Options(), DType::bf16},
 };
 INSTANTIATE_TEST_SUITE_P(Cells, Offload, testing::ValuesIn(offload_cells));
 

@@ -152,6 +152,7 @@ const std::vector<WindowCell> window_cells = {
     {{1, 1, 3}, "2bw", 4, ZeroStage::none, SGD::Options{.momentum = 0.9}},
     {{1, 1, 3}, "pipedream-vertical", 3},
     {{1, 1, 4}, "2bw", 4},
+    {{2, 1, 2}, "2bw", 2, ZeroStage::optimizer, Muon::Options()},
     {{1, 1, 4}, "pipedream", 5, ZeroStage::none, AdamW::Options(), Recompute::full},
     {{2, 1, 2}, "2bw", 3, ZeroStage::none},
     {{2, 1, 2}, "pipedream", 2, ZeroStage::optimizer, AdamW::Options(), Recompute::full},
