@@ -72,12 +72,14 @@ void expect_merged(const Parameters& with, const Parameters& merged, const Adapt
 TEST(LinearAdapters, OfAColumnParallelLayerAreThoseOfTheMergedWeight) {
   const std::map<std::string, Rows> rows = {
       {"l", {0, parts * out}}, {"l.q", {0, out}}, {"l.v", {2 * out, out}}, {"l.kv", {out, 2 * out}}};
-  for (const AdapterSet& adapters :
-       {AdapterSet{{{"l", {2, 0.5}}}}, {{{"l.q", {1, 2}}, {"l.v", {3, 0.5}}}}, {{{"l.kv", {2, 1}}}}}) {
+  using Named = std::vector<NamedParts>;
+  const Named one_each = {{".q", 0, 1}, {".k", 1, 1}, {".v", 2, 1}}, two_together = {{".q", 0, 1}, {".kv", 1, 2}};
+  for (const auto& [adapters, named] : {std::pair<AdapterSet, Named>{{{{"l", {2, 0.5}}}}, one_each},
+                                        {{{{"l.q", {1, 2}}, {"l.v", {3, 0.5}}}}, one_each},
+                                        {{{{"l.kv", {2, 1}}}}, two_together}}) {
     for (const bool in_halves : {false, true}) {
       Parameters with, merged;
-      const ColumnParallelLinear layer(with, "l", in, parts * out, parts, {}, {}, true, adapters,
-                                       {{".q", 0, 1}, {".v", 2, 1}, {".kv", 1, 2}});
+      const ColumnParallelLinear layer(with, "l", in, parts * out, parts, {}, {}, true, adapters, named);
       const ColumnParallelLinear plain(merged, "l", in, parts * out, parts, {}, {});
       allocate(with, DType::f64);
       allocate(merged, DType::f64);
