@@ -2,6 +2,7 @@
 import os
 import pathlib
 import re
+import shutil
 import struct
 import sys
 import unittest
@@ -54,7 +55,9 @@ class AdapterFlags(ProgramTest):
         plain = self.losses(self.succeeds(TRAIN, "--nproc", 1, *self.data, *dropping[:-2], "--train-iters", 4))
         self.assertEqual(whole[0], plain[0])  # B is zero
         self.assertNotEqual(whole[1:], plain[1:])
-        self.succeeds(TRAIN, "--nproc", 2, *self.data, *dropping, "--train-iters", 4, "--save", saved, "--save-interval", 2, "--exit-interval", 2)
+        self.succeeds(TRAIN, "--nproc", 2, *self.data, *dropping, "--train-iters", 4, "--save", saved, "--save-interval", 2)
+        shutil.rmtree(saved / "step_00000004")
+        (saved / "latest").write_text("step_00000002\n")
         rest = self.losses(self.succeeds(TRAIN, "--nproc", 1, *self.data, *dropping[:4], "--resume", "--save", saved, "--train-iters", 4,
                                          "--save-adapter", self.directory / "peft"))
         for found, expected in zip(rest, whole[2:], strict=True):
@@ -86,7 +89,7 @@ class AdapterFlags(ProgramTest):
         auto = ["--nproc", 2, *self.data, "--load-hf", LLAMA, "--seq-length", 16, "--layout", "auto", "--train-iters", 2, "--lora", 4]
         output = self.succeeds(TRAIN, *auto)
         self.assertIn("The first is taken: ", output)
-        self.assertEqual(len(self.losses(output)), 3)
+        self.assertRegex(output, r"step +2/2 \| loss ", output)
         result = run_program(TRAIN, *auto, "--base", "nf4")
         self.assertIn("--layout auto predicts nothing of how --base nf4 is restored", result.stderr)
 
