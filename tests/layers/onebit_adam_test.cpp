@@ -32,10 +32,17 @@ TEST(OneBitAdam, IsAdamWBitForBitBeforeTheFreeze) {
   }
 }
 
+double largest_difference(const std::map<std::string, double>& found, const std::map<std::string, double>& expected) {
+  double most = found.size() == expected.size() ? 0 : INFINITY;
+  for (const auto& [element, value] : expected) most = std::max(most, std::abs(found.at(element) - value));
+  return most;
+}
+
 // The reference: AdamW for some steps, and then the update alone, with numbers whose sums are exact. The controls: v that
-// goes on, and one bit.
+// goes on, and one bit. To rounding, since not every processor fuses a product and a sum.
 TEST(OneBitAdam, WithoutCompressionIsAdamWithVHeldFixed) {
   constexpr int ranks = 4, frozen = 3, steps = 6;
+  constexpr double tolerance = 4e-6;  // of values up to 4
   OneBitAdam::Options options{.beta1 = 0.5, .beta2 = 0.75, .freeze_step = frozen, .format = QuantizedFormat::none};
   std::map<std::string, double> expected;
   run_threads(1, [&](const Communicator& world) {
@@ -73,15 +80,19 @@ TEST(OneBitAdam, WithoutCompressionIsAdamWithVHeldFixed) {
   });
   for (const ZeroStage stage : onebit_stages) {
     for (const auto& values : trained({{{Axis::data, ranks}}, stage, options}, steps, integer_gradient)) {
-      EXPECT_EQ(values, expected) << static_cast<int>(stage);
+      EXPECT_LT(largest_difference(values, expected), tolerance) << static_cast<int>(stage);
     }
   }
   OneBitAdam::Options other = options;
   other.freeze_step = steps;
-  EXPECT_NE(trained({{{Axis::data, ranks}}, ZeroStage::none, other}, steps, integer_gradient).front(), expected);
+  const auto difference = [&] {
+    return largest_difference(trained({{{Axis::data, ranks}}, ZeroStage::none, other}, steps, integer_gradient).front(),
+                              expected);
+  };
+  EXPECT_GT(difference(), 100 * tolerance);
   other = options;
   other.format = QuantizedFormat::onebit;
-  EXPECT_NE(trained({{{Axis::data, ranks}}, ZeroStage::none, other}, steps, integer_gradient).front(), expected);
+  EXPECT_GT(difference(), 100 * tolerance);
 }
 
 // The control: the ranks' own errors differ, so that their weights would if they came from anything but the owners' sums.
