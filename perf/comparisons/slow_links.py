@@ -37,7 +37,7 @@ WAYS = {
     STREAMING: [*REPLICAS, "--diloco", ROUND, "--diloco-fragments", 4, "--diloco-delay", 4, "--diloco-format", "int4"],
 }
 DEMO = ["--num-layers", 4, "--hidden-size", 192, "--num-attention-heads", 6, "--seq-length", 128, "--micro-batch-size", 2,
-        "--global-batch-size", 16, "--lr", 3e-3, "--lr-warmup-iters", 50, "--weight-decay", 0.1]
+        "--global-batch-size", 16, "--lr", 3e-3, "--weight-decay", 0.1]
 WANTED_STEPS, WANTED_TIME, WANTED_LOSS, JUDGED = 3.3, 1.05, 0.02, "100mbit"
 
 
@@ -59,12 +59,14 @@ def freeze_of(options):
 def curve(options, way, seed):
     every = max(1, options.steps // 20)
     lines = lines_of(run, [options.program, "--nproc", HOSTS * RANKS_OF_A_HOST, *words_of(way, freeze_of(options)), "--train-data", options.train_data,
-                           "--train-iters", options.steps, "--eval-interval", every, "--seed", seed])
+                           "--train-iters", options.steps, "--lr-warmup-iters", options.steps // 8, "--eval-interval", every,
+                           "--seed", seed])
     return [[line["step"], line["val_loss"]] for line in lines if "val_loss" in line]
 
 
 def step_seconds(options, network, words):
-    lines = lines_of(network.run, [options.program, *words, "--train-data", options.train_data, "--train-iters", WARMUP_STEPS + TIMED_STEPS])
+    lines = lines_of(network.run, [options.program, *words, "--train-data", options.train_data, "--train-iters", WARMUP_STEPS + TIMED_STEPS,
+                                   "--lr-warmup-iters", 0])
     return statistics.mean(line["step_ms"] for line in lines[-TIMED_STEPS:]) / 1e3
 
 

@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <fstream>
+#include <sstream>
 #include <iterator>
 #include <map>
 
@@ -38,9 +39,10 @@ std::map<std::string, std::int64_t> numbers_in(const std::string& list, const st
 
 DecoderShape shape_in_file(const std::string& text) {
   const std::string path = config_file_of(text), rest = text.substr(path.size());
-  std::ifstream file(path, std::ios::binary);
-  require(file.is_open(), "--model {} cannot be read.", path);
-  DecoderShape shape = decoder_shape_from_config({std::istreambuf_iterator<char>(file), {}}, path);
+  const std::ifstream file(path, std::ios::binary);
+  std::ostringstream content;
+  require(file.is_open() && content << file.rdbuf(), "--model {} cannot be read.", path);  // a directory can be opened
+  DecoderShape shape = decoder_shape_from_config(content.str(), path);
   require(rest.empty() || rest.front() == ',', "--model '{}' has '{}' behind the file; write ,seq=S.", text, rest);
   if (rest.empty()) return shape;
   const auto numbers = numbers_in(rest.substr(1), text, "seq");

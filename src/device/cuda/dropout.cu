@@ -1,8 +1,8 @@
 // Dropout: each thread draws for a pack of consecutive elements of a row.
+#include "core/draws.hpp"
 #include "device/cuda/arithmetic.cuh"
 #include "device/cuda/cuda_kernels.hpp"
 #include "device/cuda/for_each_element.cuh"
-#include "core/draws.hpp"
 
 namespace stretto {
 namespace gpu_code {
