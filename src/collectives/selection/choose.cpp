@@ -233,7 +233,7 @@ Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning
     for (const Method& method : methods) {
       trial.method = method;
       if (tuning.deterministic && !sums_in_order(trial, dtype, op)) continue;
-      if (unknown_size && shares_memory(method.algorithm)) continue;
+      if (unknown_size && !takes_uneven_exchange(method.algorithm)) continue;
       if (!suits(trial, circumstances) || !obstacle_of(trial).empty()) continue;
       if (needs_nodes(method.algorithm) && !can_be_done(trial)) continue;
       Candidate candidate{method, wire_of(request.collective, method.algorithm, dtype, op), 0};

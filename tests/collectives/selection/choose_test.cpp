@@ -62,6 +62,23 @@ TEST(Choose, TwoLevelsWhereOneIsSlow) {
   EXPECT_NE(chosen(what, tuning).algorithm, Algorithm::two_level);
 }
 
+// Blocks of different sizes cannot go by way of a node's other ranks, which do not know them.
+TEST(Choose, UnevenExchangesHaveOneLevel) {
+  const Tuning tuning = Tuning::from_json(two_routes, "test");
+  PlanRequest what = request(Collective::all_to_all, 3, 8);
+  what.ranks_per_node = 2;
+  Circumstances nodes;
+  nodes.several_nodes = true;
+  const auto levels = [&] {
+    const std::vector<Candidate> candidates = choose(what, DType::f32, ReduceOp::sum, tuning, nodes).candidates;
+    return std::ranges::count_if(candidates, [](const Candidate& one) { return needs_nodes(one.method.algorithm); });
+  };
+  EXPECT_GT(levels(), 0) << "the control: even blocks";
+  what.count = 0;
+  what.counts = what.receive_counts = {1, 2, 3, 4, 4, 3, 2, 1};
+  EXPECT_EQ(levels(), 0);
+}
+
 // The network decides: the model expects lanes and pieces to differ by less than it knows.
 TEST(Choose, AmongEqualMethodsInLevelsTheOneThatToleratesDelays) {
   Tuning tuning = Tuning::from_json(two_routes, "test");
