@@ -88,8 +88,10 @@ void check_zero_options(const CLI::App& app, const stretto::ShardedParameters::O
           "--prefetch {} has no effect with --delay {}, with which the gradients of all units are in flight; leave it out.",
           sharding.prefetch, sharding.delay);
   const std::string& scratch = sharding.offload.optimizer;
-  require(scratch.empty() || access(scratch.c_str(), W_OK | X_OK) == 0,
-          "--offload optimizer={} is no directory that this process may write to: {}.", scratch, std::strerror(errno));
+  if (!scratch.empty() && access(scratch.c_str(), W_OK | X_OK) != 0) {
+    fail(stretto::ErrorCode::invalid_argument, "--offload optimizer={} is no directory that this process may write to: {}.",
+         scratch, std::strerror(errno));
+  }
   if (app.count("--prefetch") == 0) return;
   require(sharding.zero >= stretto::ZeroStage::gradients,
           "--prefetch {} has no effect with --zero {}; leave it out, or give --zero 2 or 3.", sharding.prefetch,
