@@ -115,7 +115,7 @@ int measure(int argc, char** argv) {
   bool is_llama = false;
   app.add_flag("--llama", is_llama, "A Llama instead of a GPT-2");
   app.add_option("--kv-heads", options.model.kv_heads);
-  app.add_flag("--untied{false}", options.model.tied, "The head has weights of its own");
+  app.add_flag("!--untied", options.model.tied, "The head has weights of its own");
   app.add_option("--mlp", options.model.mlp_width);
   app.add_option("--batch", options.micro_batch, "Sequences of a microbatch");
   app.add_option("--lora", options.adapters.rank, "Train adapters of this rank of all linear modules");

@@ -2,9 +2,9 @@
 
 #include <charconv>
 #include <fstream>
-#include <sstream>
 #include <iterator>
 #include <map>
+#include <sstream>
 
 #include "plan/plan_options.hpp"
 #include "stretto/models/families.hpp"
