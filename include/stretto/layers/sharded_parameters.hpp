@@ -65,12 +65,12 @@ class STRETTO_API ShardedParameters : public ParameterUse {
     // no fixed order, gradients of all units are summed by finish_sums(), and a step lasts from one update to the next
     // (begin_versions()). Only with ZeRO stage 0 or 1.
     int versions = 0;
-    // What lies in files rather than in memory (ZeRO-Infinity; Rajbhandari et al. 2021). On the host.
+    // State that lies in files rather than in memory (ZeRO-Infinity; Rajbhandari et al. 2021). On the host.
     struct Offload {
       std::string optimizer = {};  // the directory of a scratch file of this rank for the optimizer's state; empty: memory
       double ratio = 0;            // of that state, which stays in memory all the same: 0 to 1
 
-      // Of the units' bytes those that are in the file; 0 of a unit that is in memory. Units that come first stay there.
+      // Returns the bytes of each unit that are in the file: all, or 0. The first units stay in memory.
       std::vector<std::int64_t> in_file(const std::vector<std::int64_t>& bytes) const;
     };
     Offload offload = {};

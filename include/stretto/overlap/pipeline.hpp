@@ -78,7 +78,7 @@ class STRETTO_API Pipeline {
   // the stage's computations are done and its messages sent; on a GPU, computation() waits for them. Collective over the
   // stages.
   void run(PipelineStage& stage, const Shape& message, DType dtype);
-  // Of a schedule that is a window: so many of them from an empty pipeline until it is empty again. Microbatches, steps and
+  // Runs so many windows, of a schedule that is one, from an empty pipeline until it is empty. Microbatches, steps and
   // versions are counted on from one window to the next, as in repeated(). Otherwise as run().
   void run_windows(PipelineStage& stage, int windows, const Shape& message, DType dtype);
   // Only the forwards, of any number of microbatches (forward_schedule). Collective over the stages.
