@@ -36,7 +36,7 @@ if(TARGET stretto-perf)
   if(TARGET stretto-train)
     set(plan_train ${train})
   endif()
-  foreach(part tool quantized pictures schedules attention)
+  foreach(part tool quantized pictures schedules attention move)
     add_python_test(tools.plan_${part}_test tools PLAN_PROGRAM=$<TARGET_FILE:stretto-plan> ${plan_train}
       LINKS_FILE=${PROJECT_SOURCE_DIR}/docs/links/two_level.json)
   endforeach()

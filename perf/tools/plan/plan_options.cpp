@@ -50,7 +50,8 @@ constexpr std::pair<const char*, const char*> subcommands[] = {
     {"step", "plans the communication of a whole training step"},
     {"pipeline", "shows, proves and draws schedules of pipeline stages"},
     {"attention", "plans how long sequences are divided"},
-    {"layout", "finds the layout of a whole training job"}};
+    {"layout", "finds the layout of a whole training job"},
+    {"move", "plans how a divided tensor comes to other ranks"}};
 
 // The first word on the command line of a collective may be the name of a subcommand that is misspelt.
 void check_first_word(const std::string& word) {

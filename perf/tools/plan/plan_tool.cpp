@@ -7,6 +7,7 @@
 #include "common/size_text.hpp"
 #include "plan/plan_attention.hpp"
 #include "plan/plan_layout.hpp"
+#include "plan/plan_move.hpp"
 #include "plan/plan_options.hpp"
 #include "plan/plan_pipeline.hpp"
 #include "plan/plan_step.hpp"
@@ -234,7 +235,8 @@ int main(int argc, char** argv) {
     for (const auto& [word, plan] : {std::pair{"step", &plan_tool::plan_step_of},
                                      {"pipeline", &plan_tool::plan_pipeline_of},
                                      {"attention", &plan_tool::plan_attention_of},
-                                     {"layout", &plan_tool::plan_layout_of}}) {
+                                     {"layout", &plan_tool::plan_layout_of},
+                                     {"move", &plan_tool::plan_move_of}}) {
       if (first != word) continue;
       plan(argc - 1, argv + 1);
       return 0;

@@ -1,0 +1,26 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "stretto/move.hpp"
+
+namespace stretto {
+
+Box whole(const Shape& shape);
+std::optional<Box> common(const Box& a, const Box& b);  // empty: they share no element
+bool contains(const Box& outer, const Box& inner);
+std::string text(const Box& box);  // "[0..4, 2..8]"
+
+// At most `parts` boxes that divide the box along its first dimension that is long enough, else along its longest.
+std::vector<Box> cut(const Box& box, int parts);
+
+// Elements of a box that are consecutive in the memory of a larger one.
+struct Run {
+  std::int64_t offset, count;
+};
+std::vector<Run> runs(const Box& outer, const Box& inner);
+
+}  // namespace stretto
