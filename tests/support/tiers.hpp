@@ -7,7 +7,7 @@
 #include <string_view>
 
 // `./dev test` runs the cases that find most faults in little time; `./dev test --all` sets STRETTO_TEST_ALL=1, and the
-// tests then run every case. `./dev test --daily` sets it to daily: each test then runs every case on one day in four, when
+// tests then run every case. `./dev test --daily` sets it to daily: each test then runs every case on one day in eight, when
 // it is its turn, and the default selection on the others. Tests that take very long run a part of their cases on their day.
 namespace stretto {
 
@@ -25,7 +25,7 @@ inline bool daily_tests() {
   return value != nullptr && std::string_view(value) == "daily";
 }
 
-constexpr unsigned days_of_a_round = 4;  // after which every test has run every case
+constexpr unsigned days_of_a_round = 8;  // after which every test has run every case
 
 // Whether every case runs, rather than the default selection. In daily tests the day and the name of the running test
 // decide, or the program's before a test runs.
