@@ -22,8 +22,9 @@ find_package(Gloo CONFIG QUIET) # a peer of stretto-perf
 set(GLOO_FOUND ${Gloo_FOUND})
 pkg_check_modules(PCRE2 IMPORTED_TARGET libpcre2-8>=10.40) # stretto-tokenize, and samples of tokens as text
 pkg_check_modules(UTF8PROC IMPORTED_TARGET libutf8proc) # tokenizers that normalize texts (NFC)
+pkg_check_modules(URING IMPORTED_TARGET liburing) # state in files, several reads and writes under way at a time
 include(cmake/cuda.cmake)
-foreach(part UCX MPI GLOO PCRE2 UTF8PROC CUDA NCCL CUDNN)
+foreach(part UCX MPI GLOO PCRE2 UTF8PROC URING CUDA NCCL CUDNN)
   set(STRETTO_HAVE_${part} OFF)
   if(NOT STRETTO_WITH_${part} STREQUAL "OFF")
     if(${part}_FOUND)

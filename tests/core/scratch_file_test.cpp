@@ -26,9 +26,9 @@ Block block_of(std::int64_t bytes, int first) {
   return block;
 }
 
-void expect_works(const std::string& directory) {
+void expect_works(const std::string& directory, IoEngine engine = IoEngine::any) {
   constexpr std::int64_t size = 3 * ScratchFile::alignment;
-  ScratchFile file(directory, size - 5);
+  ScratchFile file(directory, size - 5, engine);
   EXPECT_TRUE(std::filesystem::is_empty(directory)) << "nothing is left behind, however the process ends";
   const Block written = block_of(size, 1), read = block_of(size, 2);
   file.read(0, read.get(), size);
@@ -54,7 +54,13 @@ TEST(ScratchFile, WorksWithoutDirectAccess) {
   const std::string path = "/dev/shm/stretto-scratch-test";
   std::filesystem::create_directories(path);
   expect_works(path);
+  expect_works(path, IoEngine::calls);
   std::filesystem::remove_all(path);
+}
+
+TEST(ScratchFile, WorksWithoutIoUring) {
+  const TemporaryDirectory directory;
+  expect_works(directory.path(), IoEngine::calls);
 }
 
 TEST(ScratchFile, SaysWhyItCannotBe) {

@@ -416,9 +416,10 @@ class TrainingRun {
     reporter_.say(memory_table(plan_));
     if (const std::optional<OffloadUse> use = trainer_.optimizer().offloaded()) {
       reporter_.say(fmt::format(
-          "{} of a rank's optimizer state lie in {}, {}", size_text(static_cast<double>(use->bytes)),
+          "{} of a rank's optimizer state lie in {}, {}, {}", size_text(static_cast<double>(use->bytes)),
           line_.trainer.sharding.offload.optimizer,
-          use->bypasses_cache ? "past the page cache (O_DIRECT)" : "through the page cache, since there is no O_DIRECT"));
+          use->bypasses_cache ? "past the page cache (O_DIRECT)" : "through the page cache, since there is no O_DIRECT",
+          use->io_uring ? "by io_uring" : "by pread and pwrite, since io_uring is not there"));
     }
     if (first_step_ > 0) reporter_.say(fmt::format("Continues after step {}.", first_step_));
   }

@@ -24,6 +24,7 @@ class OffloadedState;
 struct OffloadUse {
   std::int64_t bytes = 0, read = 0, written = 0;
   bool bypasses_cache = true;  // false: the file system has no O_DIRECT, and the page cache keeps copies
+  bool io_uring = true;        // false: the build or the kernel has none, and each read or write is a call
 };
 
 // A number that an optimizer keeps for each element that it updates, beside the element itself.

@@ -26,8 +26,8 @@ int open_nameless(const std::string& directory) {
 
 }  // namespace
 
-ScratchFile::ScratchFile(std::string directory, std::int64_t bytes)
-    : directory_(std::move(directory)), bytes_(aligned(bytes)) {
+ScratchFile::ScratchFile(std::string directory, std::int64_t bytes, IoEngine engine)
+    : directory_(std::move(directory)), bytes_(aligned(bytes)), reads_(engine), writes_(engine) {
   buffered_ = open_nameless(directory_);
   if (buffered_ < 0) {
     fail(ErrorCode::io, "{} cannot hold a scratch file: {}. Give a directory on a disk that this process may write to.",
@@ -47,26 +47,16 @@ ScratchFile::~ScratchFile() {
   close(buffered_);
 }
 
-void ScratchFile::read(std::int64_t offset, void* to, std::int64_t bytes) const {
-  for (std::int64_t done = 0; done < bytes;) {
-    const ssize_t got =
-        pread(descriptor(), static_cast<std::byte*>(to) + done, static_cast<std::size_t>(bytes - done), offset + done);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) {
-      fail(ErrorCode::io, "The scratch file in {} cannot be read: {}.", directory_,
-           got < 0 ? std::strerror(errno) : "it ends too early");
-    }
-    done += got;
+void ScratchFile::read(std::int64_t offset, void* to, std::int64_t bytes) {
+  if (const int error = reads_.read(descriptor(), offset, to, bytes); error != 0) {
+    fail(ErrorCode::io, "The scratch file in {} cannot be read: {}.", directory_,
+         error == ENODATA ? "it ends too early" : std::strerror(error));
   }
 }
 
-void ScratchFile::write(std::int64_t offset, const void* from, std::int64_t bytes) const {
-  for (std::int64_t done = 0; done < bytes;) {
-    const ssize_t put = pwrite(descriptor(), static_cast<const std::byte*>(from) + done,
-                               static_cast<std::size_t>(bytes - done), offset + done);
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) fail(ErrorCode::io, "The scratch file in {} cannot be written: {}.", directory_, std::strerror(errno));
-    done += put;
+void ScratchFile::write(std::int64_t offset, const void* from, std::int64_t bytes) {
+  if (const int error = writes_.write(descriptor(), offset, from, bytes); error != 0) {
+    fail(ErrorCode::io, "The scratch file in {} cannot be written: {}.", directory_, std::strerror(error));
   }
 }
 

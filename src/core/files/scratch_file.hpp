@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <string>
 
+#include "core/files/io_ring.hpp"
+
 namespace stretto {
 
 // A file of this process alone, for what does not fit into memory. It has no name, so that it goes with the process, however
@@ -17,15 +19,16 @@ class ScratchFile {
   static std::int64_t aligned(std::int64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
 
   // Makes a file of zeros. Throws Error(io) that names the directory for one that is missing, not writable or too full.
-  ScratchFile(std::string directory, std::int64_t bytes);
+  ScratchFile(std::string directory, std::int64_t bytes, IoEngine engine = IoEngine::any);
   ~ScratchFile();
   ScratchFile(const ScratchFile&) = delete;
   ScratchFile& operator=(const ScratchFile&) = delete;
 
-  void read(std::int64_t offset, void* to, std::int64_t bytes) const;
-  void write(std::int64_t offset, const void* from, std::int64_t bytes) const;
+  void read(std::int64_t offset, void* to, std::int64_t bytes);
+  void write(std::int64_t offset, const void* from, std::int64_t bytes);
   // False: the file system, such as tmpfs, has no O_DIRECT, and the page cache keeps a copy as long as there is room.
   bool is_direct() const { return direct_ >= 0; }
+  bool has_uring() const { return reads_.has_uring(); }
 
   // The file as memory, as long as the object lives, for access out of turn: not while parts of it are read or written.
   // forget() brings changes to the disk and gives back the memory that accesses have taken.
@@ -39,6 +42,7 @@ class ScratchFile {
   std::int64_t bytes_;
   int buffered_ = -1, direct_ = -1;
   std::byte* mapped_ = nullptr;
+  IoRing reads_, writes_;  // apart, so that writes behind the caller don't hold up what it waits for
 };
 
 }  // namespace stretto

@@ -37,6 +37,7 @@ class OffloadedState {
   void touch();
 
   bool is_direct() const { return file_.is_direct(); }
+  bool has_uring() const { return file_.has_uring(); }
   std::int64_t bytes() const { return file_bytes_; }
   static std::int64_t buffer_bytes(const std::vector<std::int64_t>& bytes);  // of all buffers
   struct Traffic {

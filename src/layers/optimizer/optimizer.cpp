@@ -144,7 +144,7 @@ Optimizer::State Optimizer::state_in(const Tensor& block, std::size_t range) con
 std::optional<OffloadUse> Optimizer::offloaded() const {
   if (!offloaded_) return {};
   const OffloadedState::Traffic traffic = offloaded_->traffic();
-  return OffloadUse{offloaded_->bytes(), traffic.read, traffic.written, offloaded_->is_direct()};
+  return OffloadUse{offloaded_->bytes(), traffic.read, traffic.written, offloaded_->is_direct(), offloaded_->has_uring()};
 }
 
 const std::vector<Optimizer::State>& Optimizer::states() const {
