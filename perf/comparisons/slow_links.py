@@ -3,9 +3,10 @@
 Each way trains the same steps on the same text, once for each seed of the weights, on this host: losses do not depend on links. Then
 network namespaces stand for hosts, a token bucket holds every end of a cable between them to the rate, and each way trains some steps
 at each rate: the mean of the last ones, a whole round of DiLoCo, is what a step takes. A loss after n steps comes after n such times;
-the steps of 1-bit Adam before its freeze take AdamW's. Exits 1 if at 100 Mb/s 1-bit Adam takes fewer than 3.3 times the steps of AdamW
-in the same time, if a step of streaming DiLoCo takes over 1.05 times one without any communication between hosts, or if either ends
-over 0.02 above AdamW's loss.
+the steps of 1-bit Adam before its freeze take AdamW's. Between two hosts of one rank, steps with late sums are compared with the longer
+of computation and communication. Exits 1 if at 100 Mb/s 1-bit Adam takes fewer than 3.3 times the steps of AdamW
+in the same time, if a step of streaming DiLoCo takes over 1.05 times one without any communication between hosts, if either ends over
+0.02 above AdamW's loss, or if a step with late sums takes over 1.1 times as long as the longer of both.
 """
 import json
 import pathlib
@@ -15,7 +16,7 @@ import tempfile
 
 from perf.comparisons import namespaces
 from perf.comparisons.harness import Comparison, Table, flag
-from perf.comparisons.programs import ROOT, run
+from perf.comparisons.programs import ROOT, read_json, run
 from perf.pages.chart import Curve, LinearAxis, LogAxis, picture
 from perf.pages.text import Verdict, machine_text
 
@@ -36,9 +37,11 @@ WAYS = {
     "DiLoCo": [*REPLICAS, "--diloco", ROUND],
     STREAMING: [*REPLICAS, "--diloco", ROUND, "--diloco-fragments", 4, "--diloco-delay", 4, "--diloco-format", "int4"],
 }
-DEMO = ["--num-layers", 4, "--hidden-size", 192, "--num-attention-heads", 6, "--seq-length", 128, "--micro-batch-size", 2,
-        "--global-batch-size", 16, "--lr", 3e-3, "--weight-decay", 0.1]
+MODEL = ["--num-layers", 4, "--hidden-size", 192, "--num-attention-heads", 6, "--seq-length", 128, "--global-batch-size", 16, "--lr", 3e-3, "--weight-decay", 0.1]
+DEMO, DEMO_OF_TWO = ([*MODEL, "--micro-batch-size", sequences] for sequences in (2, 8))
 WANTED_STEPS, WANTED_TIME, WANTED_LOSS, JUDGED = 3.3, 1.05, 0.02, "100mbit"
+LATE_RATE, WANTED_LATE = "300mbit", 1.1
+LATE_SIDES = {"alone": ["--replicas", 2, "--diloco", WARMUP_STEPS + TIMED_STEPS], "in time": [], "late": ["--delay", 1]}
 
 
 def words_of(way, freezes_at):
@@ -70,21 +73,36 @@ def step_seconds(options, network, words):
     return statistics.mean(line["step_ms"] for line in lines[-TIMED_STEPS:]) / 1e3
 
 
+def late_seconds(options):
+    """A step between two hosts of one rank: without communication, and with sums in time and late; and what these alone take."""
+    with namespaces.Network([1, 1], LATE_RATE) as network:
+        found = {side: step_seconds(options, network, [*DEMO_OF_TWO, "--zero", 0, *words]) for side, words in LATE_SIDES.items()}
+        sent = lines_of(network.run, [options.program, *DEMO_OF_TWO, "--zero", 0, "--train-data", options.train_data, "--train-iters", 3])[-1]["bytes_sent"]
+    return {**found, "link": sent / namespaces.bytes_per_second(LATE_RATE)}
+
+
 def measured(options):
     namespaces.require()
     figures = {"steps": options.steps, "freezes_at": freeze_of(options), "seconds": {}, "curves": {}}
+    if options.go_on and pathlib.Path(options.json).exists():
+        figures.update(read_json(options.json))
     for rate in options.rate or [JUDGED, "300mbit", "1gbit"]:
-        found = figures["seconds"][rate] = {}
+        found = figures["seconds"].setdefault(rate, {})
         with namespaces.Network([RANKS_OF_A_HOST] * HOSTS, rate) as network:
-            for way in WAYS:
-                found[way] = step_seconds(options, network, words_of(way, WARMUP_STEPS - ROUND))
+            for way in {*WAYS, ALONE} - found.keys():
+                words = [*DEMO, *REPLICAS, "--diloco", WARMUP_STEPS + TIMED_STEPS] if way == ALONE else words_of(way, WARMUP_STEPS - ROUND)
+                found[way] = step_seconds(options, network, words)
                 print(f"{rate}, {way}: {found[way]:.3f} s a step", file=sys.stderr)
-            found[ALONE] = step_seconds(options, network, [*DEMO, *REPLICAS, "--diloco", WARMUP_STEPS + TIMED_STEPS])
+    if "late" not in figures:
+        figures["late"] = late_seconds(options)
     for seed in range(1, options.seeds + 1):
         for way in WAYS:
-            figures["curves"].setdefault(way, []).append(curve(options, way, seed))
-            print(f"seed {seed}, {way}: {figures['curves'][way][-1][-1][1]:.4f}", file=sys.stderr)
-        yield figures
+            of_way = figures["curves"].setdefault(way, [])
+            if len(of_way) < seed:
+                of_way.append(curve(options, way, seed))
+                print(f"seed {seed}, {way}: {of_way[-1][-1][1]:.4f}", file=sys.stderr)
+                yield figures
+    yield figures
 
 
 def final_loss(figures, way):
@@ -115,10 +133,20 @@ def tables(figures):
             row += [f"{1 / seconds[way]:.2f}", "-" if reached is None else f"{reached:.0f}"]
         rows.append(row)
     rows.append([ALONE, "", "", *(text for seconds in figures["seconds"].values() for text in (f"{1 / seconds[ALONE]:.2f}", ""))])
-    yield Table("", ["way", "final loss", "spread", *(text for rate in figures["seconds"] for text in (f"steps/s, {rate}", f"s to {target:.3f}"))], rows)
+    late = figures["late"]
+    yield Table(f"Two hosts of one rank at {LATE_RATE}, s a step", ["without communication", "bytes over the link's rate", "sums in time", "sums a step late", "late, over the longer of the first two"],
+                [[*(f"{late[key]:.3f}" for key in ("alone", "link", "in time", "late")), f"{late_ratio(figures):.2f}"]])
+    yield Table("Time to a loss", ["way", "final loss", "spread", *(text for rate in figures["seconds"] for text in (f"steps/s, {rate}", f"s to {target:.3f}"))], rows)
+
+
+def late_ratio(figures):
+    late = figures["late"]
+    return late["late"] / max(late["alone"], late["link"])
 
 
 def verdicts(figures):
+    yield Verdict(late_ratio(figures) <= WANTED_LATE, f"Sums a step late between two hosts at {LATE_RATE}: a step takes {late_ratio(figures):.2f} times the longer of "
+                                                      f"computation and communication, wanted at most {WANTED_LATE}.")
     base = final_loss(figures, BASE)
     for way in (ONEBIT, STREAMING):
         above = final_loss(figures, way) - base
@@ -151,7 +179,7 @@ class SlowLinks(Comparison):
 SlowLinks("slow-links", __doc__, measured, tables, verdicts, page="docs/slow-links.md", program="stretto-train",
           about=lambda figures: f"the demo's model, {figures['steps']} steps on the King James text, {HOSTS} hosts of {RANKS_OF_A_HOST} ranks; "
                                 f"means of {len(next(iter(figures['curves'].values())))} seeds of the weights",
-          flags=(flag("--steps", 400, "steps of each run"), flag("--seeds", 3, "seeds of the weights"),
+          flags=(flag("--steps", 400, "steps of each run"), flag("--go-on", False, "keep what the file of figures has, and measure what it lacks", told=False), flag("--seeds", 3, "seeds of the weights"),
                  flag("--rate", text="rate of every link, as tc writes it; may be given several times (default 100mbit 300mbit 1gbit)",
                       action="append"),
                  flag("--train-data", str(ROOT / "build/data/king_james.txt"), told=False)))

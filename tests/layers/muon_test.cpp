@@ -161,6 +161,20 @@ TEST(Muon, BringsSingularValuesNearOne) {
   }
 }
 
+// bf16 has eight bits of a number; the control is that it rounds at all.
+TEST(Muon, BringsSingularValuesNearOneInBf16) {
+  for (const auto& [rows, columns] : {std::pair(24, 40), {40, 24}, {32, 32}}) {
+    const Tensor matrix = matrix_of_condition(rows, columns, 10, DType::f32), same = matrix.clone();
+    const Tensor exact = orthogonalised(matrix), rounded = orthogonalised(same, true);
+    EXPECT_EQ(rounded.dtype(), DType::f32);
+    double most = 0;
+    for (std::int64_t i = 0; i < exact.size(); ++i) most = std::max(most, std::abs(exact.at(i) - rounded.at(i)));
+    EXPECT_GT(most, 1e-5);
+    EXPECT_LT(most, 0.1);
+    EXPECT_THAT(singular_values(rounded), testing::Each(testing::AllOf(testing::Ge(0.4), testing::Le(1.6))));
+  }
+}
+
 TEST(Muon, LeavesAMatrixOfZerosAsItIs) {
   const Tensor zeros = Tensor::zeros({3, 5}, DType::f32);
   EXPECT_THAT(values(orthogonalised(zeros)), testing::Each(0.0));
@@ -219,6 +233,7 @@ struct Layered {
   Matrices matrices = {};
   std::vector<bool> whole = {};  // from the second step on, by unit, the last of all further ones; empty: as measured
   std::size_t unit_bytes = 200;
+  bool bf16_products = false;
 };
 
 class LayeredTraining {
@@ -236,7 +251,7 @@ class LayeredTraining {
                                                 .unit_bytes = layered.unit_bytes,
                                                 .measured_steps = layered.whole.empty() ? 3 : 0});
     sharded_->initialise(3);
-    optimizer_.emplace(*sharded_, Muon::Options{.matrix_lr = 2});
+    optimizer_.emplace(*sharded_, Muon::Options{.matrix_lr = 2, .bf16_products = layered.bf16_products});
   }
 
   void step(int number) {
@@ -321,6 +336,18 @@ TEST(Muon, GivesTheSameBitsInEveryLayout) {
     for (const Matrices& halves : {Matrices{.of_fused = {5, 5, 5, 5}}, Matrices{.of_row = {6, 6}}})
       EXPECT_NE(trained({.mesh = {}, .dtype = dtype, .matrices = halves}), expected);
   }
+}
+
+TEST(Muon, GivesTheSameBitsInEveryLayoutWithProductsInBf16) {
+  const auto expected = trained({.mesh = {}, .bf16_products = true});
+  EXPECT_NE(expected, trained({.mesh = {}})) << "the control: products in f32";
+  for (const ZeroStage stage : zero_stages) {
+    for (const MeshShape& mesh : {MeshShape{{Axis::data, 3}}, {{Axis::tensor, 2}, {Axis::data, 2}}})
+      EXPECT_EQ(trained({.mesh = mesh, .stage = stage, .bf16_products = true}), expected);
+  }
+  run_threads(1, [](const Communicator& world) {
+    EXPECT_THROW(LayeredTraining(world, {.mesh = {}, .dtype = DType::f64, .bf16_products = true}), Error);
+  });
 }
 
 // ZeRO stage 0, where some units are updated by share and their values gathered, from the second step on.

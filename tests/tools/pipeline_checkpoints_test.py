@@ -58,6 +58,8 @@ class Checkpoints(PipelineTest):
                 whole = self.train(*flags, "--save", save)
                 rest = self.train(*flags, "--save", self.copy_of_step(save, 2), "--resume")
                 self.assertEqual(self.numbers(rest), self.numbers(whole)[2:])
+                emptied = self.train(*(word for word in flags if word not in words[:2]), "--save", self.copy_of_step(save, 2), "--resume")
+                self.assertIn(f"--schedule with a flush instead of {words[1]}", emptied.output)
                 never_emptied = self.train(*flags[:-2])
                 self.assertEqual(self.numbers(never_emptied)[:2], self.numbers(whole)[:2])
                 self.assertNotEqual(self.numbers(never_emptied), self.numbers(whole), "the control: a checkpoint empties the pipeline")

@@ -18,6 +18,7 @@ void refuse_without_effect(const CLI::App& app, const OptimizerFlags& flags) {
                                         {"--muon-scale", "muon"},
                                         {"--muon-momentum", "muon"},
                                         {"--muon-lr", "muon"},
+                                        {"--muon-bf16", "muon"},
                                         {"--freeze-step", "onebit-adam"}}) {
     require(app.count(flag) == 0 || flags.name == optimizer,
             "{} {} has no effect with --optimizer {}; leave it out, or give --optimizer {}.", flag,
@@ -34,6 +35,7 @@ stretto::Muon::Options muon_of(const CLI::App& app, const OptimizerFlags& flags,
   return {.momentum = flags.muon_momentum,
           .scale = keller ? stretto::MuonScale::keller : stretto::MuonScale::moonlight,
           .matrix_lr = muon_lr == lr ? 1 : muon_lr / lr,
+          .bf16_products = flags.muon_bf16,
           .weight_decay = flags.weight_decay};
 }
 
@@ -71,6 +73,8 @@ void add_optimizer_options(CLI::App& app, OptimizerFlags& flags) {
                  "0.02 with keller");
   app.add_option("--muon-momentum", flags.muon_momentum, "Momentum of hidden matrices with --optimizer muon")
       ->capture_default_str();
+  app.add_flag("--muon-bf16", flags.muon_bf16,
+               "Products of --optimizer muon in bf16: faster on processors with bf16 instructions, and as in PyTorch");
   app.add_option("--weight-decay", flags.weight_decay,
                  "Weight decay of matrices: AdamW and Muon take it from the weights, SGD adds it to the gradient")
       ->capture_default_str();

@@ -13,6 +13,7 @@ struct OptimizerFlags {
   std::string muon_scale = "moonlight";
   double muon_momentum = stretto::Muon::Options().momentum;
   double muon_lr = 0;  // unless given: the lr of the rest, or usual_keller_lr
+  bool muon_bf16 = false;
   double weight_decay = stretto::AdamW::Options().weight_decay;
   std::string freeze_step = "auto";
 };

@@ -9,6 +9,7 @@
 
 #include "apps/common/fail.hpp"
 #include "stretto/models/families.hpp"
+#include "stretto/overlap/schedule.hpp"
 
 namespace apps {
 
@@ -20,13 +21,20 @@ namespace {
 constexpr const char* model_and_data[] = {"--attention", "--model", "--seed", "--train-data"};
 // Flags that no resumed run may change: which parts are on their way at a step follows from them.
 constexpr const char* rounds[] = {"--replicas", "--diloco", "--diloco-fragments", "--diloco-delay", "--diloco-format"};
-constexpr const char* course[] = {
-    "--train-iters", "--lr",          "--min-lr",     "--lr-warmup-iters", "--global-batch-size", "--weight-decay",
-    "--momentum",    "--freeze-step", "--clip-grad",  "--dtype",           "--grad-dtype",        "--loss-scale",
-    "--val-data",    "--delay",       "--muon-scale", "--muon-lr",         "--muon-momentum"};
+constexpr const char* course[] = {"--train-iters",       "--lr",           "--min-lr",     "--lr-warmup-iters",
+                                  "--global-batch-size", "--weight-decay", "--momentum",   "--freeze-step",
+                                  "--clip-grad",         "--dtype",        "--grad-dtype", "--loss-scale",
+                                  "--val-data",          "--delay",        "--muon-scale", "--muon-lr",
+                                  "--muon-momentum",     "--muon-bf16",    "--schedule"};
 
 // Those of adapters, if there are any, say what the model is.
 bool is_of_adapters(const std::string& flag) { return flag.starts_with("--lora"); }
+
+// Schedules that empty the pipeline behind each step give the same weights.
+std::string course_of(const std::string& flag, const std::string& value) {
+  const bool is_window = std::ranges::any_of(all_window_kinds(), [&](const WindowKind& kind) { return value == kind.name; });
+  return flag != "--schedule" || is_window ? value : "with a flush";
+}
 
 bool is_in(const auto& flags, const std::string& flag) { return std::ranges::find(flags, flag) != std::end(flags); }
 
@@ -84,7 +92,9 @@ Notes run_notes(const std::vector<NamedValue>& values, const std::vector<NamedVa
     const bool is_size =
         std::ranges::any_of(size_flags, [&, &name = flag](const SizeFlag& each) { return name == each.flag; });
     const bool of_all = is_in(model_and_data, flag) || is_in(course, flag);
-    if (is_size || (adapts && is_of_adapters(flag)) || (replicates && is_of_replicas(flag)) || of_all) notes[flag] = value;
+    if (is_size || (adapts && is_of_adapters(flag)) || (replicates && is_of_replicas(flag)) || of_all) {
+      notes[flag] = course_of(flag, value);
+    }
   }
   for (const char* const flag : {"--train-data", "--val-data"}) notes.erase(flag);  // a path; its content counts
   for (const auto& [flag, content] : data) notes[flag] = content;

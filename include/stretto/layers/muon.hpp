@@ -26,7 +26,8 @@ STRETTO_API double muon_scale(MuonScale scale, std::int64_t rows, std::int64_t c
 // One rank of the pipeline stage computes a matrix's update from the whole matrix, so that its bits do not depend on the
 // layout; matrices are dealt out to even the work. Gradients of matrices go to their owners by one all_to_all_v a step, and
 // updates come back by another, in the accumulator type: at ZeRO stage 0 to all ranks, later to those that hold the share.
-// Products are computed in the accumulator type, too, 5 (4 rows columns s + 2 s^3) operations a step for the smaller side s.
+// Products are computed in the accumulator type, too, or in bf16, 5 (4 rows columns s + 2 s^3) operations a step for the
+// smaller side s.
 // State of an element of a matrix: 4 bytes, or 8 with 16-bit values; of others as AdamW's.
 class STRETTO_API Muon : public Optimizer {
  public:
@@ -34,6 +35,7 @@ class STRETTO_API Muon : public Optimizer {
     double momentum = 0.95;
     MuonScale scale = MuonScale::moonlight;
     double matrix_lr = 1;                              // of matrices, as a multiple of the step's lr
+    bool bf16_products = false;                        // of the five iterations, as torch.optim.Muon has them
     double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;  // of AdamW
     double weight_decay = 0.1;                         // of both
     OptimizerKind kind() const;

@@ -26,6 +26,9 @@ Muon::Muon(ShardedParameters& parameters, const Options& options)
   require(std::ranges::any_of(parameters.parameters().all(),
                               [](const auto& each) { return each->trainable && !each->matrices.empty(); }),
           "Muon has nothing to do, since no hidden matrix is trained; give AdamW, also for adapters.");
+  require(
+      !options.bf16_products || parameters.options().dtype != DType::f64,
+      "Muon's products cannot be in bf16 beside fp64 values, which would lose their precision; leave bf16_products out.");
   exchange_ = std::make_unique<MatrixExchange>(parameters);
 }
 
@@ -47,7 +50,8 @@ void Muon::prepare(const Step& step) {
     if (options_.momentum == 0) continue;
     kernels::sgd({.lr = -options_.momentum, .momentum = options_.momentum}, x, x, part(states()[chunk.range].slots[0]), x);
   }
-  updates_ = exchange_->run(std::move(sent), [](std::size_t, const Tensor& values) { return orthogonalised(values); });
+  updates_ = exchange_->run(
+      std::move(sent), [&](std::size_t, const Tensor& values) { return orthogonalised(values, options_.bf16_products); });
   const std::vector<MatrixExchange::Chunk>& updated = exchange_->updated();
   pending_ = updated.size();
   chunks_of_.assign(parameters_.ranges().size(), updated.size());

@@ -80,6 +80,51 @@ def with_hooks(rank):
     return result
 
 
+def with_onebit_adam(rank):
+    arguments = {"lr": 1e-2, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
+    frozen_at, steps = 20, 80
+
+    def trained(make, hook_of=lambda optimizer: None):
+        net = DistributedDataParallel(model(), bucket_cap_mb=0.01)
+        optimizer = make(net.parameters())
+        hook = hook_of(optimizer)
+        if hook is not None:
+            net.register_comm_hook(None, hook)
+        return losses_of(net, optimizer, rank, steps), torch.cat([parameter.detach().flatten() for parameter in net.parameters()])
+
+    def onebit(freeze_step):
+        return trained(lambda parameters: stretto_torch.OneBitAdam(parameters, freeze_step=freeze_step, **arguments),
+                       lambda optimizer: optimizer.hook())
+
+    class Frozen(stretto_torch.OneBitAdam):
+        """The same equations without rounding: gradients are averaged exactly, and each rank makes the momentum of the mean."""
+
+        def step(self):
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    if self.is_frozen(parameter):
+                        parameter.grad.mul_(0.1).add_(self.state[parameter]["m"], alpha=0.9)
+            super().step()
+
+    adamw, adamw_parameters = trained(lambda parameters: torch.optim.AdamW(parameters, **arguments))
+    never, never_parameters = onebit(steps)
+    assert torch.allclose(never_parameters, adamw_parameters, atol=1e-6), "before the freeze it is AdamW"
+    losses, parameters = onebit(frozen_at)
+    assert losses[:frozen_at] == never[:frozen_at] and losses[frozen_at + 2:] != never[frozen_at + 2:]
+    exact, exact_parameters = trained(lambda parameters: Frozen(parameters, freeze_step=frozen_at, **arguments),
+                                      lambda optimizer: stretto_torch.hooks.average())
+    if dist.get_world_size() == 1:
+        assert torch.allclose(parameters, exact_parameters, atol=1e-5), (parameters - exact_parameters).abs().max()
+    else:
+        assert not torch.allclose(parameters, exact_parameters, atol=1e-6), "the control: it rounds"
+    everywhere = [None] * dist.get_world_size()
+    dist.all_gather_object(everywhere, parameters.tolist())
+    assert everywhere.count(everywhere[0]) == len(everywhere), "the ranks' parameters differ"
+    total = torch.tensor([sum(each[-10:]) / 10 for each in (losses, exact, adamw)] + [losses[0]])
+    dist.all_reduce(total, dist.ReduceOp.AVG)
+    return total.tolist()
+
+
 def with_powersgd(rank):
     """PyTorch's own hook whose callbacks start collectives, in several buckets (DDP fills the first one up to 1 MiB)."""
     def wide():
@@ -129,6 +174,12 @@ class Training(unittest.TestCase):
             self.assertLess(got["onebit"], 0.9 * got["first"], got)
             self.assertLess(got["with errors"], 0.2, got)
             self.assertGreater(got["without"], 0.4, got)
+
+    def test_onebit_adam(self):
+        for size in [1, 2, 4]:
+            onebit, exact, adamw, first = ranks.run(size, with_onebit_adam)[0]
+            self.assertLess(adamw, 0.8 * first)
+            self.assertLess(onebit, 0.9 * first, (onebit, exact, adamw, first))
 
     def test_with_powersgd(self):
         for size in [2, 3]:

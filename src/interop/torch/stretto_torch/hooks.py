@@ -16,6 +16,11 @@ from . import _C
 _FORMATS = {8: "int8", 4: "int4"}
 
 
+def average(process_group=None):
+    """Averages gradients as they are, as DDP does without a hook."""
+    return _hook(None, process_group, 0)
+
+
 def quantized(bits=8, process_group=None, plain_steps=0):
     """Averages by block quantization with 8 or 4 bits an element: 1.02 or 0.53 bytes with the scales.
 
@@ -59,7 +64,7 @@ def _hook(form, process_group, plain_steps):
     def average(state, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         nonlocal steps
         backend = backend_of(process_group)
-        plain = steps < plain_steps
+        plain = form is None or steps < plain_steps
         if bucket.is_last():
             steps += 1
         if plain:
@@ -71,5 +76,5 @@ def _hook(form, process_group, plain_steps):
             work = backend.quantized_average(bucket.buffer(), form, errors=left_out.of(bucket), name=name)
         return work.get_future().then(lambda done: done.value()[0])
 
-    average.__name__ = average.__qualname__ = f"stretto_{form}"  # the name that DDP's log shows
+    average.__name__ = average.__qualname__ = f"stretto_{form or 'average'}"  # the name that DDP's log shows
     return average

@@ -8,12 +8,13 @@
 // not below a hundredth of the largest.
 namespace stretto {
 
-// Overwrites a matrix [rows, columns] of f32 or f64, of any device, and returns the result, which may be other memory. The
-// same bits wherever it is computed by as many threads of the same processor.
-Tensor orthogonalised(const Tensor& matrix);
+// Overwrites a matrix [rows, columns] of f32 or f64, of any device, and returns the result of the same type, which may be
+// other memory. Products are computed in the matrix's type, or in bf16. The same bits wherever it is computed by as many
+// threads of the same processor.
+Tensor orthogonalised(const Tensor& matrix, bool in_bf16 = false);
 
 // By formula, for a matrix and its working memory: 5 (4 rows columns s + 2 s^3) operations, where s is the smaller side, and
-// the elements allocated beside the matrix.
+// the elements allocated beside the matrix; with bf16 fewer bytes.
 double newton_schulz_flops(std::int64_t rows, std::int64_t columns);
 std::int64_t newton_schulz_elements(std::int64_t rows, std::int64_t columns);
 
