@@ -7,6 +7,7 @@
 #include "core/fail.hpp"
 #include "core/setting_values.hpp"
 #include "device/cpu/cpu_level.hpp"
+#include "device/cpu/held_signals.hpp"
 #include "device/cpu/host_kernels.hpp"
 #include "device/cpu/matmul_primitive.hpp"
 #include "device/cpu/product_libraries.hpp"
@@ -54,6 +55,7 @@ void product_f32(const Product& p, const float* a, const float* b, float* c) {
   cap_onednn();
   const OpenMpThreads threads;
   if (is_small(p)) return matmul_primitive(p, DType::f32, a, b, DType::f32, c);
+  const HeldSignals held;
   const std::int64_t slice = p.transpose_a ? rows_of_slice : p.k;
   const std::int64_t row_a = p.transpose_a ? p.m : p.k;
   const std::int64_t row_b = p.transpose_b ? p.k : p.n;
