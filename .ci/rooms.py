@@ -8,7 +8,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MOST_FILES = 20
-ROOMS = ["core", "device", "transport", "collectives", "overlap", "program", "layers", "models", "planning"]  # each may include those before it
+ROOMS = ["core", "device", "transport", "collectives", "overlap", "server", "program", "layers", "models", "planning"]  # each may include those before it
 # Within collectives/: each part may include those before it.
 PARTS = ["plan", "plans", "proof", "simulation", "selection", "ledger", "execution", "job", "calls", "communicator",
          "calibration", "launch"]

@@ -1,0 +1,131 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "stretto/communicator.hpp"
+#include "stretto/export.hpp"
+#include "stretto/kernels.hpp"
+#include "stretto/tensor.hpp"
+
+// Parameter servers (Li et al. 2014): some ranks of a group hold values, sum what the others push, and update; the others,
+// the workers, push and pull. Values are tables of elements, cut into parts that consistent hashing deals out to the
+// servers.
+//
+//   ServerSet servers(world, {{"weights", elements, DType::f32, initial, server_functions::sgd({.lr = 0.1, .momentum =
+//   0})}},
+//                     {.servers = 2, .consistency = Consistency::bounded(1)});
+//   if (servers.is_server()) return servers.serve();
+//   for (int step = 0; step < steps; ++step) {
+//     servers.wait(servers.pull(0, weights));
+//     ... compute gradient ...
+//     servers.wait(servers.push(0, gradient));
+//   }
+//   servers.leave();
+namespace stretto {
+
+// What a pull may read. A worker's clock, for a table, is the number of its pushes.
+struct STRETTO_API Consistency {
+  enum class Kind : std::uint8_t {
+    bounded,  // at clock t: the newest version, which has all pushes of clocks below t - delay of all workers
+    exact,    // at clock t: the version with the pushes of clocks below max(0, t - delay), and no others: the same bits in
+              // each run
+    eventual  // whatever there is: each push is applied when it arrives, and no pull waits
+  };
+  Kind kind = Kind::bounded;
+  int delay = 0;
+
+  static Consistency sequential() { return {}; }  // a pull at clock t has the pushes of all clocks below t
+  static Consistency bounded(int delay) { return {Kind::bounded, delay}; }
+  static Consistency exact(int delay) { return {Kind::exact, delay}; }
+  static Consistency eventual() { return {Kind::eventual, 0}; }
+};
+
+// Changes the values of a part. pushed: the sum of all workers' pushes of a clock, added in the order of workers, or with
+// `eventual` one push. updates: those before this one.
+using ServerUpdate = std::function<void(const Tensor& values, const Tensor& pushed, std::int64_t updates)>;
+// Makes the update of the part of `count` elements from `first` on, with its state, at the server that has it.
+using ServerFunction = std::function<ServerUpdate(std::int64_t first, std::int64_t count)>;
+namespace server_functions {
+STRETTO_API ServerFunction sum();     // values += pushed
+STRETTO_API ServerFunction assign();  // values = pushed
+// gradient_scale of the steps multiplies the sum: give 1 / workers for a mean. For tables of f32 and f64.
+STRETTO_API ServerFunction sgd(const kernels::SGDStep& step);
+STRETTO_API ServerFunction adamw(const kernels::AdamWStep& step);  // counts steps by itself
+}  // namespace server_functions
+
+struct ServedTable {
+  std::string name;
+  std::int64_t elements = 0;
+  DType dtype = DType::f32;
+  std::function<void(const Tensor& values, std::int64_t first)> initial;  // at the part's server; empty: zeros
+  ServerFunction update;
+};
+
+// Consistent hashing (Karger et al. 1997): each server has some points on a ring of hashes, and a key belongs to the server
+// of the first point behind its own hash. A server that joins takes keys from others, and no other key moves.
+class STRETTO_API HashRing {
+ public:
+  explicit HashRing(int points = 64) : points_(points) {}
+  void add(int server);
+  void remove(int server);
+  int owner(std::uint64_t key) const;  // throws Error(invalid_argument) without a server
+
+ private:
+  int points_;
+  std::vector<std::pair<std::uint64_t, int>> ring_;  // ascending
+};
+
+// All ranks give the same tables and options. One thread of a rank uses the object. A lost rank ends the job with an error
+// on all others: there are no copies of what a server holds.
+class STRETTO_API ServerSet {
+ public:
+  struct Options {
+    int servers = 1;  // the last ranks of the group
+    Consistency consistency = {};
+    int points = 64;  // of a server on the ring
+    std::int64_t part_elements = std::int64_t{1} << 18;
+    std::size_t inbox_bytes = std::size_t{64} << 20;  // a server takes further messages off the links below this
+  };
+  // Collective. Throws Error(invalid_argument) for options that cannot be, on all ranks.
+  ServerSet(const Communicator& ranks, std::vector<ServedTable> tables, const Options& options);
+  ~ServerSet();
+  ServerSet(const ServerSet&) = delete;
+  ServerSet& operator=(const ServerSet&) = delete;
+
+  bool is_server() const;
+  int workers() const;
+  int server_of(int table, std::int64_t element) const;  // its rank
+
+  // Servers: answers workers until the last one has left. The thread sleeps while nothing comes.
+  void serve();
+
+  // Workers. push() adds one to the table's clock. A push is done when its bytes have left, a pull when all parts have come;
+  // the tensors, of the table's type and size, must stay as they are until then. Pulls and pushes of a table take effect in
+  // the order of the calls.
+  class Pending {
+    friend class ServerSet;
+    std::uint64_t request_ = 0;
+  };
+  Pending push(int table, const Tensor& pushed);
+  Pending pull(int table, const Tensor& values);
+  Pending push_pull(int table, const Tensor& pushed, const Tensor& values);  // the pull is at the clock behind the push
+  void wait(const Pending& pending);
+  std::int64_t version(int table) const;  // updates in what the last pull that is done has brought, the least of all parts
+  // Says goodbye to the servers, behind everything pushed. A worker must call it before the object is destroyed.
+  void leave();
+
+  struct Traffic {
+    std::uint64_t payload = 0, heads = 0,
+                  messages = 0;  // sent by this rank: bytes of values, of what precedes them, messages
+  };
+  Traffic traffic() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace stretto

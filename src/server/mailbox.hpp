@@ -1,0 +1,97 @@
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "stretto/communicator.hpp"
+#include "stretto/tensor.hpp"
+#include "transport/link.hpp"
+
+namespace stretto {
+
+class Links;
+
+// What precedes the bytes of every message.
+struct MessageHead {
+  std::uint64_t bytes = 0;  // that follow; send() sets it
+  std::uint32_t kind = 0;
+  std::uint32_t table = 0;
+  std::int64_t part = 0, clock = 0;
+  std::uint64_t request = 0;
+};
+
+struct ReceivedMessage {
+  int from = 0;
+  MessageHead head;
+  Tensor bytes;  // u8; empty if there are none
+};
+
+// Messages of any size between this rank and some partners of a group, of which the next one may come from any. One thread
+// owns a mailbox; no other thread runs for it, and a rank that waits sleeps as in collectives.
+//
+// Back-pressure: no further message is taken off the links while more than `most_inbox_bytes` have arrived and not been
+// received. A sender's bytes then stay where they are: send() keeps their memory and returns at once.
+class Mailbox {
+ public:
+  // Collective over the group, which serves this mailbox alone from then on. Partners name each other.
+  Mailbox(Communicator ranks, const std::vector<int>& partners, std::size_t most_inbox_bytes);
+  ~Mailbox();
+  Mailbox(const Mailbox&) = delete;
+  Mailbox& operator=(const Mailbox&) = delete;
+
+  // `bytes` must not change before it is sent: kept_until_sent() says when. Messages to a rank arrive in this order.
+  void send(int to, MessageHead head, const Tensor& bytes = {});
+  bool all_sent() const;
+  // Blocks until a message has come, and moves what it can meanwhile. Throws Error(peer_lost) if a rank of the job is lost.
+  ReceivedMessage receive();
+  std::optional<ReceivedMessage> try_receive();  // moves what it can without waiting
+  void send_all();                               // blocks until all messages have left
+  // That partner sends nothing more: its link is not listened to any longer.
+  void close(int partner);
+  int open_partners() const;
+
+  struct Traffic {
+    std::uint64_t payload_sent = 0, heads_sent = 0, messages_sent = 0;  // bytes, bytes, messages
+  };
+  const Traffic& traffic() const { return traffic_; }
+
+ private:
+  struct Outgoing {
+    MessageHead head;
+    Tensor bytes;
+    Transfer transfer;  // of the head, then of the bytes
+    bool head_sent = false;
+  };
+  struct Partner {
+    int rank = 0;
+    bool open = true;
+    std::deque<std::unique_ptr<Outgoing>> outgoing;  // their transfers must not move in memory
+    MessageHead head;
+    Tensor bytes;
+    Transfer transfer;  // of the next head, or of the bytes behind it
+    bool receives_bytes = false, waits_for_room = false;
+  };
+  bool progress();
+  ReceivedMessage first_of_inbox();
+  bool progress_sends(Partner& partner);
+  bool progress_receives(Partner& partner);
+  void await_head(Partner& partner);
+  void arrived(Partner& partner);
+  template <class Done>
+  void progress_until(Done done);
+  Partner& partner(int rank);
+
+  Communicator ranks_;
+  Links& links_;
+  std::size_t most_inbox_bytes_, inbox_bytes_ = 0;
+  std::vector<std::unique_ptr<Partner>> partners_;
+  std::size_t first_ = 0;  // whose link is looked at first: each in turn
+  std::deque<ReceivedMessage> inbox_;
+  Traffic traffic_;
+};
+
+}  // namespace stretto

@@ -1,0 +1,269 @@
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <optional>
+
+#include "core/fail.hpp"
+#include "core/parts.hpp"
+#include "server/mailbox.hpp"
+#include "server/served_part.hpp"
+#include "stretto/require_same.hpp"
+#include "stretto/server.hpp"
+
+namespace stretto {
+namespace {
+
+enum MessageKind : std::uint32_t { push_part, pull_part, values_of_part, goodbye };
+
+struct Part {
+  std::int64_t first = 0, count = 0;
+  int server = 0;  // its rank
+};
+
+struct Table {
+  ServedTable served;
+  std::vector<Part> parts;
+  std::int64_t clock = 0;    // of a worker
+  std::int64_t version = 0;  // of its last pull
+};
+
+// A worker's request until it is done.
+struct Request {
+  std::size_t table = 0;
+  Tensor values;            // of a pull
+  std::size_t missing = 0;  // parts of a pull
+  std::int64_t version = std::numeric_limits<std::int64_t>::max();
+  bool pushes = false;
+};
+
+std::string text(const ServedTable& table, const ServerSet::Options& options) {
+  return fmt::format("{} of {} {}, {} servers, {} points, parts of {}, consistency {} {}", table.name, table.elements,
+                     name(table.dtype), options.servers, options.points, options.part_elements,
+                     static_cast<int>(options.consistency.kind), options.consistency.delay);
+}
+
+}  // namespace
+
+struct ServerSet::State {
+  State(const Communicator& ranks, std::vector<ServedTable> served, const Options& given) : options(given) {
+    require(0 < options.servers && options.servers < ranks.size(), "{} servers of {} ranks leave no worker, or are none.",
+            options.servers, ranks.size());
+    require(
+        options.points > 0 && options.part_elements > 0 && options.consistency.delay >= 0,
+        "Servers with {} points, parts of {} elements and a delay of {} cannot be; give points and elements from 1 on, and "
+        "a delay from 0 on.",
+        options.points, options.part_elements, options.consistency.delay);
+    std::vector<NamedValue> same;
+    for (const ServedTable& table : served) {
+      require(table.elements > 0 && table.update != nullptr, "Table {} has {} elements and {} update; it needs both.",
+              table.name, table.elements, table.update ? "an" : "no");
+      same.push_back({"a table", text(table, options)});
+    }
+    require_same(ranks, same);
+    workers = ranks.size() - options.servers;
+    rank = ranks.rank();
+    HashRing ring(options.points);
+    for (int server = workers; server < ranks.size(); ++server) ring.add(server);
+    for (ServedTable& table : served) {
+      Table& its = tables.emplace_back();
+      const auto parts = static_cast<int>((table.elements + options.part_elements - 1) / options.part_elements);
+      for (int p = 0; p < parts; ++p) {
+        const std::uint64_t key = (static_cast<std::uint64_t>(tables.size()) << 32) + static_cast<std::uint64_t>(p);
+        its.parts.push_back({part_begin(table.elements, parts, p), part_size(table.elements, parts, p), ring.owner(key)});
+      }
+      its.served = std::move(table);
+    }
+    std::vector<int> partners(static_cast<std::size_t>(is_server() ? workers : options.servers));
+    std::iota(partners.begin(), partners.end(), is_server() ? 0 : workers);
+    mailbox.emplace(ranks.duplicate("servers"), partners, options.inbox_bytes);
+    for (std::size_t t = 0; t < tables.size(); ++t) make_own_parts(t);
+  }
+
+  bool is_server() const { return rank >= workers; }
+
+  void make_own_parts(std::size_t t) {
+    const ServedTable& served = tables[t].served;
+    for (std::size_t p = 0; p < tables[t].parts.size(); ++p) {
+      const Part& part = tables[t].parts[p];
+      if (part.server != rank) continue;
+      const Tensor values = Tensor::zeros({part.count}, served.dtype);
+      if (served.initial) served.initial(values, part.first);
+      own.try_emplace({t, p}, values, workers, options.consistency, served.update(part.first, part.count));
+    }
+  }
+
+  Table& table(int number) {
+    require(number >= 0 && number < std::ssize(tables), "There is no table {}; {} are served.", number, tables.size());
+    return tables[static_cast<std::size_t>(number)];
+  }
+
+  // ---- servers
+
+  void handle(const ReceivedMessage& message) {
+    if (message.head.kind == goodbye) return mailbox->close(message.from);
+    const std::pair key{static_cast<std::size_t>(message.head.table), static_cast<std::size_t>(message.head.part)};
+    const auto found = own.find(key);
+    ensure(found != own.end(), "Rank {} asks server {} for part {} of table {}, which it does not have.", message.from, rank,
+           message.head.part, message.head.table);
+    ServedPart& part = found->second;
+    if (message.head.kind == push_part) {
+      const DType dtype = tables[key.first].served.dtype;
+      const auto count = static_cast<std::int64_t>(message.head.bytes / size_of(dtype));
+      part.push(message.from, message.head.clock, message.bytes.view(std::size_t{0}, {count}, dtype));
+    } else {
+      part.pull({message.from, message.head.clock, message.head.request});
+    }
+    for (const ServedPart::Answer& answer : part.answers()) {
+      mailbox->send(answer.pull.worker,
+                    {.kind = values_of_part,
+                     .table = message.head.table,
+                     .part = message.head.part,
+                     .clock = answer.version,
+                     .request = answer.pull.request},
+                    answer.values);
+    }
+  }
+
+  // ---- workers
+
+  void require_worker(const char* what) const {
+    require(!is_server() && !left, "Rank {} cannot {}: it {}.", rank, what,
+            is_server() ? "is a server" : "has left the servers");
+  }
+
+  Tensor checked(const Table& table, const Tensor& tensor) const {
+    require(tensor.size() == table.served.elements && tensor.dtype() == table.served.dtype && tensor.device() == Device::cpu,
+            "Table {} has {} elements of {}, and the tensor {} of {}; give host memory of the table's size and type.",
+            table.served.name, table.served.elements, name(table.served.dtype), tensor.size(), name(tensor.dtype()));
+    return tensor.reshaped({tensor.size()});
+  }
+
+  void send_parts(std::uint32_t kind, int number, std::uint64_t request, const Tensor& pushed) {
+    const Table& its = table(number);
+    for (std::size_t p = 0; p < its.parts.size(); ++p) {
+      const Part& part = its.parts[p];
+      mailbox->send(part.server,
+                    {.kind = kind,
+                     .table = static_cast<std::uint32_t>(number),
+                     .part = static_cast<std::int64_t>(p),
+                     .clock = its.clock,
+                     .request = request},
+                    pushed ? pushed.view(part.first, {part.count}) : Tensor());
+    }
+  }
+
+  std::uint64_t start(int number, const Tensor* pushed, const Tensor* values) {
+    Table& its = table(number);
+    const std::uint64_t id = next_request++;
+    Request& request = requests[id];
+    request.table = static_cast<std::size_t>(number);
+    if (pushed != nullptr) {
+      send_parts(push_part, number, id, checked(its, *pushed));
+      ++its.clock;
+      request.pushes = true;
+    }
+    if (values != nullptr) {
+      request.values = checked(its, *values);
+      request.missing = its.parts.size();
+      send_parts(pull_part, number, id, {});
+    }
+    return id;
+  }
+
+  void take(const ReceivedMessage& message) {
+    const auto found = requests.find(message.head.request);
+    ensure(message.head.kind == values_of_part && found != requests.end(), "Rank {} answers request {}, which is not open.",
+           message.from, message.head.request);
+    Request& request = found->second;
+    const Part& part = tables[request.table].parts[static_cast<std::size_t>(message.head.part)];
+    const Tensor to = request.values.view(part.first, {part.count});
+    ensure(message.head.bytes == to.bytes(), "Part {} came with {} bytes instead of {}.", message.head.part,
+           message.head.bytes, to.bytes());
+    std::copy_n(static_cast<const std::byte*>(message.bytes.raw()), to.bytes(), static_cast<std::byte*>(to.raw()));
+    request.version = std::min(request.version, message.head.clock);
+    --request.missing;
+  }
+
+  Options options;
+  int workers = 0, rank = 0;
+  std::vector<Table> tables;
+  std::optional<Mailbox> mailbox;
+  std::map<std::pair<std::size_t, std::size_t>, ServedPart> own;  // of a server, by table and part
+  std::map<std::uint64_t, Request> requests;                      // of a worker
+  std::uint64_t next_request = 1;
+  bool left = false;
+};
+
+ServerSet::ServerSet(const Communicator& ranks, std::vector<ServedTable> tables, const Options& options)
+    : state_(std::make_unique<State>(ranks, std::move(tables), options)) {}
+ServerSet::~ServerSet() = default;
+
+bool ServerSet::is_server() const { return state_->is_server(); }
+int ServerSet::workers() const { return state_->workers; }
+
+int ServerSet::server_of(int table, std::int64_t element) const {
+  const Table& its = state_->table(table);
+  require(element >= 0 && element < its.served.elements, "Table {} has no element {}.", its.served.name, element);
+  const auto behind = std::ranges::upper_bound(its.parts, element, {}, &Part::first);
+  return std::prev(behind)->server;
+}
+
+void ServerSet::serve() {
+  require(state_->is_server(), "Rank {} is a worker and serves nothing.", state_->rank);
+  while (state_->mailbox->open_partners() > 0) state_->handle(state_->mailbox->receive());
+  state_->mailbox->send_all();
+}
+
+ServerSet::Pending ServerSet::push(int table, const Tensor& pushed) {
+  state_->require_worker("push");
+  Pending pending;
+  pending.request_ = state_->start(table, &pushed, nullptr);
+  return pending;
+}
+
+ServerSet::Pending ServerSet::pull(int table, const Tensor& values) {
+  state_->require_worker("pull");
+  Pending pending;
+  pending.request_ = state_->start(table, nullptr, &values);
+  return pending;
+}
+
+ServerSet::Pending ServerSet::push_pull(int table, const Tensor& pushed, const Tensor& values) {
+  state_->require_worker("push and pull");
+  Pending pending;
+  pending.request_ = state_->start(table, &pushed, &values);
+  return pending;
+}
+
+void ServerSet::wait(const Pending& pending) {
+  const auto found = state_->requests.find(pending.request_);
+  if (found == state_->requests.end()) return;
+  Request& request = found->second;
+  while (request.missing > 0) state_->take(state_->mailbox->receive());
+  if (request.pushes) state_->mailbox->send_all();
+  if (request.values) state_->tables[request.table].version = request.version;
+  state_->requests.erase(found);
+}
+
+std::int64_t ServerSet::version(int table) const { return state_->table(table).version; }
+
+void ServerSet::leave() {
+  state_->require_worker("leave");
+  while (!state_->requests.empty()) {
+    Pending pending;
+    pending.request_ = state_->requests.begin()->first;
+    wait(pending);
+  }
+  for (int server = 0; server < state_->options.servers; ++server) {
+    state_->mailbox->send(state_->workers + server, {.kind = goodbye});
+  }
+  state_->mailbox->send_all();
+  state_->left = true;
+}
+
+ServerSet::Traffic ServerSet::traffic() const {
+  const Mailbox::Traffic& its = state_->mailbox->traffic();
+  return {its.payload_sent, its.heads_sent, its.messages_sent};
+}
+
+}  // namespace stretto

@@ -1,0 +1,105 @@
+#include "server/mailbox.hpp"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "stretto/launch.hpp"
+
+namespace stretto {
+namespace {
+
+// All ranks send messages of random sizes to random others, and receive at random moments. Every byte says who sent which
+// message to whom; messages between two ranks keep their order.
+void random_program(const Communicator& world, unsigned seed, int messages, std::size_t most_inbox) {
+  const int size = world.size(), rank = world.rank();
+  std::vector<int> others;
+  for (int other = 0; other < size; ++other) {
+    if (other != rank) others.push_back(other);
+  }
+  // Everybody knows what everybody sends.
+  std::vector<std::vector<std::vector<std::int64_t>>> sizes(
+      static_cast<std::size_t>(size), std::vector<std::vector<std::int64_t>>(static_cast<std::size_t>(size)));
+  std::mt19937 shared(seed), own(seed * 31 + static_cast<unsigned>(rank));
+  for (int i = 0; i < messages; ++i) {
+    const auto from = static_cast<std::size_t>(shared()) % static_cast<std::size_t>(size);
+    const auto to = (from + 1 + shared() % static_cast<unsigned>(size - 1)) % static_cast<std::size_t>(size);
+    const int kind = static_cast<int>(shared() % 4);
+    sizes[from][to].push_back(kind == 0   ? 0
+                              : kind == 1 ? 1 + shared() % 100
+                              : kind == 2 ? shared() % 5000
+                                          : shared() % 300000);
+  }
+  const auto content = [](int from, int to, std::size_t number, std::int64_t i) {
+    return static_cast<std::uint8_t>(from * 7 + to * 31 + static_cast<int>(number) * 3 + static_cast<int>(i % 251));
+  };
+  Mailbox mailbox(world.duplicate("mail"), others, most_inbox);
+  std::vector<std::size_t> sent(static_cast<std::size_t>(size)), received(static_cast<std::size_t>(size));
+  std::size_t to_send = 0, to_receive = 0;
+  for (const int other : others) {
+    to_send += sizes[static_cast<std::size_t>(rank)][static_cast<std::size_t>(other)].size();
+    to_receive += sizes[static_cast<std::size_t>(other)][static_cast<std::size_t>(rank)].size();
+  }
+  while (to_send + to_receive > 0) {
+    const auto to = static_cast<std::size_t>(others[own() % others.size()]);
+    const auto& mine = sizes[static_cast<std::size_t>(rank)][to];
+    if (to_send > 0 && (own() % 2 == 0 || to_receive == 0)) {
+      if (sent[to] == mine.size()) continue;
+      const std::int64_t bytes = mine[sent[to]];
+      const Tensor payload = bytes > 0 ? Tensor({bytes}, DType::u8) : Tensor();
+      for (std::int64_t i = 0; i < bytes; ++i)
+        payload.data<std::uint8_t>()[i] = content(rank, static_cast<int>(to), sent[to], i);
+      mailbox.send(static_cast<int>(to), {.clock = static_cast<std::int64_t>(sent[to])}, payload);
+      ++sent[to], --to_send;
+    } else if (to_receive > 0) {
+      // A rank that has messages to send must not wait for those of others, who may wait for them.
+      const std::optional<ReceivedMessage> found = to_send > 0 ? mailbox.try_receive() : mailbox.receive();
+      if (!found) continue;
+      const ReceivedMessage& message = *found;
+      const auto from = static_cast<std::size_t>(message.from);
+      ASSERT_EQ(message.head.clock, static_cast<std::int64_t>(received[from]));
+      ASSERT_EQ(static_cast<std::int64_t>(message.head.bytes), sizes[from][static_cast<std::size_t>(rank)][received[from]]);
+      for (std::int64_t i = 0; i < static_cast<std::int64_t>(message.head.bytes); ++i) {
+        ASSERT_EQ(message.bytes.data<std::uint8_t>()[i], content(message.from, rank, received[from], i));
+      }
+      ++received[from], --to_receive;
+    }
+  }
+  mailbox.send_all();
+  world.barrier(Stream::inline_()).wait();
+}
+
+TEST(Mailbox, RandomProgramsReceiveWhatWasSent) {
+  for (const int size : {2, 3, 5}) {
+    for (unsigned seed = 1; seed <= 4; ++seed) {
+      run_threads(size, [&](const Communicator& world) { random_program(world, seed, 200, std::size_t{64} << 20); });
+    }
+  }
+}
+
+TEST(Mailbox, AFullInboxHoldsMessagesBackOnly) {
+  run_threads(3, [&](const Communicator& world) { random_program(world, 9, 200, 1000); });
+}
+
+// A receiver that does not receive takes no more than its bound off the links, and a head each.
+TEST(Mailbox, StopsTakingAtItsBound) {
+  run_threads(2, [](const Communicator& world) {
+    Mailbox mailbox(world.duplicate("mail"), {1 - world.rank()}, 1 << 20);
+    constexpr std::int64_t bytes = 1 << 20;
+    constexpr int messages = 64;
+    if (world.rank() == 0) {
+      for (int i = 0; i < messages; ++i) mailbox.send(1, {}, Tensor::zeros({bytes}, DType::u8));
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      EXPECT_FALSE(mailbox.all_sent());
+      mailbox.send_all();
+    } else {
+      for (int i = 0; i < messages; ++i) EXPECT_EQ(mailbox.receive().head.bytes, static_cast<std::uint64_t>(bytes));
+    }
+    world.barrier(Stream::inline_()).wait();
+  });
+}
+
+}  // namespace
+}  // namespace stretto

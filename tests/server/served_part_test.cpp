@@ -1,0 +1,100 @@
+#include "server/served_part.hpp"
+
+#include <gmock/gmock.h>
+
+#include "support/error.hpp"
+
+namespace stretto {
+namespace {
+
+Tensor number(double value) { return Tensor::of<double>({value}); }
+
+ServedPart part_of(int workers, Consistency consistency) {
+  return {Tensor::zeros({1}, DType::f64), workers, consistency, server_functions::sum()(0, 1)};
+}
+
+std::vector<std::pair<std::uint64_t, double>> answered(ServedPart& part) {
+  std::vector<std::pair<std::uint64_t, double>> result;
+  for (const ServedPart::Answer& answer : part.answers()) result.emplace_back(answer.pull.request, answer.values.at(0));
+  return result;
+}
+
+using Answers = std::vector<std::pair<std::uint64_t, double>>;
+
+TEST(ServedPart, SequentialPullsWaitForAllPushesBefore) {
+  ServedPart part = part_of(2, Consistency::sequential());
+  part.pull({0, 0, 1});
+  EXPECT_EQ(answered(part), (Answers{{1, 0}}));
+  part.push(0, 0, number(1));
+  part.pull({0, 1, 2});
+  EXPECT_EQ(answered(part), Answers{});
+  part.push(1, 0, number(10));
+  EXPECT_EQ(answered(part), (Answers{{2, 11}}));
+  EXPECT_EQ(answered(part), Answers{}) << "once";
+}
+
+TEST(ServedPart, BoundedPullsMayBeSoFarBehind) {
+  ServedPart part = part_of(2, Consistency::bounded(1));
+  part.push(0, 0, number(1));
+  part.pull({0, 1, 1});
+  EXPECT_EQ(answered(part), (Answers{{1, 0}}));
+  part.push(0, 1, number(2));
+  part.pull({0, 2, 2});
+  EXPECT_EQ(answered(part), Answers{}) << "two clocks behind";
+  part.push(1, 0, number(10));
+  EXPECT_EQ(answered(part), (Answers{{2, 11}}));
+}
+
+TEST(ServedPart, ExactPullsGetThatVersionAndKeepNoOthers) {
+  ServedPart part = part_of(2, Consistency::exact(2));
+  for (int clock = 0; clock < 6; ++clock) {
+    for (int worker = 0; worker < 2; ++worker) part.push(worker, clock, number(1));
+    part.pull({0, clock + 1, static_cast<std::uint64_t>(clock)});
+    EXPECT_EQ(answered(part), (Answers{{clock, 2.0 * std::max(0, clock + 1 - 2)}}));
+    EXPECT_LE(part.versions_kept(), 3U);
+  }
+}
+
+TEST(ServedPart, EventualPullsNeverWait) {
+  ServedPart part = part_of(3, Consistency::eventual());
+  part.push(1, 0, number(5));
+  part.push(1, 1, number(6));
+  part.pull({0, 0, 1});
+  EXPECT_EQ(answered(part), (Answers{{1, 11}}));
+}
+
+// What has been answered may still be on its way when the next update comes.
+TEST(ServedPart, AnsweredValuesDoNotChange) {
+  for (const Consistency consistency : {Consistency::sequential(), Consistency::eventual(), Consistency::exact(1)}) {
+    ServedPart part = part_of(1, consistency);
+    part.push(0, 0, number(1));
+    part.pull({0, 1, 1});
+    const Tensor values = part.answers().front().values;
+    const double before = values.at(0);
+    part.push(0, 1, number(1));
+    EXPECT_EQ(values.at(0), before);
+  }
+}
+
+// In floating point, another order has other bits: 1e16 + 1 - 1e16.
+TEST(ServedPart, AddsInTheOrderOfWorkers) {
+  for (const auto& order : {std::vector{0, 1, 2}, {2, 0, 1}, {1, 2, 0}}) {
+    ServedPart part = part_of(3, Consistency::sequential());
+    const double pushed[] = {1e16, 1, -1e16};
+    for (const int worker : order) part.push(worker, 0, number(pushed[worker]));
+    part.pull({0, 1, 1});
+    EXPECT_EQ(answered(part), (Answers{{1, (1e16 + 1) - 1e16}}));
+  }
+}
+
+TEST(ServedPart, RefusesPushesOutOfTurnAndOfOtherSizes) {
+  ServedPart part = part_of(1, Consistency::sequential());
+  EXPECT_THAT(sentence_of([&] { part.push(0, 1, number(1)); }), testing::HasSubstr("pushes clock 1 behind -1"));
+  EXPECT_THAT(sentence_of([&] { part.push(0, 0, Tensor::zeros({2}, DType::f64)); }),
+              testing::HasSubstr("2 elements of f64"));
+  part.push(0, 0, number(1));
+  EXPECT_THAT(sentence_of([&] { part.push(0, 0, number(1)); }), testing::HasSubstr("once each, in order"));
+}
+
+}  // namespace
+}  // namespace stretto

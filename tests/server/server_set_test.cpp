@@ -1,0 +1,284 @@
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <random>
+#include <thread>
+
+#include "stretto/launch.hpp"
+#include "stretto/server.hpp"
+#include "support/error.hpp"
+#include "support/reference_loop.hpp"
+
+namespace stretto {
+namespace {
+
+constexpr std::int64_t elements = 1000;
+constexpr kernels::SGDStep sgd_step{.lr = 0.05, .momentum = 0.9, .weight_decay = 0.01};
+constexpr kernels::AdamWStep adamw_step{.lr = 0.01};
+
+void initial(const Tensor& values, std::int64_t first) {
+  for (std::int64_t i = 0; i < values.size(); ++i) values.set(i, static_cast<double>((first + i) % 11 - 5) / 8);
+}
+
+// A gradient of any kind: it depends on the weights, the worker and the step.
+Tensor gradient_of(const Tensor& weights, int worker, int step) {
+  const Tensor gradient({weights.size()}, weights.dtype());
+  for (std::int64_t i = 0; i < weights.size(); ++i) {
+    gradient.set(i,
+                 weights.at(i) * (0.5 + 0.1 * worker) + 0.01 * static_cast<double>((i * 7 + step * 13 + worker) % 17 - 8));
+  }
+  return gradient;
+}
+
+struct Kind {
+  const char* name;
+  ServerFunction (*function)(int workers);
+};
+const Kind kinds[] = {{"sgd",
+                       [](int workers) {
+                         kernels::SGDStep step = sgd_step;
+                         step.gradient_scale = 1.0 / workers;
+                         return server_functions::sgd(step);
+                       }},
+                      {"adamw", [](int workers) {
+                         kernels::AdamWStep step = adamw_step;
+                         step.gradient_scale = 1.0 / workers;
+                         return server_functions::adamw(step);
+                       }}};
+
+// The oracle: one process, gradients of all workers at weights that are `delay` updates old, added in the order of workers.
+Tensor reference(const Kind& kind, int workers, int delay, int steps) {
+  const Tensor start({elements}, DType::f32);
+  initial(start, 0);
+  const ServerUpdate update = kind.function(workers)(0, elements);
+  return delayed_updates(
+      start, static_cast<std::size_t>(delay), steps,
+      [&](int step, const Tensor& weights) {
+        const Tensor sum = gradient_of(weights, 0, step);
+        for (int worker = 1; worker < workers; ++worker) kernels::add(sum, gradient_of(weights, worker, step), sum);
+        return sum;
+      },
+      [&](int step, const Tensor& weights, const Tensor& sum) {
+        const Tensor next = weights.clone();
+        update(next, sum, step);
+        return next;
+      });
+}
+
+// The weights after so many steps, which every worker has pulled; they must agree.
+Tensor trained(const Kind& kind, int workers, int servers, Consistency consistency, int steps,
+               const std::function<void(int worker, int step)>& before_push = {}) {
+  std::vector<Tensor> of(static_cast<std::size_t>(workers));
+  run_threads(workers + servers, [&](const Communicator& world) {
+    ServerSet set(world, {{"weights", elements, DType::f32, initial, kind.function(workers)}},
+                  {.servers = servers, .consistency = consistency, .part_elements = 300});
+    if (set.is_server()) return set.serve();
+    const Tensor weights({elements}, DType::f32);
+    for (int step = 0; step < steps; ++step) {
+      set.wait(set.pull(0, weights));
+      if (before_push) before_push(world.rank(), step);
+      set.wait(set.push(0, gradient_of(weights, world.rank(), step)));
+    }
+    // Behind the last step, every version up to the last is wanted: as many pulls of empty pushes as the delay has.
+    set.wait(set.pull(0, weights));
+    of[static_cast<std::size_t>(world.rank())] = weights;
+    set.leave();
+  });
+  return of.front();
+}
+
+testing::Matcher<const Tensor&> has_the_bits_of(const Tensor& expected) {
+  return testing::Truly([expected](const Tensor& found) {
+    for (std::int64_t i = 0; i < expected.size(); ++i) {
+      if (found.at(i) != expected.at(i)) return false;
+    }
+    return found.size() == expected.size();
+  });
+}
+
+TEST(ServerSet, SequentialIsDataParallelBitForBit) {
+  for (const Kind& kind : kinds) {
+    for (int workers = 1; workers <= 4; ++workers) {
+      const Tensor expected = reference(kind, workers, 0, 8);
+      for (int servers = 1; servers <= 4; ++servers) {
+        EXPECT_THAT(trained(kind, workers, servers, Consistency::sequential(), 8), has_the_bits_of(expected))
+            << kind.name << ", " << workers << " workers, " << servers << " servers";
+      }
+      if (workers > 1) {
+        EXPECT_THAT(expected, testing::Not(has_the_bits_of(reference(kind, workers, 1, 8)))) << "the control";
+      }
+    }
+  }
+}
+
+// exact(d): the last pull is at clock `steps`, and gets the version of steps - d updates.
+TEST(ServerSet, ExactDelaysAreTheReferenceLoop) {
+  constexpr int steps = 9;
+  for (const Kind& kind : kinds) {
+    for (const int delay : {1, 2, 5}) {
+      const auto disturb = [](int worker, int step) {
+        if ((worker + step) % 3 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      };
+      EXPECT_THAT(trained(kind, 3, 2, Consistency::exact(delay), steps, disturb),
+                  has_the_bits_of(reference(kind, 3, delay, steps - delay)))
+          << kind.name << ", delay " << delay;
+    }
+  }
+}
+
+TEST(ServerSet, EventualWithOneWorkerIsTheSequentialLoop) {
+  for (const Kind& kind : kinds) {
+    EXPECT_THAT(trained(kind, 1, 2, Consistency::eventual(), 8), has_the_bits_of(reference(kind, 1, 0, 8)));
+  }
+}
+
+// Each element of the table counts pushes by worker: 1000^worker. A pull at clock t must have every push of clocks below t -
+// delay of every worker, as the counts say and not the code that waits.
+int violations(Consistency consistency, int allowed) {
+  constexpr int workers = 3, steps = 30;
+  std::atomic<int> found = 0;
+  run_threads(workers + 2, [&](const Communicator& world) {
+    ServerSet set(world, {{"counts", 10, DType::i64, {}, server_functions::sum()}},
+                  {.servers = 2, .consistency = consistency, .part_elements = 4});
+    if (set.is_server()) return set.serve();
+    const Tensor counts({10}, DType::i64), one({10}, DType::i64);
+    std::int64_t unit = 1;
+    for (int i = 0; i < world.rank(); ++i) unit *= 1000;
+    for (std::int64_t i = 0; i < 10; ++i) one.data<std::int64_t>()[i] = unit;
+    for (int step = 0; step < steps; ++step) {
+      set.wait(set.pull(0, counts));
+      for (std::int64_t i = 0; i < 10; ++i) {
+        std::int64_t rest = counts.data<std::int64_t>()[i];
+        for (int worker = 0; worker < workers; ++worker, rest /= 1000) {
+          if (rest % 1000 < step - allowed) ++found;
+        }
+      }
+      if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2));  // ten times as slow as others
+      set.wait(set.push(0, one));
+    }
+    set.leave();
+  });
+  return found;
+}
+
+TEST(ServerSet, NoPullIsStalerThanTheDelay) {
+  for (const int delay : {0, 1, 2, 8}) EXPECT_EQ(violations(Consistency::bounded(delay), delay), 0) << delay;
+  EXPECT_GT(violations(Consistency::eventual(), 0), 0) << "the control: nobody waits";
+}
+
+TEST(ServerSet, CountsExactly) {
+  constexpr int workers = 3, pushes = 50;
+  for (const Consistency consistency : {Consistency::sequential(), Consistency::bounded(4), Consistency::eventual()}) {
+    run_threads(workers + 2, [&](const Communicator& world) {
+      ServerSet set(
+          world, {{"a", 7, DType::i64, {}, server_functions::sum()}, {"b", 3000, DType::i64, {}, server_functions::sum()}},
+          {.servers = 2, .consistency = consistency, .part_elements = 100});
+      if (set.is_server()) return set.serve();
+      for (const auto& [table, size] : {std::pair(0, 7), {1, 3000}}) {
+        const Tensor ones({size}, DType::i64), found({size}, DType::i64);
+        std::fill_n(ones.data<std::int64_t>(), size, 1);
+        for (int i = 0; i < pushes; ++i) set.push(table, ones);
+        for (std::int64_t most = 0; most < workers * pushes;) {  // until the others' have come, too
+          set.wait(set.pull(table, found));
+          most = *std::min_element(found.data<std::int64_t>(), found.data<std::int64_t>() + size);
+          ASSERT_LE(*std::max_element(found.data<std::int64_t>(), found.data<std::int64_t>() + size), workers * pushes);
+        }
+      }
+      set.leave();
+    });
+  }
+}
+
+// A worker sends a step's values once up, a server once down to each worker; and 40 bytes before each part.
+TEST(ServerSet, SendsTheBytesOfItsFormula) {
+  constexpr int workers = 3, servers = 2, steps = 5;
+  std::atomic<std::uint64_t> down = 0;
+  run_threads(workers + servers, [&](const Communicator& world) {
+    ServerSet set(world, {{"weights", elements, DType::f32, {}, server_functions::sum()}},
+                  {.servers = servers, .part_elements = 90});
+    const int parts = 12;
+    if (set.is_server()) {
+      set.serve();
+      down += set.traffic().payload;
+      return;
+    }
+    const Tensor values = Tensor::zeros({elements}, DType::f32), found({elements}, DType::f32);
+    for (int step = 0; step < steps; ++step) set.wait(set.push_pull(0, values, found));
+    EXPECT_EQ(set.traffic().payload, steps * elements * 4U);
+    EXPECT_EQ(set.traffic().messages, 2U * steps * parts);
+    EXPECT_LE(set.traffic().heads, 64 * set.traffic().messages);
+    set.leave();
+  });
+  EXPECT_EQ(down, workers * steps * elements * 4U);
+}
+
+TEST(ServerSet, IdleServersSleep) {
+  run_threads(2, [](const Communicator& world) {
+    ServerSet set(world, {{"a", 1, DType::f32, {}, server_functions::sum()}}, {});
+    if (set.is_server()) {
+      timespec before{}, behind{};
+      clock_gettime(CLOCK_THREAD_CPUTIME_ID, &before);
+      set.serve();
+      clock_gettime(CLOCK_THREAD_CPUTIME_ID, &behind);
+      const double busy =
+          static_cast<double>(behind.tv_sec - before.tv_sec) + 1e-9 * static_cast<double>(behind.tv_nsec - before.tv_nsec);
+      EXPECT_LT(busy, 0.1) << "of a second";
+      return;
+    }
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    set.leave();
+  });
+}
+
+TEST(ServerSet, ALostServerEndsTheOthers) {
+  std::atomic<int> told = 0;
+  try {
+    run_threads(3, [&](const Communicator& world) {
+      ServerSet set(world, {{"a", 100, DType::f32, {}, server_functions::sum()}}, {.servers = 1});
+      if (set.is_server()) throw std::runtime_error("the disk is gone");
+      const Tensor values = Tensor::zeros({100}, DType::f32);
+      try {
+        for (;;) set.wait(set.push_pull(0, values, values.clone()));
+      } catch (const Error&) {
+        ++told;
+        throw;
+      }
+    });
+  } catch (const std::exception& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("the disk is gone"));
+  }
+  EXPECT_EQ(told, 2);
+}
+
+TEST(ServerSet, RefusesWhatCannotBe) {
+  run_threads(2, [](const Communicator& world) {
+    using testing::HasSubstr;
+    const std::vector<ServedTable> tables = {{"a", 4, DType::f32, {}, server_functions::sum()}};
+    const auto sentence = [&](std::vector<ServedTable> of, ServerSet::Options options) {
+      return sentence_of([&] { const ServerSet set(world, of, options); });
+    };
+    EXPECT_THAT(sentence(tables, {.servers = 2}), HasSubstr("2 servers of 2 ranks leave no worker"));
+    EXPECT_THAT(sentence(tables, {.servers = 0}), HasSubstr("0 servers"));
+    EXPECT_THAT(sentence(tables, {.consistency = Consistency::bounded(-1)}), HasSubstr("a delay of -1"));
+    EXPECT_THAT(sentence({{"a", 0, DType::f32, {}, server_functions::sum()}}, {}), HasSubstr("has 0 elements"));
+    EXPECT_THAT(sentence({{"a", 4, DType::f32, {}, {}}}, {}), HasSubstr("no update"));
+    ServerSet set(world, tables, {});
+    const Tensor four = Tensor::zeros({4}, DType::f32);
+    if (set.is_server()) {
+      EXPECT_THAT(sentence_of([&] { set.push(0, four); }), HasSubstr("is a server"));
+      return set.serve();
+    }
+    EXPECT_THAT(sentence_of([&] { set.push(1, four); }), HasSubstr("no table 1"));
+    EXPECT_THAT(sentence_of([&] { set.pull(0, Tensor::zeros({5}, DType::f32)); }), HasSubstr("5 of f32"));
+    EXPECT_THAT(sentence_of([&] { set.push(0, Tensor::zeros({4}, DType::f64)); }), HasSubstr("of f64"));
+    EXPECT_THAT(sentence_of([&] { set.serve(); }), HasSubstr("is a worker"));
+    EXPECT_EQ(set.server_of(0, 3), 1);
+    set.leave();
+    EXPECT_THAT(sentence_of([&] { set.push(0, four); }), HasSubstr("has left"));
+  });
+}
+
+}  // namespace
+}  // namespace stretto
