@@ -72,6 +72,8 @@ class STRETTO_API HashRing {
   void add(int server);
   void remove(int server);
   int owner(std::uint64_t key) const;  // throws Error(invalid_argument) without a server
+  // The first server behind the key's hash that has room (consistent hashing with bounded loads; Mirrokni et al. 2018).
+  int owner(std::uint64_t key, const std::function<bool(int server)>& has_room) const;
 
  private:
   int points_;

@@ -27,9 +27,18 @@ void HashRing::remove(int server) {
 }
 
 int HashRing::owner(std::uint64_t key) const {
-  require(!ring_.empty(), "Key {} has no server, since the ring has none.", key);
+  return owner(key, [](int) { return true; });
+}
+
+int HashRing::owner(std::uint64_t key, const std::function<bool(int server)>& has_room) const {
   const auto behind = std::ranges::upper_bound(ring_, hashed(key, 0), {}, [](const auto& point) { return point.first; });
-  return (behind == ring_.end() ? ring_.front() : *behind).second;
+  const auto begin = static_cast<std::size_t>(behind - ring_.begin());
+  for (std::size_t i = 0; i < ring_.size(); ++i) {
+    const int server = ring_[(begin + i) % ring_.size()].second;
+    if (has_room(server)) return server;
+  }
+  fail(ErrorCode::invalid_argument, "Key {} has no server: the ring has {} points, and none of a server with room.", key,
+       ring_.size());
 }
 
 }  // namespace stretto

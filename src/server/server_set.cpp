@@ -13,7 +13,8 @@
 namespace stretto {
 namespace {
 
-enum MessageKind : std::uint32_t { push_part, pull_part, values_of_part, goodbye };
+// The parts of a push that also pulls go as one message each, so that the first ones come back while the last ones leave.
+enum MessageKind : std::uint32_t { push_part, pull_part, push_and_pull_part, values_of_part, goodbye };
 
 struct Part {
   std::int64_t first = 0, count = 0;
@@ -67,9 +68,13 @@ struct ServerSet::State {
     for (ServedTable& table : served) {
       Table& its = tables.emplace_back();
       const auto parts = static_cast<int>((table.elements + options.part_elements - 1) / options.part_elements);
+      const int most = (parts + options.servers - 1) / options.servers;  // of a server
+      std::map<int, int> of_server;
       for (int p = 0; p < parts; ++p) {
         const std::uint64_t key = (static_cast<std::uint64_t>(tables.size()) << 32) + static_cast<std::uint64_t>(p);
-        its.parts.push_back({part_begin(table.elements, parts, p), part_size(table.elements, parts, p), ring.owner(key)});
+        const int server = ring.owner(key, [&](int each) { return of_server[each] < most; });
+        ++of_server[server];
+        its.parts.push_back({part_begin(table.elements, parts, p), part_size(table.elements, parts, p), server});
       }
       its.served = std::move(table);
     }
@@ -106,12 +111,13 @@ struct ServerSet::State {
     ensure(found != own.end(), "Rank {} asks server {} for part {} of table {}, which it does not have.", message.from, rank,
            message.head.part, message.head.table);
     ServedPart& part = found->second;
-    if (message.head.kind == push_part) {
+    if (message.head.kind != pull_part) {
       const DType dtype = tables[key.first].served.dtype;
       const auto count = static_cast<std::int64_t>(message.head.bytes / size_of(dtype));
       part.push(message.from, message.head.clock, message.bytes.view(std::size_t{0}, {count}, dtype));
-    } else {
-      part.pull({message.from, message.head.clock, message.head.request});
+    }
+    if (message.head.kind != push_part) {
+      part.pull({message.from, message.head.clock + (message.head.kind == pull_part ? 0 : 1), message.head.request});
     }
     for (const ServedPart::Answer& answer : part.answers()) {
       mailbox->send(answer.pull.worker,
@@ -157,16 +163,14 @@ struct ServerSet::State {
     const std::uint64_t id = next_request++;
     Request& request = requests[id];
     request.table = static_cast<std::size_t>(number);
-    if (pushed != nullptr) {
-      send_parts(push_part, number, id, checked(its, *pushed));
-      ++its.clock;
-      request.pushes = true;
-    }
     if (values != nullptr) {
       request.values = checked(its, *values);
       request.missing = its.parts.size();
-      send_parts(pull_part, number, id, {});
     }
+    request.pushes = pushed != nullptr;
+    const MessageKind kind = values == nullptr ? push_part : pushed == nullptr ? pull_part : push_and_pull_part;
+    send_parts(kind, number, id, pushed != nullptr ? checked(its, *pushed) : Tensor());
+    if (pushed != nullptr) ++its.clock;
     return id;
   }
 

@@ -47,6 +47,17 @@ TEST(HashRing, SmallKeysDoNotAllLandOnOneServer) {
   EXPECT_EQ(of.size(), 4U);
 }
 
+TEST(HashRing, GoesOnToAServerWithRoom) {
+  HashRing ring;
+  for (int server = 0; server < 3; ++server) ring.add(server);
+  std::map<int, int> of;
+  for (std::uint64_t key = 0; key < 30; ++key) ++of[ring.owner(key, [&](int server) { return of[server] < 10; })];
+  EXPECT_EQ(of, (std::map<int, int>{{0, 10}, {1, 10}, {2, 10}}));
+  EXPECT_EQ(ring.owner(3, [](int) { return true; }), ring.owner(3));
+  EXPECT_THAT(sentence_of([&] { ring.owner(3, [](int) { return false; }); }),
+              testing::HasSubstr("none of a server with room"));
+}
+
 TEST(HashRing, WithoutServersOwnsNothing) {
   EXPECT_THAT(sentence_of([] { HashRing().owner(7); }), testing::HasSubstr("Key 7 has no server"));
 }

@@ -2,11 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include <numeric>
+#include <array>
+#include <chrono>
 #include <random>
 #include <thread>
 
 #include "stretto/launch.hpp"
+#include "support/variables.hpp"
 
 namespace stretto {
 namespace {
@@ -72,9 +74,17 @@ void random_program(const Communicator& world, unsigned seed, int messages, std:
 }
 
 TEST(Mailbox, RandomProgramsReceiveWhatWasSent) {
-  for (const int size : {2, 3, 5}) {
-    for (unsigned seed = 1; seed <= 4; ++seed) {
-      run_threads(size, [&](const Communicator& world) { random_program(world, seed, 200, std::size_t{64} << 20); });
+#ifdef STRETTO_HAVE_UCX
+  constexpr std::array transports{"auto", "ucx"};
+#else
+  constexpr std::array transports{"auto"};
+#endif
+  for (const char* const name : transports) {
+    const Variable transport("STRETTO_TRANSPORT", name);
+    for (const int size : {2, 3, 5}) {
+      for (unsigned seed = 1; seed <= 4; ++seed) {
+        run_threads(size, [&](const Communicator& world) { random_program(world, seed, 200, std::size_t{64} << 20); });
+      }
     }
   }
 }

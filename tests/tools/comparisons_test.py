@@ -103,9 +103,19 @@ def kernel_rows(key):
     return rows
 
 
+def server_speed(words, slow):
+    if after(words, "--nproc", "") == "0":
+        servers = int(after(words, "--servers"))
+        return [{"bytes": 16 * MIB, "seconds": 16.777216 * 4 / servers * slow}]
+    sizes = [int(word) for word in words if word.isdigit() and int(word) >= 4096]
+    us = 30 if "zmq_server" in words[0] else 10 * slow
+    return [{"bytes": size, "seconds": us / 1e6, "copy_s": 1e-6} for size in sizes]
+
+
 ANSWERS = {"train_speed": train_speed, "_gpt.py": train_speed, "context_parallel.py": train_speed, "ring_attention_speed": ring_attention_speed,
            "stretto-plan": stretto_plan, "stretto-train": stretto_train, "stretto-perf": stretto_perf, "mpi_": mpi_loop, "host_limit": host_limit,
            "kernel_speed": kernel_rows("size"), "attention_speed": kernel_rows("shape_"), "quantize_speed": kernel_rows("bytes"),
+           "server_speed": server_speed, "zmq_server": server_speed,
            "move_speed": lambda words, slow: {"bytes": MIB, "columns_s": 0.262144 * slow, "copies_s": 1.048576 * slow, "broadcast_s": 2.097152},
            "startup_and_idle": lambda words, slow: slow}
 
@@ -126,6 +136,7 @@ CASES = {
     "plans": ("", "8 1:1 20.0 15.0 12.0 10.0 1.50x 1.20x 9.0 4 buckets", None),
     "host": ("--quick", "4 MiB 1.000 us 1.000 us 3.200 us 3.200 us 3.200 us 1.000 us 3.20 3.20", "--memory symmetric"),
     "moves": ("--rate 8mbit", "rows of 4 hosts to columns of 4 others 262 262 1.000 8.0", "move_speed"),
+    "servers": ("--rate 8mbit --rounds 1", "4 KiB 10 30 3.0 1", "server_speed"),
     "mpi": ("--rounds 1 --ranks 2 --cases all_reduce,communicators", "1 MiB 3.200 us / 1.000 us = 3.20", "LD_PRELOAD"),
     "hosts": ("--layout 2x1", "2 hosts x 1 rank all_gather 16 MiB ring 1.2 1.200", "stretto-perf"),
     "netlab": ("--rounds 2 --rate 8mbit", "16 MiB 25165.8 26424.1 ring", "stretto-perf all_reduce"),

@@ -1,5 +1,6 @@
 #include "stretto/move.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <numeric>
@@ -153,6 +154,7 @@ struct Move::State {
   Communicator ranks;
   MovePlan plan;
   std::vector<Exchange> exchanges;
+  OperationOptions options;
 };
 
 Move::Move(Communicator ranks, MovePlan plan) {
@@ -162,6 +164,11 @@ Move::Move(Communicator ranks, MovePlan plan) {
                                                           std::hash<std::string>()(blocks))}});
   state_ = std::make_shared<State>();
   for (const auto& phase : plan.phases) state_->exchanges.push_back(exchange_of(plan, phase, ranks.rank()));
+  state_->options.tag = "move";
+  // Most ranks have messages for few others: in turns, those without any would hold up the rest of a link's time.
+  const std::vector<int>& nodes = ranks.nodes();
+  const bool over_links = std::ranges::any_of(nodes, [&](int node) { return node != nodes.front(); });
+  if (over_links) state_->options.method = Algorithm::direct;
   state_->ranks = std::move(ranks);
   state_->plan = std::move(plan);
 }
@@ -189,7 +196,8 @@ Work Move::start(const std::vector<Tensor>& inputs, const std::vector<Tensor>& o
         next += part.bytes;
       }
     });
-    last = state_->ranks.all_to_all_v(out.at, exchange.send_bytes, in.at, exchange.receive_bytes, DType::u8, stream);
+    last = state_->ranks.all_to_all_v(out.at, exchange.send_bytes, in.at, exchange.receive_bytes, DType::u8, stream,
+                                      state_->options);
     last = stream.enqueue([state = state_, &exchange, places, in, out] {
       const auto* next = static_cast<const std::byte*>(in.buffer ? in.at : nullptr);
       for (const BlockPart& part : exchange.received) {

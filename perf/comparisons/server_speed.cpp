@@ -1,0 +1,75 @@
+// Measures pushes and pulls of a table between workers and servers: each worker pushes its values and pulls the sum of all.
+// servers.py runs this program and reads its lines: bytes, and the median of the slowest worker's times.
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "stretto/launch.hpp"
+#include "stretto/server.hpp"
+
+namespace {
+
+using namespace stretto;
+
+double median_of(std::vector<double> times) {
+  std::nth_element(times.begin(), times.begin() + std::ssize(times) / 2, times.end());
+  return times[times.size() / 2];
+}
+
+// A copy of as many bytes, out of the caches as far as they are larger.
+double copy_seconds(std::int64_t bytes) {
+  std::vector<char> from(static_cast<std::size_t>(bytes), 1), to(from.size());
+  std::vector<double> times;
+  for (int i = 0; i < 21; ++i) {
+    const double begin = now_seconds();
+    std::memcpy(to.data(), from.data(), from.size());
+    asm volatile("" : : "r"(to.data()) : "memory");
+    times.push_back(now_seconds() - begin);
+  }
+  return median_of(times);
+}
+
+void measure(const Communicator& world, int servers, std::int64_t bytes, int rounds) {
+  const std::int64_t elements = bytes / 4;
+  const std::int64_t part = std::max<std::int64_t>(elements / (servers == 1 ? 1 : 16 * servers), 1024);
+  ServerSet set(world, {{"table", elements, DType::f32, {}, server_functions::assign()}},
+                {.servers = servers, .points = 256, .part_elements = part});
+  std::vector<double> times;
+  if (set.is_server()) {
+    set.serve();
+  } else {
+    const Tensor pushed = Tensor::zeros({elements}, DType::f32), pulled({elements}, DType::f32);
+    for (int i = 0; i < rounds + 2; ++i) {
+      const double begin = now_seconds();
+      set.wait(set.push_pull(0, pushed, pulled));
+      if (i >= 2) times.push_back(now_seconds() - begin);
+    }
+    set.leave();
+  }
+  double slowest = times.empty() ? 0 : median_of(times);
+  world.all_reduce(&slowest, &slowest, 1, DType::f64, ReduceOp::max, Stream::inline_()).wait();
+  if (world.rank() == 0) {
+    std::printf("{\"bytes\": %lld, \"seconds\": %.9f, \"copy_s\": %.9f}\n", static_cast<long long>(bytes), slowest,
+                copy_seconds(bytes));
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int ranks = 3, servers = 1, rounds = 100;
+  std::vector<std::int64_t> sizes = {16 << 20};
+  CLI::App app("Times pushes and pulls of a table");
+  app.add_option("--nproc", ranks, "Ranks to start; 0: those of a launcher");
+  app.add_option("--servers", servers, "The last ranks");
+  app.add_option("--rounds", rounds, "Timed rounds of each size")->check(CLI::PositiveNumber);
+  app.add_option("--bytes", sizes, "Sizes of the table")->check(CLI::PositiveNumber);
+  CLI11_PARSE(app, argc, argv);
+  return launch(ranks, [&](const Communicator& world) {
+    for (const std::int64_t bytes : sizes) measure(world, servers, bytes, rounds);
+  });
+}
