@@ -60,7 +60,7 @@ def stretto_plan(words, slow):
 def stretto_train(words, slow):
     if "--log-dir" in words:
         ms = 250 if "onebit-adam" in words else 100 if "--diloco" in words else 1000
-        lines = [{"step": i + 1, "step_ms": ms * slow, "val_loss": 1.75 * slow} for i in range(int(after(words, "--train-iters")))]
+        lines = [{"step": i + 1, "step_ms": ms * slow, "bytes_sent": 37500000, "val_loss": 1.75 * slow} for i in range(int(after(words, "--train-iters")))]
         pathlib.Path(after(words, "--log-dir"), "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
     return {"memory": {"all": int(after(words, "--seq-length")) * 40000 // int(after(words, "--ranks", "1"))}}
 

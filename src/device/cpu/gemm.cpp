@@ -7,10 +7,10 @@
 #include "core/fail.hpp"
 #include "core/setting_values.hpp"
 #include "device/cpu/cpu_level.hpp"
-#include "device/cpu/held_signals.hpp"
 #include "device/cpu/host_kernels.hpp"
 #include "device/cpu/matmul_primitive.hpp"
 #include "device/cpu/product_libraries.hpp"
+#include "device/cpu/products/held_signals.hpp"
 #include "device/cpu/products/tile_product.hpp"
 
 // The library for each element type was chosen by measuring the products of layers like GPT-2's.

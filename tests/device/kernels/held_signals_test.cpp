@@ -1,4 +1,4 @@
-#include "device/cpu/held_signals.hpp"
+#include "device/cpu/products/held_signals.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/time.h>
