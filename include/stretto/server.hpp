@@ -56,12 +56,17 @@ STRETTO_API ServerFunction sgd(const kernels::SGDStep& step);
 STRETTO_API ServerFunction adamw(const kernels::AdamWStep& step);  // counts steps by itself
 }  // namespace server_functions
 
+// A dense table has `elements` elements. A sparse one has a row of `width` elements for each key of 64 bits that was ever
+// pushed or pulled; its update is called with the rows [keys, width] of a push, and must have no state of its own: sum(),
+// assign(), sgd() without momentum.
 struct ServedTable {
   std::string name;
-  std::int64_t elements = 0;
+  std::int64_t elements = 0;  // 0 for a sparse table
   DType dtype = DType::f32;
   std::function<void(const Tensor& values, std::int64_t first)> initial;  // at the part's server; empty: zeros
   ServerFunction update;
+  std::int64_t width = 0;                                                           // above 0: a sparse table
+  std::function<void(const Tensor& row, std::uint64_t key)> initial_row = nullptr;  // empty: zeros
 };
 
 // Consistent hashing (Karger et al. 1997): each server has some points on a ring of hashes, and a key belongs to the server
@@ -114,6 +119,9 @@ class STRETTO_API ServerSet {
   Pending push(int table, const Tensor& pushed);
   Pending pull(int table, const Tensor& values);
   Pending push_pull(int table, const Tensor& pushed, const Tensor& values);  // the pull is at the clock behind the push
+  // Sparse tables. keys ascend, each once; rows: [keys, width], in their order. A clock counts pushes of any keys.
+  Pending push(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows);
+  Pending pull(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows);
   void wait(const Pending& pending);
   std::int64_t version(int table) const;  // updates in what the last pull that is done has brought, the least of all parts
   // Says goodbye to the servers, behind everything pushed. A worker must call it before the object is destroyed.

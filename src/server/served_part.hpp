@@ -3,6 +3,7 @@
 #include <deque>
 #include <vector>
 
+#include "server/push_clocks.hpp"
 #include "stretto/server.hpp"
 
 namespace stretto {
@@ -30,13 +31,13 @@ class ServedPart {
   };
   std::vector<Answer> answers();
 
-  std::int64_t version() const { return version_; }                    // updates so far
-  const std::vector<std::int64_t>& clocks() const { return clocks_; }  // by worker: pushes
+  std::int64_t version() const { return version_; }                             // updates so far
+  const std::vector<std::int64_t>& clocks() const { return pushes_.clocks(); }  // by worker: pushes
   std::size_t versions_kept() const { return versions_.size(); }
 
  private:
   void apply(const Tensor& pushed);
-  void apply_whole_clocks();
+  void apply_all(const std::vector<Tensor>& pushed);
   void forget_versions();
 
   Consistency consistency_;
@@ -44,8 +45,7 @@ class ServedPart {
   std::deque<Tensor> versions_;  // the last one is that of version_
   std::int64_t version_ = 0;
   bool answered_ = false;  // someone has the newest values, which must then not change
-  std::vector<std::int64_t> clocks_;
-  std::vector<std::deque<Tensor>> pushed_;  // by worker, from clock version_ on
+  PushClocks<Tensor> pushes_;
   std::vector<Pull> waiting_;
 };
 

@@ -1,12 +1,16 @@
 #include <algorithm>
+#include <cstring>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <optional>
 
 #include "core/fail.hpp"
 #include "core/parts.hpp"
+#include "server/keyed_messages.hpp"
 #include "server/mailbox.hpp"
 #include "server/served_part.hpp"
+#include "server/served_rows.hpp"
 #include "stretto/require_same.hpp"
 #include "stretto/server.hpp"
 
@@ -35,11 +39,12 @@ struct Request {
   std::size_t missing = 0;  // parts of a pull
   std::int64_t version = std::numeric_limits<std::int64_t>::max();
   bool pushes = false;
+  std::map<int, std::vector<std::int64_t>> places = {};  // of a sparse pull, by server: of the rows that it sends
 };
 
 std::string text(const ServedTable& table, const ServerSet::Options& options) {
-  return fmt::format("{} of {} {}, {} servers, {} points, parts of {}, consistency {} {}", table.name, table.elements,
-                     name(table.dtype), options.servers, options.points, options.part_elements,
+  return fmt::format("{} of {} {}, rows of {}, {} servers, {} points, parts of {}, consistency {} {}", table.name,
+                     table.elements, name(table.dtype), table.width, options.servers, options.points, options.part_elements,
                      static_cast<int>(options.consistency.kind), options.consistency.delay);
 }
 
@@ -56,14 +61,17 @@ struct ServerSet::State {
         options.points, options.part_elements, options.consistency.delay);
     std::vector<NamedValue> same;
     for (const ServedTable& table : served) {
-      require(table.elements > 0 && table.update != nullptr, "Table {} has {} elements and {} update; it needs both.",
-              table.name, table.elements, table.update ? "an" : "no");
+      require((table.elements > 0) != (table.width > 0) && table.update != nullptr,
+              "Table {} has {} elements, rows of {} and {} update; it needs elements or rows, and an update.", table.name,
+              table.elements, table.width, table.update ? "an" : "no");
+      require(table.width == 0 || options.consistency.kind != Consistency::Kind::exact,
+              "Table {} is sparse, and exact consistency keeps versions of whole parts; choose another.", table.name);
       same.push_back({"a table", text(table, options)});
     }
     require_same(ranks, same);
     workers = ranks.size() - options.servers;
     rank = ranks.rank();
-    HashRing ring(options.points);
+    ring = HashRing(options.points);
     for (int server = workers; server < ranks.size(); ++server) ring.add(server);
     for (ServedTable& table : served) {
       Table& its = tables.emplace_back();
@@ -88,6 +96,7 @@ struct ServerSet::State {
 
   void make_own_parts(std::size_t t) {
     const ServedTable& served = tables[t].served;
+    if (served.width > 0 && is_server()) own_rows.try_emplace(t, served, workers, options.consistency);
     for (std::size_t p = 0; p < tables[t].parts.size(); ++p) {
       const Part& part = tables[t].parts[p];
       if (part.server != rank) continue;
@@ -106,6 +115,7 @@ struct ServerSet::State {
 
   void handle(const ReceivedMessage& message) {
     if (message.head.kind == goodbye) return mailbox->close(message.from);
+    if (own_rows.contains(message.head.table)) return handle_rows(message);
     const std::pair key{static_cast<std::size_t>(message.head.table), static_cast<std::size_t>(message.head.part)};
     const auto found = own.find(key);
     ensure(found != own.end(), "Rank {} asks server {} for part {} of table {}, which it does not have.", message.from, rank,
@@ -127,6 +137,22 @@ struct ServerSet::State {
                      .clock = answer.version,
                      .request = answer.pull.request},
                     answer.values);
+    }
+  }
+
+  void handle_rows(const ReceivedMessage& message) {
+    ServedRows& rows = own_rows.at(message.head.table);
+    KeyedRows keyed = unpacked(message, tables[message.head.table].served, message.head.kind == push_part);
+    if (message.head.kind == push_part) {
+      rows.push(message.from, message.head.clock, std::move(keyed));
+    } else {
+      rows.pull({message.from, message.head.clock, message.head.request, std::move(keyed.keys)});
+    }
+    for (const ServedRows::Answer& answer : rows.answers()) {
+      mailbox->send(
+          answer.pull.worker,
+          {.kind = values_of_part, .table = message.head.table, .clock = answer.version, .request = answer.pull.request},
+          answer.rows);
     }
   }
 
@@ -160,6 +186,7 @@ struct ServerSet::State {
 
   std::uint64_t start(int number, const Tensor* pushed, const Tensor* values) {
     Table& its = table(number);
+    require(its.served.width == 0, "Table {} is sparse; push and pull rows of keys.", its.served.name);
     const std::uint64_t id = next_request++;
     Request& request = requests[id];
     request.table = static_cast<std::size_t>(number);
@@ -174,11 +201,60 @@ struct ServerSet::State {
     return id;
   }
 
+  // A push goes to all servers, without keys too, since each of them counts clocks.
+  std::uint64_t start_rows(int number, const std::vector<std::uint64_t>& keys, const Tensor& rows, MessageKind kind) {
+    Table& its = table(number);
+    require(its.served.width > 0, "Table {} is dense, and has no keys; push or pull all of it.", its.served.name);
+    check_keys(keys);
+    require(rows.size() == std::ssize(keys) * its.served.width && rows.dtype() == its.served.dtype &&
+                rows.device() == Device::cpu,
+            "{} keys of table {} have {} elements of {}, and the tensor {} of {}; give host memory of that size and type.",
+            keys.size(), its.served.name, std::ssize(keys) * its.served.width, name(its.served.dtype), rows.size(),
+            name(rows.dtype()));
+    std::map<int, std::vector<std::int64_t>> places;
+    for (std::size_t i = 0; i < keys.size(); ++i) places[ring.owner(keys[i])].push_back(static_cast<std::int64_t>(i));
+    const std::uint64_t id = next_request++;
+    Request& request = requests[id];
+    request.table = static_cast<std::size_t>(number);
+    request.pushes = kind == push_part;
+    for (int server = workers; server < workers + options.servers; ++server) {
+      const std::vector<std::int64_t>& of_server = places[server];
+      if (of_server.empty() && kind == pull_part) continue;
+      mailbox->send(server,
+                    {.kind = kind,
+                     .table = static_cast<std::uint32_t>(number),
+                     .part = std::ssize(of_server),
+                     .clock = its.clock,
+                     .request = id},
+                    packed(keys, of_server, kind == push_part ? rows : Tensor()));
+      request.missing += kind == pull_part ? 1 : 0;
+    }
+    if (kind == push_part) {
+      ++its.clock;
+    } else {
+      request.values = rows;
+      request.places = std::move(places);
+    }
+    return id;
+  }
+
+  void take_rows(Request& request, const ReceivedMessage& message) {
+    const std::vector<std::int64_t>& places = request.places.at(message.from);
+    const std::size_t row_bytes = message.head.bytes / places.size();
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      std::memcpy(static_cast<std::byte*>(request.values.raw()) + static_cast<std::size_t>(places[i]) * row_bytes,
+                  static_cast<const std::byte*>(message.bytes.raw()) + i * row_bytes, row_bytes);
+    }
+    request.version = std::min(request.version, message.head.clock);
+    --request.missing;
+  }
+
   void take(const ReceivedMessage& message) {
     const auto found = requests.find(message.head.request);
     ensure(message.head.kind == values_of_part && found != requests.end(), "Rank {} answers request {}, which is not open.",
            message.from, message.head.request);
     Request& request = found->second;
+    if (tables[request.table].served.width > 0) return take_rows(request, message);
     const Part& part = tables[request.table].parts[static_cast<std::size_t>(message.head.part)];
     const Tensor to = request.values.view(part.first, {part.count});
     ensure(message.head.bytes == to.bytes(), "Part {} came with {} bytes instead of {}.", message.head.part,
@@ -192,7 +268,9 @@ struct ServerSet::State {
   int workers = 0, rank = 0;
   std::vector<Table> tables;
   std::optional<Mailbox> mailbox;
+  HashRing ring;
   std::map<std::pair<std::size_t, std::size_t>, ServedPart> own;  // of a server, by table and part
+  std::map<std::size_t, ServedRows> own_rows;                     // of a server, by sparse table
   std::map<std::uint64_t, Request> requests;                      // of a worker
   std::uint64_t next_request = 1;
   bool left = false;
@@ -236,6 +314,20 @@ ServerSet::Pending ServerSet::push_pull(int table, const Tensor& pushed, const T
   state_->require_worker("push and pull");
   Pending pending;
   pending.request_ = state_->start(table, &pushed, &values);
+  return pending;
+}
+
+ServerSet::Pending ServerSet::push(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows) {
+  state_->require_worker("push");
+  Pending pending;
+  pending.request_ = state_->start_rows(table, keys, rows, push_part);
+  return pending;
+}
+
+ServerSet::Pending ServerSet::pull(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows) {
+  state_->require_worker("pull");
+  Pending pending;
+  pending.request_ = state_->start_rows(table, keys, rows, pull_part);
   return pending;
 }
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <map>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "stretto/launch.hpp"
@@ -224,6 +225,62 @@ TEST(ServerSet, SendsTheBytesOfItsFormula) {
   EXPECT_EQ(down, workers * steps * elements * 4U);
 }
 
+// Every worker counts its visits of random keys; in the end the counts are those of one process.
+TEST(ServerSet, SparseRowsCountExactly) {
+  constexpr int workers = 3, steps = 20;
+  const auto keys_of = [](int worker, int step) {
+    std::mt19937_64 draw(static_cast<std::uint64_t>(worker * 1000 + step));
+    std::set<std::uint64_t> keys;
+    for (unsigned i = 0; i < draw() % 50; ++i) keys.insert(draw() % 3 == 0 ? draw() : draw() % 64);
+    return std::vector<std::uint64_t>(keys.begin(), keys.end());
+  };
+  std::map<std::uint64_t, std::int64_t> expected;
+  for (int worker = 0; worker < workers; ++worker) {
+    for (int step = 0; step < steps; ++step) {
+      for (const std::uint64_t key : keys_of(worker, step)) ++expected[key];
+    }
+  }
+  for (const Consistency consistency : {Consistency::sequential(), Consistency::bounded(2), Consistency::eventual()}) {
+    run_threads(workers + 2, [&](const Communicator& world) {
+      ServerSet set(world,
+                    {{"dense", 5, DType::i64, {}, server_functions::sum()},
+                     {.name = "visits", .dtype = DType::i64, .update = server_functions::sum(), .width = 1}},
+                    {.servers = 2, .consistency = consistency});
+      if (set.is_server()) return set.serve();
+      for (int step = 0; step < steps; ++step) {
+        const std::vector<std::uint64_t> keys = keys_of(world.rank(), step);
+        const Tensor ones({std::ssize(keys), 1}, DType::i64), found({std::ssize(keys), 1}, DType::i64);
+        for (std::int64_t i = 0; i < ones.size(); ++i) ones.data<std::int64_t>()[i] = 1;
+        set.wait(set.pull(1, keys, found));
+        set.wait(set.push(1, keys, ones));
+      }
+      std::vector<std::uint64_t> all;
+      for (const auto& [key, count] : expected) all.push_back(key);
+      const Tensor found({std::ssize(all), 1}, DType::i64);
+      for (bool same = false; !same;) {  // until the others' have come, too
+        set.wait(set.pull(1, all, found));
+        same = true;
+        for (std::size_t i = 0; i < all.size(); ++i) {
+          const std::int64_t count = found.data<std::int64_t>()[i];
+          ASSERT_LE(count, expected.at(all[i])) << "counted twice";
+          same = same && count == expected.at(all[i]);
+        }
+      }
+      EXPECT_THAT(sentence_of([&] {
+                    set.push(1, {3, 2}, Tensor({2, 1}, DType::i64));
+                  }),
+                  testing::HasSubstr("Key 2 at place 1"));
+      EXPECT_THAT(sentence_of([&] {
+                    set.pull(1, {3}, Tensor({2, 1}, DType::i64));
+                  }),
+                  testing::HasSubstr("1 keys of table visits have 1 elements"));
+      EXPECT_THAT(sentence_of([&] { set.pull(0, {3}, Tensor({1, 1}, DType::i64)); }), testing::HasSubstr("is dense"));
+      EXPECT_THAT(sentence_of([&] { set.pull(1, found); }), testing::HasSubstr("is sparse"));
+      set.leave();
+    });
+  }
+}
+
 TEST(ServerSet, IdleServersSleep) {
   run_threads(2, [](const Communicator& world) {
     ServerSet set(world, {{"a", 1, DType::f32, {}, server_functions::sum()}}, {});
@@ -274,6 +331,9 @@ TEST(ServerSet, RefusesWhatCannotBe) {
     EXPECT_THAT(sentence(tables, {.consistency = Consistency::bounded(-1)}), HasSubstr("a delay of -1"));
     EXPECT_THAT(sentence({{"a", 0, DType::f32, {}, server_functions::sum()}}, {}), HasSubstr("has 0 elements"));
     EXPECT_THAT(sentence({{"a", 4, DType::f32, {}, {}}}, {}), HasSubstr("no update"));
+    EXPECT_THAT(
+        sentence({{.name = "a", .update = server_functions::sum(), .width = 1}}, {.consistency = Consistency::exact(1)}),
+        HasSubstr("is sparse, and exact consistency"));
     ServerSet set(world, tables, {});
     const Tensor four = Tensor::zeros({4}, DType::f32);
     if (set.is_server()) {

@@ -1,0 +1,100 @@
+#include "server/served_rows.hpp"
+
+#include <gmock/gmock.h>
+
+#include <map>
+#include <random>
+
+#include "server/keyed_messages.hpp"
+#include "support/error.hpp"
+
+namespace stretto {
+namespace {
+
+using Keys = std::vector<std::uint64_t>;
+
+KeyedRows rows_of(const std::map<std::uint64_t, double>& values) {
+  KeyedRows result;
+  std::vector<double> elements;
+  for (const auto& [key, value] : values) {
+    result.keys.push_back(key);
+    elements.insert(elements.end(), {value, -value});  // width 2
+  }
+  if (!elements.empty()) result.rows = Tensor::of<double>(elements).reshaped({std::ssize(result.keys), 2});
+  return result;
+}
+
+ServedTable table_of(ServerFunction update) {
+  return {.name = "rows", .dtype = DType::f64, .update = std::move(update), .width = 2};
+}
+
+std::map<std::uint64_t, double> pulled(ServedRows& rows, const Keys& keys) {
+  rows.pull({.keys = keys});
+  const std::vector<ServedRows::Answer> answers = rows.answers();
+  std::map<std::uint64_t, double> result;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    result[keys[i]] = answers.at(0).rows.at(static_cast<std::int64_t>(2 * i));
+    EXPECT_EQ(answers[0].rows.at(static_cast<std::int64_t>(2 * i + 1)), -result[keys[i]]);
+  }
+  return result;
+}
+
+TEST(ServedRows, RandomPushesAreThoseOfAMap) {
+  std::mt19937_64 draw(4);
+  ServedRows rows(table_of(server_functions::sum()), 3, Consistency::sequential());
+  std::map<std::uint64_t, double> expected;
+  for (int clock = 0; clock < 50; ++clock) {
+    for (int worker = 2; worker >= 0; --worker) {
+      std::map<std::uint64_t, double> pushed;
+      for (unsigned i = 0; i < draw() % 40; ++i) {
+        const std::uint64_t key = draw() % 2 == 0 ? draw() % 100 : ~std::uint64_t{0} - draw() % 100;
+        pushed[key] = static_cast<double>(draw() % 10);
+      }
+      for (const auto& [key, value] : pushed) expected[key] += value;
+      rows.push(worker, clock, rows_of(pushed));
+    }
+  }
+  Keys keys;
+  for (const auto& [key, value] : expected) keys.push_back(key);
+  EXPECT_EQ(pulled(rows, keys), expected);
+  EXPECT_EQ(rows.keys(), expected.size());
+}
+
+TEST(ServedRows, AreMadeAtFirstTouchFromTheirKey) {
+  ServedTable table = table_of(server_functions::sum());
+  table.initial_row = [](const Tensor& row, std::uint64_t key) {
+    row.set(0, static_cast<double>(key % 1000));
+    row.set(1, -static_cast<double>(key % 1000));
+  };
+  ServedRows rows(table, 1, Consistency::sequential());
+  EXPECT_EQ(pulled(rows, {7, 12}), (std::map<std::uint64_t, double>{{7, 7}, {12, 12}}));
+  rows.push(0, 0, rows_of({{7, 1}, {5000000000003, 2}}));
+  EXPECT_EQ(pulled(rows, {7, 5000000000003}), (std::map<std::uint64_t, double>{{7, 8}, {5000000000003, 5}}));
+}
+
+TEST(ServedRows, PullsWaitForAllWorkersPushes) {
+  ServedRows rows(table_of(server_functions::sum()), 2, Consistency::sequential());
+  rows.push(0, 0, rows_of({{1, 1}}));
+  rows.pull({.worker = 0, .clock = 1, .keys = {1}});
+  EXPECT_TRUE(rows.answers().empty());
+  rows.push(1, 0, rows_of({}));
+  ASSERT_EQ(rows.answers().size(), 1U);
+}
+
+TEST(ServedRows, SumByKeyAddsInTheOrderOfLists) {
+  const KeyedRows sum =
+      sum_by_key({rows_of({{1, 1e16}, {3, 1}}), rows_of({{1, 1}}), rows_of({}), rows_of({{1, -1e16}, {2, 5}})});
+  EXPECT_EQ(sum.keys, (Keys{1, 2, 3}));
+  EXPECT_EQ(sum.rows.at(0), (1e16 + 1) - 1e16);
+  EXPECT_EQ(sum.rows.at(2), 5);
+  EXPECT_EQ(sum.rows.at(4), 1);
+}
+
+TEST(KeyedMessages, NameTheKeyOutOfOrder) {
+  EXPECT_NO_THROW(check_keys({1, 2, ~std::uint64_t{0}}));
+  EXPECT_THAT(sentence_of([] { check_keys({1, 5, 3}); }), testing::HasSubstr("Key 3 at place 2 does not ascend from key 5"));
+  EXPECT_THAT(sentence_of([] { check_keys({4, 4}); }), testing::HasSubstr("Key 4 at place 1"));
+}
+
+}  // namespace
+}  // namespace stretto
