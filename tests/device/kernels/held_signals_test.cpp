@@ -51,7 +51,7 @@ TEST(HeldSignals, ProductsSurviveHandlers) {
     const Timer timer;
     for (int i = 0; i < (transpose == Transpose::yes ? 3000 : 100); ++i) {
       gemm(a, transpose, b, Transpose::no, c);
-      std::free(std::malloc(static_cast<std::size_t>(1000 + i)));
+      std::free(std::malloc(1000 + static_cast<std::size_t>(i)));
     }
     for (std::int64_t i = 0; i < c.size(); ++i) ASSERT_EQ(c.at(i), expected.at(i));
     EXPECT_GT(signals, before + 10);

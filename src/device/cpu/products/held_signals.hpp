@@ -2,6 +2,7 @@
 #include <omp.h>
 
 #include <csignal>
+#include <initializer_list>
 
 namespace stretto::kernels::cpu {
 
