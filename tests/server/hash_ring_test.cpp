@@ -16,7 +16,7 @@ TEST(HashRing, SharesKeysEvenly) {
     for (int server = 0; server < servers; ++server) ring.add(server);
     std::map<int, int> of;
     for (int key = 0; key < keys; ++key) ++of[ring.owner(static_cast<std::uint64_t>(key))];
-    for (int server = 0; server < servers; ++server) EXPECT_NEAR(of[server], keys / servers, 0.3 * keys / servers);
+    for (int server = 0; server < servers; ++server) EXPECT_NEAR(of[server], 1.0 * keys / servers, 0.3 * keys / servers);
   }
 }
 
@@ -33,7 +33,7 @@ TEST(HashRing, MovesOnlyTheKeysOfTheServerThatJoins) {
       EXPECT_EQ(more.owner(key), servers);
       ++moved;
     }
-    EXPECT_NEAR(moved, keys / (servers + 1), 0.3 * keys / (servers + 1));
+    EXPECT_NEAR(moved, 1.0 * keys / (servers + 1), 0.3 * keys / (servers + 1));
     more.remove(servers);
     for (std::uint64_t key = 0; key < keys; ++key) ASSERT_EQ(more.owner(key), ring.owner(key));
   }

@@ -21,6 +21,7 @@ void random_program(const Communicator& world, unsigned seed, int messages, std:
   for (int other = 0; other < size; ++other) {
     if (other != rank) others.push_back(other);
   }
+  ASSERT_GT(size, 1);
   // Everybody knows what everybody sends.
   std::vector<std::vector<std::vector<std::int64_t>>> sizes(
       static_cast<std::size_t>(size), std::vector<std::vector<std::int64_t>>(static_cast<std::size_t>(size)));

@@ -40,7 +40,7 @@ Tensor orthogonalised(const Tensor& matrix, bool in_bf16) {
     std::swap(x, next);
   }
   if (in_bf16) kernels::convert(x, matrix);
-  const Tensor result = in_bf16 ? matrix : x;
+  Tensor result = in_bf16 ? matrix : x;
   kernels::scale(result, 1 / std::sqrt(root));
   return result;
 }
