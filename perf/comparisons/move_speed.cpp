@@ -64,13 +64,13 @@ void measure(const Communicator& world, std::int64_t mib, int rounds) {
   });
   if (rank == 0) {
     std::printf("{\"bytes\": %lld, \"columns_s\": %.6f, \"copies_s\": %.6f, \"broadcast_s\": %.6f}\n",
-                static_cast<long long>(shape[0] * shape[1] * 4), by_columns, as_copies, broadcast);
+                static_cast<long long>(shape[0]) * shape[1] * 4, by_columns, as_copies, broadcast);
   }
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): CLI11's, of flags that are wrong here
   int ranks = 0, rounds = 3;
   std::int64_t mib = 64;
   CLI::App app("Times moves of a matrix between halves of the ranks");

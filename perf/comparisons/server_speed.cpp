@@ -60,7 +60,7 @@ void measure(const Communicator& world, int servers, std::int64_t bytes, int rou
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): CLI11's, of flags that are wrong here
   int ranks = 3, servers = 1, rounds = 100;
   std::vector<std::int64_t> sizes = {16 << 20};
   CLI::App app("Times pushes and pulls of a table");

@@ -18,7 +18,7 @@ Tensor packed(const std::vector<std::uint64_t>& keys, const std::vector<std::int
   const std::size_t row_bytes = rows && rows.size() > 0 ? rows.bytes() / keys.size() : 0;
   const auto bytes = static_cast<std::int64_t>(places.size() * (sizeof(std::uint64_t) + row_bytes));
   if (bytes == 0) return {};
-  const Tensor message({bytes}, DType::u8);
+  Tensor message({bytes}, DType::u8);
   auto* to_key = static_cast<std::byte*>(message.raw());
   std::byte* to_row = to_key + places.size() * sizeof(std::uint64_t);
   for (const std::int64_t place : places) {

@@ -46,7 +46,7 @@ std::int64_t ServedRows::place_of(std::uint64_t key) {
 }
 
 Tensor ServedRows::gathered(const std::vector<std::uint64_t>& keys) {
-  const Tensor result({std::ssize(keys), width_}, dtype_);
+  Tensor result({std::ssize(keys), width_}, dtype_);
   const std::size_t bytes = static_cast<std::size_t>(width_) * size_of(dtype_);
   for (std::size_t i = 0; i < keys.size(); ++i) {
     const auto place = static_cast<std::size_t>(place_of(keys[i]));

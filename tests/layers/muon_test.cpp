@@ -125,7 +125,7 @@ Tensor matrix_of_condition(std::int64_t rows, std::int64_t columns, double condi
     return result;
   };
   const auto u = orthogonal(rows, "u"), v = orthogonal(columns, "v");
-  const Tensor matrix({rows, columns}, dtype);
+  Tensor matrix({rows, columns}, dtype);
   for (std::int64_t i = 0; i < rows; ++i) {
     for (std::int64_t j = 0; j < columns; ++j) {
       double sum = 0;

@@ -26,7 +26,7 @@ void initial(const Tensor& values, std::int64_t first) {
 
 // A gradient of any kind: it depends on the weights, the worker and the step.
 Tensor gradient_of(const Tensor& weights, int worker, int step) {
-  const Tensor gradient({weights.size()}, weights.dtype());
+  Tensor gradient({weights.size()}, weights.dtype());
   for (std::int64_t i = 0; i < weights.size(); ++i) {
     gradient.set(i,
                  weights.at(i) * (0.5 + 0.1 * worker) + 0.01 * static_cast<double>((i * 7 + step * 13 + worker) % 17 - 8));
@@ -58,12 +58,12 @@ Tensor reference(const Kind& kind, int workers, int delay, int steps) {
   return delayed_updates(
       start, static_cast<std::size_t>(delay), steps,
       [&](int step, const Tensor& weights) {
-        const Tensor sum = gradient_of(weights, 0, step);
+        Tensor sum = gradient_of(weights, 0, step);
         for (int worker = 1; worker < workers; ++worker) kernels::add(sum, gradient_of(weights, worker, step), sum);
         return sum;
       },
       [&](int step, const Tensor& weights, const Tensor& sum) {
-        const Tensor next = weights.clone();
+        Tensor next = weights.clone();
         update(next, sum, step);
         return next;
       });

@@ -189,9 +189,10 @@ class TrainingRun {
     if (!resumes) return;
     trainer_.restore(loaded.notes);
     const bool begins = line_.trainer.sharding.delay > 0 && !trainer_.sharded().has_late();
-    if (rank0_ && begins && loaded.step > 0)
+    if (rank0_ && begins && loaded.step > 0) {
       reporter_.say(
           "The checkpoint has no gradients of its last step, so that the first step of --delay 1 updates nothing.");
+    }
     first_step_ = saved_at_ = loaded.step;
   }
 

@@ -92,7 +92,7 @@ TEST(MovePlan, HoldersOfCopiesShareTheSending) {
   const Shape shape{1024, 256};
   const MovePlan plan =
       plan_move({{DType::f32, shape, Division::replicated(shape, {0, 1, 2}), Division::replicated(shape, {3})}}, 4);
-  for (int rank = 0; rank < 3; ++rank) EXPECT_NEAR(plan.bytes_out_of(rank), 1024 * 256 * 4 / 3, 1024);
+  for (int rank = 0; rank < 3; ++rank) EXPECT_NEAR(plan.bytes_out_of(rank), 1024 * 256 * 4 / 3.0, 1024);
   const MovePlan near = plan_move(
       {{DType::f32, shape, Division::replicated(shape, {0, 1, 2}), Division::replicated(shape, {3})}}, 4, {0, 0, 1, 1});
   EXPECT_EQ(near.bytes_out_of(2), 1024 * 256 * 4) << "the one on the target's node";

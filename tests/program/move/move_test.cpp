@@ -20,7 +20,7 @@ using testing::HasSubstr;
 Tensor filled(const MovedTensor& tensor, const Division& division, int rank, double factor) {
   const std::int64_t count = division.elements(rank);
   if (count == 0) return {};
-  const Tensor result({count}, tensor.dtype);
+  Tensor result({count}, tensor.dtype);
   std::int64_t next = 0;
   for (std::size_t i = 0; i < division.ranks.size(); ++i) {
     if (division.ranks[i] != rank) continue;
