@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "stretto/communicator.hpp"
@@ -46,8 +47,16 @@ struct STRETTO_API Consistency {
 // Changes the values of a part. pushed: the sum of all workers' pushes of a clock, added in the order of workers, or with
 // `eventual` one push. updates: those before this one.
 using ServerUpdate = std::function<void(const Tensor& values, const Tensor& pushed, std::int64_t updates)>;
-// Makes the update of the part of `count` elements from `first` on, with its state, at the server that has it.
-using ServerFunction = std::function<ServerUpdate(std::int64_t first, std::int64_t count)>;
+// Makes the update of the part of `count` elements from `first` on, with its state, at the server that has it. Sparse tables
+// take only functions that say that they keep no state between updates.
+struct ServerFunction {
+  using Make = std::function<ServerUpdate(std::int64_t first, std::int64_t count)>;
+  ServerFunction() = default;
+  ServerFunction(Make its, bool has_state = true) : make(std::move(its)), keeps_state(has_state) {}
+
+  Make make;
+  bool keeps_state = true;
+};
 namespace server_functions {
 STRETTO_API ServerFunction sum();     // values += pushed
 STRETTO_API ServerFunction assign();  // values = pushed
@@ -57,8 +66,8 @@ STRETTO_API ServerFunction adamw(const kernels::AdamWStep& step);  // counts ste
 }  // namespace server_functions
 
 // A dense table has `elements` elements. A sparse one has a row of `width` elements for each key of 64 bits that was ever
-// pushed or pulled; its update is called with the rows [keys, width] of a push, and must have no state of its own: sum(),
-// assign(), sgd() without momentum.
+// pushed or pulled; its update is called with the rows [keys, width] of a push, and must keep no state: sum(), assign(),
+// sgd() without momentum.
 struct ServedTable {
   std::string name;
   std::int64_t elements = 0;  // 0 for a sparse table

@@ -102,6 +102,7 @@ void TrainingOptions::check_sizes() const {
           to_text(mask));
   sharding.check(mesh);
   if (const auto* const onebit = std::get_if<OneBitAdam::Options>(&optimizer)) onebit->check(sharding);
+  if (const auto* const muon = std::get_if<Muon::Options>(&optimizer)) muon->check(sharding.dtype);
   loss_scale.check();
   require(!divides_rows || mesh[Axis::tensor] > 1,
           "Sequence parallelism divides rows over the ranks of a tensor-parallel group, and this group has 1; give it more "

@@ -20,7 +20,7 @@ ServedRows::ServedRows(const ServedTable& table, int workers, Consistency consis
       dtype_(table.dtype),
       initial_row_(table.initial_row),
       consistency_(consistency),
-      update_(table.update(0, 0)),
+      update_(table.update.make(0, 0)),
       storage_({64, table.width}, table.dtype),
       pushes_(workers) {}
 

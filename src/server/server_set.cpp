@@ -61,9 +61,12 @@ struct ServerSet::State {
         options.points, options.part_elements, options.consistency.delay);
     std::vector<NamedValue> same;
     for (const ServedTable& table : served) {
-      require((table.elements > 0) != (table.width > 0) && table.update != nullptr,
+      require((table.elements > 0) != (table.width > 0) && table.update.make != nullptr,
               "Table {} has {} elements, rows of {} and {} update; it needs elements or rows, and an update.", table.name,
-              table.elements, table.width, table.update ? "an" : "no");
+              table.elements, table.width, table.update.make ? "an" : "no");
+      require(table.width == 0 || !table.update.keeps_state,
+              "Table {} is sparse, and its update keeps state, which would mix its keys; give one that keeps none.",
+              table.name);
       require(table.width == 0 || options.consistency.kind != Consistency::Kind::exact,
               "Table {} is sparse, and exact consistency keeps versions of whole parts; choose another.", table.name);
       same.push_back({"a table", text(table, options)});
@@ -75,7 +78,7 @@ struct ServerSet::State {
     for (int server = workers; server < ranks.size(); ++server) ring.add(server);
     for (ServedTable& table : served) {
       Table& its = tables.emplace_back();
-      const auto parts = static_cast<int>((table.elements + options.part_elements - 1) / options.part_elements);
+      const auto parts = static_cast<int>(table.elements == 0 ? 0 : (table.elements - 1) / options.part_elements + 1);
       const int most = (parts + options.servers - 1) / options.servers;  // of a server
       std::map<int, int> of_server;
       for (int p = 0; p < parts; ++p) {
@@ -102,7 +105,7 @@ struct ServerSet::State {
       if (part.server != rank) continue;
       const Tensor values = Tensor::zeros({part.count}, served.dtype);
       if (served.initial) served.initial(values, part.first);
-      own.try_emplace({t, p}, values, workers, options.consistency, served.update(part.first, part.count));
+      own.try_emplace({t, p}, values, workers, options.consistency, served.update.make(part.first, part.count));
     }
   }
 
@@ -187,16 +190,16 @@ struct ServerSet::State {
   std::uint64_t start(int number, const Tensor* pushed, const Tensor* values) {
     Table& its = table(number);
     require(its.served.width == 0, "Table {} is sparse; push and pull rows of keys.", its.served.name);
+    const Tensor from = pushed != nullptr ? checked(its, *pushed) : Tensor();
+    const Tensor to = values != nullptr ? checked(its, *values) : Tensor();
     const std::uint64_t id = next_request++;
     Request& request = requests[id];
     request.table = static_cast<std::size_t>(number);
-    if (values != nullptr) {
-      request.values = checked(its, *values);
-      request.missing = its.parts.size();
-    }
+    request.values = to;
+    request.missing = values != nullptr ? its.parts.size() : 0;
     request.pushes = pushed != nullptr;
     const MessageKind kind = values == nullptr ? push_part : pushed == nullptr ? pull_part : push_and_pull_part;
-    send_parts(kind, number, id, pushed != nullptr ? checked(its, *pushed) : Tensor());
+    send_parts(kind, number, id, from);
     if (pushed != nullptr) ++its.clock;
     return id;
   }

@@ -175,6 +175,14 @@ class BadInput(FaultTest):
         self.expect_refusal({"--train-iters": "many"}, ["--train-iters", "many"])
         self.expect_refusal({"--lr": -1}, ["--lr -1"])
 
+    def test_methods_for_slow_links_that_do_not_go_together(self):
+        onebit, rounds = {"--optimizer": "onebit-adam"}, {"--replicas": 2, "--diloco": 4}
+        window = {"--pp": 2, "--schedule": "2bw", "--model": "llama", "--untied": True, "--zero": 1}
+        for flags, word in ({**onebit, "--delay": 1}, "1-bit Adam"), ({**onebit, **rounds}, "1-bit Adam"), ({**onebit, **window}, "1-bit Adam"), \
+                           ({**rounds, "--delay": 1}, "a delay of 1"), ({**window, "--delay": 1}, "the delay of 1"), \
+                           ({**window, **rounds, "--nproc": 4}, "choose a schedule with a flush"):
+            self.expect_refusal(flags, [word])
+
     def test_flags_without_effect(self):
         self.expect_refusal_before_ranks_start({"--cp-layout": "striped"}, ["--cp-layout striped", "--cp 1"])
         self.expect_refusal_before_ranks_start({"--lr": 0.01, "--min-lr": 0.1}, ["--min-lr 0.1", "--lr 0.01"])
@@ -187,6 +195,8 @@ class BadInput(FaultTest):
         self.expect_refusal_before_ranks_start({"--optimizer": "muon", "--muon-lr": 0}, ["--muon-lr 0"])
         self.expect_refusal_before_ranks_start({"--optimizer": "muon", "--lora": 2}, ["--optimizer muon", "--lora 2"])
         self.expect_success(self.start({"--nproc": 2, "--optimizer": "muon", "--muon-scale": "keller", "--muon-lr": 0.01, "--zero": 2}))
+        self.expect_refusal_before_ranks_start({"--muon-bf16": True}, ["--muon-bf16", "--optimizer adamw"])
+        self.expect_refusal({"--optimizer": "muon", "--muon-bf16": True, "--dtype": "fp64"}, ["bf16", "fp64"])
         self.expect_refusal_before_ranks_start({"--freeze-step": 5}, ["--freeze-step 5", "--optimizer adamw"])
         self.expect_refusal_before_ranks_start({"--optimizer": "onebit-adam", "--freeze-step": 0}, ["--freeze-step 0"])
         self.expect_refusal_before_ranks_start({"--optimizer": "onebit-adam", "--freeze-step": "2x"}, ["--freeze-step 2x"])

@@ -10,7 +10,7 @@ namespace {
 Tensor number(double value) { return Tensor::of<double>({value}); }
 
 ServedPart part_of(int workers, Consistency consistency) {
-  return {Tensor::zeros({1}, DType::f64), workers, consistency, server_functions::sum()(0, 1)};
+  return {Tensor::zeros({1}, DType::f64), workers, consistency, server_functions::sum().make(0, 1)};
 }
 
 std::vector<std::pair<std::uint64_t, double>> answered(ServedPart& part) {

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <limits>
 #include <map>
 #include <random>
 #include <set>
@@ -54,7 +55,7 @@ const Kind kinds[] = {{"sgd",
 Tensor reference(const Kind& kind, int workers, int delay, int steps) {
   const Tensor start({elements}, DType::f32);
   initial(start, 0);
-  const ServerUpdate update = kind.function(workers)(0, elements);
+  const ServerUpdate update = kind.function(workers).make(0, elements);
   return delayed_updates(
       start, static_cast<std::size_t>(delay), steps,
       [&](int step, const Tensor& weights) {
@@ -334,7 +335,10 @@ TEST(ServerSet, RefusesWhatCannotBe) {
     EXPECT_THAT(
         sentence({{.name = "a", .update = server_functions::sum(), .width = 1}}, {.consistency = Consistency::exact(1)}),
         HasSubstr("is sparse, and exact consistency"));
-    ServerSet set(world, tables, {});
+    EXPECT_THAT(sentence({{.name = "a", .update = server_functions::adamw({}), .width = 1}}, {}), HasSubstr("keeps state"));
+    EXPECT_THAT(sentence({{.name = "a", .update = server_functions::sgd({.momentum = 0.9}), .width = 1}}, {}),
+                HasSubstr("keeps state"));
+    ServerSet set(world, tables, {.part_elements = std::numeric_limits<std::int64_t>::max()});
     const Tensor four = Tensor::zeros({4}, DType::f32);
     if (set.is_server()) {
       EXPECT_THAT(sentence_of([&] { set.push(0, four); }), HasSubstr("is a server"));
@@ -343,6 +347,7 @@ TEST(ServerSet, RefusesWhatCannotBe) {
     EXPECT_THAT(sentence_of([&] { set.push(1, four); }), HasSubstr("no table 1"));
     EXPECT_THAT(sentence_of([&] { set.pull(0, Tensor::zeros({5}, DType::f32)); }), HasSubstr("5 of f32"));
     EXPECT_THAT(sentence_of([&] { set.push(0, Tensor::zeros({4}, DType::f64)); }), HasSubstr("of f64"));
+    EXPECT_THAT(sentence_of([&] { set.push_pull(0, Tensor::zeros({5}, DType::f32), four); }), HasSubstr("5 of f32"));
     EXPECT_THAT(sentence_of([&] { set.serve(); }), HasSubstr("is a worker"));
     EXPECT_EQ(set.server_of(0, 3), 1);
     set.leave();

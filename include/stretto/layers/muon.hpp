@@ -39,6 +39,8 @@ class STRETTO_API Muon : public Optimizer {
     double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;  // of AdamW
     double weight_decay = 0.1;                         // of both
     OptimizerKind kind() const;
+    // Throws Error(invalid_argument) for numbers that cannot be, and for bf16 products beside values of f64.
+    void check(DType values) const;
   };
   // Collective over the ranks of a pipeline stage. Throws Error(invalid_argument) for a momentum below 0 or from 1 on, and
   // if the model trains no hidden matrix, such as with adapters alone.

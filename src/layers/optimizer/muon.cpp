@@ -19,16 +19,19 @@ OptimizerKind Muon::Options::kind() const {
   return {.name = "muon", .slots = {{"m"}, {.name = "v", .of_matrices = false}}, .whole_matrices = true};
 }
 
+void Muon::Options::check(DType values) const {
+  require(momentum >= 0 && momentum < 1, "A momentum of {} makes no mean of gradients; give 0 or more, below 1.", momentum);
+  require(!bf16_products || values != DType::f64,
+          "Muon's products cannot be in bf16 beside values of {}, which would lose their precision; leave one of them out.",
+          training_name(values));
+}
+
 Muon::Muon(ShardedParameters& parameters, const Options& options)
     : Optimizer(parameters, options.kind()), parameters_(parameters), options_(options) {
-  require(options.momentum >= 0 && options.momentum < 1,
-          "A momentum of {} makes no mean of gradients; give 0 or more, below 1.", options.momentum);
+  options.check(parameters.options().dtype);
   require(std::ranges::any_of(parameters.parameters().all(),
                               [](const auto& each) { return each->trainable && !each->matrices.empty(); }),
           "Muon has nothing to do, since no hidden matrix is trained; give AdamW, also for adapters.");
-  require(
-      !options.bf16_products || parameters.options().dtype != DType::f64,
-      "Muon's products cannot be in bf16 beside fp64 values, which would lose their precision; leave bf16_products out.");
   exchange_ = std::make_unique<MatrixExchange>(parameters);
 }
 
