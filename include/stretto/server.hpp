@@ -27,7 +27,8 @@
 //   servers.leave();
 namespace stretto {
 
-// What a pull may read. A worker's clock, for a table, is the number of its pushes.
+// The consistency says which version of the values a pull may read. A worker's clock, for a table, is the number of its
+// pushes; except with `eventual`, all workers must push a table equally often.
 struct STRETTO_API Consistency {
   enum class Kind : std::uint8_t {
     bounded,  // at clock t: the newest version, which has all pushes of clocks below t - delay of all workers
@@ -44,8 +45,8 @@ struct STRETTO_API Consistency {
   static Consistency eventual() { return {Kind::eventual, 0}; }
 };
 
-// Changes the values of a part. pushed: the sum of all workers' pushes of a clock, added in the order of workers, or with
-// `eventual` one push. updates: those before this one.
+// A ServerUpdate changes the values of a part. pushed: the sum of all workers' pushes of a clock, added in the order of
+// workers, or with `eventual` one push. updates: those before this one.
 using ServerUpdate = std::function<void(const Tensor& values, const Tensor& pushed, std::int64_t updates)>;
 // Makes the update of the part of `count` elements from `first` on, with its state, at the server that has it. Sparse tables
 // take only functions that say that they keep no state between updates.

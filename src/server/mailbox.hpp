@@ -15,7 +15,7 @@ namespace stretto {
 
 class Links;
 
-// What precedes the bytes of every message.
+// The head of a message precedes its bytes.
 struct MessageHead {
   std::uint64_t bytes = 0;  // that follow; send() sets it
   std::uint32_t kind = 0;

@@ -58,6 +58,7 @@ std::vector<ServedPart::Answer> ServedPart::answers() {
     answered_ = answered_ || given == version_;
     return true;
   });
+  pushes_.check_waiting(waiting_.size());
   return result;
 }
 

@@ -23,7 +23,10 @@ class ServedPart {
   };
   void pull(const Pull& pull) { waiting_.push_back(pull); }
 
-  // Pulls whose version is there, once each. The values stay as they are.
+  void leave(int worker) { pushes_.leave(worker); }
+
+  // Returns each pull whose version is there, once. The values stay as they are. Throws Error(peer_lost) if another pull
+  // waits for a worker that has left.
   struct Answer {
     Pull pull;
     Tensor values;

@@ -75,6 +75,7 @@ std::vector<ServedRows::Answer> ServedRows::answers() {
     result.push_back({pull, gathered(pull.keys), version_});
     return true;
   });
+  pushes_.check_waiting(waiting_.size());
   return result;
 }
 

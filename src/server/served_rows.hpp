@@ -9,7 +9,7 @@
 
 namespace stretto {
 
-// Rows of some keys, in the keys' order, which ascends.
+// KeyedRows holds the rows of some keys, in the order of the keys, which ascends.
 struct KeyedRows {
   std::vector<std::uint64_t> keys;
   Tensor rows;  // [keys, width]; empty for a pull
@@ -30,7 +30,9 @@ class ServedRows {
   };
   void pull(Pull pull) { waiting_.push_back(std::move(pull)); }
 
-  struct Answer {
+  void leave(int worker) { pushes_.leave(worker); }
+
+  struct Answer {  // as ServedPart's
     Pull pull;
     Tensor rows;
     std::int64_t version = 0;
@@ -56,7 +58,7 @@ class ServedRows {
   std::vector<Pull> waiting_;
 };
 
-// The rows of several lists added up by key, in the order of the lists.
+// Adds up the rows of several lists by key, in the order of the lists.
 KeyedRows sum_by_key(const std::vector<KeyedRows>& lists);
 
 }  // namespace stretto

@@ -117,7 +117,7 @@ struct ServerSet::State {
   // ---- servers
 
   void handle(const ReceivedMessage& message) {
-    if (message.head.kind == goodbye) return mailbox->close(message.from);
+    if (message.head.kind == goodbye) return handle_goodbye(message.from);
     if (own_rows.contains(message.head.table)) return handle_rows(message);
     const std::pair key{static_cast<std::size_t>(message.head.table), static_cast<std::size_t>(message.head.part)};
     const auto found = own.find(key);
@@ -132,14 +132,30 @@ struct ServerSet::State {
     if (message.head.kind != push_part) {
       part.pull({message.from, message.head.clock + (message.head.kind == pull_part ? 0 : 1), message.head.request});
     }
+    answer(key, part);
+  }
+
+  void answer(const std::pair<std::size_t, std::size_t>& key, ServedPart& part) {
     for (const ServedPart::Answer& answer : part.answers()) {
       mailbox->send(answer.pull.worker,
                     {.kind = values_of_part,
-                     .table = message.head.table,
-                     .part = message.head.part,
+                     .table = static_cast<std::uint32_t>(key.first),
+                     .part = static_cast<std::int64_t>(key.second),
                      .clock = answer.version,
                      .request = answer.pull.request},
                     answer.values);
+    }
+  }
+
+  void handle_goodbye(int worker) {
+    mailbox->close(worker);
+    for (auto& [key, part] : own) {
+      part.leave(worker);
+      answer(key, part);
+    }
+    for (auto& [table, rows] : own_rows) {
+      rows.leave(worker);
+      answer_rows(table, rows);
     }
   }
 
@@ -151,11 +167,17 @@ struct ServerSet::State {
     } else {
       rows.pull({message.from, message.head.clock, message.head.request, std::move(keyed.keys)});
     }
+    answer_rows(message.head.table, rows);
+  }
+
+  void answer_rows(std::size_t table, ServedRows& rows) {
     for (const ServedRows::Answer& answer : rows.answers()) {
-      mailbox->send(
-          answer.pull.worker,
-          {.kind = values_of_part, .table = message.head.table, .clock = answer.version, .request = answer.pull.request},
-          answer.rows);
+      mailbox->send(answer.pull.worker,
+                    {.kind = values_of_part,
+                     .table = static_cast<std::uint32_t>(table),
+                     .clock = answer.version,
+                     .request = answer.pull.request},
+                    answer.rows);
     }
   }
 

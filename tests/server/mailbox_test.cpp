@@ -5,7 +5,7 @@
 #include <array>
 #include <chrono>
 #include <random>
-#include <thread>
+#include <vector>
 
 #include "stretto/launch.hpp"
 #include "support/variables.hpp"
@@ -94,22 +94,43 @@ TEST(Mailbox, AFullInboxHoldsMessagesBackOnly) {
   run_threads(3, [&](const Communicator& world) { random_program(world, 9, 200, 1000); });
 }
 
-// A receiver that does not receive takes no more than its bound off the links, and a head each.
-TEST(Mailbox, StopsTakingAtItsBound) {
-  run_threads(2, [](const Communicator& world) {
-    Mailbox mailbox(world.duplicate("mail"), {1 - world.rank()}, 1 << 20);
-    constexpr std::int64_t bytes = 1 << 20;
-    constexpr int messages = 64;
+// Rank 1 waits for rank 2 to take a message, and takes off its links what rank 0 sends meanwhile, up to its bound. Returns
+// whether all of that has left rank 0.
+bool takes_all_while_it_waits(std::size_t most_inbox_bytes) {
+  constexpr std::int64_t bytes = 1 << 20;
+  constexpr int messages = 48;
+  bool all_sent = false;
+  run_threads(3, [&](const Communicator& world) {
+    std::vector<int> partners;
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank != world.rank()) partners.push_back(rank);
+    }
+    Mailbox mailbox(world.duplicate("mail"), partners, most_inbox_bytes);
+    int word = 0;
     if (world.rank() == 0) {
       for (int i = 0; i < messages; ++i) mailbox.send(1, {}, Tensor::zeros({bytes}, DType::u8));
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      EXPECT_FALSE(mailbox.all_sent());
+      const auto begin = std::chrono::steady_clock::now();
+      const auto patience = std::chrono::milliseconds(most_inbox_bytes > bytes ? 20000 : 300);
+      while (!mailbox.all_sent() && std::chrono::steady_clock::now() - begin < patience) mailbox.try_receive();
+      all_sent = mailbox.all_sent();
+      world.send(&word, 1, DType::i32, 2, Stream::inline_()).wait();
       mailbox.send_all();
-    } else {
+    } else if (world.rank() == 1) {
+      mailbox.send(2, {}, Tensor::zeros({messages * bytes}, DType::u8));
+      mailbox.send_all();
       for (int i = 0; i < messages; ++i) EXPECT_EQ(mailbox.receive().head.bytes, static_cast<std::uint64_t>(bytes));
+    } else {
+      world.recv(&word, 1, DType::i32, 0, Stream::inline_()).wait();
+      mailbox.receive();
     }
     world.barrier(Stream::inline_()).wait();
   });
+  return all_sent;
+}
+
+TEST(Mailbox, StopsTakingAtItsBound) {
+  EXPECT_FALSE(takes_all_while_it_waits(1 << 20));
+  EXPECT_TRUE(takes_all_while_it_waits(std::size_t{1} << 30)) << "the control: a bound that is not reached";
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// What server_speed measures, by ZeroMQ, ps-lite's transport: two workers push their values to a server, which adds them and
-// sends each the sum. Processes of one host, over ipc://. Prints bytes and the median of the slower worker's times.
+// Measures by ZeroMQ, ps-lite's transport, what server_speed measures by servers: two workers push their values to a server,
+// which adds them and sends each the sum. Processes of one host, over ipc://. Prints bytes and the median of the slower
+// worker's times.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>

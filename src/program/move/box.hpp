@@ -17,7 +17,7 @@ std::string text(const Box& box);  // "[0..4, 2..8]"
 // At most `parts` boxes that divide the box along its first dimension that is long enough, else along its longest.
 std::vector<Box> cut(const Box& box, int parts);
 
-// Elements of a box that are consecutive in the memory of a larger one.
+// A Run is a row of elements of a box that are consecutive in the memory of a larger one.
 struct Run {
   std::int64_t offset, count;
 };

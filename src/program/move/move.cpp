@@ -12,21 +12,21 @@
 namespace stretto {
 namespace {
 
-// Elements of a block that are consecutive in a rank's memory, in bytes.
+// A BlockPart is a run of a block's elements that are consecutive in a rank's memory, in bytes.
 struct BlockPart {
   std::size_t tensor;
   bool of_output;
   std::int64_t offset, bytes;
 };
 
-// What a rank does in one exchange.
+// Exchange has the copies and messages of one rank in one phase of a plan.
 struct Exchange {
   std::vector<BlockPart> sent, received;                // in the order of their bytes in the buffers
   std::vector<std::pair<BlockPart, BlockPart>> kept;    // copies within the rank: from, to
   std::vector<std::int64_t> send_bytes, receive_bytes;  // by rank
 };
 
-// Where a block lies in a rank's memory of a division.
+// Returns the places of a block's elements in a rank's part of a division.
 std::vector<BlockPart> parts_of(const MovePlan& plan, const MoveBlock& block, int rank, bool of_output) {
   const MovedTensor& tensor = plan.tensors[static_cast<std::size_t>(block.tensor)];
   const Division& division = of_output ? tensor.to : tensor.from;

@@ -4,7 +4,7 @@
 #include "core/fail.hpp"
 #include "program/move/box.hpp"
 
-// What a plan of a move says of itself: its traffic, its text and its proof.
+// This file has the traffic, the text and the proof of a plan.
 namespace stretto {
 namespace {
 

@@ -16,7 +16,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// What a rank holds by a division: of each element its number in the tensor, times `factor`.
+// Fills a rank's part of a division: each element is its number in the tensor, times `factor`.
 Tensor filled(const MovedTensor& tensor, const Division& division, int rank, double factor) {
   const std::int64_t count = division.elements(rank);
   if (count == 0) return {};
@@ -61,7 +61,7 @@ std::vector<int> some_ranks(std::mt19937& draw, int size) {
   return ranks;
 }
 
-// As a parameter lies over tensor-parallel x ZeRO ranks: a flat share of a slice.
+// Divides a tensor as a parameter is divided over tensor-parallel x ZeRO ranks: each rank has a flat share of a slice.
 Division shares_of_slices(const Shape& shape, const std::vector<int>& ranks, int slices) {
   Division result{ranks, {}};
   const int shares = static_cast<int>(ranks.size()) / slices;
