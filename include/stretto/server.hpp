@@ -123,7 +123,12 @@ class STRETTO_API ServerSet {
   // the tensors, of the table's type and size, must stay as they are until then. Pulls and pushes of a table take effect in
   // the order of the calls.
   class Pending {
+   public:
+    Pending() = default;
+
+   private:
     friend class ServerSet;
+    explicit Pending(std::uint64_t request) : request_(request) {}
     std::uint64_t request_ = 0;
   };
   Pending push(int table, const Tensor& pushed);

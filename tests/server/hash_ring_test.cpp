@@ -8,15 +8,16 @@
 namespace stretto {
 namespace {
 
-constexpr int keys = 20000;
+constexpr int most_keys = 20000;
 
 TEST(HashRing, SharesKeysEvenly) {
   for (const int servers : {2, 4, 8}) {
     HashRing ring(256);
     for (int server = 0; server < servers; ++server) ring.add(server);
     std::map<int, int> of;
-    for (int key = 0; key < keys; ++key) ++of[ring.owner(static_cast<std::uint64_t>(key))];
-    for (int server = 0; server < servers; ++server) EXPECT_NEAR(of[server], 1.0 * keys / servers, 0.3 * keys / servers);
+    for (int key = 0; key < most_keys; ++key) ++of[ring.owner(static_cast<std::uint64_t>(key))];
+    for (int server = 0; server < servers; ++server)
+      EXPECT_NEAR(of[server], 1.0 * most_keys / servers, 0.3 * most_keys / servers);
   }
 }
 
@@ -28,14 +29,14 @@ TEST(HashRing, MovesOnlyTheKeysOfTheServerThatJoins) {
     HashRing more = ring;
     more.add(servers);
     int moved = 0;
-    for (std::uint64_t key = 0; key < keys; ++key) {
+    for (std::uint64_t key = 0; key < most_keys; ++key) {
       if (more.owner(key) == ring.owner(key)) continue;
       EXPECT_EQ(more.owner(key), servers);
       ++moved;
     }
-    EXPECT_NEAR(moved, 1.0 * keys / (servers + 1), 0.3 * keys / (servers + 1));
+    EXPECT_NEAR(moved, 1.0 * most_keys / (servers + 1), 0.3 * most_keys / (servers + 1));
     more.remove(servers);
-    for (std::uint64_t key = 0; key < keys; ++key) ASSERT_EQ(more.owner(key), ring.owner(key));
+    for (std::uint64_t key = 0; key < most_keys; ++key) ASSERT_EQ(more.owner(key), ring.owner(key));
   }
 }
 
