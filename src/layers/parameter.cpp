@@ -36,6 +36,12 @@ std::int64_t product(const Shape& shape) {
   return result;
 }
 
+std::int64_t elements_of_index(const Shape& shape) {  // of one index of the first dimension
+  std::int64_t result = 1;
+  for (std::size_t d = 1; d < shape.size(); ++d) result *= shape[d];
+  return result;
+}
+
 void check_slice(const Parameter& parameter) {
   const auto& [shape, first, extents] = std::tie(parameter.global_shape, parameter.first, parameter.extents);
   require(!shape.empty(), "Parameter {} has no dimensions; give a single element the shape {{1}}.", parameter.name);
@@ -48,11 +54,18 @@ void check_slice(const Parameter& parameter) {
             "Parameter {} of shape {} has a slice that begins at {} and has the extents {}, which does not lie in it.",
             parameter.name, shape, first, extents);
   }
+  if (parameter.part_of.empty()) return;
+  const auto [begin, count] = parameter.portion;
+  require(begin >= 0 && count >= 1 && begin <= shape[0] && count <= shape[0] - begin && first[0] >= begin &&
+              first[0] + extents[0] <= begin + count,
+          "Parameter {} is the part of {} of shape {} from index {} on, {} in all, in which its slice that begins at {} and "
+          "has the extents {} does not lie.",
+          parameter.name, parameter.part_of, shape, begin, count, first, extents);
 }
 
 void check_matrices(const Parameter& parameter) {
   if (parameter.matrices.empty()) return;
-  const std::int64_t rows = product(parameter.global_shape) / std::max<std::int64_t>(1, parameter.global_shape.back());
+  const std::int64_t rows = parameter.global_elements() / std::max<std::int64_t>(1, parameter.global_shape.back());
   const std::int64_t sum = std::accumulate(parameter.matrices.begin(), parameter.matrices.end(), std::int64_t{0});
   require(parameter.global_shape.size() > 1 && std::ranges::all_of(parameter.matrices, [](auto each) { return each > 0; }) &&
               sum == rows,
@@ -72,6 +85,10 @@ double random_normal(std::uint64_t seed, const std::string& stream, std::uint64_
 Share share_of(std::int64_t count, int parts, int i) { return {part_begin(count, parts, i), part_size(count, parts, i)}; }
 
 std::int64_t Parameter::elements() const { return product(extents); }
+std::int64_t Parameter::global_elements() const {
+  return part_of.empty() ? product(global_shape) : portion.count * elements_of_index(global_shape);
+}
+std::int64_t Parameter::first_global_element() const { return portion.first * elements_of_index(global_shape); }
 
 Parameter Parameter::divided(std::string name, Shape global_shape, std::size_t dimension, int ranks, int rank,
                              const Traits& traits) {
@@ -126,7 +143,7 @@ const UsedParameters& Parameters::used_together(std::vector<Parameter*> paramete
 }
 
 void set_initial_values(const Parameter& parameter, std::uint64_t seed, std::int64_t first, const Tensor& values) {
-  const std::uint64_t key = key_of(seed, parameter.name);
+  const std::uint64_t key = key_of(seed, parameter.global_name());
   const Initial initial = parameter.initial;
   const bool on_gpu = values.device() != Device::cpu;
   const Tensor here = on_gpu ? Tensor(values.shape(), values.dtype(), Device::cpu) : values;
@@ -145,7 +162,7 @@ void set_initial_values(const Parameter& parameter, std::uint64_t seed, std::int
 
 std::int64_t Parameters::global_elements() const {
   std::int64_t sum = 0;
-  for (const auto& parameter : all_) sum += product(parameter->global_shape);
+  for (const auto& parameter : all_) sum += parameter->global_elements();
   return sum;
 }
 

@@ -49,9 +49,7 @@ Cover cover_of_slice(const Parameter& parameter) {
 
 Cover cover_of_copies(const Parameter& parameter, int copies) {
   Cover cover;
-  std::int64_t elements = 1;
-  for (const std::int64_t extent : parameter.global_shape) elements *= extent;
-  cover.add(0, elements);
+  cover.add(parameter.first_global_element(), parameter.global_elements());
   return {cover.elements * static_cast<std::uint64_t>(copies), cover.indices * static_cast<std::uint64_t>(copies)};
 }
 

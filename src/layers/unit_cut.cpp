@@ -11,8 +11,7 @@ namespace {
 
 // Of the largest slice: tensor-parallel ranks whose slices differ in size must cut alike, since they agree on units' times.
 std::int64_t elements_to_cut(const Parameter& parameter, const MeshShape& mesh) {
-  std::int64_t elements = 1;
-  for (const std::int64_t extent : parameter.global_shape) elements *= extent;
+  const std::int64_t elements = parameter.global_elements();
   return parameter.replicated_over.contains(Axis::tensor) ? elements
                                                           : (elements + mesh[Axis::tensor] - 1) / mesh[Axis::tensor];
 }

@@ -304,8 +304,9 @@ TEST(DecoderShape, IsRefusedInASentence) {
             "5 attention heads do not divide over 2 tensor-parallel x 1 ulysses ranks; choose a multiple of 2.");
   EXPECT_EQ(refusal([](DecoderShape& shape) { shape.kv_heads = 3; }),
             "4 attention heads do not divide over 3 heads of keys and values; choose a divisor of the heads.");
-  EXPECT_EQ(refusal([](DecoderShape& shape) { shape.kv_heads = 1; }),
-            "1 heads of keys and values do not divide over 2 tensor-parallel x 1 ulysses ranks; choose a multiple of 2.");
+  EXPECT_EQ(refusal([](DecoderShape& shape) { shape.heads = 6, shape.kv_heads = 3; }),
+            "3 heads of keys and values do not divide over 2 tensor-parallel x 1 ulysses ranks; choose a multiple of 2, or "
+            "without ulysses ranks a divisor.");
   EXPECT_EQ(
       refusal([](DecoderShape& shape) { shape.mlp_width = 0; }),
       "A block of width 12 with heads of 5 elements and an MLP of width 0, one of 1, computes nothing; give all sizes.");

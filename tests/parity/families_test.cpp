@@ -45,13 +45,17 @@ class DecoderReference {
   Pieces gradients(const Parameters& parameters) const {
     Pieces pieces;
     for (const auto& parameter : parameters.all()) {
-      Piece piece{parameter->global_shape, Shape(parameter->global_shape.size(), 0), parameter->global_shape, {}};
+      Piece piece{parameter->global_shape,
+                  Shape(parameter->global_shape.size(), 0),
+                  parameter->global_shape,
+                  {},
+                  parameter->global_name()};
       for (const ForeignRows& block : foreign_rows(shape, *parameter, length)) {
         const std::vector<double> tensor = numbers_of(file, "gradient." + block.tensor.name);
         const auto first = tensor.begin() + block.first * block.tensor.columns();
         piece.values.insert(piece.values.end(), first, first + block.count * block.tensor.columns());
       }
-      pieces[parameter->name] = piece;
+      pieces[parameter->global_name()] = piece;
     }
     return pieces;
   }
@@ -110,7 +114,9 @@ struct Way {
 std::vector<Way> ways(const DecoderShape& shape) {
   std::vector<Way> result{{"one rank", {}}, {"a ring", {.ring = 2}}, {"ZeRO 3", {.data = 2}, ZeroStage::values}};
   if (shape.layers > 1) result.push_back({"stages", {.pipeline = 2}});
-  if (shape.filled().kv_heads % 2 != 0) return result;
+  const auto kv_heads = static_cast<int>(shape.filled().kv_heads);
+  if (shape.heads % (2 * kv_heads) == 0) result.push_back({"two ranks to a head", {.tensor = 2 * kv_heads}});
+  if (kv_heads % 2 != 0) return result;
   result.push_back({"tensor parallel", {.tensor = 2}});
   result.push_back({"sequence parallel", {.tensor = 2}, ZeroStage::none, true});
   result.push_back({"Ulysses", {.ulysses = 2}});

@@ -86,10 +86,11 @@ inline std::vector<MatrixCell> matrix_cells(std::vector<std::pair<MatrixCell, st
                                                                                       : pipeline + 1;
     cell.micro_batch = 1 + static_cast<int>(turn % 2);
     cell.family = families[turn / 2 % families.size()];
-    // One or two heads of keys on each rank, in two of five cells.
+    // One or two heads of keys on each rank, or one on two ranks, in three of five cells.
     const int divided = cell.layout.tensor * cell.layout.ulysses;
     const int of_a_rank = turn % 5 == 0 ? 1 : turn % 5 == 1 && 8 % (2 * divided) == 0 ? 2 : 0;
     cell.kv_heads = of_a_rank * divided;
+    if (turn % 5 == 2 && cell.layout.tensor % 2 == 0 && cell.layout.ulysses == 1) cell.kv_heads = cell.layout.tensor / 2;
     const std::string sentence = sentence_of([&] { options_of(cell).on(cell.layout.mesh()).check(); });
     if (sentence.empty()) {
       cells.push_back(cell);

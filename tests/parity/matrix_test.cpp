@@ -32,7 +32,7 @@ std::vector<std::string> matrix_divergences(const std::vector<MatrixCell>& cells
       const Trace trace = advance(trainer, 0, matrix_steps);
       const std::string text = compare(*expected[i], trace, parity_tolerance, Has::those_of_its_stage).all();
       const std::lock_guard lock(mutex);
-      for (const auto& entry : trace.parameters) held[i].insert(entry.first);
+      for (const auto& entry : trace.parameters) held[i].insert(entry.second.parameter);
       if (differ[i].empty() && !text.empty())
         differ[i] = fmt::format("{}: rank {}: {}", text_of(cells[i]), world.rank(), text);
     }
@@ -205,11 +205,54 @@ TEST(GroupedHeads, EqualOneRankUnlessQueriesMeetOtherKeys) {
   }
 }
 
+// Two or four tensor-parallel ranks to a head of keys and values.
+TEST(GroupedHeads, OfSeveralRanksEqualOneRankUnlessCopiesAreNotSummed) {
+  for (const int kv_heads : {1, 2}) {
+    for (const Layout layout : {Layout{.tensor = 4}, {.data = 2, .tensor = 4}}) {
+      MatrixCell cell{.layout = layout, .zero = ZeroStage::gradients, .own_rows = layout.data > 1, .kv_heads = kv_heads};
+      for (const std::string family : {"gpt2", "qwen2"}) {
+        cell.family = family;
+        TrainingOptions options = options_of(cell);
+        for (const Trace& trace : train(layout, options))
+          EXPECT_EQ(compare(of_one_rank(options), trace, parity_tolerance).all(), "") << text_of(cell);
+        options.clip_norm = 0;
+        std::atomic<int> differ = 0;
+        const Fault fault{.in_records = [](Parameters& parameters) {
+          for (const auto& parameter : parameters.all()) {
+            if (parameter->name == "h.1.attn.c_attn.weight.copied") leave_out_of_sum(*parameter, Axis::tensor);
+          }
+        }};
+        run_threads(layout.ranks(), [&](const Communicator& world) {
+          const Trace trace = train_by_hand(world, layout, options, fault);
+          if (!compare(of_one_rank(options), trace, parity_tolerance).gradient.empty()) ++differ;
+        });
+        EXPECT_GT(differ, 0) << text_of(cell) << ", the control";
+      }
+    }
+  }
+}
+
+// Whose matrices are gathered from both records of a weight.
+TEST(GroupedHeads, OfSeveralRanksTrainWithMuon) {
+  const Layout layout{.data = 2, .tensor = 4};
+  for (const ZeroStage zero : zero_stages) {
+    TrainingOptions options = options_of(MatrixCell{.layout = layout, .zero = zero, .kv_heads = 2, .family = "llama"});
+    options.optimizer = Muon::Options();
+    Trace expected;
+    run_threads(1, [&](const Communicator& world) {
+      Trainer trainer(Mesh(world, {}), on_one_rank(options));
+      expected = advance(trainer, 0, trained_steps);
+    });
+    for (const Trace& trace : train(layout, options)) EXPECT_EQ(compare(expected, trace, 1e-7).all(), "");
+  }
+}
+
 TEST(GroupedHeads, ThatDoNotDivideAreRefused) {
   TrainingOptions options = options_of({.layout = {.tensor = 2}});
-  options.model.kv_heads = 1;
-  EXPECT_EQ(sentence_of([&] { options.on(Layout{.tensor = 2}.mesh()).check(); }),
-            "1 heads of keys and values do not divide over 2 tensor-parallel x 1 ulysses ranks; choose a multiple of 2.");
+  options.model.kv_heads = 2;
+  EXPECT_EQ(sentence_of([&] { options.on(Layout{.tensor = 2, .ulysses = 2}.mesh()).check(); }),
+            "2 heads of keys and values do not divide over 2 tensor-parallel x 2 ulysses ranks; choose a multiple of 4, or "
+            "without ulysses ranks a divisor.");
   options.model.kv_heads = 3;
   EXPECT_EQ(sentence_of([&] { options.on(Layout{}.mesh()).check(); }),
             "8 attention heads do not divide over 3 heads of keys and values; choose a divisor of the heads.");

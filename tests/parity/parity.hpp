@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -73,11 +74,12 @@ inline FillSlot text_of_step(const TrainingOptions& options, std::int64_t step) 
 struct Piece {
   Shape global_shape, first, extents;
   std::vector<double> values;
+  std::string parameter = {};  // Parameter::global_name()
 };
-using Pieces = std::map<std::string, Piece>;
+using Pieces = std::map<std::string, Piece>;  // by the name of the record
 
 inline Piece piece_of(const Parameter& parameter, const Tensor& tensor) {
-  Piece piece{parameter.global_shape, parameter.first, parameter.extents, {}};
+  Piece piece{parameter.global_shape, parameter.first, parameter.extents, {}, parameter.global_name()};
   const Tensor here = tensor.on(Device::cpu);
   if (here.dtype() == DType::f64) {
     piece.values.assign(here.data<double>(), here.data<double>() + here.size());
@@ -208,18 +210,26 @@ inline constexpr double equal_bits = 0;  // as a tolerance: compares bits
 enum class Has { all, those_of_its_stage };
 inline Has has_of(Layout layout) { return layout.pipeline > 1 ? Has::those_of_its_stage : Has::all; }
 
+inline std::set<std::string> parameters_of(const Pieces& pieces) {
+  std::set<std::string> names;
+  for (const auto& entry : pieces) names.insert(entry.second.parameter);
+  return names;
+}
+
 class Comparer {
  public:
   explicit Comparer(double tolerance, Has has = Has::all) : tolerance_(tolerance), has_(has) {}
 
   // Each expected piece is the whole tensor or the same slice as the actual piece.
   std::string pieces(const Pieces& expected, const Pieces& actual, const std::string& what) {
-    if (has_ == Has::all && expected.size() != actual.size()) return what + " all parameters: they are not as many\n";
+    if (has_ == Has::all && parameters_of(expected).size() != parameters_of(actual).size())
+      return what + " all parameters: they are not as many\n";
     std::string first;
     for (const auto& entry : actual) {
       const std::string& name = entry.first;
       const Piece& piece = entry.second;
-      const auto found = expected.find(name);
+      auto found = expected.find(name);
+      if (found == expected.end()) found = expected.find(piece.parameter);
       if (found == expected.end()) return what + " " + name + " is new\n";
       const Piece& other = found->second;
       const bool whole = other.extents == other.global_shape;
@@ -289,9 +299,10 @@ inline Comparison compare(const Trace& expected, const Trace& actual, double tol
 // A parameter of which no rank has the value, or the gradient of a step; empty if the stages together have the model.
 inline std::string missing(const Trace& expected, const std::vector<Trace>& stages) {
   const auto none_has = [&](const std::string& name, const std::function<const Pieces&(const Trace&)>& pieces) {
-    return std::none_of(stages.begin(), stages.end(), [&](const Trace& each) { return pieces(each).contains(name); });
+    return std::none_of(stages.begin(), stages.end(),
+                        [&](const Trace& each) { return parameters_of(pieces(each)).contains(name); });
   };
-  for (const auto& [name, piece] : expected.parameters) {
+  for (const std::string& name : parameters_of(expected.parameters)) {
     if (none_has(name, [](const Trace& each) -> const Pieces& { return each.parameters; })) return "no rank has " + name;
     for (std::size_t step = 0; step < expected.gradients.size(); ++step) {
       if (none_has(name, [&](const Trace& each) -> const Pieces& { return each.gradients.at(step); })) {

@@ -192,7 +192,9 @@ class Train(ProgramTest):
                  "--ffn-hidden-size", 512, "--seq-length", 64, "--global-batch-size", 8]
         cells = list(itertools.product((0, 3), (1, 2), ("none", "full"), ("fp32", "bf16"), ([], ["--untied"])))
         for zero, tensor, recompute, dtype, head in cells if os.environ.get("STRETTO_TEST_ALL") == "1" else cells[::5]:  # eight minutes
-            flags = [*shape, "--nproc", 2 * tensor, "--zero", zero, "--tp", tensor, "--recompute", recompute, "--dtype", dtype, *head]
+            # With two tensor-parallel ranks to a head of keys and values, too.
+            heads = ["--num-attention-heads", 4, "--num-key-value-heads", 1] if tensor == 2 and not head else []
+            flags = [*shape, *heads, "--nproc", 2 * tensor, "--zero", zero, "--tp", tensor, "--recompute", recompute, "--dtype", dtype, *head]
             with self.subTest(" ".join(map(str, flags))):
                 table = self.memory_table(*flags)
                 for kind in ("values", "gradients", "optimizer", "activations"):

@@ -99,11 +99,16 @@ class ComputationMeasurement {
     return 3 * product.operations() / computing;
   }
 
+  // Heads of keys and values over tensor-parallel ranks, or ranks over heads.
+  bool divides(int ranks) const {
+    return model_.heads % ranks == 0 && (model_.kv_heads % ranks == 0 || ranks % model_.kv_heads == 0);
+  }
+
   void measure_products() {
     std::vector<Product> products;
     for (std::int64_t sequences = 1; sequences <= most_sequences; sequences *= 2) {
       const std::int64_t tokens = sequences * model_.sequence;
-      for (int ranks = 1; ranks <= world().size() && model_.kv_heads % ranks == 0; ranks *= 2) {
+      for (int ranks = 1; ranks <= world().size() && divides(ranks); ranks *= 2) {
         const DecoderCost cost = decoder_cost(model_, {.planned_ranks = ranks}, {}, {.count = tokens});
         for (const LayerCost* layer : {&cost.block, &cost.head}) {
           for (const Product& product : layer->forward.products) add_product(products, product);

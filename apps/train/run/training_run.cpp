@@ -441,9 +441,7 @@ class TrainingRun {
     if (!line_.trainer.adapters.any()) return "";
     std::int64_t elements = 0;
     for (const auto& parameter : trainer_.parameters().all()) {
-      std::int64_t its = parameter->trainable ? 1 : 0;
-      for (const std::int64_t extent : parameter->global_shape) its *= extent;
-      elements += its;
+      if (parameter->trainable) elements += parameter->global_elements();
     }
     return fmt::format(", of which {} are trained", elements);
   }

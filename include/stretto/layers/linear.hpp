@@ -30,6 +30,7 @@
 namespace stretto {
 
 class LinearAdapters;
+class OwnRows;
 struct LowRank;
 
 // Parts of a fused layer that are a matrix of their own (Parameter::matrices), and may have an adapter of their own: {".q",
@@ -39,6 +40,14 @@ struct NamedParts {
   int first = 0, count = 1;
 };
 
+// The last `count` parts of a fused layer, keys and values, are of so many heads each. Where there are more tensor-parallel
+// ranks, a multiple of the heads, those of a head divide the other parts of it among each other, and each computes all of
+// the head's last parts. These are held whole by every rank, and their gradients are summed over the ranks once a step.
+struct CopiedParts {
+  int count = 0;
+  std::int64_t heads = 0;
+};
+
 // Rank r holds a share of the outputs. The output features may consist of several parts of equal length (q, k and v);
 // each part is divided over the ranks. Global shapes: weight [parts, out / parts, in], bias [parts, out / parts]. If
 // there is one part, the first dimension is left out.
@@ -46,10 +55,11 @@ class STRETTO_API ColumnParallelLinear {
  public:
   ColumnParallelLinear(Parameters& parameters, const std::string& name, std::int64_t in, std::int64_t out, int parts,
                        Initial weight, const TensorParallel& tensor_parallel, bool has_bias = true,
-                       const AdapterSet& adapters = {}, const std::vector<NamedParts>& named = {});
+                       const AdapterSet& adapters = {}, const std::vector<NamedParts>& named = {},
+                       const CopiedParts& copied = {});
 
-  // x: own rows of so many tokens. Returns [tokens, this rank's share of out]. If given, *for_backward becomes the x that
-  // backward takes: x, or the rows of all ranks with TensorParallel::keeps_gathered.
+  // x: own rows of so many tokens. Returns [tokens, this rank's share of out, or what CopiedParts leave it]. If given,
+  // *for_backward becomes the x that backward takes: x, or the rows of all ranks with TensorParallel::keeps_gathered.
   Tensor forward(const Tensor& x, std::int64_t tokens, ParameterUse& use, Tensor* for_backward = nullptr,
                  const kernels::Epilogue& epilogue = {}, const Tensor& draws = {}) const;
   // Returns own rows of dx = dy W, summed over the group. The sum runs on the stream while the gradients of weight and bias
@@ -61,8 +71,8 @@ class STRETTO_API ColumnParallelLinear {
 
  private:
   TensorParallel tensor_parallel_;
-  Parameter* weight_;
-  Parameter* bias_;  // null if there is none
+  std::shared_ptr<const OwnRows> weight_;
+  std::shared_ptr<const OwnRows> bias_;  // may be none
   std::shared_ptr<const LinearAdapters> adapters_;
   const UsedParameters* used_;
 };

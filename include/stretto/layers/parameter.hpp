@@ -15,7 +15,7 @@ namespace stretto {
 // Share i of `count` rows or columns that are cut into `parts` shares: [first, first + count). Sizes differ by at most
 // one.
 struct Share {
-  std::int64_t first, count;
+  std::int64_t first = 0, count = 0;
 };
 STRETTO_API Share share_of(std::int64_t count, int parts, int i);
 
@@ -32,6 +32,11 @@ struct Initial {
 struct STRETTO_API Parameter {
   std::string name = {};  // global: "h.0.attn.c_attn.weight"
   std::size_t index = 0;  // in Parameters::all(), which sets it
+  // A record of a part of a parameter, whose slices are not boxes of the whole: `portion` are its indices along the first
+  // dimension, and other records have the rest. Files know the parameter by this name, and by global_shape and `first` of
+  // all of it. Empty: the record has the whole parameter.
+  std::string part_of = {};
+  Share portion = {};
   Shape global_shape = {};
   Shape first = {};             // the global index of the first element of this rank's slice, in every dimension
   Shape extents = {};           // the shape of the slice, and of value and gradient
@@ -45,9 +50,10 @@ struct STRETTO_API Parameter {
   bool is_here = true;  // this rank's stage holds it. If not, `extents` and `first` describe an empty slice
   Initial initial = {};
   bool decays = true;  // takes part in weight decay
-  // The rows of each of the matrices, rows = outputs, that lie below each other in the whole parameter, [rows, columns] with
-  // its leading dimensions flattened: of a fused q, k, v three. They add up to all rows. Optimizers that treat matrices as a
-  // whole (Muon) take these. Empty: not the weight of a hidden layer, but a table, a norm, a bias or an adapter.
+  // The rows of each of the matrices, rows = outputs, that lie below each other in the whole parameter (or the portion),
+  // [rows, columns] with its leading dimensions flattened: of a fused q, k, v three. They add up to all rows. Optimizers
+  // that treat matrices as a whole (Muon) take these. Empty: not the weight of a hidden layer, but a table, a norm, a bias
+  // or an adapter.
   std::vector<std::int64_t> matrices = {};
   // False: frozen. Set it before ShardedParameters is made. The parameter then has no gradient, which nobody computes, sums
   // or counts in the norm, and no state of an optimizer; its values are divided, gathered and saved as others are.
@@ -70,6 +76,10 @@ struct STRETTO_API Parameter {
   // while it was recorded, so it overwrites each time or never.)
   bool take_unset() { return unset && std::exchange(*unset, false); }
   std::int64_t elements() const;  // of this rank's slice
+  // Of the whole parameter, or of the portion that the record has.
+  std::int64_t global_elements() const;
+  std::int64_t first_global_element() const;  // of these, in the whole parameter
+  const std::string& global_name() const { return part_of.empty() ? name : part_of; }
 
   // The properties that a layer gives a parameter beside its shape.
   struct Traits {
@@ -103,7 +113,8 @@ class STRETTO_API Parameters {
  public:
   // Takes a record without value and gradient. The reference stays valid for the life of this object. Throws
   // Error(invalid_argument) for a name that is taken, a shape without dimensions (a scalar has the shape {1}), a slice that
-  // does not lie in the whole, and matrices that are not its rows. ShardedParameters compares the records with the mesh.
+  // does not lie in the whole or the portion, and matrices that are not its rows. ShardedParameters compares the records
+  // with the mesh.
   Parameter& add(Parameter parameter);
   // A handle for uses of some of these parameters. The reference stays valid for the life of this object. ShardedParameters
   // knows the handles that were made before it.

@@ -31,8 +31,8 @@ struct Tokens {
 };
 
 // x + proj(attention(qkv(norm(x)))). Each of the t ranks of the tensor-parallel group has heads / t of the heads, and
-// kv_heads / t of those of keys and values, as packed_heads() has them in the result of qkv. The core knows where the tokens
-// of a sequence are.
+// kv_heads / t of those of keys and values, as packed_heads() has them in the result of qkv; of t > kv_heads ranks each has
+// one of these, as t / kv_heads others do (CopiedParts). The core knows where the tokens of a sequence are.
 class STRETTO_API AttentionLayer {
  public:
   AttentionLayer(Parameters& parameters, const std::string& norm_name, const std::string& name, const DecoderShape& shape,

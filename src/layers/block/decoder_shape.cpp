@@ -28,9 +28,12 @@ void DecoderShape::check_block(int tensor_ranks, int ulysses_ranks) const {
           "{} attention heads do not divide over {} heads of keys and values; choose a divisor of the heads.", heads,
           kv_heads);
   require(window >= 0, "A window of {} tokens is none; give 1 or more, or 0 for no window.", window);
-  require(kv_heads % ranks == 0,
-          "{} heads of keys and values do not divide over {} tensor-parallel x {} ulysses ranks; choose a multiple of {}.",
-          kv_heads, tensor_ranks, ulysses_ranks, ranks);
+  const bool copies = ulysses_ranks == 1 && ranks % kv_heads == 0;  // one head on several tensor-parallel ranks
+  require(
+      kv_heads % ranks == 0 || copies,
+      "{} heads of keys and values do not divide over {} tensor-parallel x {} ulysses ranks; choose a multiple of {}, or "
+      "without ulysses ranks a divisor.",
+      kv_heads, tensor_ranks, ulysses_ranks, ranks);
 }
 
 }  // namespace stretto

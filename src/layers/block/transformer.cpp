@@ -69,13 +69,13 @@ AttentionLayer::AttentionLayer(Parameters& parameters, const std::string& norm_n
                                const AdapterSet& adapters)
     : heads_{checked(shape, tensor_parallel).heads, shape.kv_heads, shape.head_size},
       local_heads_(shape.heads / tensor_parallel.size()),
-      local_kv_heads_(shape.kv_heads / tensor_parallel.size()),
+      local_kv_heads_(std::max<std::int64_t>(1, shape.kv_heads / tensor_parallel.size())),
       core_(std::move(core)),
       positions_(std::move(positions)),
       norm_(parameters, norm_name, shape.hidden, shape.norm, tensor_parallel),
       qkv_(parameters, name + ".c_attn", shape.hidden, (shape.heads + 2 * shape.kv_heads) * shape.head_size,
            static_cast<int>(shape.heads / shape.kv_heads) + 2, {0, deviation}, tensor_parallel, shape.biases.qkv, adapters,
-           parts_of_qkv(shape)),
+           parts_of_qkv(shape), {.count = 2, .heads = shape.kv_heads}),
       projection_(parameters, name + ".c_proj", shape.heads * shape.head_size, shape.hidden, into_residual(shape),
                   tensor_parallel, shape.biases.projection, adapters) {
   if (shape.qk_norm) qk_norm_.emplace(parameters, name, shape.head_size, shape.norm.epsilon);

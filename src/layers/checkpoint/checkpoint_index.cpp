@@ -41,6 +41,7 @@ Json json_of(const CheckpointTensors& tensors) {
                         {"extents", piece.extents},
                         {"begin", piece.begin},
                         {"count", piece.count}});
+      if (!piece.tensor.empty()) pieces.back()["tensor"] = piece.tensor;
     }
     result[name] = {{"shape", tensor.shape}, {"pieces", std::move(pieces)}};
   }
@@ -82,7 +83,7 @@ CheckpointTensors tensors_of(const Json& json, std::size_t shards, const std::st
     for (const Json& piece : tensor.at("pieces")) {
       its.pieces.push_back({static_cast<std::size_t>(whole_number(piece.at("shard"))), shape_from_json(piece.at("first")),
                             shape_from_json(piece.at("extents")), whole_number(piece.at("begin")),
-                            whole_number(piece.at("count"))});
+                            whole_number(piece.at("count")), piece.value("tensor", "")});
       if (!lies_within(its.pieces.back(), its.shape) || its.pieces.back().shard >= shards) {
         fail(ErrorCode::io, "{} describes a piece of {} that lies outside its shape [{}] or in none of {} shards.", path,
              name, fmt::join(its.shape, ", "), shards);

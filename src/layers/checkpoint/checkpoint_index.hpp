@@ -16,6 +16,7 @@ struct CheckpointPiece {
   std::size_t shard = 0;
   Shape first, extents;
   std::int64_t begin = 0, count = 0;
+  std::string tensor = {};  // its name in the shard, where that is not the parameter's (Parameter::part_of)
 };
 
 bool lies_within(const CheckpointPiece& piece, const Shape& shape);
@@ -24,7 +25,7 @@ struct CheckpointTensor {
   Shape shape;  // of the whole parameter
   std::vector<CheckpointPiece> pieces;
 };
-using CheckpointTensors = std::map<std::string, CheckpointTensor>;  // by the parameter's name
+using CheckpointTensors = std::map<std::string, CheckpointTensor>;  // by Parameter::global_name()
 
 // The file index.json of a checkpoint: which shards there are, and which of them holds what.
 struct CheckpointIndex {

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "core/fail.hpp"
 #include "layers/checkpoint/checkpoint_index.hpp"
@@ -24,16 +25,18 @@ void copy(const SafetensorsReader::View& from, const PieceCopy& which, const Ten
   for (std::int64_t i = 0; i < which.count; ++i) to.set(which.to + i, from.at(which.from + i));
 }
 
-// Reads one tensor of the state of a range.
-void read_range(const ShardedParameters::Range& range, const Parameter& parameter, const std::string& name,
-                const CheckpointTensor& saved, CheckpointShards& shards, const Tensor& state, bool may_overflow) {
+// Reads one tensor of the state of a range. name_of: of the tensor of a parameter of that name.
+void read_range(const ShardedParameters::Range& range, const Parameter& parameter,
+                const std::function<std::string(const std::string&)>& name_of, const CheckpointTensor& saved,
+                CheckpointShards& shards, const Tensor& state, bool may_overflow) {
+  const std::string name = name_of(parameter.global_name());
   const Tensor target(state.shape(), state.dtype(), Device::cpu);
   std::vector<PieceCopy> found;
   for (const CheckpointPiece& piece : saved.pieces) {
     const std::vector<PieceCopy> shared = copies(piece, parameter, range.first, range.count);
     if (shared.empty()) continue;
     const SafetensorsReader& shard = shards[piece.shard];
-    const SafetensorsReader::View view = shard.floats(name);
+    const SafetensorsReader::View view = shard.floats(piece.tensor.empty() ? name : name_of(piece.tensor));
     if (view.elements != piece.count) {
       fail(ErrorCode::io, "{} has {} elements of {}, but its checkpoint's index.json says {}.", shard.path(), view.elements,
            name, piece.count);
@@ -83,32 +86,33 @@ LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, Optimizer& optim
   for (const auto& entry : index.tensors) {
     const std::string& name = entry.first;
     const bool known =
-        std::ranges::any_of(parameters.parameters().all(), [&](const auto& parameter) { return parameter->name == name; });
+        std::ranges::any_of(parameters.parameters().all(), [&](const auto& each) { return each->global_name() == name; });
     require(known, "{} has a parameter {}, which this model has not; give the sizes of the model that was saved.",
             checkpoint, name);
   }
   for (const auto& parameter : parameters.parameters().all()) {
-    const auto saved = index.tensors.find(parameter->name);
+    const auto saved = index.tensors.find(parameter->global_name());
     const bool may_lack = (parameter->is_adapter && !with_optimizer) || (!parameter->trainable && index.trained_only);
     if (saved == index.tensors.end() && may_lack) continue;
     require(saved != index.tensors.end(),
             "{} has no parameter {}, which this model has; give the sizes of the model that was saved.", checkpoint,
-            parameter->name);
+            parameter->global_name());
     require(saved->second.shape == parameter->global_shape, "{} has {} of shape [{}], but this model's is [{}].", checkpoint,
-            parameter->name, fmt::join(saved->second.shape, ", "), fmt::join(parameter->global_shape, ", "));
+            parameter->global_name(), fmt::join(saved->second.shape, ", "), fmt::join(parameter->global_shape, ", "));
   }
   parameters.wait_for_late();
   for (std::size_t i = 0; i < parameters.ranges().size(); ++i) {
     const ShardedParameters::Range& range = parameters.ranges()[i];
     const Parameter& parameter = *parameters.parameters().all()[range.parameter];
-    if (!index.tensors.contains(parameter.name)) continue;
+    if (!index.tensors.contains(parameter.global_name())) continue;
     const std::size_t tensors = with_optimizer ? most_tensors(optimizer.kind()) : 1;
     for (std::size_t number = 0; number < tensors; ++number) {
       const bool late = is_late(optimizer, number);
       const Tensor state = tensor_of(parameters, optimizer, i, number);
       if (!state || (late && !index.has_late)) continue;
-      read_range(range, parameter, tensor_name(optimizer.kind(), number, parameter.name), index.tensors.at(parameter.name),
-                 shards, state, late);
+      read_range(
+          range, parameter, [&](const std::string& name) { return tensor_name(optimizer.kind(), number, name); },
+          index.tensors.at(parameter.global_name()), shards, state, late);
     }
   }
   if (parameters.options().delay > 0) parameters.set_late(with_optimizer && index.has_late);

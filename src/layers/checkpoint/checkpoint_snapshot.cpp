@@ -48,9 +48,10 @@ void CheckpointSnapshot::add_parts() {
                          is_slice ? parameter.extents : Shape{range.count}},
                         options_.copies ? Tensor(state.shape(), state.dtype(), Device::cpu) : Tensor()});
       if (number != 0) continue;
-      CheckpointTensor& its = pieces_[parameter.name];
+      CheckpointTensor& its = pieces_[parameter.global_name()];
       its.shape = parameter.global_shape;
-      its.pieces.push_back({options_.shard, parameter.first, parameter.extents, range.first, range.count});
+      its.pieces.push_back({options_.shard, parameter.first, parameter.extents, range.first, range.count,
+                            parameter.part_of.empty() ? "" : parameter.name});
     }
   }
 }

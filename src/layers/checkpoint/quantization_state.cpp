@@ -131,7 +131,7 @@ class QuantizationRestorer {
         std::int64_t to = 0;
         for (const std::size_t i : members_[unit].parameters) {
           const Parameter& parameter = *parameters_.parameters().all()[i];
-          if (sums[unit] && parameter.name == member.name && lies_within(member.slice, parameter.global_shape)) {
+          if (sums[unit] && parameter.global_name() == member.name && lies_within(member.slice, parameter.global_shape)) {
             for (const PieceCopy& copy : copies(member.slice, parameter, 0, parameter.elements())) {
               for (std::int64_t k = 0; k < copy.count; ++k) {
                 const std::int64_t at = to + copy.to + k;

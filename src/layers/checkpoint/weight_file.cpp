@@ -25,11 +25,12 @@ std::string names_of(const ForeignLayout& layout) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-// By parameter; nothing for those that are not in the file.
+// By record; nothing for those that are not in the file, and for all but the first of one parameter.
 std::vector<std::optional<ForeignLayout>> layouts_to_write(const Parameters& parameters, const ForeignRowsOf& foreign) {
   std::vector<std::optional<ForeignLayout>> layouts(parameters.all().size());
-  std::set<std::string> names;
+  std::set<std::string> names, parameters_seen;
   for (const auto& parameter : parameters.all()) {
+    if (!parameters_seen.insert(parameter->global_name()).second) continue;
     std::vector<ForeignRows> rows = foreign(*parameter);
     if (rows.empty()) continue;
     ForeignLayout& layout = layouts[parameter->index].emplace(*parameter, std::move(rows));

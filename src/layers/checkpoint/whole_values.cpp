@@ -48,17 +48,8 @@ Tensor WholeValues::gather(const Parameter& parameter) const {
   const DType dtype = kernels::accumulator(parameters_.options().dtype);
   Tensor sum(parameter.global_shape, dtype, Device::cpu);
   sum.zero();
-  for (const std::size_t i : ranges_[parameter.index]) {
-    const ShardedParameters::Range& range = parameters_.ranges()[i];
-    if (!range.owned) continue;
-    Tensor own = optimizer_.weights(i).on(Device::cpu);
-    if (own.dtype() != dtype) {  // of a frozen parameter
-      const Tensor narrow = std::exchange(own, Tensor(own.shape(), dtype, Device::cpu));
-      for (std::int64_t k = 0; k < own.size(); ++k) own.set(k, narrow.at(k));
-    }
-    for_each_run(parameter, range.first, range.count, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
-      sum.view(to, {count}).copy_from(own.view(from, {count}));
-    });
+  for (const auto& record : parameters_.parameters().all()) {
+    if (record->global_name() == parameter.global_name()) copy_own(*record, sum);
   }
   const Communicator& world = parameters_.mesh().world();
   if (world.size() > 1) {
@@ -66,6 +57,21 @@ Tensor WholeValues::gather(const Parameter& parameter) const {
     world.reduce(sum.raw(), sum.raw(), sum.size(), bits, ReduceOp::sum, 0, Stream::inline_(), {.tag = "checkpoint"}).wait();
   }
   return sum;
+}
+
+void WholeValues::copy_own(const Parameter& record, const Tensor& whole) const {
+  for (const std::size_t i : ranges_[record.index]) {
+    const ShardedParameters::Range& range = parameters_.ranges()[i];
+    if (!range.owned) continue;
+    Tensor own = optimizer_.weights(i).on(Device::cpu);
+    if (own.dtype() != whole.dtype()) {  // of a frozen parameter
+      const Tensor narrow = std::exchange(own, Tensor(own.shape(), whole.dtype(), Device::cpu));
+      for (std::int64_t k = 0; k < own.size(); ++k) own.set(k, narrow.at(k));
+    }
+    for_each_run(record, range.first, range.count, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
+      whole.view(to, {count}).copy_from(own.view(from, {count}));
+    });
+  }
 }
 
 void WholeValues::set(const Parameter& parameter, const Fill& fill, const std::string& name, const std::string& from) const {

@@ -16,16 +16,19 @@ class WholeValues {
  public:
   WholeValues(const ShardedParameters& parameters, const Optimizer& optimizer);
 
-  // The undivided tensor of a parameter in host memory, in the accumulator type, valid at rank 0. Collective: each rank adds
-  // the bits of what it owns to zeros, which needs no knowledge of what the others own.
+  // The undivided tensor of a parameter, of all records of a divided one, in host memory, in the accumulator type, valid at
+  // rank 0. Collective: each rank adds the bits of what it owns to zeros, which needs no knowledge of what the others own.
   Tensor gather(const Parameter& parameter) const;
 
-  // Sets what this rank updates of a parameter. fill() writes the elements of a range, in host memory, from the tensors
+  // Sets what this rank updates of a record. fill() writes the elements of a range, in host memory, from the tensors
   // `name` of the file `from`. Throws as require_finite().
   using Fill = std::function<void(const ShardedParameters::Range& range, const Tensor& values)>;
   void set(const Parameter& parameter, const Fill& fill, const std::string& name, const std::string& from) const;
 
  private:
+  // Copies the elements of a record that this rank owns to their places in the whole parameter.
+  void copy_own(const Parameter& record, const Tensor& whole) const;
+
   const ShardedParameters& parameters_;
   const Optimizer& optimizer_;
   std::vector<std::vector<std::size_t>> ranges_;  // indices of the ranges of each parameter

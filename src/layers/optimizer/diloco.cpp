@@ -14,16 +14,6 @@
 
 namespace stretto {
 
-namespace {
-
-std::int64_t elements_of(const Parameter& parameter) {
-  std::int64_t elements = 1;
-  for (const std::int64_t extent : parameter.global_shape) elements *= extent;
-  return elements;
-}
-
-}  // namespace
-
 void DiLoCoOptions::check() const {
   require(replicas >= 1, "A job cannot have {} replicas; give at least 1.", replicas);
   if (!any()) return;
@@ -59,18 +49,18 @@ std::vector<StateSlot> DiLoCoOptions::slots() const {
 // A parameter belongs where its middle lies.
 std::vector<int> fragments_of(const Parameters& parameters, int fragments) {
   std::int64_t all = 0;
-  for (const auto& parameter : parameters.all()) all += parameter->trainable ? elements_of(*parameter) : 0;
+  for (const auto& parameter : parameters.all()) all += parameter->trainable ? parameter->global_elements() : 0;
   std::vector<int> result;
   std::vector<bool> has_some(static_cast<std::size_t>(fragments), false);
   std::int64_t before = 0;
   for (const auto& parameter : parameters.all()) {
     result.push_back(-1);
     if (!parameter->trainable) continue;
-    const double middle = static_cast<double>(before) + static_cast<double>(elements_of(*parameter)) / 2;
+    const double middle = static_cast<double>(before) + static_cast<double>(parameter->global_elements()) / 2;
     const int place = static_cast<int>(middle / static_cast<double>(all) * fragments);
     result.back() = std::min(place, fragments - 1);
     has_some[static_cast<std::size_t>(result.back())] = true;
-    before += elements_of(*parameter);
+    before += parameter->global_elements();
   }
   const auto empty = std::ranges::find(has_some, false);
   require(empty == has_some.end(),

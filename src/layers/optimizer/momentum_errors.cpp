@@ -163,7 +163,8 @@ class MomentumErrors {
     for (const SavedMember& member : saved.members) {
       for (const LocalGradients::Piece& piece : vector.pieces) {
         const Parameter& parameter = *parameters_.parameters().all()[piece.parameter];
-        if (!member.counts || parameter.name != member.name || !lies_within(member.slice, parameter.global_shape)) continue;
+        if (!member.counts || parameter.global_name() != member.name || !lies_within(member.slice, parameter.global_shape))
+          continue;
         for (const PieceCopy& copy : copies(member.slice, parameter, 0, parameter.elements())) {
           const std::int64_t from = member.first + copy.from, into = piece.first + copy.to - own;
           const std::int64_t low = std::max({std::int64_t{0}, begin - from, -into});
@@ -189,8 +190,10 @@ std::string momentum_text(const ShardedParameters& parameters) {
     Json members = Json::array();
     for (const LocalGradients::Piece& piece : vector.pieces) {
       const Parameter& parameter = *parameters.parameters().all()[piece.parameter];
-      members.push_back(
-          {{"name", parameter.name}, {"first", parameter.first}, {"extents", parameter.extents}, {"counts", piece.counts}});
+      members.push_back({{"name", parameter.global_name()},
+                         {"first", parameter.first},
+                         {"extents", parameter.extents},
+                         {"counts", piece.counts}});
     }
     json[MomentumExchange::error_name(vector)] = {
         {"ranks", vector.group.size()}, {"rank", vector.group.rank()}, {"members", std::move(members)}};

@@ -34,9 +34,9 @@ Tensor ColumnParallelBackward::sum_all(const Tensor& x, const Tensor& dy, Parame
   Tensor dx;
   {
     const InUse in_use(use, used, backward_pass(later));
-    dx = tensor_parallel.tensor_to_sum({dy.rows(), weight->value.columns()}, dy.dtype());
+    dx = tensor_parallel.tensor_to_sum({dy.rows(), weight.columns()}, dy.dtype());
     const LowRank low = factors();
-    GemmFactor{weight->value, Transpose::no, low.b, low.a, low.dropout}.multiply(dy, dx);
+    GemmFactor{weight.value(), Transpose::no, low.b, low.a, low.dropout}.multiply(dy, dx);
     sum = tensor_parallel.start_sum(dx, "column-parallel backward");
     add_now_or(later, used, [x, add = add_all(dy, low)] { add(x); });
   }
@@ -55,16 +55,16 @@ Tensor ColumnParallelBackward::sum_own(const Tensor& x, const Tensor& dy, Parame
   const bool adds_now = later == nullptr && used.any_trainable();
   if (adds_now) input->gather();
   if (later != nullptr) later->add(used, add, [input] { input->gather(); });
-  Tensor dx({tensor_parallel.own_rows(rows).count, weight->value.columns()}, dy.dtype());
-  gemm_reduce_scatter(dy, tensor_parallel.rows_of_ranks(rows), {weight->value, Transpose::no, low.b, low.a, low.dropout}, dx,
-                      tensor_parallel.group, tensor_parallel.stream,
+  Tensor dx({tensor_parallel.own_rows(rows).count, weight.columns()}, dy.dtype());
+  gemm_reduce_scatter(dy, tensor_parallel.rows_of_ranks(rows), {weight.value(), Transpose::no, low.b, low.a, low.dropout},
+                      dx, tensor_parallel.group, tensor_parallel.stream,
                       {.tag = "column-parallel backward", .meanwhile = adds_now ? add : std::function<void()>()});
   return dx;
 }
 
-LayerCost column_parallel_cost(const TensorParallel& tensor_parallel, const Parameter& weight, const CostedTokens& tokens,
+LayerCost column_parallel_cost(const TensorParallel& tensor_parallel, const OwnRows& weight, const CostedTokens& tokens,
                                const LinearAdapters* adapters) {
-  const std::int64_t in = weight.extents.back(), out = weight.elements() / in;
+  const std::int64_t in = weight.columns(), out = weight.rows();
   const Product forward{tokens.count, out, in}, input{tokens.count, in, out}, gradient{out, in, tokens.count, true};
   const std::int64_t all = tokens.bytes(tokens.count * in);
   const std::int64_t own = tokens.bytes(tensor_parallel.own_rows(tokens.count).count * in);
@@ -72,7 +72,7 @@ LayerCost column_parallel_cost(const TensorParallel& tensor_parallel, const Para
   cost.parameters = weight.elements();
   cost.forward.products = {forward};
   cost.input.products = {input};
-  if (weight.trainable) cost.weight.products = {gradient};
+  if (weight.trainable()) cost.weight.products = {gradient};
   if (adapters != nullptr) adapters->add_cost(tokens, cost);
   const bool trains = !cost.weight.products.empty();
   cost.kept = tensor_parallel.keeps_gathered ? all : own;

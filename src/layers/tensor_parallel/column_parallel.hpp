@@ -2,6 +2,7 @@
 #include <functional>
 
 #include "layers/tensor_parallel/linear_adapters.hpp"
+#include "layers/tensor_parallel/own_rows.hpp"
 #include "stretto/layers/layer_cost.hpp"
 #include "stretto/layers/tensor_parallel.hpp"
 #include "stretto/layers/weight_gradients.hpp"
@@ -14,14 +15,14 @@ void multiply_gathered(const Tensor& x, const GemmFactor& factor, const Tensor& 
                        Tensor* for_backward);
 
 // The cost of these and of ColumnParallelBackward, without a bias. adapters: may be null.
-LayerCost column_parallel_cost(const TensorParallel& tensor_parallel, const Parameter& weight, const CostedTokens& tokens,
+LayerCost column_parallel_cost(const TensorParallel& tensor_parallel, const OwnRows& weight, const CostedTokens& tokens,
                                const LinearAdapters* adapters = nullptr);
 
 // Returns own rows of dx = dy (W + B A), summed over the group, while add_gradients(x) adds the gradients of the weight and
 // the bias, and the adapters theirs, or leaves that for later. x: what ColumnParallelLinear::forward has left for backward.
 struct ColumnParallelBackward {
   const TensorParallel& tensor_parallel;
-  Parameter* weight;
+  const OwnRows& weight;
   const UsedParameters& used;
   std::function<void(const Tensor& x)> add_gradients;   // from the rows of all ranks
   std::shared_ptr<const LinearAdapters> adapters = {};  // may be null

@@ -1,6 +1,8 @@
 #include "stretto/layers/linear.hpp"
 
+#include "device/stream/kernel_scope.hpp"
 #include "layers/tensor_parallel/column_parallel.hpp"
+#include "layers/tensor_parallel/own_rows.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/overlap/chunked_gemm.hpp"
 
@@ -45,11 +47,10 @@ std::shared_ptr<const LinearAdapters> make_adapters(Parameters& parameters, cons
 LowRank factors_of(const std::shared_ptr<const LinearAdapters>& adapters, const Tensor& draws) {
   return adapters != nullptr ? adapters->factors(draws) : LowRank{};
 }
-GemmFactor factor_of(const Parameter& weight, Transpose transpose, const LowRank& low) {
-  return {weight.value, transpose, low.b, low.a, low.dropout};
+GemmFactor factor_of(const Tensor& weight, Transpose transpose, const LowRank& low) {
+  return {weight, transpose, low.b, low.a, low.dropout};
 }
-GemmFactor forward_factor(const Parameter& weight, const std::shared_ptr<const LinearAdapters>& adapters,
-                          const Tensor& draws) {
+GemmFactor forward_factor(const Tensor& weight, const std::shared_ptr<const LinearAdapters>& adapters, const Tensor& draws) {
   const MemoryScope scratch(MemoryKind::other);
   return factor_of(weight, Transpose::yes, factors_of(adapters, draws));
 }
@@ -59,38 +60,40 @@ GemmFactor forward_factor(const Parameter& weight, const std::shared_ptr<const L
 ColumnParallelLinear::ColumnParallelLinear(Parameters& parameters, const std::string& name, std::int64_t in,
                                            std::int64_t out, int parts, Initial weight,
                                            const TensorParallel& tensor_parallel, bool has_bias, const AdapterSet& adapters,
-                                           const std::vector<NamedParts>& named)
+                                           const std::vector<NamedParts>& named, const CopiedParts& copied)
     : tensor_parallel_(tensor_parallel) {
-  // A weight of one part has no dimension for parts.
   const auto add = [&](const char* suffix, Shape shape, const Parameter::Traits& traits) {
     if (parts > 1) shape.insert(shape.begin(), parts);
-    return &parameters.add(Parameter::divided(name + suffix, std::move(shape), parts > 1 ? 1 : 0, tensor_parallel.size(),
-                                              tensor_parallel.rank(), traits));
+    return std::make_shared<const OwnRows>(parameters, name + suffix, std::move(shape), parts, copied, traits,
+                                           tensor_parallel);
   };
   std::vector<std::int64_t> matrices;  // all parts are one, unless they have names
   for (const NamedParts& each : named) matrices.push_back(each.count * (out / parts));
   if (matrices.empty()) matrices.push_back(out);
   weight_ = add(".weight", {out / parts, in}, {.initial = weight, .matrices = matrices, .overwrites_gradient = true});
-  bias_ = has_bias ? add(".bias", {out / parts}, {.decays = false}) : nullptr;
-  adapters_ = make_adapters(parameters, name, adapters, *weight_, named, tensor_parallel, true);
-  used_ = &parameters.used_together(joined({weight_, bias_}, adapters_.get()));
+  bias_ = has_bias ? add(".bias", {out / parts}, {.decays = false}) : std::make_shared<const OwnRows>();
+  adapters_ = make_adapters(parameters, name, adapters, *weight_->records().front(), named, tensor_parallel, true);
+  std::vector<Parameter*> records = weight_->records();
+  records.insert(records.end(), bias_->records().begin(), bias_->records().end());
+  used_ = &parameters.used_together(joined(std::move(records), adapters_.get()));
 }
 
 Tensor ColumnParallelLinear::forward(const Tensor& x, std::int64_t tokens, ParameterUse& use, Tensor* for_backward,
                                      const kernels::Epilogue& epilogue, const Tensor& draws) const {
   const InUse in_use(use, *used_, Pass::forward);
-  Tensor y({tokens, weight_->value.rows()}, x.dtype());  // the parts of a weight lie below each other
-  const GemmFactor factor = forward_factor(*weight_, adapters_, draws);
+  Tensor y({tokens, weight_->rows()}, x.dtype());  // the parts of a weight lie below each other
+  const GemmFactor factor = forward_factor(weight_->value(), adapters_, draws);
+  const Tensor bias = bias_->value();
   if (tensor_parallel_.has_own_rows()) {
     multiply_gathered(x, factor, y, tensor_parallel_, for_backward);
-    kernels::finish_linear(y, value_of(bias_), epilogue);
+    kernels::finish_linear(y, bias, epilogue);
     return y;
   }
   if (adapters_ != nullptr) {
     factor.multiply(x, y);
-    kernels::finish_linear(y, value_of(bias_), epilogue);
+    kernels::finish_linear(y, bias, epilogue);
   } else {
-    kernels::linear(x, weight_->value, value_of(bias_), y, epilogue);
+    kernels::linear(x, factor.weight, bias, y, epilogue);
   }
   if (for_backward != nullptr) *for_backward = x;
   return y;
@@ -99,10 +102,15 @@ Tensor ColumnParallelLinear::forward(const Tensor& x, std::int64_t tokens, Param
 Tensor ColumnParallelLinear::backward(const Tensor& x, const Tensor& dy, ParameterUse& use, WeightGradients* later,
                                       const Tensor& draws) const {
   const auto add_gradients = [dy, weight = weight_, bias = bias_](const Tensor& input) {
-    add_weight_gradient(input, dy, weight);
-    add_bias_gradient(dy, bias);
+    weight->add_gradient([&](const Tensor& gradient, bool accumulates) {
+      kernels::gemm(dy, Transpose::yes, input, Transpose::no, gradient, accumulates);
+    });
+    bias->add_gradient([&](const Tensor& gradient, bool accumulates) {
+      if (!accumulates) as_kernel("zero", [&] { gradient.zero(); });
+      kernels::add_column_sums(dy, gradient);
+    });
   };
-  return ColumnParallelBackward{tensor_parallel_, weight_, *used_, add_gradients, adapters_, draws}(x, dy, use, later);
+  return ColumnParallelBackward{tensor_parallel_, *weight_, *used_, add_gradients, adapters_, draws}(x, dy, use, later);
 }
 
 RowParallelLinear::RowParallelLinear(Parameters& parameters, const std::string& name, std::int64_t in, std::int64_t out,
@@ -128,7 +136,7 @@ Tensor RowParallelLinear::forward(const Tensor& x, const Tensor& residual, Param
     kernels::linear_add(x, weight_->value, value_of(bias_), residual, y);
     return y;
   }
-  const GemmFactor factor = forward_factor(*weight_, adapters_, draws);
+  const GemmFactor factor = forward_factor(weight_->value, adapters_, draws);
   const ChunkedGemmOptions options{.tag = "row-parallel forward"};
   if (parallel.size() == 1) {
     factor.multiply(x, y);
@@ -158,7 +166,7 @@ Tensor RowParallelLinear::backward(const Tensor& x, const Tensor& dy, ParameterU
   if (adapters_ != nullptr) {
     const MemoryScope scratch(MemoryKind::other);
     const Tensor product = products > 1 ? Tensor({x.rows(), weight_->value.columns()}, dy.dtype()) : dx;
-    factor_of(*weight_, Transpose::no, low).multiply(dy, product);
+    factor_of(weight_->value, Transpose::no, low).multiply(dy, product);
     kernels::finish_linear_backward(product, dx, epilogue);
   } else {
     kernels::linear_backward(dy, weight_->value, dx, epilogue);
@@ -183,7 +191,7 @@ Tensor RowParallelLinear::backward_of_rows(const Tensor& x, const Tensor& dy, We
   Tensor dx({x.rows(), weight_->value.columns()}, dy.dtype());
   const Tensor gathered = Tensor::symmetric({x.rows(), dy.columns()}, dy.dtype());
   const LowRank low = factors_of(adapters_, draws);
-  all_gather_gemm(dy, parallel.rows_of_ranks(x.rows()), factor_of(*weight_, Transpose::no, low), dx, gathered,
+  all_gather_gemm(dy, parallel.rows_of_ranks(x.rows()), factor_of(weight_->value, Transpose::no, low), dx, gathered,
                   parallel.group, parallel.stream, {.tag = "row-parallel backward"});
   const auto add = [parallel, add = add_gradients(x, low)](const Tensor& all) { add(all, parallel.own_rows(all)); };
   if (later == nullptr) {
@@ -201,13 +209,13 @@ Tensor RowParallelLinear::backward_of_rows(const Tensor& x, const Tensor& dy, We
 
 LayerCost ColumnParallelLinear::cost(const CostedTokens& tokens, bool activates) const {
   LayerCost cost = column_parallel_cost(tensor_parallel_, *weight_, tokens, adapters_.get());
-  if (bias_ == nullptr) return cost;
-  const auto result = static_cast<double>(tokens.bytes(tokens.count * bias_->elements()));
+  if (!bias_->any()) return cost;
+  const auto result = static_cast<double>(tokens.bytes(tokens.count * weight_->rows()));
   cost.parameters += bias_->elements();
   // Behind products in chunks, the bias takes a pass of its own.
   if (tensor_parallel_.has_own_rows() && !activates)
     cost.forward = cost.forward + PassCost{.bytes = 2 * result, .kernels = 1};
-  if (bias_->trainable) cost.weight = cost.weight + PassCost{.bytes = result, .kernels = 1};
+  if (bias_->trainable()) cost.weight = cost.weight + PassCost{.bytes = result, .kernels = 1};
   return cost;
 }
 

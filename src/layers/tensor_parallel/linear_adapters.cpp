@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/fail.hpp"
 #include "device/stream/kernel_scope.hpp"
 #include "stretto/kernels.hpp"
 
@@ -41,6 +42,11 @@ LinearAdapters::LinearAdapters(Parameters& parameters, const std::string& name, 
   for (const NamedParts& its : candidates) {
     const auto found = adapters.by_record.find(name + its.name);
     if (found == adapters.by_record.end()) continue;
+    require(
+        weight.part_of.empty(),
+        "{} has an adapter, which cannot be divided over {} tensor-parallel ranks, more than there are heads of keys and "
+        "values; choose fewer ranks, or other modules.",
+        name, tensor_parallel.size());
     const auto& [rank, scale] = found->second;
     const Initial of_a = adapters.gaussian ? Initial{.deviation = 1 / static_cast<double>(rank)}
                                            : Initial{.reach = 1 / std::sqrt(static_cast<double>(in))};

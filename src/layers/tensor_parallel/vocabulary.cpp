@@ -63,7 +63,7 @@ Tensor VocabularyParallelTable::logits_backward(const Tensor& x, const Tensor& d
     const bool overwrite = table->take_unset();
     kernels::gemm(dlogits, Transpose::yes, input, Transpose::no, table->gradient, !overwrite);
   };
-  return ColumnParallelBackward{tensor_parallel_, table_, *used_, add_gradient}(x, dlogits, use, later);
+  return ColumnParallelBackward{tensor_parallel_, OwnRows(table_), *used_, add_gradient}(x, dlogits, use, later);
 }
 
 namespace {
@@ -138,7 +138,7 @@ LayerCost VocabularyParallelTable::embed_cost(const CostedTokens& tokens) const 
 }
 
 LayerCost VocabularyParallelTable::logits_cost(const CostedTokens& tokens) const {
-  LayerCost cost = column_parallel_cost(tensor_parallel_, *table_, tokens);
+  LayerCost cost = column_parallel_cost(tensor_parallel_, OwnRows(table_), tokens);
   cost.kept += tokens.bytes(tokens.count * table_->extents.front());  // the logits, which become their gradient
   return cost;
 }

@@ -53,7 +53,7 @@ nlohmann::ordered_json write_gpt2(const DecoderShape& shape) {
 }
 
 std::vector<ForeignRows> gpt2_rows(const DecoderShape& /*shape*/, const Parameter& parameter, std::int64_t positions) {
-  const std::string name = gpt2_family.prefix + parameter.name;
+  const std::string name = gpt2_family.prefix + parameter.global_name();
   const Shape& global = parameter.global_shape;
   if (parameter.name == "wpe.weight") return first_rows(parameter, {name, {positions, global.back()}});
   std::int64_t elements = 1;

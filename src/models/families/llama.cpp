@@ -220,10 +220,10 @@ DecoderShape llama_shape(DecoderShape shape) {
 
 std::vector<ForeignRows> llama_rows(const DecoderShape& shape, const Parameter& parameter, const LlamaTensors& names) {
   const auto whole = [&](const std::string& name) { return first_rows(parameter, {name, parameter.global_shape}); };
-  if (parameter.name == "wte.weight") return whole(names.table);
-  if (parameter.name == "ln_f.weight") return whole(names.last_norm);
-  if (parameter.name == "lm_head.weight") return whole(names.head);
-  const auto its = of_block(parameter.name);
+  if (parameter.global_name() == "wte.weight") return whole(names.table);
+  if (parameter.global_name() == "ln_f.weight") return whole(names.last_norm);
+  if (parameter.global_name() == "lm_head.weight") return whole(names.head);
+  const auto its = of_block(parameter.global_name());
   require(its.has_value(), "Parameter {} is none of a Llama's.", parameter.name);
   const auto& [number, inner] = *its;
   const std::string prefix = names.block + number + ".", suffix = inner.substr(inner.rfind('.'));

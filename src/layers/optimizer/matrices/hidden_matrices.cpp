@@ -11,7 +11,7 @@ std::vector<HiddenMatrix> hidden_matrices(const Parameters& parameters) {
   std::vector<HiddenMatrix> result;
   for (const auto& parameter : parameters.all()) {
     if (!parameter->is_here || !parameter->trainable) continue;
-    std::int64_t first = 0;
+    std::int64_t first = parameter->first_global_element() / std::max<std::int64_t>(1, parameter->global_shape.back());
     for (const std::int64_t rows : parameter->matrices) {
       result.push_back({parameter->index, first, rows, parameter->global_shape.back()});
       first += rows;
