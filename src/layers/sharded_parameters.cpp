@@ -421,6 +421,22 @@ std::vector<std::size_t> ShardedParameters::update_order() const {
 
 // ---- versions
 
+int ShardedParameters::place_of(int version) const {
+  const int places = options_.versions - 1;
+  return (version % places + places) % places;
+}
+
+Tensor ShardedParameters::older_value(const Range& range, int updates) const {
+  const Tensor& whole = units_[range.unit]->version(place_of(made_ - updates))[places_[range.parameter].member];
+  return whole.view(range.first, {range.count});
+}
+
+void ShardedParameters::share_older_values(std::size_t unit, int updates) {
+  if (traffic_->is_whole(unit)) return;  // every rank writes all
+  traffic_->wait_for_values();           // they travel over the same communicator, in another stream
+  computation().wait(units_[unit]->gather_version(place_of(made_ - updates), computation()));
+}
+
 void ShardedParameters::begin_versions() {
   made_ = read_ = 0;
   show_all();

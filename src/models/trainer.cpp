@@ -56,6 +56,10 @@ Trainer::Trainer(const Mesh& mesh, const TrainingOptions& options, const Communi
   optimizer_ = make_optimizer(*sharded_, options_.optimizer);
   require(options.diloco.any() == bool(peers), "Training of {} replicas {} peers; see split_into_replicas().",
           options.diloco.replicas, peers ? "takes no" : "takes");
+  if (!schedule.stashes) {
+    const double discrepancy = discrepancy_of(schedule, mesh.rank(Axis::pipeline));
+    pipemare_ = std::make_unique<PipeMare>(*sharded_, *optimizer_, discrepancy, options.pipemare);
+  }
   if (peers) diloco_ = std::make_unique<DiLoCo>(*sharded_, *optimizer_, peers, options.diloco);
   if (!flushes()) {  // the order of uses is that of no step
     reports_ = mesh.world().duplicate("reports");

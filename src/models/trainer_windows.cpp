@@ -15,11 +15,13 @@ class Trainer::Windows final : public PipelineStage {
       : trainer_(trainer),
         steps_(steps),
         schedule_(trainer.pipeline_->schedule()),
+        delay_(mean_delay(schedule_, trainer.mesh_.rank(Axis::pipeline))),
         stage_(trainer.mesh_.over(token_axes | Axis::tensor)) {}
 
   void run() {
     Trainer& its = trainer_;
     its.sharded_->begin_versions();
+    if (its.pipemare_) its.pipemare_->begin();
     its.sharded_->begin_step();
     const SequenceDivision division = its.options_.division();
     const std::int64_t length = division.rows(its.options_.model.sequence);
@@ -34,7 +36,7 @@ class Trainer::Windows final : public PipelineStage {
       update(action.microbatch);
       return {};
     }
-    trainer_.sharded_->read_version(action.version);
+    trainer_.sharded_->read_version(version_for(action));
     Action of_window = action;
     of_window.microbatch %= schedule_.all_microbatches();
     return window_of(action.microbatch / schedule_.all_microbatches()).microbatches->compute(of_window, std::move(input));
@@ -51,6 +53,17 @@ class Trainer::Windows final : public PipelineStage {
     Work summed;
     double ended;
   };
+
+  // Corrected weights lie where the version before the latest would.
+  int version_for(const Action& action) const {
+    const bool corrected = trainer_.pipemare_ && trainer_.pipemare_->corrects() && action.kind != ActionKind::forward;
+    return corrected ? action.version - 1 : action.version;
+  }
+
+  double rate(std::int64_t step) const {
+    const double lr = steps_.lr_of(step);
+    return trainer_.pipemare_ ? lr * trainer_.options_.pipemare.rate_factor(delay_.forward, first_step_ + step) : lr;
+  }
 
   // An update's gradients are means over the tokens of its microbatches, which are all of a window's divided by its steps.
   Window& window_of(std::int64_t step) {
@@ -76,10 +89,11 @@ class Trainer::Windows final : public PipelineStage {
     const double most = its.options_.clip_norm;
     its.sharded_->keep_version();
     if (std::isfinite(norm)) {
-      its.optimizer_->step(steps_.lr_of(step), most > 0 && norm > most ? most / norm : 1.0);
+      its.optimizer_->step(rate(step), most > 0 && norm > most ? most / norm : 1.0);
     } else {
       ++left_out_;
     }
+    if (its.pipemare_) its.pipemare_->updated();
     if (number + 1 < schedule_.steps * steps_.count) its.sharded_->begin_step();
     if ((number + 1) % schedule_.steps == 0) report(step, norm);
   }
@@ -114,7 +128,8 @@ class Trainer::Windows final : public PipelineStage {
   Trainer& trainer_;
   const TrainedSteps& steps_;
   const Schedule& schedule_;
-  Communicator stage_;  // the ranks of this stage
+  const MeanDelay delay_;  // of this stage
+  Communicator stage_;     // the ranks of this stage
   Stream stream_{"reports", Priority::background};
   std::map<std::int64_t, Window> windows_;  // under way
   std::deque<Report> reports_;              // of steps whose updates have been made here

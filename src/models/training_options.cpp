@@ -58,8 +58,15 @@ Schedule TrainingOptions::check() const {
   return schedule;
 }
 
+double discrepancy_of(const Schedule& schedule, int stage) {
+  const MeanDelay delay = mean_delay(schedule, stage);
+  return delay.forward - delay.backward;
+}
+
 int versions_of(const Schedule& schedule, int stage) {
-  return is_window(schedule) ? simulate(schedule).versions[static_cast<std::size_t>(stage)] : 0;
+  if (!is_window(schedule)) return 0;
+  if (!schedule.stashes) return discrepancy_of(schedule, stage) > 0 ? 2 : 1;  // with the corrected one
+  return simulate(schedule).versions[static_cast<std::size_t>(stage)];
 }
 
 void TrainingOptions::check_sizes() const {
@@ -104,6 +111,7 @@ void TrainingOptions::check_sizes() const {
   if (const auto* const onebit = std::get_if<OneBitAdam::Options>(&optimizer)) onebit->check(sharding);
   if (const auto* const muon = std::get_if<Muon::Options>(&optimizer)) muon->check(sharding.dtype);
   loss_scale.check();
+  pipemare.check();
   require(!divides_rows || mesh[Axis::tensor] > 1,
           "Sequence parallelism divides rows over the ranks of a tensor-parallel group, and this group has 1; give it more "
           "ranks, or leave rows whole.");
@@ -112,10 +120,12 @@ void TrainingOptions::check_sizes() const {
   recompute.check(tensor_parallel());
 }
 
-OptimizerKind TrainingOptions::optimizer_kind() const {
+OptimizerKind TrainingOptions::optimizer_kind(const Schedule& schedule) const {
   OptimizerKind kind = kind_of(optimizer);
-  const std::vector<StateSlot> outer = diloco.slots();
-  kind.slots.insert(kind.slots.end(), outer.begin(), outer.end());
+  for (const std::vector<StateSlot>& more :
+       {diloco.slots(), schedule.stashes ? std::vector<StateSlot>() : pipemare.slots()}) {
+    kind.slots.insert(kind.slots.end(), more.begin(), more.end());
+  }
   return kind;
 }
 

@@ -146,6 +146,13 @@ void ShardedUnit::keep_version(int place) {
   as_kernel("keep version", [&] { older_flat_.at(static_cast<std::size_t>(place)).copy_from(values_flat_); });
 }
 
+Work ShardedUnit::gather_version(int place, const Stream& stream) {
+  const Tensor& all = older_flat_.at(static_cast<std::size_t>(place));
+  if (gathers_.size() == 1) return {};
+  return gathers_.all_gather(all.view(rank() * share_elements_, {share_elements_}), all, stream,
+                             gather_options(QuantizedFormat::none, options_.gather_by, "older parameters"));
+}
+
 void ShardedUnit::share_changed() {
   secondary_is_valid_ = false;
   if (!is_stored_) records_ = {};

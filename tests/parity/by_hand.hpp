@@ -12,6 +12,7 @@ struct Fault {
   std::function<void(ShardedParameters&)> in_sums;  // called when all sums are done
   // Called instead of stage.compute(action, input).
   std::function<Tensor(PipelineStage& stage, const Action& action, Tensor input)> in_stage;
+  std::function<double(std::int64_t step)> rate;  // the learning rate, if it is not 3e-3
   // Called behind a core's forward and backward.
   std::function<void(AttentionCore::Saved& saved)> in_attention;
   std::function<void(const Tensor& dqkv)> in_attention_backward;
@@ -149,7 +150,7 @@ inline Trace train_by_hand(const Communicator& world, Layout layout, const Train
       }
       return result;
     };
-    optimizer->step(3e-3, 1);
+    optimizer->step(fault.rate ? fault.rate(step) : 3e-3, 1);
     if (step < trained_steps) trace.gradients.push_back(pieces(sharded.whole_gradients()));
     if (step + 1 == steps) trace.parameters = pieces(sharded.whole_values());
   }

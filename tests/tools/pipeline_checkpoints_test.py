@@ -51,13 +51,15 @@ class Checkpoints(PipelineTest):
         self.assertGreater(self.difference(self.one_rank, result), 1e-4)  # the control: the state of another training
 
     def test_without_a_flush_go_on_with_the_same_bits(self):
-        for words in (["--schedule", "2bw"], ["--schedule", "pipedream", "--zero", 0], ["--schedule", "2bw", "--dp", 2]):
+        for words in (["--schedule", "2bw"], ["--schedule", "pipedream", "--zero", 0], ["--schedule", "2bw", "--dp", 2], ["--schedule", "pipemare", "--dp", 2]):
             with self.subTest(words):
                 flags = ["--nproc", 4 if "--dp" in words else 2, "--pp", 2, "--model", "llama", "--untied", *words, "--save-interval", 2]
                 save = pathlib.Path(tempfile.mkdtemp(dir=self.directory))
                 whole = self.train(*flags, "--save", save)
                 rest = self.train(*flags, "--save", self.copy_of_step(save, 2), "--resume")
                 self.assertEqual(self.numbers(rest), self.numbers(whole)[2:])
+                if "pipemare" in words:
+                    continue  # what it keeps beside the optimizer's state is in no other checkpoint
                 emptied = self.train(*(word for word in flags if word not in words[:2]), "--save", self.copy_of_step(save, 2), "--resume")
                 self.assertIn(f"--schedule with a flush instead of {words[1]}", emptied.output)
                 never_emptied = self.train(*flags[:-2])

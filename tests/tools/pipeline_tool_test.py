@@ -62,6 +62,11 @@ class Layouts(PipelineTest):
                             (["--zero", 2], "ZeRO stage 2"), (["--dtype", "fp16"], "train in bf16 or f32")):
             done = self.refused_training("--nproc", 2, "--pp", 2, "--schedule", "2bw", "--model", "llama", "--untied", *words)
             self.assertIn(part, done)
+        corrected = self.train("--nproc", 2, "--pp", 2, "--schedule", "pipemare", "--model", "llama", "--untied")
+        self.assertIn("stages keep 2, 1 versions of their weights, corrected ones included, and read some that lack 1, 0 updates.", corrected.output)
+        self.assertNotEqual(corrected.metrics[-1]["loss"], result.metrics[-1]["loss"])
+        for words in (["--pipemare-annealing", 3], ["--pipemare-decay", 0.5]):
+            self.assertIn(f"{words[0]} has no effect without --schedule pipemare", self.refused_training("--nproc", 2, "--pp", 2, *words))
         self.assertIn("untie it", self.refused_training("--nproc", 2, "--pp", 2, "--schedule", "2bw"))
 
     def test_start_lines(self):

@@ -64,7 +64,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option("--tensor-model-parallel-size,--tp", line.trainer.mesh[Axis::tensor], "Ranks that share each layer")
       ->capture_default_str();
   add_sequence_options(app, trainer);
-  add_pipeline_options(app, line.trainer.mesh[Axis::pipeline], trainer.stages);
+  add_pipeline_options(app, trainer);
   add_layout_options(app, line.layout);
   app.add_option("--dp", line.trainer.mesh[Axis::data], "Data-parallel ranks; derived when left out, checked when given");
 
@@ -179,6 +179,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   trainer.optimizer = optimizer_of(app, optimizer, line.lr);
   check_zero_options(app, trainer.sharding);
   check_diloco_options(app, trainer.diloco);
+  line.pipemare_flags = check_pipeline_options(app, line.steps, trainer.pipemare);
   require(app.count("--resume") > 0 || !line.allow_changes, "--allow-changes is for --resume; leave it out.");
   model = model_of(app, model_flags);
   bool takes_sizes = model_flags.model != "gpt2" && model_flags.model != "llama";
@@ -291,13 +292,16 @@ std::unique_ptr<Tokenizer> CommandLine::tokenizer(const std::shared_ptr<const Tr
 
 void CommandLine::check(int ranks, int rank) const {
   require(nproc >= 0, "--nproc {} must be at least 1.", nproc);
+  bool stashes = true;
   if (!layout.automatic) {
-    const bool flushes = !stretto::is_window(trainer.on(mesh_on(ranks)).check());
-    require(flushes || (!replicate_state && !comm_report),
+    const stretto::Schedule schedule = trainer.on(mesh_on(ranks)).check();
+    stashes = schedule.stashes;
+    require(!stretto::is_window(schedule) || (!replicate_state && !comm_report),
             "--schedule {} has no flush between steps, in which --replicate-state and --comm-report have their place; leave "
             "them out.",
             trainer.stages.schedule_name);
   }
+  require(!stashes || pipemare_flags.empty(), "{} has no effect without --schedule pipemare; leave it out.", pipemare_flags);
   require(steps >= 0 && warmup >= 0 && save_interval >= 0 && eval_interval >= 0 && sample_interval >= 0 && log_interval >= 1,
           "--train-iters {}, --lr-warmup-iters {}, --save-interval {}, --eval-interval {} and --sample-interval {} cannot "
           "be negative, nor "

@@ -46,9 +46,10 @@ struct CommandLine {
   bool deterministic = false;
   bool comm_report = false;
   bool dry_run = false;
-  bool default_batch = true;  // --global-batch-size was left out
-  int planned_ranks = 0;      // of a dry run
-  std::string json;           // of a dry run
+  bool default_batch = true;   // --global-batch-size was left out
+  int planned_ranks = 0;       // of a dry run
+  std::string json;            // of a dry run
+  std::string pipemare_flags;  // those that were given
 
   std::vector<stretto::NamedValue> values;  // of the flags that must be the same on all ranks
 

@@ -22,8 +22,10 @@ std::vector<std::int64_t> numbers_in(const std::string& text) {
 
 }  // namespace
 
-void add_pipeline_options(CLI::App& app, int& stages, stretto::StageDivision& options) {
-  app.add_option("--pipeline-model-parallel-size,--pp", stages, "Pipeline stages, which share the layers")
+void add_pipeline_options(CLI::App& app, stretto::TrainingOptions& trainer) {
+  stretto::StageDivision& options = trainer.stages;
+  app.add_option("--pipeline-model-parallel-size,--pp", trainer.mesh[stretto::Axis::pipeline],
+                 "Pipeline stages, which share the layers")
       ->capture_default_str();
   app.add_option("--schedule", options.schedule_name,
                  fmt::format("Order of a pipeline's computations: {}; without a flush {}; or a file",
@@ -36,6 +38,22 @@ void add_pipeline_options(CLI::App& app, int& stages, stretto::StageDivision& op
   app.add_option_function<std::string>(
       "--pipeline-layers", [&](const std::string& text) { options.blocks = numbers_in(text); },
       "Layers of each part of the model, such as 3,4,4,2; divided by their cost when left out");
+  app.add_option("--pipemare-annealing", trainer.pipemare.annealing_steps,
+                 "With --schedule pipemare, steps in which the lower learning rates of early stages rise to --lr")
+      ->default_str("a quarter of --train-iters");
+  app.add_option("--pipemare-decay", trainer.pipemare.decay,
+                 "With --schedule pipemare, D of the corrected weights: a stage keeps D^(1/delay) of earlier changes")
+      ->capture_default_str();
+}
+
+std::string check_pipeline_options(const CLI::App& app, std::int64_t steps, stretto::PipeMareOptions& options) {
+  std::string given;
+  for (const char* const flag : {"--pipemare-annealing", "--pipemare-decay"}) {
+    if (app.count(flag) > 0) given += (given.empty() ? "" : " and ") + std::string(flag);
+  }
+  if (app.count("--pipemare-annealing") == 0) options.annealing_steps = steps / 4;
+  options.check();
+  return given;
 }
 
 }  // namespace apps

@@ -25,7 +25,8 @@ constexpr const char* course[] = {"--train-iters",       "--lr",           "--mi
                                   "--global-batch-size", "--weight-decay", "--momentum",   "--freeze-step",
                                   "--clip-grad",         "--dtype",        "--grad-dtype", "--loss-scale",
                                   "--val-data",          "--delay",        "--muon-scale", "--muon-lr",
-                                  "--muon-momentum",     "--muon-bf16",    "--schedule"};
+                                  "--muon-momentum",     "--muon-bf16",    "--schedule",   "--pipemare-annealing",
+                                  "--pipemare-decay"};
 
 // Those of adapters, if there are any, say what the model is.
 bool is_of_adapters(const std::string& flag) { return flag.starts_with("--lora"); }

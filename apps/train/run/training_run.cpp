@@ -452,11 +452,13 @@ class TrainingRun {
     if (schedule.stages == 1 && options.schedule_name == StageDivision().schedule_name) return;
     reporter_.say(fmt::format("{} pipeline: {}", schedule.name, to_string(options.cut(line_.trainer.model, schedule, 0))));
     if (!trainer_.flushes()) {
-      const ScheduleSimulation simulation = simulate(schedule);
+      std::vector<int> versions;
+      for (int stage = 0; stage < schedule.stages; ++stage) versions.push_back(versions_of(schedule, stage));
       reporter_.say(
-          fmt::format("There is no flush between steps: stages keep {} versions of their weights, and read some that "
+          fmt::format("There is no flush between steps: stages keep {} versions of their weights{}, and read some that "
                       "lack {} updates.",
-                      fmt::join(simulation.versions, ", "), fmt::join(simulation.delay, ", ")));
+                      fmt::join(versions, ", "), schedule.stashes ? "" : ", corrected ones included",
+                      fmt::join(simulate(schedule).delay, ", ")));
     }
     if (schedule.all_microbatches() >= schedule.stages) return;
     reporter_.say(fmt::format(

@@ -166,6 +166,10 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   void keep_version();
   // Uses from now on read this version: the latest, or one of the Options::versions - 1 before it.
   void read_version(int version);
+  // The memory of a range's elements in the version so many updates before the latest, at least 1. Owners may write it, and
+  // then share_older_values() brings it to the ranks that keep copies. Collective over the unit's ranks.
+  Tensor older_value(const Range& range, int updates = 1) const;
+  void share_older_values(std::size_t unit, int updates = 1);
 
   // For optimizers that exchange something other than sums of gradients (OneBitAdam). From the next step on, ranks do not
   // sum gradients: each adds up its own in the vectors of local_gradients(), and Range::gradient and whole_gradients() have
@@ -200,7 +204,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   void make_units();
   void make_ranges();
   static constexpr int latest = -1;
-  int place_of(int version) const { return version % (options_.versions - 1); }
+  int place_of(int version) const;
   void set_range_values(std::size_t unit);
   void change_stored(void (ShardedUnit::*change)());
   void make_choice();

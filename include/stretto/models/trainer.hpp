@@ -9,6 +9,7 @@
 #include "stretto/layers/kept_attention.hpp"
 #include "stretto/layers/loss_scale.hpp"
 #include "stretto/layers/optimizer.hpp"
+#include "stretto/layers/pipemare.hpp"
 #include "stretto/models/fill_slot.hpp"
 #include "stretto/models/microbatches.hpp"
 #include "stretto/models/training_options.hpp"
@@ -141,6 +142,7 @@ class STRETTO_API Trainer {
   std::unique_ptr<ShardedParameters> sharded_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<DiLoCo> diloco_;
+  std::unique_ptr<PipeMare> pipemare_;  // of a schedule that does not stash
   std::unique_ptr<Pipeline> pipeline_;
   Communicator reports_;  // of a schedule without a flush
 };

@@ -8,6 +8,7 @@
 #include "stretto/layers/diloco.hpp"
 #include "stretto/layers/loss_scale.hpp"
 #include "stretto/layers/optimizers.hpp"
+#include "stretto/layers/pipemare.hpp"
 #include "stretto/layers/recompute.hpp"
 #include "stretto/layers/sequence.hpp"
 #include "stretto/layers/sharded_parameters.hpp"
@@ -33,6 +34,7 @@ struct STRETTO_API TrainingOptions {
   SequenceLayout sequence_layout = SequenceLayout::zigzag;  // over the ranks of a ring
   kernels::AttentionMask mask;                              // of a model without a window of its own
   StageDivision stages;
+  PipeMareOptions pipemare;       // of a schedule that does not stash
   LossScale::Options loss_scale;  // with f16
   double clip_norm = 1.0;         // 0: no clipping. A Trainer gives it to OneBitAdam as well.
   std::uint64_t seed = 1;
@@ -46,7 +48,8 @@ struct STRETTO_API TrainingOptions {
   TrainingOptions on(const MeshShape& other) const;                              // the same on another mesh
   std::int64_t replica_batch() const { return global_batch / diloco.replicas; }  // sequences of a step in one replica
   std::int64_t microbatches() const { return replica_batch() / micro_batch / mesh[Axis::data]; }
-  OptimizerKind optimizer_kind() const;  // with the slots of the outer optimizer
+  // With the slots of the outer optimizer, and of a schedule that does not stash.
+  OptimizerKind optimizer_kind(const Schedule& schedule) const;
   // `mask`, or that of the model's window. A window that no sequence reaches is none.
   kernels::AttentionMask attention_mask() const;
   SequenceDivision division() const { return {mesh[Axis::ring], mesh[Axis::ulysses], sequence_layout}; }
@@ -57,6 +60,8 @@ struct STRETTO_API TrainingOptions {
   ModelCut cut(const Schedule& schedule, int stage) const { return stages.cut(model, schedule, stage); }
 };
 
+// The updates that a stage's forwards lack more than its backwards, in the mean: 0 in a schedule that stashes.
+STRETTO_API double discrepancy_of(const Schedule& schedule, int stage);
 // ShardedParameters::Options::versions of a stage: 0 unless the schedule is a window.
 STRETTO_API int versions_of(const Schedule& schedule, int stage);
 

@@ -60,6 +60,9 @@ struct STRETTO_API Schedule {
   // an action of a microbatch that comes before its forward in the stage's list belongs to the window before, a
   // receive_forward behind its forward to the window after, and an update to the window of the last gradient that it needs.
   int steps = 1;
+  // Weight stashing: a backward reads the version that its forward has read. Without it all computations read the latest
+  // version of their stage, and nothing older is kept (PipeMare).
+  bool stashes = true;
 
   int all_microbatches() const { return steps * microbatches; }
   int parts() const { return stages * chunks; }
@@ -116,7 +119,11 @@ STRETTO_API Schedule vertical_pipedream_schedule(int stages, int steps);
 // PipeDream-2BW (Narayanan et al. 2021): gradients of a step's m >= p microbatches are summed, and all stages read weights
 // that are one update old, for which two versions are enough.
 STRETTO_API Schedule two_buffered_schedule(int stages, int microbatches);
-// Their names: "pipedream", "pipedream-vertical", "2bw". `make` takes the stages, and the microbatches of a window.
+// PipeMare (Yang et al. 2021): PipeDream without weight stashing. Forwards of stage s read the weights of PipeDream, and
+// backwards the latest ones. Whoever computes corrects what the difference costs (layers/pipemare.hpp).
+STRETTO_API Schedule pipemare_schedule(int stages, int steps);
+// Their names: "pipedream", "pipedream-vertical", "2bw", "pipemare". `make` takes the stages, and the microbatches of a
+// window.
 struct WindowKind {
   const char* name;
   Schedule (*make)(int stages, int microbatches);
@@ -131,6 +138,13 @@ STRETTO_API Schedule repeated(const Schedule& window, int repetitions);
 // Whether the lists are a window that updates weights, rather than one step that reads version 0 of them and leaves the
 // update to the caller.
 STRETTO_API bool is_window(const Schedule& schedule);
+
+// The updates that the weights lack which a stage's forwards read, and those which its backwards read: the means over the
+// microbatches of a window. Both are 0 in a step that leaves the update to the caller.
+struct MeanDelay {
+  double forward = 0, backward = 0;
+};
+STRETTO_API MeanDelay mean_delay(const Schedule& schedule, int stage);
 
 // Inserts the messages into lists that hold computations only. A message goes to both of its stages before the first
 // computation that begins after the message's data are there, in the timetable in which every computation takes 1 (an
@@ -148,7 +162,8 @@ STRETTO_API Schedule with_messages(Schedule computations);
 //   backward once through every part, in the order of the parts;
 // - a weight gradient before its input gradient, or missing;
 // - a message without a counterpart, of what was not computed, or to a stage that does not expect it;
-// - a backward that reads another version of the weights than its forward, and a version that is not made yet;
+// - a backward that reads another version of the weights than its forward, and a version that is not made yet; in a schedule
+//   that does not stash, any version but the latest;
 // - an update before the step's gradients, before the update of the step before, a second time, or missing.
 // Windows with updates are run three times in turn (repeated()). As every microbatch and update of a window comes once, the
 // window ends in the state in which it begins, so that it can be repeated for ever. Microbatches and steps in a refusal are
@@ -202,9 +217,9 @@ STRETTO_API ScheduleSimulation simulate(const Schedule& schedule, const Schedule
 STRETTO_API ScheduleSimulation simulate(const Schedule& schedule, const std::vector<ScheduleTimes>& of_parts);
 
 // The text form. Empty lines and what follows a # are ignored; words are separated by blanks. First come five lines, in this
-// order, and `steps` with their number unless it is 1; then every stage with its groups, one a line; commas separate the
-// actions of a group. An action is its kind, its microbatch (of an update: the step), its chunk, and the version of the
-// weights that it reads unless that is 0.
+// order, `steps` with their number unless it is 1, and `stash none` if the schedule does not stash; then every stage with
+// its groups, one a line; commas separate the actions of a group. An action is its kind, its microbatch (of an update: the
+// step), its chunk, and the version of the weights that it reads unless that is 0.
 //
 //   schedule 1f1b            # a name of letters, digits, -, _ and .
 //   stages 2

@@ -92,6 +92,8 @@ class STRETTO_API ShardedUnit : public UnitStore {
   // has them as views by shape until that place is written again. No gather may be in flight.
   void keep_version(int place);
   const std::vector<Tensor>& version(int place) const { return older_[static_cast<std::size_t>(place)]; }
+  // Brings the owners' shares of that version to all ranks, after they have been written.
+  [[nodiscard]] Work gather_version(int place, const Stream& stream);
 
   // This rank's share of the values, padding included. The owner may write it when no gather is in flight, and must then
   // call share_changed().

@@ -62,7 +62,8 @@ std::string schedule_names() {
 const std::vector<WindowKind>& all_window_kinds() {
   static const std::vector<WindowKind> all = {{"pipedream", &pipedream_schedule},
                                               {"pipedream-vertical", &vertical_pipedream_schedule},
-                                              {"2bw", &two_buffered_schedule}};
+                                              {"2bw", &two_buffered_schedule},
+                                              {"pipemare", &pipemare_schedule}};
   return all;
 }
 

@@ -91,7 +91,10 @@ void ScheduleRun::compute(int stage, const Action& action) {
     return schedule_.stage_of(neighbour) == stage ? at(neighbour, action.microbatch).*computed : arrived;
   };
   demand(action.version >= 0 && action.version <= updates_[part], "where that version of the weights is not made");
-  demand(action.kind == ActionKind::forward || its.forward < 0 || its.version == action.version,
+  demand(
+      schedule_.stashes || action.version == updates_[part],
+      fmt::format("with another version of the weights than the latest, {}, and nothing older is stashed", updates_[part]));
+  demand(!schedule_.stashes || action.kind == ActionKind::forward || its.forward < 0 || its.version == action.version,
          fmt::format("with another version of the weights than its forward, which read version {}", its.version));
   const ScheduleTimes& times = times_[part];
   double& free = stages_[stage].computed;

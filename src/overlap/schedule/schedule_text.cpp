@@ -30,6 +30,7 @@ std::string to_text(const Schedule& schedule) {
   std::string text = fmt::format("schedule {}\nstages {}\nmicrobatches {}\nchunks {}\nplacement {}\n", schedule.name,
                                  schedule.stages, schedule.microbatches, schedule.chunks, name(schedule.placement));
   if (schedule.steps != 1) text += fmt::format("steps {}\n", schedule.steps);
+  if (!schedule.stashes) text += "stash none\n";
   for (std::size_t stage = 0; stage < schedule.lists.size(); ++stage) {
     text += fmt::format("stage {}\n", stage);
     for (const ActionGroup& group : schedule.lists[stage]) {
@@ -58,6 +59,11 @@ Schedule schedule_from_text(const std::string& text) {
       lines.demand(words.size() == 2, "'steps' and its value are expected");
       schedule.steps = lines.number<int>(words[1]);
       require_sizes(schedule);
+      continue;
+    }
+    if (words[0] == "stash" && schedule.lists.empty()) {
+      lines.demand(words.size() == 2 && words[1] == "none", "'stash none' is all that can be said of stashing");
+      schedule.stashes = false;
       continue;
     }
     if (words[0] == "stage") {

@@ -196,4 +196,17 @@ std::vector<int> delays(const Schedule& schedule) {
   return result;
 }
 
+MeanDelay mean_delay(const Schedule& schedule, int stage) {
+  require(stage >= 0 && stage < static_cast<int>(schedule.lists.size()), "A schedule of {} stages has no stage {}.",
+          schedule.stages, stage);
+  std::int64_t forward = 0, backward = 0;
+  for_each_action(schedule.lists[stage], [&](const Action& action, std::size_t) {
+    const std::int64_t missing = action.microbatch / schedule.microbatches - action.version;
+    if (action.kind == ActionKind::forward) forward += missing;
+    if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_input) backward += missing;
+  });
+  const double count = static_cast<double>(schedule.chunks) * schedule.all_microbatches();
+  return {static_cast<double>(forward) / count, static_cast<double>(backward) / count};
+}
+
 }  // namespace stretto

@@ -30,6 +30,7 @@ TEST(ScheduleWindows, VersionsAndDelaysAreThoseOfThePapers) {
       const ScheduleSimulation pipedream = simulate(pipedream_schedule(p, n));
       const ScheduleSimulation vertical = simulate(vertical_pipedream_schedule(p, n));
       const ScheduleSimulation two_buffered = simulate(two_buffered_schedule(p, n));
+      const ScheduleSimulation pipemare = simulate(pipemare_schedule(p, n));
       for (int s = 0; s < p; ++s) {
         EXPECT_EQ(pipedream.versions[s], p - s);
         EXPECT_EQ(pipedream.delay[s], p - 1 - s);
@@ -38,7 +39,10 @@ TEST(ScheduleWindows, VersionsAndDelaysAreThoseOfThePapers) {
         EXPECT_EQ(vertical.under_way[s], p - s);
         EXPECT_EQ(two_buffered.versions[s], 2);
         EXPECT_EQ(two_buffered.delay[s], 1);
+        EXPECT_EQ(pipemare.versions[s], 1);
+        EXPECT_EQ(pipemare.delay[s], p - 1 - s);
         EXPECT_EQ(pipedream.under_way[s], p - s) << "as 1F1B";
+        EXPECT_EQ(pipemare.under_way[s], p - s);
         EXPECT_EQ(two_buffered.under_way[s], p - s);
       }
     }
@@ -47,6 +51,49 @@ TEST(ScheduleWindows, VersionsAndDelaysAreThoseOfThePapers) {
     const ScheduleSimulation flushed = simulate(make_schedule(kind, 3, 6, usual_chunks(kind)));
     EXPECT_THAT(flushed.versions, testing::Each(1)) << name(kind);
     EXPECT_THAT(flushed.delay, testing::Each(0)) << name(kind);
+  }
+}
+
+TEST(ScheduleWindows, HaveTheMeanDelaysOfTheirStages) {
+  constexpr int p = 4, n = 6;
+  for (int s = 0; s < p; ++s) {
+    const auto expect = [&](const Schedule& window, double forward, double backward) {
+      EXPECT_EQ(mean_delay(window, s).forward, forward) << window.name << ", stage " << s;
+      EXPECT_EQ(mean_delay(window, s).backward, backward) << window.name << ", stage " << s;
+    };
+    expect(pipedream_schedule(p, n), p - 1 - s, p - 1 - s);
+    expect(vertical_pipedream_schedule(p, n), p - 1, p - 1);
+    expect(two_buffered_schedule(p, n), 1, 1);
+    expect(pipemare_schedule(p, n), p - 1 - s, 0);
+    expect(make_schedule(ScheduleKind::one_forward_one_backward, p, n), 0, 0);
+  }
+  EXPECT_THAT(sentence_of([] { mean_delay(pipemare_schedule(2, 2), 2); }), testing::HasSubstr("no stage 2"));
+}
+
+// Forwards and backwards of the paper's slots go side by side, so that 2 (p - 1 - s) + 1 microbatches lie between the two of
+// one microbatch, and an update follows each 8.
+Schedule window_of_the_paper(int p, int n) {
+  Schedule window{"pipemare-paper", p, n, 1, ChunkPlacement::round_robin, {}, 1, false};
+  for (int stage = 0; stage < p; ++stage) {
+    const int between = 2 * (p - 1 - stage) + 1;
+    std::vector<ActionGroup>& list = window.lists.emplace_back();
+    for (int i = 0; i < n; ++i) {
+      const int ends = (i - between + n) % n;
+      list.push_back({{ActionKind::forward, i, 0, i < between ? -1 : 0}});
+      list.push_back({{ActionKind::backward, ends}});
+      if (ends == n - 1) list.push_back({{ActionKind::update, 0}});
+    }
+  }
+  return window_with_messages(window);
+}
+
+TEST(ScheduleWindows, OfPipeMareInFilesHaveThePapersDelays) {
+  const Schedule window = window_of_the_paper(4, 8);
+  EXPECT_NO_THROW(check(schedule_from_text(to_text(window))));
+  EXPECT_THAT(simulate(window).versions, testing::Each(1));
+  for (int s = 0; s < 4; ++s) {
+    EXPECT_EQ(mean_delay(window, s).forward, (2 * (3 - s) + 1) / 8.0);
+    EXPECT_EQ(mean_delay(window, s).backward, 0);
   }
 }
 
@@ -87,6 +134,7 @@ TEST(ScheduleWindows, HaveATextForm) {
   for (const Schedule& window : some_windows()) {
     const Schedule read = schedule_from_text(to_text(window));
     EXPECT_EQ(read.steps, window.steps);
+    EXPECT_EQ(read.stashes, window.stashes);
     EXPECT_EQ(read.lists, window.lists);
     EXPECT_NO_THROW(check(read));
   }
@@ -98,6 +146,8 @@ TEST(ScheduleWindows, HaveATextForm) {
        std::vector<std::pair<std::string, std::string>>{{"steps 0\n", "window of 0 steps"},
                                                         {"steps\n", "'steps' and its value"},
                                                         {"steps 5000000\n", "more than 2^22"},
+                                                        {"stash all\n", "'stash none' is all"},
+                                                        {"stash\n", "'stash none' is all"},
                                                         {"stage 0\nupdate 0 0 1\n", "read no version"},
                                                         {"stage 0\nforward 0 0 1 1\n", "and the version"}}) {
     EXPECT_THAT(sentence_of([&] { schedule_from_text(head + text); }), testing::HasSubstr(part));
@@ -108,7 +158,8 @@ TEST(ScheduleWindows, AreNamedAndNeedAsManyMicrobatchesAsStages) {
   EXPECT_EQ(to_text(named_schedule("pipedream", 3, 4)), to_text(pipedream_schedule(3, 4)));
   EXPECT_EQ(to_text(named_schedule("pipedream-vertical", 3, 4)), to_text(vertical_pipedream_schedule(3, 4)));
   EXPECT_EQ(to_text(named_schedule("2bw", 3, 4)), to_text(two_buffered_schedule(3, 4)));
-  EXPECT_EQ(window_names(), "pipedream, pipedream-vertical, 2bw");
+  EXPECT_EQ(to_text(named_schedule("pipemare", 3, 4)), to_text(pipemare_schedule(3, 4)));
+  EXPECT_EQ(window_names(), "pipedream, pipedream-vertical, 2bw, pipemare");
   EXPECT_THAT(sentence_of([] { named_schedule("pipedream", 3, 2); }), testing::HasSubstr("not 2 on 3"));
   EXPECT_THAT(sentence_of([] { named_schedule("2bw", 3, 2); }), testing::HasSubstr("not 2 on 3"));
   EXPECT_THAT(sentence_of([] { named_schedule("2bw", 3, 4, 2); }), testing::HasSubstr("1 chunk a stage, not 2"));
@@ -155,11 +206,24 @@ TEST(WrongWindows, AllVersionsLaterOrOlder) {
       return other;
     };
     if (right.name != "2bw") expect_refused(moved(1), "later versions");
+    if (!right.stashes) {
+      expect_refused(moved(-1), "older versions, which nobody keeps");
+      continue;
+    }
     const ScheduleSimulation older = simulate(moved(-1)), as_it_was = simulate(right);
     for (int stage = 0; stage < right.stages; ++stage) {
       EXPECT_EQ(older.versions[stage], as_it_was.versions[stage] + 1);
       EXPECT_EQ(older.delay[stage], as_it_was.delay[stage] + 1);
     }
+  }
+}
+
+// What one of both promises, the other does not keep.
+TEST(WrongWindows, ThatStashWhatTheyPromiseNotToOrDoNot) {
+  for (Schedule wrong : some_windows()) {
+    if (wrong.stages == 1 && wrong.name != "2bw") continue;  // nothing is old there
+    wrong.stashes = !wrong.stashes;
+    expect_refused(wrong, "the other stashing");
   }
 }
 
@@ -226,6 +290,9 @@ TEST(WrongWindows, SentencesNameStageActionAndVersion) {
             "Stage 0 has update 0 0 before the backward of microbatch 1.");
   EXPECT_EQ(refusal_of(changed(pipedream_schedule(1, 2), "update 1 0\n", "")),
             "Stage 0 computes forward 2 0 2 where that version of the weights is not made.");
+  EXPECT_EQ(refusal_of(changed(pipemare_schedule(2, 2), "backward 0 0\nupdate 0 0", "backward 0 0 -1\nupdate 0 0")),
+            "Stage 0 computes backward 2 0 1 with another version of the weights than the latest, 2, and nothing older is "
+            "stashed.");
   EXPECT_TRUE(is_window(two));
   EXPECT_FALSE(is_window(make_schedule(ScheduleKind::zb_v, 2, 4, 2)));
 }
