@@ -45,35 +45,39 @@ struct STRETTO_API Consistency {
   static Consistency eventual() { return {Kind::eventual, 0}; }
 };
 
-// A ServerUpdate changes the values of a part. pushed: the sum of all workers' pushes of a clock, added in the order of
-// workers, or with `eventual` one push. updates: those before this one.
-using ServerUpdate = std::function<void(const Tensor& values, const Tensor& pushed, std::int64_t updates)>;
-// Makes the update of the part of `count` elements from `first` on, with its state, at the server that has it. Sparse tables
-// take only functions that say that they keep no state between updates.
+// What a server function gets. pushed: the sum of all workers' pushes of a clock, added in the order of workers, or with
+// `eventual` one push. All tensors have one size and type.
+struct ServerUpdate {
+  Tensor values;              // of a part; the function changes them
+  std::vector<Tensor> state;  // of the function, one tensor for each slot, zeros at first; it changes them, too
+  Tensor pushed;
+  std::int64_t updates = 0;  // before this one
+  int pushes = 1;            // in the sum
+};
+// Changes values by what is pushed. What it computes must depend on its arguments only: all servers that have a copy of the
+// values call it. Sparse tables take only functions without slots.
 struct ServerFunction {
-  using Make = std::function<ServerUpdate(std::int64_t first, std::int64_t count)>;
-  ServerFunction() = default;
-  ServerFunction(Make its, bool has_state = true) : make(std::move(its)), keeps_state(has_state) {}
-
-  Make make;
-  bool keeps_state = true;
+  std::function<void(const ServerUpdate& update)> update;
+  int slots = 0;
 };
 namespace server_functions {
 STRETTO_API ServerFunction sum();     // values += pushed
 STRETTO_API ServerFunction assign();  // values = pushed
-// gradient_scale of the steps multiplies the sum: give 1 / workers for a mean. For tables of f32 and f64.
-STRETTO_API ServerFunction sgd(const kernels::SGDStep& step);
-STRETTO_API ServerFunction adamw(const kernels::AdamWStep& step);  // counts steps by itself
+// Optimizers' steps, for tables of f32 and f64. gradient_scale multiplies the sum; with `mean` it is divided by the number
+// of pushes, which is smaller when a worker has been lost.
+STRETTO_API ServerFunction sgd(const kernels::SGDStep& step, bool mean = false);
+STRETTO_API ServerFunction adamw(const kernels::AdamWStep& step, bool mean = false);  // counts steps by itself
 }  // namespace server_functions
 
 // A dense table has `elements` elements. A sparse one has a row of `width` elements for each key of 64 bits that was ever
-// pushed or pulled; its update is called with the rows [keys, width] of a push, and must keep no state: sum(), assign(),
+// pushed or pulled; its update is called with the rows [keys, width] of a push, and must have no slots: sum(), assign(),
 // sgd() without momentum.
 struct ServedTable {
   std::string name;
   std::int64_t elements = 0;  // 0 for a sparse table
   DType dtype = DType::f32;
-  std::function<void(const Tensor& values, std::int64_t first)> initial;  // at the part's server; empty: zeros
+  // Called at each server of the part; empty: zeros.
+  std::function<void(const Tensor& values, std::int64_t first)> initial;
   ServerFunction update;
   std::int64_t width = 0;                                                           // above 0: a sparse table
   std::function<void(const Tensor& row, std::uint64_t key)> initial_row = nullptr;  // empty: zeros
@@ -86,17 +90,28 @@ class STRETTO_API HashRing {
   explicit HashRing(int points = 64) : points_(points) {}
   void add(int server);
   void remove(int server);
-  int owner(std::uint64_t key) const;  // throws Error(invalid_argument) without a server
-  // The first server behind the key's hash that has room (consistent hashing with bounded loads; Mirrokni et al. 2018).
-  int owner(std::uint64_t key, const std::function<bool(int server)>& has_room) const;
+  int owner(std::uint64_t key) const;               // throws Error(invalid_argument) without a server
+  std::vector<int> order(std::uint64_t key) const;  // all servers, as their first points follow the key's hash
 
  private:
+  std::size_t point_behind(std::uint64_t key) const;
+
   int points_;
   std::vector<std::pair<std::uint64_t, int>> ring_;  // ascending
 };
 
-// All ranks give the same tables and options. One thread of a rank uses the object. A lost rank ends the job with an error
-// on all others: there are no copies of what a server holds.
+// All ranks give the same tables and options. One thread of a rank uses the object.
+//
+// A lost rank ends the job with an error on all others, which names what a lost server held. With `copies` or
+// `survivors_go_on` the others go on: servers and workers call Job::shrink() themselves, within the calls that find the
+// loss. All communicators of the job are then unusable but ranks(), so that the set must have all ranks of the job, and one
+// job has one such set. Every rank must call into the set again and again: a rank that computes holds up the others
+// meanwhile.
+// - A lost server: the next server of each of its parts, which has a copy, takes its place, and copies the part to one more.
+//   Each push is applied exactly once; a pull never reads what a loss could take back. If all copies of a part are lost,
+//   the calls of all ranks throw Error(peer_lost), which names its elements.
+// - A lost worker: its pushes are no longer waited for. The last ones may have reached some parts only.
+// - Processes cannot go on without rank 0 of the job (Job::shrink()).
 class STRETTO_API ServerSet {
  public:
   struct Options {
@@ -105,6 +120,10 @@ class STRETTO_API ServerSet {
     int points = 64;  // of a server on the ring
     std::int64_t part_elements = std::int64_t{1} << 18;
     std::size_t inbox_bytes = std::size_t{64} << 20;  // a server takes further messages off the links below this
+    // Servers besides the first one that have each part: chain replication (van Renesse and Schneider 2004) of the sums of
+    // pushes. Memory: as often as that; a worker keeps copies of what it has pushed until all have it.
+    int copies = 0;
+    bool survivors_go_on = false;  // when a worker is lost; also without copies
   };
   // Collective. Throws Error(invalid_argument) for options that cannot be, on all ranks.
   ServerSet(const Communicator& ranks, std::vector<ServedTable> tables, const Options& options);
@@ -114,14 +133,16 @@ class STRETTO_API ServerSet {
 
   bool is_server() const;
   int workers() const;
-  int server_of(int table, std::int64_t element) const;  // its rank
+  int server_of(int table, std::int64_t element) const;  // its rank in the communicator of the constructor
+  // The communicator of the constructor, or after a loss that of the ranks that are left.
+  const Communicator& ranks() const;
 
   // Servers: answers workers until the last one has left. The thread sleeps while nothing comes.
   void serve();
 
   // Workers. push() adds one to the table's clock. A push is done when its bytes have left, a pull when all parts have come;
-  // the tensors, of the table's type and size, must stay as they are until then. Pulls and pushes of a table take effect in
-  // the order of the calls.
+  // the tensors, of the table's type and size, must stay as they are until then. If ranks go on after losses, the tensor of
+  // a push is free at once. Pulls and pushes of a table take effect in the order of the calls.
   class Pending {
    public:
     Pending() = default;
@@ -139,7 +160,8 @@ class STRETTO_API ServerSet {
   Pending pull(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows);
   void wait(const Pending& pending);
   std::int64_t version(int table) const;  // updates in what the last pull that is done has brought, the least of all parts
-  // Says goodbye to the servers, behind everything pushed. A worker must call it before the object is destroyed.
+  // Says goodbye to the servers, behind everything pushed. A worker must call it before the object is destroyed. If ranks go
+  // on after losses, it returns when all workers have called it, and all copies have what was pushed.
   void leave();
 
   struct Traffic {

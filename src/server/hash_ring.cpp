@@ -26,19 +26,24 @@ void HashRing::remove(int server) {
   std::erase_if(ring_, [&](const auto& point) { return point.second == server; });
 }
 
-int HashRing::owner(std::uint64_t key) const {
-  return owner(key, [](int) { return true; });
+std::size_t HashRing::point_behind(std::uint64_t key) const {
+  const auto behind = std::ranges::upper_bound(ring_, hashed(key, 0), {}, [](const auto& point) { return point.first; });
+  return behind == ring_.end() ? 0 : static_cast<std::size_t>(behind - ring_.begin());
 }
 
-int HashRing::owner(std::uint64_t key, const std::function<bool(int server)>& has_room) const {
-  const auto behind = std::ranges::upper_bound(ring_, hashed(key, 0), {}, [](const auto& point) { return point.first; });
-  const auto begin = static_cast<std::size_t>(behind - ring_.begin());
+int HashRing::owner(std::uint64_t key) const {
+  require(!ring_.empty(), "Key {} has no server: the ring is empty.", key);
+  return ring_[point_behind(key)].second;
+}
+
+std::vector<int> HashRing::order(std::uint64_t key) const {
+  std::vector<int> servers;
+  const std::size_t begin = point_behind(key);
   for (std::size_t i = 0; i < ring_.size(); ++i) {
     const int server = ring_[(begin + i) % ring_.size()].second;
-    if (has_room(server)) return server;
+    if (std::ranges::find(servers, server) == servers.end()) servers.push_back(server);
   }
-  fail(ErrorCode::invalid_argument, "Key {} has no server: the ring has {} points, and none of a server with room.", key,
-       ring_.size());
+  return servers;
 }
 
 }  // namespace stretto

@@ -1,8 +1,10 @@
 #include "server/keyed_messages.hpp"
 
 #include <cstring>
+#include <numeric>
 
 #include "core/fail.hpp"
+#include "server/message_kinds.hpp"
 
 namespace stretto {
 
@@ -31,13 +33,45 @@ Tensor packed(const std::vector<std::uint64_t>& keys, const std::vector<std::int
   return message;
 }
 
+Tensor packed(const KeyedRows& rows) {
+  if (rows.keys.empty()) return rows.rows;
+  std::vector<std::int64_t> places(rows.keys.size());
+  std::iota(places.begin(), places.end(), 0);
+  return packed(rows.keys, places, rows.rows);
+}
+
 KeyedRows unpacked(const ReceivedMessage& message, const ServedTable& table, bool has_rows) {
+  const auto bytes = static_cast<std::int64_t>(message.head.bytes);
+  const auto element = static_cast<std::int64_t>(size_of(table.dtype));
   KeyedRows result;
-  result.keys.resize(static_cast<std::size_t>(message.head.part));
-  const std::size_t key_bytes = result.keys.size() * sizeof(std::uint64_t);
-  if (key_bytes > 0) std::memcpy(result.keys.data(), message.bytes.raw(), key_bytes);
-  if (has_rows && key_bytes > 0) result.rows = message.bytes.view(key_bytes, {message.head.part, table.width}, table.dtype);
+  if (bytes == 0) return result;
+  if (table.width == 0) {
+    result.rows = message.bytes.view(std::size_t{0}, {bytes / element}, table.dtype);
+    return result;
+  }
+  const auto key = static_cast<std::int64_t>(sizeof(std::uint64_t));
+  const std::int64_t of_one = key + (has_rows ? table.width * element : 0);
+  ensure(bytes % of_one == 0, "{} bytes came for keys of {}.", bytes, of_one);
+  result.keys.resize(static_cast<std::size_t>(bytes / of_one));
+  std::memcpy(result.keys.data(), message.bytes.raw(), result.keys.size() * sizeof(std::uint64_t));
+  if (has_rows) {
+    result.rows =
+        message.bytes.view(result.keys.size() * sizeof(std::uint64_t), {std::ssize(result.keys), table.width}, table.dtype);
+  }
   return result;
+}
+
+MessageHead head_of(const PartUpdate& update) {
+  const std::uint64_t worker = static_cast<std::uint32_t>(update.worker);
+  return {
+      .kind = update_of_part, .clock = update.number, .request = worker << 32 | static_cast<std::uint32_t>(update.pushes)};
+}
+
+PartUpdate update_of(const ReceivedMessage& message, const ServedTable& table) {
+  return {.number = message.head.clock,
+          .worker = static_cast<int>(message.head.request >> 32),
+          .pushes = static_cast<int>(message.head.request & 0xffffffff),
+          .pushed = unpacked(message, table, true)};
 }
 
 }  // namespace stretto

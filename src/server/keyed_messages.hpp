@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "server/mailbox.hpp"
-#include "server/served_rows.hpp"
+#include "server/parts/served_part.hpp"
 
 namespace stretto {
 
@@ -11,9 +11,14 @@ namespace stretto {
 // with the place of the first key that does not.
 void check_keys(const std::vector<std::uint64_t>& keys);
 
-// A message of a sparse table: the keys at some places of a list, and in a push their rows. The head's `part` is the number
-// of keys.
+// The bytes of a message: the keys at some places of a list, and the rows of these places, if there are rows.
 Tensor packed(const std::vector<std::uint64_t>& keys, const std::vector<std::int64_t>& places, const Tensor& rows);
+Tensor packed(const KeyedRows& rows);  // of a dense table the elements themselves
+// What a message to a part of a table brings: elements, or keys with rows or without.
 KeyedRows unpacked(const ReceivedMessage& message, const ServedTable& table, bool has_rows);
+
+// An update as a message to the next copy, and back.
+MessageHead head_of(const PartUpdate& update);
+PartUpdate update_of(const ReceivedMessage& message, const ServedTable& table);
 
 }  // namespace stretto

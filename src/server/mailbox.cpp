@@ -31,7 +31,7 @@ Mailbox::~Mailbox() {
   }
 }
 
-Mailbox::Partner& Mailbox::partner(int rank) {
+Mailbox::Partner& Mailbox::partner(int rank) const {
   const auto found = std::ranges::find_if(partners_, [&](const auto& each) { return each->rank == rank; });
   require(found != partners_.end(), "Rank {} is no partner of this mailbox.", rank);
   return **found;
@@ -171,13 +171,8 @@ void Mailbox::send_all() {
   progress_until([&] { return all_sent(); });
 }
 
-void Mailbox::close(int rank) {
-  Partner& its = partner(rank);
-  its.open = false;
-}
+void Mailbox::close(int rank) { partner(rank).open = false; }
 
-int Mailbox::open_partners() const {
-  return static_cast<int>(std::ranges::count_if(partners_, [](const auto& partner) { return partner->open; }));
-}
+bool Mailbox::is_open(int rank) const { return partner(rank).open; }
 
 }  // namespace stretto

@@ -52,7 +52,7 @@ class Mailbox {
   void send_all();                               // blocks until all messages have left
   // That partner sends nothing more: its link is not listened to any longer.
   void close(int partner);
-  int open_partners() const;
+  bool is_open(int partner) const;
 
   struct Traffic {
     std::uint64_t payload_sent = 0, heads_sent = 0, messages_sent = 0;  // bytes, bytes, messages
@@ -83,7 +83,7 @@ class Mailbox {
   void arrived(Partner& partner);
   template <class Done>
   void progress_until(Done done);
-  Partner& partner(int rank);
+  Partner& partner(int rank) const;
 
   Communicator ranks_;
   Links& links_;

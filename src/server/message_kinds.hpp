@@ -3,8 +3,22 @@
 
 namespace stretto {
 
-// The kinds of messages between workers and servers. The parts of a push that also pulls go as one message each, so that the
-// first ones come back while the last ones leave.
-enum MessageKind : std::uint32_t { push_part, pull_part, push_and_pull_part, values_of_part, goodbye };
+enum MessageKind : std::uint32_t {
+  // From workers. The parts of a push that also pulls go as one message each, so that the first ones come back while the
+  // last
+  // ones leave.
+  push_part,
+  pull_part,
+  push_and_pull_part,
+  // To workers.
+  values_of_part,
+  applied_pushes,  // all copies have the worker's pushes of a part below the clock
+  // Between the servers of a part.
+  saved_part,      // to a new copy
+  update_of_part,  // to the next copy
+  copied_updates,  // to the copy before: this one and those behind it have the updates below the clock
+  // A worker pushes and pulls no more; a server serves no more.
+  goodbye
+};
 
 }  // namespace stretto

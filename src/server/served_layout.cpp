@@ -1,68 +1,130 @@
 #include "server/served_layout.hpp"
 
+#include <algorithm>
 #include <map>
-#include <string>
-#include <utility>
 
+#include "collectives/communicator/group.hpp"
 #include "core/fail.hpp"
 #include "core/parts.hpp"
+#include "core/split_mix.hpp"
 #include "stretto/require_same.hpp"
 
 namespace stretto {
 namespace {
 
 std::string text(const ServedTable& table, const ServerSet::Options& options) {
-  return fmt::format("{} of {} {}, rows of {}, {} servers, {} points, parts of {}, consistency {} {}", table.name,
-                     table.elements, name(table.dtype), table.width, options.servers, options.points, options.part_elements,
-                     static_cast<int>(options.consistency.kind), options.consistency.delay);
+  return fmt::format(
+      "{} of {} {}, rows of {}, {} servers, {} points, parts of {}, consistency {} {}, {} copies, survivors {}", table.name,
+      table.elements, name(table.dtype), table.width, options.servers, options.points, options.part_elements,
+      static_cast<int>(options.consistency.kind), options.consistency.delay, options.copies,
+      options.survivors_go_on ? "go on" : "end");
 }
 
 void check(const ServedTable& table, const ServerSet::Options& options) {
-  require((table.elements > 0) != (table.width > 0) && table.update.make != nullptr,
+  require((table.elements > 0) != (table.width > 0) && table.update.update != nullptr,
           "Table {} has {} elements, rows of {} and {} update; it needs elements or rows, and an update.", table.name,
-          table.elements, table.width, table.update.make ? "an" : "no");
-  require(table.width == 0 || !table.update.keeps_state,
-          "Table {} is sparse, and its update keeps state, which would mix its keys; give one that keeps none.", table.name);
+          table.elements, table.width, table.update.update ? "an" : "no");
+  require(table.width == 0 || table.update.slots == 0,
+          "Table {} is sparse, and its update keeps state in {} slots, which would mix its keys; give one that keeps none.",
+          table.name, table.update.slots);
   require(table.width == 0 || options.consistency.kind != Consistency::Kind::exact,
           "Table {} is sparse, and exact consistency keeps versions of whole parts; choose another.", table.name);
 }
 
 }  // namespace
 
-ServedLayout::ServedLayout(const Communicator& ranks, std::vector<ServedTable> served, const ServerSet::Options& given)
-    : options(given), workers(ranks.size() - given.servers), ring(given.points) {
-  require(0 < options.servers && options.servers < ranks.size(), "{} servers of {} ranks leave no worker, or are none.",
-          options.servers, ranks.size());
+ServedLayout::ServedLayout(const Communicator& all, std::vector<ServedTable> served, const ServerSet::Options& given)
+    : options(given), workers(all.size() - given.servers), ranks(all.size()) {
+  require(0 < options.servers && options.servers < ranks, "{} servers of {} ranks leave no worker, or are none.",
+          options.servers, ranks);
   require(
       options.points > 0 && options.part_elements > 0 && options.consistency.delay >= 0,
       "Servers with {} points, parts of {} elements and a delay of {} cannot be; give points and elements from 1 on, and "
       "a delay from 0 on.",
       options.points, options.part_elements, options.consistency.delay);
+  require(0 <= options.copies && options.copies < options.servers,
+          "{} servers cannot keep {} copies besides the first; give from 0 to {}.", options.servers, options.copies,
+          options.servers - 1);
+  const int in_job = Communicator::Group::of(all).context().job().size();
+  require(!goes_on() || ranks == in_job,
+          "Servers of {} of a job's {} ranks cannot go on after a loss; give a communicator of all ranks.", ranks, in_job);
   std::vector<NamedValue> same;
   for (const ServedTable& table : served) {
     check(table, options);
     same.push_back({"a table", text(table, options)});
   }
-  require_same(ranks, same);
-  for (int server = workers; server < ranks.size(); ++server) ring.add(server);
+  require_same(all, same);
+  HashRing ring(options.points);
+  for (int server = workers; server < ranks; ++server) ring.add(server);
   for (ServedTable& table : served) {
+    constexpr int key_parts = 4;  // of a server: when it is lost, that many others share its keys
     Table& its = tables.emplace_back();
-    const auto parts = static_cast<int>(table.elements == 0 ? 0 : (table.elements - 1) / options.part_elements + 1);
-    const int most = (parts + options.servers - 1) / options.servers;  // of a server
+    const auto parts =
+        static_cast<int>(table.width > 0 ? key_parts * options.servers : (table.elements - 1) / options.part_elements + 1);
+    const int most = (parts - 1) / options.servers + 1;  // of a server
     std::map<int, int> of_server;
     for (int p = 0; p < parts; ++p) {
-      const std::uint64_t key = (static_cast<std::uint64_t>(tables.size()) << 32) + static_cast<std::uint64_t>(p);
-      const int server = ring.owner(key, [&](int each) { return of_server[each] < most; });
-      ++of_server[server];
-      its.parts.push_back({part_begin(table.elements, parts, p), part_size(table.elements, parts, p), server});
+      std::vector<int> order = ring.order((static_cast<std::uint64_t>(tables.size()) << 32) + static_cast<std::uint64_t>(p));
+      // Consistent hashing with bounded loads (Mirrokni et al. 2018): the first server that has room.
+      const auto with_room = std::ranges::find_if(order, [&](int server) { return of_server[server] < most; });
+      std::rotate(order.begin(), with_room, order.end());
+      ++of_server[order.front()];
+      its.parts.push_back({part_begin(table.elements, parts, p), part_size(table.elements, parts, p), std::move(order)});
     }
     its.served = std::move(table);
   }
 }
 
+std::int64_t ServedLayout::Table::part_of(std::uint64_t key) const {
+  return static_cast<std::int64_t>(split_mixed(key) % parts.size());
+}
+
 const ServedLayout::Table& ServedLayout::table(int number) const {
   require(number >= 0 && number < std::ssize(tables), "There is no table {}; {} are served.", number, tables.size());
   return tables[static_cast<std::size_t>(number)];
+}
+
+std::vector<int> ServedLayout::chain(const Part& part, const std::function<bool(int rank)>& is_left) const {
+  std::vector<int> chain;
+  for (const int server : part.servers) {
+    if (is_left(server) && std::ssize(chain) <= options.copies) chain.push_back(server);
+  }
+  return chain;
+}
+
+std::int64_t ServedLayout::all_parts() const {
+  std::int64_t parts = 0;
+  for (const Table& table : tables) parts += std::ssize(table.parts);
+  return parts;
+}
+
+std::string ServedLayout::name_parts(const std::vector<PartKey>& parts) const {
+  std::string text;
+  for (std::size_t t = 0; t < tables.size(); ++t) {
+    std::vector<std::pair<std::int64_t, std::int64_t>> ranges;  // first, behind the last
+    std::size_t of_table = 0;
+    for (const auto& [table, p] : parts) {
+      if (table != t) continue;
+      ++of_table;
+      const Part& part = tables[t].parts[p];
+      if (!ranges.empty() && ranges.back().second == part.first) {
+        ranges.back().second += part.count;
+      } else {
+        ranges.emplace_back(part.first, part.first + part.count);
+      }
+    }
+    if (of_table == 0) continue;
+    text += text.empty() ? "" : ", ";
+    if (tables[t].served.width > 0) {
+      text += fmt::format("{} of {} parts of the keys", of_table, tables[t].parts.size());
+    } else {
+      for (const auto& [first, behind] : ranges) {
+        text += fmt::format("{}{} to {}", first == ranges.front().first ? "elements " : ", ", first, behind - 1);
+      }
+    }
+    text += fmt::format(" of table {}", tables[t].served.name);
+  }
+  return text;
 }
 
 }  // namespace stretto

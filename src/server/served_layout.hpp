@@ -1,5 +1,8 @@
 #pragma once
 #include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "stretto/communicator.hpp"
@@ -7,27 +10,35 @@
 
 namespace stretto {
 
-// What a server set serves, and where: which part of a table lies at which server. The same on all ranks.
+// What a server set serves, and where: the parts of tables, and for each part the servers in the order in which they take
+// over. The same on all ranks. Ranks have their numbers in the communicator of the constructor.
 struct ServedLayout {
   struct Part {
-    std::int64_t first = 0, count = 0;
-    int server = 0;  // its rank
+    std::int64_t first = 0, count = 0;  // elements; of a sparse table 0
+    std::vector<int> servers;           // all
   };
   struct Table {
     ServedTable served;
-    std::vector<Part> parts;  // of a dense table
+    std::vector<Part> parts;  // of a sparse table, of the keys with some hashes
+    std::int64_t part_of(std::uint64_t key) const;
   };
+  using PartKey = std::pair<std::size_t, std::size_t>;  // table, part
 
   // Collective. Throws Error(invalid_argument) for tables and options that cannot be, on all ranks.
   ServedLayout(const Communicator& ranks, std::vector<ServedTable> served, const ServerSet::Options& options);
 
   const Table& table(int number) const;  // throws Error(invalid_argument) if there is none
   bool is_server(int rank) const { return rank >= workers; }
+  bool goes_on() const { return options.survivors_go_on || options.copies > 0; }
+  // The servers that have a part when some are lost: 1 + copies, or fewer if no more are left.
+  std::vector<int> chain(const Part& part, const std::function<bool(int rank)>& is_left) const;
+  std::int64_t all_parts() const;  // of all tables
+  // "elements 0 to 299, 600 to 899 of table weights, 2 of 8 parts of the keys of table visits"
+  std::string name_parts(const std::vector<PartKey>& parts) const;
 
   ServerSet::Options options;
-  int workers = 0;
+  int workers = 0, ranks = 0;
   std::vector<Table> tables;
-  HashRing ring;  // deals out parts, and the keys of sparse tables
 };
 
 }  // namespace stretto

@@ -1,53 +1,132 @@
-#include "stretto/server.hpp"
-
 #include <algorithm>
-#include <numeric>
+#include <iterator>
+#include <map>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "core/fail.hpp"
-#include "server/mailbox.hpp"
+#include "core/log.hpp"
+#include "core/rank_list.hpp"
+#include "server/live_ranks.hpp"
 #include "server/served_layout.hpp"
 #include "server/server_side.hpp"
 #include "server/worker_side.hpp"
+#include "stretto/server.hpp"
 
 namespace stretto {
 namespace {
 
-// Workers talk to all servers, and servers to all workers.
-std::vector<int> partners_of(const ServedLayout& layout, int rank) {
-  const bool is_server = layout.is_server(rank);
-  std::vector<int> partners(static_cast<std::size_t>(is_server ? layout.workers : layout.options.servers));
-  std::iota(partners.begin(), partners.end(), is_server ? 0 : layout.workers);
-  return partners;
-}
+// Values that no rank has: nobody can go on.
+class LostParts : public Error {
+ public:
+  explicit LostParts(const std::string& sentence) : Error(ErrorCode::peer_lost, sentence) {}
+};
 
 }  // namespace
 
 struct ServerSet::State {
   State(const Communicator& ranks, std::vector<ServedTable> tables, const Options& options)
-      : rank(ranks.rank()),
-        layout(ranks, std::move(tables), options),
-        mailbox(ranks.duplicate("servers"), partners_of(layout, rank), options.inbox_bytes) {
-    if (layout.is_server(rank)) {
-      server.emplace(layout, mailbox, rank);
+      : layout(ranks, std::move(tables), options), live(ranks, layout) {
+    if (layout.is_server(live.rank())) {
+      server.emplace(layout, live);
     } else {
-      worker.emplace(layout, mailbox, rank);
+      worker.emplace(layout, live);
     }
   }
 
   WorkerSide& as_worker(const char* what) {
-    require(worker.has_value(), "Rank {} cannot {}: it is a server.", rank, what);
+    require(worker.has_value(), "Rank {} cannot {}: it is a server.", live.rank(), what);
     worker->require_present(what);
     return *worker;
   }
 
-  int rank;
+  // Calls body(), and again when ranks have been lost and the others go on.
+  template <class Body>
+  void through_losses(Body body) {
+    std::optional<Error> failure;
+    while (true) {
+      try {
+        if (failure) go_on(*failure);
+        return body();
+      } catch (const LostParts&) {
+        throw;
+      } catch (const Error& error) {
+        if (!error.is_of_another_rank()) throw;
+        if (!layout.goes_on()) throw_naming_parts(error);
+        if (worker ? worker->is_over() : server->is_over()) return;
+        failure = error;
+      }
+    }
+  }
+  void send(std::uint64_t request) {
+    through_losses([&, is_sent = false]() mutable {
+      if (!std::exchange(is_sent, true)) worker->send(request);
+    });
+  }
+
+  void go_on(const Error& failure);
+  void check_holdings(const std::map<int, std::vector<std::int64_t>>& holdings) const;
+  [[noreturn]] void throw_naming_parts(const Error& error) const;
+
   ServedLayout layout;
-  Mailbox mailbox;
+  LiveRanks live;
   std::optional<WorkerSide> worker;  // this rank is one of both
   std::optional<ServerSide> server;
 };
+
+// The ranks that are left meet, learn which server has which parts, and send again what may have been lost on its way.
+void ServerSet::State::go_on(const Error& failure) {
+  const int before = live.size();
+  live.go_on();
+  if (live.size() == before) throw LostParts(failure.what());
+  const std::vector<int> lost = live.lost();
+  if (live.is_first()) log().warn("The servers go on without {} of {}: {}", rank_list(lost), layout.ranks, failure.what());
+  const std::vector<std::int64_t> mine =
+      server ? server->holdings() : std::vector<std::int64_t>(static_cast<std::size_t>(layout.all_parts()));
+  std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(live.size()));
+  live.communicator().all_gather(mine.data(), all.data(), std::ssize(mine), DType::i64, Stream::inline_()).wait();
+  std::map<int, std::vector<std::int64_t>> holdings;
+  for (int number = 0; number < live.size(); ++number) {
+    const auto begin = all.begin() + number * std::ssize(mine);
+    holdings[live.rank_of(number)] = {begin, begin + std::ssize(mine)};
+  }
+  check_holdings(holdings);
+  if (server) {
+    server->resume(holdings);
+  } else {
+    worker->resume();
+  }
+}
+
+void ServerSet::State::check_holdings(const std::map<int, std::vector<std::int64_t>>& holdings) const {
+  std::vector<ServedLayout::PartKey> nowhere;
+  std::size_t number = 0;
+  for (std::size_t t = 0; t < layout.tables.size(); ++t) {
+    for (std::size_t p = 0; p < layout.tables[t].parts.size(); ++p, ++number) {
+      if (std::ranges::none_of(holdings, [&](const auto& of_rank) { return of_rank.second[number] != 0; })) {
+        nowhere.emplace_back(t, p);
+      }
+    }
+  }
+  if (nowhere.empty()) return;
+  throw LostParts(fmt::format("Lost with {}: {}, of which no other server has a copy.", rank_list(live.lost()),
+                              layout.name_parts(nowhere)));
+}
+
+void ServerSet::State::throw_naming_parts(const Error& error) const {
+  const std::optional<int> lost = live.lost_by(error);
+  std::vector<ServedLayout::PartKey> parts;
+  for (std::size_t t = 0; t < layout.tables.size(); ++t) {
+    for (std::size_t p = 0; p < layout.tables[t].parts.size(); ++p) {
+      if (layout.tables[t].parts[p].servers.front() == lost) parts.emplace_back(t, p);
+    }
+  }
+  if (parts.empty()) throw error;
+  throw Error(error.code(), fmt::format("{} Lost with this server: {}. With copies, others would go on.", error.what(),
+                                        layout.name_parts(parts)));
+}
 
 ServerSet::ServerSet(const Communicator& ranks, std::vector<ServedTable> tables, const Options& options)
     : state_(std::make_unique<State>(ranks, std::move(tables), options)) {}
@@ -55,41 +134,56 @@ ServerSet::~ServerSet() = default;
 
 bool ServerSet::is_server() const { return state_->server.has_value(); }
 int ServerSet::workers() const { return state_->layout.workers; }
+const Communicator& ServerSet::ranks() const { return state_->live.communicator(); }
 
 int ServerSet::server_of(int table, std::int64_t element) const {
   const ServedLayout::Table& its = state_->layout.table(table);
   require(element >= 0 && element < its.served.elements, "Table {} has no element {}.", its.served.name, element);
   const auto behind = std::ranges::upper_bound(its.parts, element, {}, &ServedLayout::Part::first);
-  return std::prev(behind)->server;
+  return state_->layout.chain(*std::prev(behind), [&](int rank) { return state_->live.has(rank); }).front();
 }
 
 void ServerSet::serve() {
-  require(is_server(), "Rank {} is a worker and serves nothing.", state_->rank);
-  state_->server->serve();
+  require(is_server(), "Rank {} is a worker and serves nothing.", state_->live.rank());
+  state_->through_losses([&] { state_->server->serve(); });
 }
 
 ServerSet::Pending ServerSet::push(int table, const Tensor& pushed) {
-  return Pending(state_->as_worker("push").start(table, &pushed, nullptr));
+  WorkerSide& worker = state_->as_worker("push");
+  state_->through_losses([&] { worker.finish_pulls_before_push(table); });
+  const Pending pending(worker.begin(table, &pushed, nullptr));
+  state_->send(pending.request_);
+  return pending;
 }
 
 ServerSet::Pending ServerSet::pull(int table, const Tensor& values) {
-  return Pending(state_->as_worker("pull").start(table, nullptr, &values));
+  const Pending pending(state_->as_worker("pull").begin(table, nullptr, &values));
+  state_->send(pending.request_);
+  return pending;
 }
 
 ServerSet::Pending ServerSet::push_pull(int table, const Tensor& pushed, const Tensor& values) {
-  return Pending(state_->as_worker("push and pull").start(table, &pushed, &values));
+  WorkerSide& worker = state_->as_worker("push and pull");
+  state_->through_losses([&] { worker.finish_pulls_before_push(table); });
+  const Pending pending(worker.begin(table, &pushed, &values));
+  state_->send(pending.request_);
+  return pending;
 }
 
 ServerSet::Pending ServerSet::push(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows) {
-  return Pending(state_->as_worker("push").start_rows(table, keys, rows, push_part));
+  const Pending pending(state_->as_worker("push").begin(table, keys, rows, push_part));
+  state_->send(pending.request_);
+  return pending;
 }
 
 ServerSet::Pending ServerSet::pull(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows) {
-  return Pending(state_->as_worker("pull").start_rows(table, keys, rows, pull_part));
+  const Pending pending(state_->as_worker("pull").begin(table, keys, rows, pull_part));
+  state_->send(pending.request_);
+  return pending;
 }
 
 void ServerSet::wait(const Pending& pending) {
-  if (state_->worker) state_->worker->wait(pending.request_);
+  if (state_->worker) state_->through_losses([&] { state_->worker->wait(pending.request_); });
 }
 
 std::int64_t ServerSet::version(int table) const {
@@ -97,10 +191,13 @@ std::int64_t ServerSet::version(int table) const {
   return state_->worker ? state_->worker->version(table) : 0;
 }
 
-void ServerSet::leave() { state_->as_worker("leave").leave(); }
+void ServerSet::leave() {
+  WorkerSide& worker = state_->as_worker("leave");
+  state_->through_losses([&] { worker.leave(); });
+}
 
 ServerSet::Traffic ServerSet::traffic() const {
-  const Mailbox::Traffic& its = state_->mailbox.traffic();
+  const Mailbox::Traffic its = state_->live.traffic();
   return {its.payload_sent, its.heads_sent, its.messages_sent};
 }
 

@@ -1,96 +1,193 @@
 #include "server/server_side.hpp"
 
+#include <algorithm>
+#include <utility>
+
 #include "core/fail.hpp"
 #include "server/keyed_messages.hpp"
 #include "server/message_kinds.hpp"
 
 namespace stretto {
+namespace {
 
-ServerSide::ServerSide(const ServedLayout& layout, Mailbox& mailbox, int rank)
-    : layout_(layout), mailbox_(mailbox), rank_(rank) {
-  for (std::size_t t = 0; t < layout.tables.size(); ++t) make_parts(t);
+Tensor tensor_of(const Bytes& bytes) {
+  Tensor tensor({std::ssize(bytes)}, DType::u8);
+  tensor.copy_from_host(bytes.data());
+  return tensor;
 }
 
-void ServerSide::make_parts(std::size_t t) {
-  const ServedTable& served = layout_.tables[t].served;
-  const Consistency& consistency = layout_.options.consistency;
-  if (served.width > 0) rows_.try_emplace(t, served, layout_.workers, consistency);
-  for (std::size_t p = 0; p < layout_.tables[t].parts.size(); ++p) {
-    const ServedLayout::Part& part = layout_.tables[t].parts[p];
-    if (part.server != rank_) continue;
-    const Tensor values = Tensor::zeros({part.count}, served.dtype);
-    if (served.initial) served.initial(values, part.first);
-    parts_.try_emplace({t, p}, values, layout_.workers, consistency, served.update.make(part.first, part.count));
+Bytes bytes_in(const Tensor& tensor) {
+  const auto* const begin = static_cast<const std::byte*>(tensor.raw());
+  return {begin, begin + tensor.bytes()};
+}
+
+}  // namespace
+
+ServerSide::ServerSide(const ServedLayout& layout, LiveRanks& live) : layout_(layout), live_(live) {
+  for (std::size_t t = 0; t < layout.tables.size(); ++t) {
+    for (std::size_t p = 0; p < layout.tables[t].parts.size(); ++p) {
+      Copy copy;
+      link({t, p}, copy);
+      if (copy.acknowledged_to.empty()) continue;
+      copy.part = make_part({t, p});
+      copies_.emplace(PartKey{t, p}, std::move(copy));
+    }
   }
 }
 
+std::unique_ptr<ServedPart> ServerSide::make_part(const PartKey& key) const {
+  const ServedLayout::Table& table = layout_.tables[key.first];
+  const ServedLayout::Part& part = table.parts[key.second];
+  return make_served_part(table.served, part.first, part.count, layout_.workers, layout_.options.consistency,
+                          layout_.goes_on());
+}
+
+// Finds this server's place in the chain. Without a place, acknowledged_to stays empty.
+void ServerSide::link(const PartKey& key, Copy& copy) const {
+  const std::vector<int> chain =
+      layout_.chain(layout_.tables[key.first].parts[key.second], [&](int rank) { return live_.has(rank); });
+  const auto place = std::ranges::find(chain, live_.rank());
+  copy.before = copy.behind = std::nullopt;
+  copy.acknowledged_to.clear();
+  if (place == chain.end()) return;
+  if (place != chain.begin()) copy.before = *std::prev(place);
+  if (std::next(place) != chain.end()) copy.behind = *std::next(place);
+  copy.acknowledged_to.resize(static_cast<std::size_t>(layout_.workers));
+}
+
+void ServerSide::send(int to, const PartKey& key, MessageHead head, const Tensor& bytes) {
+  head.table = static_cast<std::uint32_t>(key.first);
+  head.part = static_cast<std::int64_t>(key.second);
+  live_.send(to, head, bytes);
+}
+
 void ServerSide::serve() {
-  while (mailbox_.open_partners() > 0) handle(mailbox_.receive());
-  mailbox_.send_all();
+  while (live_.open_workers() > 0) handle(live_.receive());
+  over_ = true;
+  if (layout_.goes_on()) {
+    for (int worker = 0; worker < layout_.workers; ++worker) live_.send(worker, {.kind = goodbye});
+  }
+  if (layout_.options.copies > 0) {
+    for (int server = layout_.workers; server < layout_.ranks; ++server) {
+      if (server != live_.rank()) live_.send(server, {.kind = goodbye});
+    }
+  }
+  live_.send_all();
 }
 
 void ServerSide::handle(const ReceivedMessage& message) {
   if (message.head.kind == goodbye) return handle_goodbye(message.from);
-  if (rows_.contains(message.head.table)) return handle_rows(message);
   const PartKey key{static_cast<std::size_t>(message.head.table), static_cast<std::size_t>(message.head.part)};
-  const auto found = parts_.find(key);
-  ensure(found != parts_.end(), "Rank {} asks server {} for part {} of table {}, which it does not have.", message.from,
-         rank_, message.head.part, message.head.table);
-  ServedPart& part = found->second;
-  if (message.head.kind != pull_part) {
-    const DType dtype = layout_.tables[key.first].served.dtype;
-    const auto count = static_cast<std::int64_t>(message.head.bytes / size_of(dtype));
-    part.push(message.from, message.head.clock, message.bytes.view(std::size_t{0}, {count}, dtype));
+  const auto found = copies_.find(key);
+  ensure(found != copies_.end(), "Rank {} asks server {} for part {} of table {}, which it does not have.", message.from,
+         live_.rank(), message.head.part, message.head.table);
+  Copy& copy = found->second;
+  if (message.head.kind == saved_part) {
+    copy.part = make_part(key);
+    copy.part->load(bytes_in(message.bytes));
+    copy.passed_on = copy.part->version();
   }
-  if (message.head.kind != push_part) {
-    part.pull({message.from, message.head.clock + (message.head.kind == pull_part ? 0 : 1), message.head.request});
+  ensure(copy.part != nullptr, "Rank {} updates part {} of table {} before server {} has it.", message.from, key.second,
+         key.first, live_.rank());
+  if (message.head.kind == update_of_part) {
+    copy.part->append(update_of(message, layout_.tables[key.first].served));
+  } else if (message.head.kind == copied_updates) {
+    copy.part->apply_below(message.head.clock);
+  } else if (message.head.kind != saved_part) {
+    take_from_worker(message, *copy.part);
   }
-  answer(key, part);
+  advance(key, copy);
 }
 
-void ServerSide::answer(const PartKey& key, ServedPart& part) {
-  for (const ServedPart::Answer& answer : part.answers()) {
-    mailbox_.send(answer.pull.worker,
-                  {.kind = values_of_part,
-                   .table = static_cast<std::uint32_t>(key.first),
-                   .part = static_cast<std::int64_t>(key.second),
-                   .clock = answer.version,
-                   .request = answer.pull.request},
-                  answer.values);
+void ServerSide::take_from_worker(const ReceivedMessage& message, ServedPart& part) const {
+  const std::uint32_t kind = message.head.kind;
+  KeyedRows rows = unpacked(message, layout_.tables[message.head.table].served, kind != pull_part);
+  if (kind == pull_part) {
+    part.pull({message.from, message.head.clock, message.head.request, std::move(rows.keys)});
+    return;
   }
+  part.push(message.from, message.head.clock, std::move(rows));
+  if (kind == push_and_pull_part) part.pull({message.from, message.head.clock + 1, message.head.request});
 }
 
-void ServerSide::handle_rows(const ReceivedMessage& message) {
-  ServedRows& rows = rows_.at(message.head.table);
-  KeyedRows keyed = unpacked(message, layout_.tables[message.head.table].served, message.head.kind == push_part);
-  if (message.head.kind == push_part) {
-    rows.push(message.from, message.head.clock, std::move(keyed));
+// Passes on what is new, applies what all servers behind this one have, and tells those who wait for it.
+void ServerSide::advance(const PartKey& key, Copy& copy) {
+  ServedPart& part = *copy.part;
+  if (copy.behind) {
+    for (; copy.passed_on < part.end(); ++copy.passed_on) {
+      const PartUpdate& update = part.update(copy.passed_on);
+      send(*copy.behind, key, head_of(update), packed(update.pushed));
+    }
   } else {
-    rows.pull({message.from, message.head.clock, message.head.request, std::move(keyed.keys)});
+    part.apply_below(part.end());
   }
-  answer_rows(message.head.table, rows);
-}
-
-void ServerSide::answer_rows(std::size_t table, ServedRows& rows) {
-  for (const ServedRows::Answer& answer : rows.answers()) {
-    mailbox_.send(answer.pull.worker,
-                  {.kind = values_of_part,
-                   .table = static_cast<std::uint32_t>(table),
-                   .clock = answer.version,
-                   .request = answer.pull.request},
-                  answer.rows);
+  acknowledge(key, copy);
+  for (const ServedPart::Answer& answer : part.answers()) {
+    send(answer.pull.worker, key, {.kind = values_of_part, .clock = answer.version, .request = answer.pull.request},
+         answer.values);
   }
 }
 
-void ServerSide::handle_goodbye(int worker) {
-  mailbox_.close(worker);
-  for (auto& [key, part] : parts_) {
-    part.leave(worker);
-    answer(key, part);
+void ServerSide::acknowledge(const PartKey& key, Copy& copy) {
+  const ServedPart& part = *copy.part;
+  if (copy.before) {
+    if (part.version() > copy.acknowledged) send(*copy.before, key, {.kind = copied_updates, .clock = part.version()});
+    copy.acknowledged = part.version();
+    return;
   }
-  for (auto& [table, rows] : rows_) {
-    rows.leave(worker);
-    answer_rows(table, rows);
+  if (!layout_.goes_on()) return;
+  for (int worker = 0; worker < layout_.workers; ++worker) {
+    std::int64_t& told = copy.acknowledged_to[static_cast<std::size_t>(worker)];
+    if (part.applied(worker) > told && live_.is_open(worker))
+      send(worker, key, {.kind = applied_pushes, .clock = part.applied(worker)});
+    told = part.applied(worker);
+  }
+}
+
+void ServerSide::handle_goodbye(int rank) {
+  live_.close(rank);
+  if (layout_.is_server(rank)) return;
+  for (auto& [key, copy] : copies_) {
+    if (copy.before || !copy.part) continue;
+    copy.part->leave(rank);
+    advance(key, copy);
+  }
+}
+
+std::vector<std::int64_t> ServerSide::holdings() const {
+  std::vector<std::int64_t> result;
+  for (std::size_t t = 0; t < layout_.tables.size(); ++t) {
+    for (std::size_t p = 0; p < layout_.tables[t].parts.size(); ++p) {
+      const auto found = copies_.find({t, p});
+      result.push_back(found != copies_.end() && found->second.part ? 1 : 0);
+    }
+  }
+  return result;
+}
+
+void ServerSide::resume(const std::map<int, std::vector<std::int64_t>>& holdings) {
+  std::size_t number = 0;
+  for (std::size_t t = 0; t < layout_.tables.size(); ++t) {
+    for (std::size_t p = 0; p < layout_.tables[t].parts.size(); ++p, ++number) {
+      const PartKey key{t, p};
+      Copy linked;
+      link(key, linked);
+      if (linked.acknowledged_to.empty()) continue;
+      Copy& copy = copies_[key];
+      linked.part = std::move(copy.part);
+      copy = std::move(linked);
+      if (!copy.part) continue;  // it comes from the server before
+      ServedPart& part = *copy.part;
+      copy.passed_on = part.version();
+      part.forget_pulls();
+      if (copy.behind && holdings.at(*copy.behind)[number] == 0) {
+        send(*copy.behind, key, {.kind = saved_part}, tensor_of(part.saved()));
+      }
+      for (int worker = 0; worker < layout_.workers; ++worker) {
+        if (!live_.has(worker)) part.lose(worker);
+      }
+      advance(key, copy);
+    }
   }
 }
 

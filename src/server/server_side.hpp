@@ -1,37 +1,55 @@
 #pragma once
-#include <cstddef>
+#include <cstdint>
 #include <map>
-#include <utility>
+#include <memory>
+#include <optional>
+#include <vector>
 
-#include "server/mailbox.hpp"
+#include "server/live_ranks.hpp"
+#include "server/parts/served_part.hpp"
 #include "server/served_layout.hpp"
-#include "server/served_part.hpp"
-#include "server/served_rows.hpp"
 
 namespace stretto {
 
-// What a server does: it hands messages to the parts that it has, and sends what they answer.
+// What a server does: it hands messages to the parts that it has a copy of, passes their updates on along the chain of
+// servers, and sends what the parts answer.
 class ServerSide {
  public:
-  // layout and mailbox must outlive the object.
-  ServerSide(const ServedLayout& layout, Mailbox& mailbox, int rank);
+  // layout and live must outlive the object.
+  ServerSide(const ServedLayout& layout, LiveRanks& live);
 
   void serve();  // until the last worker has left
+  // Whether all workers have left. A loss does not matter then.
+  bool is_over() const { return over_; }
+
+  // By part, in the order of tables: whether this server has its values.
+  std::vector<std::int64_t> holdings() const;
+  // After LiveRanks::go_on(). holdings: of all ranks that are left, by server.
+  void resume(const std::map<int, std::vector<std::int64_t>>& holdings);
 
  private:
-  using PartKey = std::pair<std::size_t, std::size_t>;  // table, part
-  void make_parts(std::size_t table);
+  using PartKey = ServedLayout::PartKey;
+  struct Copy {
+    std::unique_ptr<ServedPart> part;                // null until its values have come
+    std::optional<int> before, behind;               // servers of the chain; workers talk to the one without any before it
+    std::int64_t passed_on = 0;                      // updates
+    std::int64_t acknowledged = 0;                   // updates, to the server before
+    std::vector<std::int64_t> acknowledged_to = {};  // pushes, by worker
+  };
+
+  std::unique_ptr<ServedPart> make_part(const PartKey& key) const;
+  void link(const PartKey& key, Copy& copy) const;
   void handle(const ReceivedMessage& message);
-  void handle_rows(const ReceivedMessage& message);
-  void handle_goodbye(int worker);
-  void answer(const PartKey& key, ServedPart& part);
-  void answer_rows(std::size_t table, ServedRows& rows);
+  void take_from_worker(const ReceivedMessage& message, ServedPart& part) const;
+  void handle_goodbye(int rank);
+  void advance(const PartKey& key, Copy& copy);
+  void acknowledge(const PartKey& key, Copy& copy);
+  void send(int to, const PartKey& key, MessageHead head, const Tensor& bytes = {});
 
   const ServedLayout& layout_;
-  Mailbox& mailbox_;
-  int rank_;
-  std::map<PartKey, ServedPart> parts_;
-  std::map<std::size_t, ServedRows> rows_;  // by sparse table
+  LiveRanks& live_;
+  std::map<PartKey, Copy> copies_;
+  bool over_ = false;
 };
 
 }  // namespace stretto

@@ -19,113 +19,148 @@ Tensor checked(const ServedTable& table, const Tensor& tensor) {
 
 }  // namespace
 
-WorkerSide::WorkerSide(const ServedLayout& layout, Mailbox& mailbox, int rank)
-    : layout_(layout), mailbox_(mailbox), rank_(rank), tables_(layout.tables.size()) {}
+WorkerSide::WorkerSide(const ServedLayout& layout, LiveRanks& live)
+    : layout_(layout), live_(live), tables_(layout.tables.size()) {
+  for (std::size_t t = 0; t < tables_.size(); ++t) tables_[t].kept.resize(layout.tables[t].parts.size());
+}
 
 void WorkerSide::require_present(const char* what) const {
-  require(!left_, "Rank {} cannot {}: it has left the servers.", rank_, what);
+  require(!left_, "Rank {} cannot {}: it has left the servers.", live_.rank(), what);
 }
 
-void WorkerSide::send_parts(MessageKind kind, int table, std::uint64_t request, const Tensor& pushed) {
-  const std::vector<ServedLayout::Part>& parts = layout_.table(table).parts;
-  for (std::size_t p = 0; p < parts.size(); ++p) {
-    mailbox_.send(parts[p].server,
-                  {.kind = kind,
-                   .table = static_cast<std::uint32_t>(table),
-                   .part = static_cast<std::int64_t>(p),
-                   .clock = tables_[static_cast<std::size_t>(table)].clock,
-                   .request = request},
-                  pushed ? pushed.view(parts[p].first, {parts[p].count}) : Tensor());
-  }
-}
-
-std::uint64_t WorkerSide::start(int table, const Tensor* pushed, const Tensor* values) {
+std::uint64_t WorkerSide::begin(int table, const Tensor* pushed, const Tensor* values) {
   const ServedLayout::Table& its = layout_.table(table);
   require(its.served.width == 0, "Table {} is sparse; push and pull rows of keys.", its.served.name);
-  const Tensor from = pushed != nullptr ? checked(its.served, *pushed) : Tensor();
-  const Tensor to = values != nullptr ? checked(its.served, *values) : Tensor();
-  const std::uint64_t id = next_request_++;
-  Request& request = requests_[id];
-  request.table = static_cast<std::size_t>(table);
-  request.values = to;
-  request.missing = values != nullptr ? its.parts.size() : 0;
-  request.pushes = pushed != nullptr;
-  send_parts(values == nullptr ? push_part : pushed == nullptr ? pull_part : push_and_pull_part, table, id, from);
-  if (pushed != nullptr) ++tables_[request.table].clock;
-  return id;
+  Tensor from = pushed != nullptr ? checked(its.served, *pushed) : Tensor();
+  if (from && layout_.goes_on()) from = from.clone();
+  Request request{.kind = values == nullptr   ? push_part
+                          : pushed == nullptr ? pull_part
+                                              : push_and_pull_part,
+                  .table = static_cast<std::size_t>(table),
+                  .values = values != nullptr ? checked(its.served, *values) : Tensor()};
+  for (const ServedLayout::Part& part : its.parts) {
+    request.messages.push_back(from ? from.view(part.first, {part.count}) : Tensor());
+    if (request.values) request.missing.insert(request.missing.size());
+  }
+  return begin(std::move(request));
 }
 
-// A push goes to all servers, without keys too, since each of them counts clocks.
-std::uint64_t WorkerSide::start_rows(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows,
-                                     MessageKind kind) {
-  const ServedTable& served = layout_.table(table).served;
+// A push goes to all parts, without keys too, since each of them counts clocks.
+std::uint64_t WorkerSide::begin(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows, MessageKind kind) {
+  const ServedLayout::Table& its = layout_.table(table);
+  const ServedTable& served = its.served;
   require(served.width > 0, "Table {} is dense, and has no keys; push or pull all of it.", served.name);
   check_keys(keys);
   require(rows.size() == std::ssize(keys) * served.width && rows.dtype() == served.dtype && rows.device() == Device::cpu,
           "{} keys of table {} have {} elements of {}, and the tensor {} of {}; give host memory of that size and type.",
           keys.size(), served.name, std::ssize(keys) * served.width, name(served.dtype), rows.size(), name(rows.dtype()));
-  std::map<int, std::vector<std::int64_t>> places;
-  for (std::size_t i = 0; i < keys.size(); ++i) places[layout_.ring.owner(keys[i])].push_back(static_cast<std::int64_t>(i));
+  Request request{.kind = kind, .table = static_cast<std::size_t>(table)};
+  request.places.resize(its.parts.size());
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    request.places[static_cast<std::size_t>(its.part_of(keys[i]))].push_back(static_cast<std::int64_t>(i));
+  }
+  for (std::size_t p = 0; p < its.parts.size(); ++p) {
+    request.messages.push_back(packed(keys, request.places[p], kind == push_part ? rows : Tensor()));
+    if (kind == pull_part && !request.places[p].empty()) request.missing.insert(p);
+  }
+  if (kind == pull_part) request.values = rows;
+  return begin(std::move(request));
+}
+
+std::uint64_t WorkerSide::begin(Request request) {
+  TableState& table = tables_[request.table];
+  request.clock = table.clock;
+  if (request.kind != pull_part) {
+    ++table.clock;
+    for (std::size_t p = 0; p < request.messages.size() && layout_.goes_on(); ++p) {
+      table.kept[p].push_back({request.clock, request.messages[p]});
+    }
+  }
   const std::uint64_t id = next_request_++;
-  Request& request = requests_[id];
-  request.table = static_cast<std::size_t>(table);
-  request.pushes = kind == push_part;
-  for (int server = layout_.workers; server < layout_.workers + layout_.options.servers; ++server) {
-    const std::vector<std::int64_t>& of_server = places[server];
-    if (of_server.empty() && kind == pull_part) continue;
-    mailbox_.send(server,
-                  {.kind = kind,
-                   .table = static_cast<std::uint32_t>(table),
-                   .part = std::ssize(of_server),
-                   .clock = tables_[request.table].clock,
-                   .request = id},
-                  packed(keys, of_server, kind == push_part ? rows : Tensor()));
-    request.missing += kind == pull_part ? 1 : 0;
-  }
-  if (kind == push_part) {
-    ++tables_[request.table].clock;
-  } else {
-    request.values = rows;
-    request.places = std::move(places);
-  }
+  requests_.emplace(id, std::move(request));
   return id;
 }
 
-void WorkerSide::take_rows(Request& request, const ReceivedMessage& message) {
-  const std::vector<std::int64_t>& places = request.places.at(message.from);
-  const std::size_t row_bytes = message.head.bytes / places.size();
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    std::memcpy(static_cast<std::byte*>(request.values.raw()) + static_cast<std::size_t>(places[i]) * row_bytes,
-                static_cast<const std::byte*>(message.bytes.raw()) + i * row_bytes, row_bytes);
+int WorkerSide::server_of(std::size_t table, std::size_t part) const {
+  return layout_.chain(layout_.tables[table].parts[part], [&](int rank) { return live_.has(rank); }).front();
+}
+
+void WorkerSide::send_part(MessageKind kind, std::size_t table, std::size_t part, std::int64_t clock, std::uint64_t request,
+                           const Tensor& bytes) {
+  live_.send(server_of(table, part),
+             {.kind = kind,
+              .table = static_cast<std::uint32_t>(table),
+              .part = static_cast<std::int64_t>(part),
+              .clock = clock,
+              .request = request},
+             bytes);
+}
+
+void WorkerSide::send(std::uint64_t id) {
+  const Request& request = requests_.at(id);
+  for (std::size_t p = 0; p < request.messages.size(); ++p) {
+    if (request.kind == pull_part && !request.missing.contains(p)) continue;
+    send_part(request.kind, request.table, p, request.clock, id, request.messages[p]);
   }
-  request.version = std::min(request.version, message.head.clock);
-  --request.missing;
 }
 
 void WorkerSide::take(const ReceivedMessage& message) {
+  if (message.head.kind == goodbye) {
+    over_ = true;
+    return live_.close(message.from);
+  }
+  if (message.head.kind == values_of_part) return take_values(message);
+  ensure(message.head.kind == applied_pushes, "Rank {} sends a message of kind {}.", message.from, message.head.kind);
+  std::deque<KeptPush>& kept = tables_.at(message.head.table).kept.at(static_cast<std::size_t>(message.head.part));
+  while (!kept.empty() && kept.front().clock < message.head.clock) kept.pop_front();
+}
+
+void WorkerSide::take_values(const ReceivedMessage& message) {
   const auto found = requests_.find(message.head.request);
-  ensure(message.head.kind == values_of_part && found != requests_.end(), "Rank {} answers request {}, which is not open.",
+  const auto part = static_cast<std::size_t>(message.head.part);
+  ensure(found != requests_.end() && found->second.missing.contains(part), "Rank {} answers request {}, which is not open.",
          message.from, message.head.request);
   Request& request = found->second;
   const ServedLayout::Table& table = layout_.tables[request.table];
-  if (table.served.width > 0) return take_rows(request, message);
-  const ServedLayout::Part& part = table.parts[static_cast<std::size_t>(message.head.part)];
-  const Tensor to = request.values.view(part.first, {part.count});
-  ensure(message.head.bytes == to.bytes(), "Part {} came with {} bytes instead of {}.", message.head.part,
-         message.head.bytes, to.bytes());
-  std::copy_n(static_cast<const std::byte*>(message.bytes.raw()), to.bytes(), static_cast<std::byte*>(to.raw()));
+  auto* const to = static_cast<std::byte*>(request.values.raw());
+  const auto* const from = static_cast<const std::byte*>(message.bytes.raw());
+  const bool is_sparse = table.served.width > 0;
+  const std::size_t row = size_of(table.served.dtype) * static_cast<std::size_t>(is_sparse ? table.served.width : 1);
+  const std::size_t rows = is_sparse ? request.places[part].size() : static_cast<std::size_t>(table.parts[part].count);
+  ensure(message.head.bytes == rows * row, "Part {} came with {} bytes instead of {}.", part, message.head.bytes,
+         rows * row);
+  if (is_sparse) {
+    for (std::size_t i = 0; i < rows; ++i) {
+      std::memcpy(to + static_cast<std::size_t>(request.places[part][i]) * row, from + i * row, row);
+    }
+  } else {
+    std::memcpy(to + static_cast<std::size_t>(table.parts[part].first) * row, from, rows * row);
+  }
   request.version = std::min(request.version, message.head.clock);
-  --request.missing;
+  request.missing.erase(part);
 }
 
 void WorkerSide::wait(std::uint64_t id) {
   const auto found = requests_.find(id);
   if (found == requests_.end()) return;
   Request& request = found->second;
-  while (request.missing > 0) take(mailbox_.receive());
-  if (request.pushes) mailbox_.send_all();
+  while (!request.missing.empty()) take(live_.receive());
+  if (request.kind != pull_part) live_.send_all();
   if (request.values) tables_[request.table].version = request.version;
   requests_.erase(found);
+  while (keeps_any()) {  // what the servers have acknowledged meanwhile
+    const std::optional<ReceivedMessage> message = live_.try_receive();
+    if (!message) break;
+    take(*message);
+  }
+}
+
+void WorkerSide::finish_pulls_before_push(int table) {
+  layout_.table(table);
+  if (layout_.options.consistency.kind != Consistency::Kind::exact || !layout_.goes_on()) return;
+  for (const auto& [id, request] : requests_) {
+    while (request.table == static_cast<std::size_t>(table) && !request.missing.empty()) take(live_.receive());
+  }
 }
 
 std::int64_t WorkerSide::version(int table) const {
@@ -133,13 +168,43 @@ std::int64_t WorkerSide::version(int table) const {
   return tables_[static_cast<std::size_t>(table)].version;
 }
 
+bool WorkerSide::keeps_any() const {
+  return std::ranges::any_of(tables_, [](const TableState& table) {
+    return std::ranges::any_of(table.kept, [](const auto& pushes) { return !pushes.empty(); });
+  });
+}
+
+void WorkerSide::say_goodbye() {
+  said_goodbye_ = true;
+  for (int server = layout_.workers; server < layout_.ranks; ++server) live_.send(server, {.kind = goodbye});
+}
+
 void WorkerSide::leave() {
   while (!requests_.empty()) wait(requests_.begin()->first);
-  for (int server = 0; server < layout_.options.servers; ++server) {
-    mailbox_.send(layout_.workers + server, {.kind = goodbye});
+  while (keeps_any()) take(live_.receive());
+  if (!said_goodbye_) say_goodbye();
+  live_.send_all();
+  const auto serves = [&](int rank) { return layout_.is_server(rank) && live_.is_open(rank); };
+  for (int server = layout_.workers; server < layout_.ranks && layout_.goes_on(); ++server) {
+    while (serves(server)) take(live_.receive());
   }
-  mailbox_.send_all();
   left_ = true;
+}
+
+void WorkerSide::resume() {
+  for (std::size_t t = 0; t < tables_.size(); ++t) {
+    for (std::size_t p = 0; p < tables_[t].kept.size(); ++p) {
+      for (const KeptPush& push : tables_[t].kept[p]) send_part(push_part, t, p, push.clock, 0, push.message);
+    }
+  }
+  for (const auto& [id, request] : requests_) {
+    for (const std::size_t p : request.missing) {
+      // The pull of a push that pulls is at the clock behind the push, and has no bytes.
+      const bool pushes = request.kind == push_and_pull_part;
+      send_part(pull_part, request.table, p, request.clock + (pushes ? 1 : 0), id, pushes ? Tensor() : request.messages[p]);
+    }
+  }
+  if (said_goodbye_) say_goodbye();
 }
 
 }  // namespace stretto

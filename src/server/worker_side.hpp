@@ -1,55 +1,76 @@
 #pragma once
 #include <cstdint>
+#include <deque>
 #include <limits>
 #include <map>
+#include <set>
 #include <vector>
 
+#include "server/live_ranks.hpp"
 #include "server/mailbox.hpp"
 #include "server/message_kinds.hpp"
 #include "server/served_layout.hpp"
 
 namespace stretto {
 
-// What a worker does: it sends the parts of its pushes and pulls to their servers, and puts together what comes back.
+// What a worker does: it sends the parts of its pushes and pulls to their servers, and puts together what comes back. If
+// ranks go on after losses, it keeps what it has pushed until all copies have it, and sends it again after a loss.
 class WorkerSide {
  public:
-  // layout and mailbox must outlive the object.
-  WorkerSide(const ServedLayout& layout, Mailbox& mailbox, int rank);
+  // layout and live must outlive the object.
+  WorkerSide(const ServedLayout& layout, LiveRanks& live);
 
-  // Return the number of the request. pushed, values: null if it does not push or does not pull.
-  std::uint64_t start(int table, const Tensor* pushed, const Tensor* values);
-  std::uint64_t start_rows(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows, MessageKind kind);
+  // Return the number of a request, whose messages send() sends. pushed, values: null if it does not push or does not pull.
+  std::uint64_t begin(int table, const Tensor* pushed, const Tensor* values);
+  std::uint64_t begin(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows, MessageKind kind);
+  void send(std::uint64_t request);
   void wait(std::uint64_t request);  // returns at once for one that is done
+  // Waits for the table's pulls, if their versions would be gone when it has pushed more.
+  void finish_pulls_before_push(int table);
   std::int64_t version(int table) const;
   void leave();
+  // Whether a server has said that all workers have left. A loss does not matter then.
+  bool is_over() const { return over_; }
 
   void require_present(const char* what) const;  // throws Error(invalid_argument) if this worker has left
+  void resume();                                 // after LiveRanks::go_on()
 
  private:
   struct Request {
+    MessageKind kind = push_part;
     std::size_t table = 0;
-    Tensor values;            // of a pull
-    std::size_t missing = 0;  // parts of a pull
+    std::int64_t clock = 0;
+    std::vector<Tensor> messages;                   // by part: what is sent
+    Tensor values;                                  // of a pull
+    std::vector<std::vector<std::int64_t>> places;  // of a sparse pull, by part: of the rows that come back
+    std::set<std::size_t> missing;                  // parts of a pull that have not come
     std::int64_t version = std::numeric_limits<std::int64_t>::max();
-    bool pushes = false;
-    std::map<int, std::vector<std::int64_t>> places = {};  // of a sparse pull, by server: of the rows that it sends
+  };
+  struct KeptPush {
+    std::int64_t clock = 0;
+    Tensor message;
   };
   struct TableState {
-    std::int64_t clock = 0;    // pushes
-    std::int64_t version = 0;  // of the last pull
+    std::int64_t clock = 0;                       // pushes
+    std::int64_t version = 0;                     // of the last pull
+    std::vector<std::deque<KeptPush>> kept = {};  // by part: pushes that some copy may not have
   };
 
-  void send_parts(MessageKind kind, int table, std::uint64_t request, const Tensor& pushed);
+  std::uint64_t begin(Request request);
+  void send_part(MessageKind kind, std::size_t table, std::size_t part, std::int64_t clock, std::uint64_t request,
+                 const Tensor& bytes);
+  int server_of(std::size_t table, std::size_t part) const;
   void take(const ReceivedMessage& message);
-  void take_rows(Request& request, const ReceivedMessage& message);
+  void take_values(const ReceivedMessage& message);
+  bool keeps_any() const;
+  void say_goodbye();
 
   const ServedLayout& layout_;
-  Mailbox& mailbox_;
-  int rank_;
+  LiveRanks& live_;
   std::vector<TableState> tables_;
   std::map<std::uint64_t, Request> requests_;
   std::uint64_t next_request_ = 1;
-  bool left_ = false;
+  bool said_goodbye_ = false, over_ = false, left_ = false;
 };
 
 }  // namespace stretto

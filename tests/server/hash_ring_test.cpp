@@ -48,15 +48,19 @@ TEST(HashRing, SmallKeysDoNotAllLandOnOneServer) {
   EXPECT_EQ(of.size(), 4U);
 }
 
-TEST(HashRing, GoesOnToAServerWithRoom) {
+// Whoever is removed, the keys that it owned go to the next server of their order.
+TEST(HashRing, OrdersServersAsTheyTakeOver) {
   HashRing ring;
-  for (int server = 0; server < 3; ++server) ring.add(server);
-  std::map<int, int> of;
-  for (std::uint64_t key = 0; key < 30; ++key) ++of[ring.owner(key, [&](int server) { return of[server] < 10; })];
-  EXPECT_EQ(of, (std::map<int, int>{{0, 10}, {1, 10}, {2, 10}}));
-  EXPECT_EQ(ring.owner(3, [](int) { return true; }), ring.owner(3));
-  EXPECT_THAT(sentence_of([&] { ring.owner(3, [](int) { return false; }); }),
-              testing::HasSubstr("none of a server with room"));
+  for (int server = 0; server < 4; ++server) ring.add(server);
+  for (std::uint64_t key = 0; key < 200; ++key) {
+    const std::vector<int> order = ring.order(key);
+    EXPECT_THAT(order, testing::UnorderedElementsAre(0, 1, 2, 3));
+    HashRing fewer = ring;
+    for (const int server : order) {
+      EXPECT_EQ(fewer.owner(key), server);
+      fewer.remove(server);
+    }
+  }
 }
 
 TEST(HashRing, WithoutServersOwnsNothing) {

@@ -1,4 +1,4 @@
-#include "server/served_rows.hpp"
+#include "server/parts/served_rows.hpp"
 
 #include <gmock/gmock.h>
 
@@ -30,11 +30,12 @@ ServedTable table_of(ServerFunction update) {
 
 std::map<std::uint64_t, double> pulled(ServedRows& rows, const Keys& keys) {
   rows.pull({.keys = keys});
+  rows.apply_below(rows.end());
   const std::vector<ServedRows::Answer> answers = rows.answers();
   std::map<std::uint64_t, double> result;
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    result[keys[i]] = answers.at(0).rows.at(static_cast<std::int64_t>(2 * i));
-    EXPECT_EQ(answers[0].rows.at(static_cast<std::int64_t>(2 * i + 1)), -result[keys[i]]);
+    result[keys[i]] = answers.at(0).values.at(static_cast<std::int64_t>(2 * i));
+    EXPECT_EQ(answers[0].values.at(static_cast<std::int64_t>(2 * i + 1)), -result[keys[i]]);
   }
   return result;
 }
@@ -78,6 +79,7 @@ TEST(ServedRows, PullsWaitForAllWorkersPushes) {
   rows.pull({.worker = 0, .clock = 1, .keys = {1}});
   EXPECT_TRUE(rows.answers().empty());
   rows.push(1, 0, rows_of({}));
+  rows.apply_below(rows.end());
   ASSERT_EQ(rows.answers().size(), 1U);
 }
 

@@ -1,4 +1,4 @@
-#include "server/served_part.hpp"
+#include "server/parts/served_range.hpp"
 
 #include <gmock/gmock.h>
 
@@ -7,13 +7,14 @@
 namespace stretto {
 namespace {
 
-Tensor number(double value) { return Tensor::of<double>({value}); }
+KeyedRows number(double value) { return {{}, Tensor::of<double>({value})}; }
 
-ServedPart part_of(int workers, Consistency consistency) {
-  return {Tensor::zeros({1}, DType::f64), workers, consistency, server_functions::sum().make(0, 1)};
+ServedRange part_of(int workers, Consistency consistency) {
+  return {Tensor::zeros({1}, DType::f64), workers, consistency, server_functions::sum()};
 }
 
-std::vector<std::pair<std::uint64_t, double>> answered(ServedPart& part) {
+std::vector<std::pair<std::uint64_t, double>> answered(ServedRange& part) {
+  part.apply_below(part.end());
   std::vector<std::pair<std::uint64_t, double>> result;
   for (const ServedPart::Answer& answer : part.answers()) result.emplace_back(answer.pull.request, answer.values.at(0));
   return result;
@@ -21,8 +22,8 @@ std::vector<std::pair<std::uint64_t, double>> answered(ServedPart& part) {
 
 using Answers = std::vector<std::pair<std::uint64_t, double>>;
 
-TEST(ServedPart, SequentialPullsWaitForAllPushesBefore) {
-  ServedPart part = part_of(2, Consistency::sequential());
+TEST(ServedRange, SequentialPullsWaitForAllPushesBefore) {
+  ServedRange part = part_of(2, Consistency::sequential());
   part.pull({0, 0, 1});
   EXPECT_EQ(answered(part), (Answers{{1, 0}}));
   part.push(0, 0, number(1));
@@ -33,8 +34,8 @@ TEST(ServedPart, SequentialPullsWaitForAllPushesBefore) {
   EXPECT_EQ(answered(part), Answers{}) << "once";
 }
 
-TEST(ServedPart, BoundedPullsMayBeSoFarBehind) {
-  ServedPart part = part_of(2, Consistency::bounded(1));
+TEST(ServedRange, BoundedPullsMayBeSoFarBehind) {
+  ServedRange part = part_of(2, Consistency::bounded(1));
   part.push(0, 0, number(1));
   part.pull({0, 1, 1});
   EXPECT_EQ(answered(part), (Answers{{1, 0}}));
@@ -45,8 +46,8 @@ TEST(ServedPart, BoundedPullsMayBeSoFarBehind) {
   EXPECT_EQ(answered(part), (Answers{{2, 11}}));
 }
 
-TEST(ServedPart, ExactPullsGetThatVersionAndKeepNoOthers) {
-  ServedPart part = part_of(2, Consistency::exact(2));
+TEST(ServedRange, ExactPullsGetThatVersionAndKeepNoOthers) {
+  ServedRange part = part_of(2, Consistency::exact(2));
   for (int clock = 0; clock < 6; ++clock) {
     for (int worker = 0; worker < 2; ++worker) part.push(worker, clock, number(1));
     part.pull({0, clock + 1, static_cast<std::uint64_t>(clock)});
@@ -55,8 +56,8 @@ TEST(ServedPart, ExactPullsGetThatVersionAndKeepNoOthers) {
   }
 }
 
-TEST(ServedPart, EventualPullsNeverWait) {
-  ServedPart part = part_of(3, Consistency::eventual());
+TEST(ServedRange, EventualPullsNeverWait) {
+  ServedRange part = part_of(3, Consistency::eventual());
   part.push(1, 0, number(5));
   part.push(1, 1, number(6));
   part.pull({0, 0, 1});
@@ -64,22 +65,24 @@ TEST(ServedPart, EventualPullsNeverWait) {
 }
 
 // What has been answered may still be on its way when the next update comes.
-TEST(ServedPart, AnsweredValuesDoNotChange) {
+TEST(ServedRange, AnsweredValuesDoNotChange) {
   for (const Consistency consistency : {Consistency::sequential(), Consistency::eventual(), Consistency::exact(1)}) {
-    ServedPart part = part_of(1, consistency);
+    ServedRange part = part_of(1, consistency);
     part.push(0, 0, number(1));
     part.pull({0, 1, 1});
+    part.apply_below(part.end());
     const Tensor values = part.answers().front().values;
     const double before = values.at(0);
     part.push(0, 1, number(1));
+    part.apply_below(part.end());
     EXPECT_EQ(values.at(0), before);
   }
 }
 
 // In floating point, another order has other bits: 1e16 + 1 - 1e16.
-TEST(ServedPart, AddsInTheOrderOfWorkers) {
+TEST(ServedRange, AddsInTheOrderOfWorkers) {
   for (const auto& order : {std::vector{0, 1, 2}, {2, 0, 1}, {1, 2, 0}}) {
-    ServedPart part = part_of(3, Consistency::sequential());
+    ServedRange part = part_of(3, Consistency::sequential());
     const double pushed[] = {1e16, 1, -1e16};
     for (const int worker : order) part.push(worker, 0, number(pushed[worker]));
     part.pull({0, 1, 1});
@@ -87,13 +90,27 @@ TEST(ServedPart, AddsInTheOrderOfWorkers) {
   }
 }
 
-TEST(ServedPart, RefusesPushesOutOfTurnAndOfOtherSizes) {
-  ServedPart part = part_of(1, Consistency::sequential());
+TEST(ServedRange, RefusesPushesOutOfTurnAndOfOtherSizes) {
+  ServedRange part = part_of(1, Consistency::sequential());
   EXPECT_THAT(sentence_of([&] { part.push(0, 1, number(1)); }), testing::HasSubstr("pushes clock 1 behind -1"));
-  EXPECT_THAT(sentence_of([&] { part.push(0, 0, Tensor::zeros({2}, DType::f64)); }),
+  EXPECT_THAT(sentence_of([&] {
+                part.push(0, 0, {{}, Tensor::zeros({2}, DType::f64)});
+              }),
               testing::HasSubstr("2 elements of f64"));
-  part.push(0, 0, number(1));
-  EXPECT_THAT(sentence_of([&] { part.push(0, 0, number(1)); }), testing::HasSubstr("once each, in order"));
+}
+
+// After a loss workers push again what some server may not have.
+TEST(ServedRange, IgnoresPushesThatComeAgain) {
+  ServedRange part = part_of(2, Consistency::sequential());
+  for (int time = 0; time < 3; ++time) {
+    part.push(0, 0, number(1));
+    part.push(1, 0, number(10));
+  }
+  part.push(1, 1, number(100));
+  part.push(1, 1, number(100));
+  part.push(0, 1, number(1000));
+  part.pull({0, 2, 1});
+  EXPECT_EQ(answered(part), (Answers{{1, 1111}}));
 }
 
 }  // namespace

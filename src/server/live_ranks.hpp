@@ -1,0 +1,55 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/mailbox.hpp"
+#include "server/served_layout.hpp"
+#include "stretto/error.hpp"
+
+namespace stretto {
+
+// The ranks of a server set that are not lost, and their messages. A rank keeps the number that it had at first.
+class LiveRanks {
+ public:
+  // Collective. layout must outlive the object.
+  LiveRanks(const Communicator& ranks, const ServedLayout& layout);
+
+  int rank() const { return rank_; }
+  int size() const { return ranks_.size(); }
+  bool has(int rank) const { return numbers_[static_cast<std::size_t>(rank)] >= 0; }
+  std::vector<int> lost() const;                                                      // since the beginning
+  int rank_of(int number) const { return names_[static_cast<std::size_t>(number)]; }  // of a rank in communicator()
+  bool is_first() const { return ranks_.rank() == 0; }
+  const Communicator& communicator() const { return ranks_; }
+
+  // As Mailbox, but a message to a rank that is lost is dropped.
+  void send(int to, const MessageHead& head, const Tensor& bytes = {});
+  ReceivedMessage receive();
+  std::optional<ReceivedMessage> try_receive();
+  void send_all() { mailbox_->send_all(); }
+  void close(int rank) { mailbox_->close(number_of(rank)); }
+  bool is_open(int rank) const { return has(rank) && mailbox_->is_open(number_of(rank)); }
+  int open_workers() const;
+  Mailbox::Traffic traffic() const;
+
+  // Collective over the ranks that are left: all messages under way are lost. Throws what Job::shrink() throws. If it fails
+  // because more are lost, call it again.
+  void go_on();
+  // The rank that an error of the job says is lost, if it says so.
+  std::optional<int> lost_by(const Error& error) const;
+
+ private:
+  int number_of(int rank) const { return numbers_[static_cast<std::size_t>(rank)]; }  // in the communicator
+  std::vector<int> partners() const;
+
+  const ServedLayout& layout_;
+  Communicator ranks_;
+  int rank_;
+  std::vector<int> names_;    // by number in the communicator: the rank at first
+  std::vector<int> numbers_;  // the inverse; -1: lost
+  std::optional<Mailbox> mailbox_;
+  Mailbox::Traffic earlier_;  // of mailboxes before
+};
+
+}  // namespace stretto

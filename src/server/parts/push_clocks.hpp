@@ -1,0 +1,89 @@
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "core/fail.hpp"
+#include "server/parts/keyed_rows.hpp"
+#include "stretto/server.hpp"
+
+namespace stretto {
+
+// Keeps what workers push to a part, by clock, until the pushes of all workers can be applied together.
+class PushClocks {
+ public:
+  explicit PushClocks(int workers)
+      : clocks_(static_cast<std::size_t>(workers)), pushed_(clocks_.size()), presence_(clocks_.size(), Presence::here) {}
+
+  // Returns whether the push is the worker's next one: one that has come before comes again when servers have been lost.
+  // Throws if others are missing before it.
+  bool count(int worker, std::int64_t clock) {
+    std::int64_t& own = clocks_[static_cast<std::size_t>(worker)];
+    require(clock <= own, "Worker {} pushes clock {} behind {}; pushes come once each, in order.", worker, clock, own - 1);
+    if (clock < own) return false;
+    ++own;
+    return true;
+  }
+  void keep(int worker, KeyedRows pushed) { pushed_[static_cast<std::size_t>(worker)].push_back(std::move(pushed)); }
+  // Has pushes of all workers that are not lost.
+  bool has_whole_clock() const {
+    bool any = false;
+    for (std::size_t w = 0; w < pushed_.size(); ++w) {
+      if (pushed_[w].empty() && presence_[w] != Presence::lost) return false;
+      any = any || !pushed_[w].empty();
+    }
+    return any;
+  }
+  // Returns the pushes of the oldest clock in the order of workers, so that a repeated run adds them in the same order.
+  std::vector<KeyedRows> take_whole_clock() {
+    std::vector<KeyedRows> result;
+    for (auto& of_worker : pushed_) {
+      if (of_worker.empty()) continue;
+      result.push_back(std::move(of_worker.front()));
+      of_worker.pop_front();
+    }
+    return result;
+  }
+  std::int64_t clock(int worker) const { return clocks_[static_cast<std::size_t>(worker)]; }
+  // Another server has applied the worker's pushes below this clock.
+  void advance(int worker, std::int64_t clock) {
+    std::int64_t& own = clocks_[static_cast<std::size_t>(worker)];
+    own = std::max(own, clock);
+  }
+  std::int64_t least() const {  // of the workers that are not lost
+    std::int64_t least = *std::ranges::max_element(clocks_);
+    for (std::size_t w = 0; w < clocks_.size(); ++w) {
+      if (presence_[w] != Presence::lost) least = std::min(least, clocks_[w]);
+    }
+    return least;
+  }
+  void leave(int worker) { presence_[static_cast<std::size_t>(worker)] = Presence::left; }  // it pushes no more
+  void lose(int worker) { presence_[static_cast<std::size_t>(worker)] = Presence::lost; }   // and nobody waits for it
+  // Pulls that still wait when all whole clocks have been applied would wait for ever if a worker has left before that
+  // clock; so would pushes, for whose acknowledgement their workers wait.
+  void check_waiting(std::size_t pulls, bool acknowledges) const {
+    std::size_t pushes = 0;
+    for (const auto& of_worker : pushed_) pushes += acknowledges ? of_worker.size() : 0;
+    for (std::size_t w = 0; w < clocks_.size() && pulls + pushes > 0; ++w) {
+      require(
+          presence_[w] != Presence::left || !pushed_[w].empty(),
+          "Worker {} has left the servers after {} pushes, and {} pulls and {} pushes wait for later ones of all workers; "
+          "all must push a table equally often.",
+          w, clocks_[w], pulls, pushes);
+    }
+  }
+
+ private:
+  enum class Presence : std::uint8_t { here, left, lost };
+  std::vector<std::int64_t> clocks_;           // by worker: pushes
+  std::vector<std::deque<KeyedRows>> pushed_;  // by worker
+  std::vector<Presence> presence_;
+};
+
+// The least number of updates that a pull at a clock may read.
+inline std::int64_t least_version(const Consistency& consistency, std::int64_t clock) {
+  return consistency.kind == Consistency::Kind::eventual ? 0 : std::max<std::int64_t>(0, clock - consistency.delay);
+}
+
+}  // namespace stretto

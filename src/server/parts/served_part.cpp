@@ -1,0 +1,112 @@
+#include "server/parts/served_part.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/fail.hpp"
+#include "server/parts/served_range.hpp"
+#include "server/parts/served_rows.hpp"
+
+namespace stretto {
+
+ServedPart::ServedPart(int workers, Consistency consistency, bool acknowledges)
+    : consistency_(consistency),
+      acknowledges_(acknowledges),
+      applied_(static_cast<std::size_t>(workers)),
+      pushes_(workers) {}
+
+void ServedPart::push(int worker, std::int64_t clock, KeyedRows pushed) {
+  check(worker, pushed);
+  if (!pushes_.count(worker, clock)) return;
+  if (consistency_.kind == Consistency::Kind::eventual) {
+    to_apply_.push_back({.number = end(), .worker = worker, .pushed = std::move(pushed)});
+  } else {
+    pushes_.keep(worker, std::move(pushed));
+    make_updates();
+  }
+}
+
+void ServedPart::make_updates() {
+  while (pushes_.has_whole_clock()) {
+    const std::vector<KeyedRows> pushes = pushes_.take_whole_clock();
+    to_apply_.push_back({.number = end(), .pushes = static_cast<int>(pushes.size()), .pushed = sum(pushes)});
+  }
+}
+
+void ServedPart::lose(int worker) {
+  pushes_.lose(worker);
+  if (consistency_.kind != Consistency::Kind::eventual) make_updates();
+}
+
+void ServedPart::append(PartUpdate update) {
+  if (update.number < end()) return;
+  ensure(update.number == end(), "Update {} came behind {}.", update.number, end() - 1);
+  for (int worker = 0; worker < static_cast<int>(applied_.size()); ++worker) {
+    if (update.worker == PartUpdate::all_workers) {
+      pushes_.advance(worker, update.number + 1);
+    } else if (update.worker == worker) {
+      pushes_.advance(worker, pushes_.clock(worker) + 1);
+    }
+  }
+  to_apply_.push_back(std::move(update));
+}
+
+void ServedPart::apply_below(std::int64_t number) {
+  while (version_ < std::min(number, end())) {
+    const PartUpdate& next = to_apply_.front();
+    apply(next);
+    ++version_;
+    if (next.worker == PartUpdate::all_workers) {
+      std::ranges::fill(applied_, version_);
+    } else {
+      ++applied_[static_cast<std::size_t>(next.worker)];
+    }
+    to_apply_.pop_front();
+  }
+}
+
+std::vector<ServedPart::Answer> ServedPart::answers() {
+  std::vector<Answer> result;
+  std::erase_if(waiting_, [&](const Pull& pull) {
+    // Whatever the others do, a worker reads what it has pushed before.
+    if (consistency_.kind == Consistency::Kind::eventual && applied(pull.worker) < pull.clock) return false;
+    const std::int64_t needed = least_version(consistency_, pull.clock);
+    if (version_ < needed) return false;
+    const std::int64_t given = consistency_.kind == Consistency::Kind::exact ? needed : version_;
+    result.push_back({pull, read(pull, version_ - given), given});
+    return true;
+  });
+  if (version_ == end()) pushes_.check_waiting(waiting_.size(), acknowledges_);
+  return result;
+}
+
+Bytes ServedPart::saved() const {
+  std::vector<std::int64_t> head{version_};
+  head.insert(head.end(), applied_.begin(), applied_.end());
+  std::vector<Bytes> pieces;
+  save_to(pieces);
+  head.push_back(std::ssize(pieces));
+  return packed({bytes_of(head), packed(pieces)});
+}
+
+void ServedPart::load(const Bytes& saved) {
+  const std::vector<Bytes> both = unpacked(saved, 2);
+  const auto head = values_of<std::int64_t>(both[0]);
+  ensure(head.size() == applied_.size() + 2, "A copy of a part came with {} clocks for {} workers.", head.size() - 2,
+         applied_.size());
+  load_from(unpacked(both[1], static_cast<int>(head.back())));
+  version_ = head.front();
+  to_apply_.clear();
+  std::copy_n(head.begin() + 1, applied_.size(), applied_.begin());
+  for (std::size_t w = 0; w < applied_.size(); ++w) pushes_.advance(static_cast<int>(w), applied_[w]);
+}
+
+std::unique_ptr<ServedPart> make_served_part(const ServedTable& table, std::int64_t first, std::int64_t count, int workers,
+                                             const Consistency& consistency, bool acknowledges) {
+  if (table.width > 0) return std::make_unique<ServedRows>(table, workers, consistency, acknowledges);
+  const Tensor values = Tensor::zeros({count}, table.dtype);
+  if (table.initial) table.initial(values, first);
+  return std::make_unique<ServedRange>(values, workers, consistency, table.update, acknowledges);
+}
+
+}  // namespace stretto

@@ -1,0 +1,97 @@
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "server/parts/keyed_rows.hpp"
+#include "server/parts/push_clocks.hpp"
+#include "stretto/server.hpp"
+#include "transport/bootstrap/packing.hpp"
+
+namespace stretto {
+
+// Pushes that are applied at once. All copies of a part apply the same updates in the order of their numbers, and so have
+// the same bits.
+struct PartUpdate {
+  static constexpr int all_workers = -1;
+  std::int64_t number = 0;   // of updates before this one
+  int worker = all_workers;  // whose push it is, or the sum of all workers' pushes of a clock
+  int pushes = 1;            // in the sum
+  KeyedRows pushed;
+};
+
+// A part of a table at one of its servers: what has been pushed, in which updates, which of them are applied, and who waits
+// for which version. The first server makes updates of pushes; other copies get them. An update may be applied when all
+// later servers of the chain have it: what a worker reads is then never lost. It knows nothing of messages.
+class ServedPart {
+ public:
+  // acknowledges: whether workers wait until what they push has been applied.
+  ServedPart(int workers, Consistency consistency, bool acknowledges);
+  virtual ~ServedPart() = default;
+  ServedPart(const ServedPart&) = delete;
+  ServedPart& operator=(const ServedPart&) = delete;
+
+  // ---- at the first server
+
+  // clock: the worker's pushes before this one; they come in order. One that has come before is ignored.
+  void push(int worker, std::int64_t clock, KeyedRows pushed);
+  struct Pull {
+    int worker = 0;
+    std::int64_t clock = 0;
+    std::uint64_t request = 0;
+    std::vector<std::uint64_t> keys = {};
+  };
+  void pull(Pull pull) { waiting_.push_back(std::move(pull)); }
+  void forget_pulls() { waiting_.clear(); }
+  void leave(int worker) { pushes_.leave(worker); }  // it pushes no more
+  void lose(int worker);                             // its pushes are not waited for
+  // Returns each pull whose version is there, once. The values stay as they are. Throws Error(invalid_argument) if another
+  // one waits for a worker that has left.
+  struct Answer {
+    Pull pull;
+    Tensor values;
+    std::int64_t version = 0;
+  };
+  std::vector<Answer> answers();
+  std::int64_t applied(int worker) const { return applied_[static_cast<std::size_t>(worker)]; }  // its pushes, in the values
+
+  // ---- at all servers
+
+  std::int64_t version() const { return version_; }                      // updates applied
+  std::int64_t end() const { return version_ + std::ssize(to_apply_); }  // updates made or received
+  const PartUpdate& update(std::int64_t number) const { return to_apply_[static_cast<std::size_t>(number - version_)]; }
+  void append(PartUpdate update);  // one that is there is ignored; throws if others are missing before it
+  void apply_below(std::int64_t number);
+
+  Bytes saved() const;            // the state at version()
+  void load(const Bytes& saved);  // of another copy
+
+ protected:
+  const Consistency& consistency() const { return consistency_; }
+  // A worker may still ask for this version, and for none before.
+  std::int64_t oldest_version() const { return pushes_.least() - consistency_.delay; }
+
+ private:
+  virtual void check(int worker, const KeyedRows& pushed) const = 0;
+  virtual KeyedRows sum(const std::vector<KeyedRows>& pushes) const = 0;
+  virtual void apply(const PartUpdate& update) = 0;
+  virtual Tensor read(const Pull& pull, std::int64_t versions_before_last) = 0;
+  virtual void save_to(std::vector<Bytes>& pieces) const = 0;
+  virtual void load_from(const std::vector<Bytes>& pieces) = 0;
+  void make_updates();
+
+  Consistency consistency_;
+  bool acknowledges_;
+  std::int64_t version_ = 0;
+  std::deque<PartUpdate> to_apply_;    // from version_ on
+  std::vector<std::int64_t> applied_;  // by worker
+  PushClocks pushes_;
+  std::vector<Pull> waiting_;
+};
+
+// The part of `count` elements from `first` on, or for a sparse table a part of its keys; with its first values.
+std::unique_ptr<ServedPart> make_served_part(const ServedTable& table, std::int64_t first, std::int64_t count, int workers,
+                                             const Consistency& consistency, bool acknowledges);
+
+}  // namespace stretto
