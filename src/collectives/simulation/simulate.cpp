@@ -31,7 +31,7 @@ bool units_are_alike(int unit, const Compiler& compiler, const Ways& ways) {
   if (ways.size % unit != 0) return false;
   const int units = ways.size / unit;
   for (int rank = 0; units > 1 && rank < unit; ++rank) {
-    const Programs first = compiler.of_rank(rank, ways);
+    const LanePrograms first = compiler.of_rank(rank, ways);
     for (const int other : {1, std::min(2, units - 1), units / 2, units - 1}) {
       if (compiler.of_rank(other * unit + rank, ways) != first) return false;
     }
@@ -57,7 +57,7 @@ class Machine {
     std::int64_t steps = 0;
     for (int rank = 0; rank < period; ++rank) {
       int lane = 0;
-      for (Program& program : compiler.of_rank(rank, ways)) {
+      for (LaneProgram& program : compiler.of_rank(rank, ways)) {
         steps += static_cast<std::int64_t>(program.actions.size());
         lanes_.push_back({rank, lane++, std::move(program)});
       }
@@ -102,7 +102,7 @@ class Machine {
   struct LaneState {
     int rank;
     int lane;
-    Program program;
+    LaneProgram program;
     std::size_t round = 0;
     int open = 0;        // steps of the round that have not ended
     Time round_end = 0;  // the latest end among those that have
@@ -135,7 +135,7 @@ class Machine {
     Time time;
     std::uint32_t step;
     std::size_t lane;
-    const Action* action;
+    const LaneAction* action;
   };
 
   void begin_round(LaneState& lane, Time now) {
@@ -148,7 +148,7 @@ class Machine {
     lane.open = 1;
     lane.round_end = now;
     for (std::uint32_t i = begin; i < end; ++i) {
-      const Action& action = lane.program.actions[i];
+      const LaneAction& action = lane.program.actions[i];
       if (waits(action.kind)) {
         ++lane.open;
       } else if (quantizes(action.kind)) {
@@ -163,7 +163,7 @@ class Machine {
     }
     Time worked = 0;
     for (std::uint32_t i = begin; i < end; ++i) {
-      const Action& action = lane.program.actions[i];
+      const LaneAction& action = lane.program.actions[i];
       if (quantizes(action.kind)) {
         const Time done = occupy(lane, seconds_of(lane, action), now);
         record(lane, action.kind, -1, action.bytes, std::max(now, worked), done);
@@ -181,7 +181,7 @@ class Machine {
   static bool waits(StepKind kind) {
     return kind == StepKind::send || kind == StepKind::recv || kind == StepKind::recv_reduce || kind == StepKind::wait;
   }
-  int peer_of(const LaneState& lane, const Action& action) const {
+  int peer_of(const LaneState& lane, const LaneAction& action) const {
     if (action.kind == StepKind::read) return ways_.sender(lane.rank, action.way);
     if (action.kind != StepKind::read_reduce && action.kind != StepKind::copy_to_all) return -1;
     return action.way < 0 ? everybody : ways_.receiver(lane.rank, action.way);
@@ -197,11 +197,11 @@ class Machine {
     return occupy(lane, levels_.seconds_of_work(bytes), now);
   }
   // For a step that does not wait for other ranks.
-  double seconds_of(const LaneState& lane, const Action& action) {
+  double seconds_of(const LaneState& lane, const LaneAction& action) {
     const int peer = peer_of(lane, action);
     if (action.kind == StepKind::read) return levels_.seconds_of_read(lane.rank, peer, action.bytes, action.by_link);
     if (action.kind == StepKind::copy_to_all) {
-      return levels_.seconds_of_spread(lane.rank, action.bytes, action.way == Action::to_all);
+      return levels_.seconds_of_spread(lane.rank, action.bytes, action.way == LaneAction::to_all);
     }
     if (action.kind != StepKind::read_reduce) return levels_.seconds_of_work(action.bytes);
     return levels_.seconds_of_read_reduce(lane.rank, peer, action.bytes, action.by_link);
@@ -223,7 +223,7 @@ class Machine {
     }
     return now;
   }
-  void wait(LaneState& lane, const Action& action, Time now) {
+  void wait(LaneState& lane, const LaneAction& action, Time now) {
     const int peer = ways_.sender(lane.rank, action.way) % period_;
     const Waiting waiting{static_cast<std::size_t>(&lane - lanes_.data()), action.way, signals_[lane.rank].size(), now};
     if (signals_[peer].size() < waiting.signals) {
@@ -255,7 +255,7 @@ class Machine {
     events_.push({lane.round_end, EventKind::round, 0, 0, lane.rank % unit_, at, 0, 0, false, 0});
   }
 
-  void post(LaneState& lane, const Action& action, std::uint32_t step, Time now) {
+  void post(LaneState& lane, const LaneAction& action, std::uint32_t step, Time now) {
     const bool sends = action.kind == StepKind::send;
     const int sender = sends ? lane.rank : ways_.sender(lane.rank, action.way) % period_;
     const std::uint64_t key =

@@ -20,7 +20,7 @@ struct Ways {
 };
 
 // A step without its memory.
-struct Action {
+struct LaneAction {
   static constexpr std::int32_t to_all = -1;          // instead of a way: to everybody
   static constexpr std::int32_t to_all_but_one = -2;  // to everybody but the owner of the source, which has the data already
 
@@ -30,25 +30,25 @@ struct Action {
   // owner of the destination.
   std::int32_t way;
   std::int64_t bytes;  // of one rank's vector, for a read_reduce or spread
-  bool operator==(const Action&) const = default;
+  bool operator==(const LaneAction&) const = default;
 };
-struct Program {
-  std::vector<Action> actions;
+struct LaneProgram {
+  std::vector<LaneAction> actions;
   std::vector<std::uint32_t> round_ends;
-  bool operator==(const Program&) const = default;
+  bool operator==(const LaneProgram&) const = default;
 };
-using Programs = std::vector<Program>;  // by lane
+using LanePrograms = std::vector<LaneProgram>;  // by lane
 
 class Compiler {
  public:
   Compiler(int size, const std::function<Plan(int)>& plan_of, std::int64_t element_bytes, bool in_place)
       : size_(size), plan_of_(plan_of), element_bytes_(element_bytes), in_place_(in_place) {}
 
-  Programs of_rank(int rank, const Ways& ways) const {
+  LanePrograms of_rank(int rank, const Ways& ways) const {
     const Plan plan = plan_of_(rank);
     require(plan.request.rank == rank && plan.request.size == size_, "The plan for rank {} of {} is for rank {} of {}.",
             rank, size_, plan.request.rank, plan.request.size);
-    Programs programs(plan.lanes.size());
+    LanePrograms programs(plan.lanes.size());
     for (std::size_t l = 0; l < plan.lanes.size(); ++l) {
       programs[l].round_ends.assign(plan.lanes[l].round_ends.begin(), plan.lanes[l].round_ends.end());
       for (const Step& step : plan.lanes[l].steps) programs[l].actions.push_back(action_of(plan.request, step, ways));
@@ -57,7 +57,7 @@ class Compiler {
   }
 
  private:
-  Action action_of(const PlanRequest& request, const Step& step, const Ways& ways) const {
+  LaneAction action_of(const PlanRequest& request, const Step& step, const Ways& ways) const {
     const bool pulls = request.method.algorithm == Algorithm::pull;
     switch (step.kind) {
       case StepKind::send: return {step.kind, false, ways.between(request.rank, step.peer), bytes_of(step.source)};
@@ -77,11 +77,11 @@ class Compiler {
         return {step.kind, pulls, ways.between(step.peer, request.rank), moves ? step.source.count * element_bytes_ : 0};
       }
       case StepKind::read_reduce: {
-        const std::int32_t way = step.peer == everybody ? Action::to_all : ways.between(request.rank, step.peer);
+        const std::int32_t way = step.peer == everybody ? LaneAction::to_all : ways.between(request.rank, step.peer);
         return {step.kind, pulls, way, step.destination.count * element_bytes_};
       }
       case StepKind::copy_to_all: {
-        const std::int32_t way = onto_itself(request, step) ? Action::to_all_but_one : Action::to_all;
+        const std::int32_t way = onto_itself(request, step) ? LaneAction::to_all_but_one : LaneAction::to_all;
         return {step.kind, pulls, way, step.destination.count * element_bytes_};
       }
     }

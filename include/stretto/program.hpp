@@ -1,0 +1,240 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "stretto/communicator.hpp"
+#include "stretto/dtype.hpp"
+#include "stretto/export.hpp"
+#include "stretto/move.hpp"
+#include "stretto/shape.hpp"
+#include "stretto/tensor.hpp"
+
+// Programs of one controller (Pathways; Barham et al. 2022). One rank, the client, writes functions over groups of virtual
+// devices, and the values that flow between them. Other ranks, the executors, run them. Shapes are known ahead, so that a
+// program is compiled and checked before its first run: each executor then has its list of actions, and a run costs one
+// message to each executor.
+//
+//   ProgramRuntime runtime(world, {{"double", [](const FunctionCall& call) { ... }}}, {.clients = 1});
+//   if (runtime.is_executor()) return runtime.serve();
+//   Program program("example");
+//   const Program::Group pair = program.group(2), single = program.group(1);
+//   const Program::Value x = program.input(pair, {DType::f32, {8, 4}, ValuePlacement::along(0)});
+//   const Program::Value y = program.call("double", pair, {x}, {{DType::f32, {8, 4}, ValuePlacement::along(0)}}).front();
+//   program.output(program.move(y, single, ValuePlacement::replicated()));
+//   CompiledProgram compiled = runtime.compile(program);
+//   const std::vector<Tensor> results = compiled.run(1, {tensor}).wait();
+//   runtime.leave();
+namespace stretto {
+
+// How a value lies on the devices of its group: a copy on each, or balanced parts of a dimension, the larger ones first.
+struct STRETTO_API ValuePlacement {
+  int dimension = -1;  // -1: copies
+
+  static ValuePlacement replicated() { return {}; }
+  static ValuePlacement along(int dimension) { return {dimension}; }
+  bool operator==(const ValuePlacement&) const = default;
+};
+
+// The type of a whole value.
+struct ValueType {
+  DType dtype = DType::f32;
+  Shape shape;
+  ValuePlacement placement = {};
+};
+
+// A program is data: it communicates nothing, and can be compiled any number of times. Its steps are in the order of the
+// calls that add them; that is also the order in which each executor does its own. A loop of fixed length is a loop around
+// these calls. Values are handles for whole values. An executor frees its part of a value behind the value's last use. All
+// functions throw Error(invalid_argument) for handles that are not of this program, and for shapes that do not fit.
+class STRETTO_API Program {
+ public:
+  struct Group {
+    int number = -1;
+  };
+  struct Value {
+    int number = -1;
+  };
+
+  explicit Program(std::string name) : name_(std::move(name)) {}
+
+  // So many virtual devices, which compile() binds to as many executors.
+  Group group(int devices);
+  // A value that the client gives to each run.
+  Value input(Group group, const ValueType& type);
+  // Calls the function that executors know by this name, on all devices of the group at once. Inputs must lie on the group.
+  std::vector<Value> call(const std::string& function, Group group, const std::vector<Value>& inputs,
+                          const std::vector<ValueType>& outputs, std::int64_t argument = 0);
+  // Reduces over the devices. The value's dimension 0 has an entry for each device, and is divided; the result lacks it, and
+  // is replicated (an all-reduce) or divided along its dimension 0 (a reduce-scatter).
+  Value reduce(Value value, ReduceOp op, ValuePlacement placement);
+  // Brings a value to a group, this or another one, divided as wanted (stretto/move.hpp). An all-gather is a move within a
+  // group.
+  Value move(Value value, Group group, ValuePlacement placement);
+  // The client gets this value from the last of the runs that it asks for at a time.
+  void output(Value value);
+
+  enum class StepKind : std::uint8_t { call, reduce, move };
+  struct Step {
+    StepKind kind = StepKind::call;
+    std::string function;  // of a call
+    int group = 0;         // of the results
+    std::vector<int> inputs, outputs;
+    std::int64_t argument = 0;
+    ReduceOp op = ReduceOp::sum;
+  };
+  struct TypedValue {
+    ValueType type;
+    int group = 0;
+  };
+  const std::string& name() const { return name_; }
+  const std::vector<int>& groups() const { return groups_; }  // devices
+  const std::vector<TypedValue>& values() const { return values_; }
+  const std::vector<Step>& steps() const { return steps_; }
+  const std::vector<int>& inputs() const { return inputs_; }
+  const std::vector<int>& outputs() const { return outputs_; }
+
+ private:
+  Value add(const ValueType& type, int group);
+  const TypedValue& value(Value value) const;
+  void check(Group group) const;
+
+  std::string name_;
+  std::vector<int> groups_;
+  std::vector<TypedValue> values_;
+  std::vector<Step> steps_;
+  std::vector<int> inputs_, outputs_;
+};
+
+// What an executor does for a step, as data.
+struct ProgramAction {
+  enum class Kind : std::uint8_t {
+    call,
+    reduce,
+    start_move,  // returns at once
+    finish_move  // blocks until the move of this step has ended
+  };
+  Kind kind = Kind::call;
+  int step = 0;
+  std::vector<int> makes = {};  // values that it takes memory for before
+  std::vector<int> frees = {};  // values whose memory it gives back behind
+};
+
+struct STRETTO_API ProgramPlan {
+  std::vector<std::vector<int>> groups;           // the executors of each group's devices
+  std::vector<std::vector<ProgramAction>> lists;  // by executor
+  struct PlannedMove {
+    std::vector<int> ranks;  // the executors that take part, ascending; the plan's ranks are places in this list
+    MovePlan plan;
+  };
+  std::vector<PlannedMove> moves;          // equal ones once
+  std::vector<int> move_of_step;           // -1: the step is no move
+  std::vector<std::int64_t> peak_bytes{};  // by executor: of values, and of the messages of moves, in a run
+
+  std::string to_string(const Program& program) const;
+};
+
+// Compiles a program: a pure function. groups: the executors of each group; `nodes` has the node of each executor. Throws
+// Error(invalid_argument) if they do not fit to the program. Cost: O(steps x executors), and plan_move() for each move.
+STRETTO_API ProgramPlan plan_program(const Program& program, std::vector<std::vector<int>> groups, int executors,
+                                     const std::vector<int>& nodes = {});
+// Proves a plan by running all executors symbolically, where a function begins when all of its group have come to it: every
+// value is there when it is used, nobody waits for ever, moves do what they say (verify(MovePlan)), all memory is given
+// back, and the peaks are as stated. Throws Error(invalid_argument) that names executor and action.
+STRETTO_API void check(const Program& program, const ProgramPlan& plan);
+
+// One call of a function on one executor. Tensors are this device's parts, in host memory. Collectives of `group` should be
+// on Stream::inline_(): only there does another rank's failure end them at once.
+struct FunctionCall {
+  std::vector<Tensor> inputs;
+  std::vector<Tensor> outputs;  // to be written
+  Communicator group;           // the devices of the group, in order; of this program alone
+  std::int64_t argument = 0;
+  std::int64_t run = 0;  // of the program, from 0 on
+  std::string program, client;
+};
+using FunctionTable = std::map<std::string, std::function<void(const FunctionCall&)>>;
+
+// How a run reaches the executors.
+enum class Dispatch : std::uint8_t {
+  parallel,    // one message to each executor and run, all its actions at once
+  sequential,  // a message to each executor for each step, sent when all executors have begun the step before
+  op_by_op     // a message to each executor for each step, sent when all executors have done the step before
+};
+
+// Runs that are under way; a handle. Dropping it does not end them.
+class STRETTO_API ProgramRun {
+ public:
+  ProgramRun() = default;
+  // Blocks until the runs are done, and returns the whole outputs of the last one. If a function has thrown, throws
+  // Error(peer_gave_up) that names function, program, client, run and rank.
+  std::vector<Tensor> wait() const;
+  bool done() const;
+
+  struct STRETTO_HIDDEN State;
+  explicit ProgramRun(std::shared_ptr<State> state) : state_(std::move(state)) {}  // Internal: not part of the interface.
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+class STRETTO_API CompiledProgram {
+ public:
+  const ProgramPlan& plan() const;
+  // Asks for so many runs, each with these inputs: whole tensors in host memory, in the order of Program::input(). Returns
+  // at once, but blocks while as many calls of run() as may be in flight have not ended.
+  ProgramRun run(int times = 1, const std::vector<Tensor>& inputs = {}) const;
+
+  struct STRETTO_HIDDEN State;
+  explicit CompiledProgram(std::shared_ptr<State> state) : state_(std::move(state)) {}  // Internal.
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+// The last `clients` ranks of a communicator are clients, the others executors. Rank 0 also puts the runs of all clients
+// into one order, the same on all executors, so that no two programs wait for each other. Clients take turns by their
+// weights (stride scheduling; Waldspurger and Weihl 1995): of any K runs that were granted while all clients had runs to
+// grant, one with weight w has K w / (sum of weights), give or take one.
+//
+// Failures: if a function throws, the runs of its program that are in flight end, on all executors, and their wait() throws.
+// Other programs go on, and so does this one with its next run. A process that dies ends the job, as everywhere.
+//
+// Threads: one thread of a rank uses the object and what it returns. A rank has one or two threads of the library, which
+// sleep until a message comes.
+class STRETTO_API ProgramRuntime {
+ public:
+  struct Options {
+    int clients = 1;                // the same on all ranks
+    std::string client = "client";  // of a client: its name in errors
+    double weight = 1;              // of a client
+    int most_in_flight = 2;         // of a client: runs of one program that executors have at a time
+  };
+  // Collective. Throws Error(invalid_argument) for options that cannot be, on all ranks.
+  ProgramRuntime(const Communicator& world, FunctionTable functions, const Options& options);
+  // A client that has not left leaves: runs that were not begun are given up.
+  ~ProgramRuntime();
+  ProgramRuntime(const ProgramRuntime&) = delete;
+  ProgramRuntime& operator=(const ProgramRuntime&) = delete;
+
+  bool is_executor() const;
+  // Executors: runs programs until all clients have left. The thread sleeps while there is nothing to do.
+  void serve();
+
+  // Clients: binds the program's groups to executors, those of a host together and the least used first, plans it, checks it
+  // and prepares all executors. Throws Error(invalid_argument) if it has a larger group than there are executors, or names
+  // a function that an executor does not have. Executors come to it in the order of runs.
+  CompiledProgram compile(const Program& program, Dispatch dispatch = Dispatch::parallel);
+  // Clients: waits for all runs, and leaves. Other clients go on.
+  void leave();
+
+  struct STRETTO_HIDDEN State;
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace stretto

@@ -1,0 +1,193 @@
+#include "program/client.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/fail.hpp"
+#include "program/move/box.hpp"
+#include "program/packed_parts.hpp"
+#include "program/scheduler.hpp"
+
+namespace stretto {
+namespace {
+
+// Calls copy(offset in the whole, offset in the part, bytes) for each run of elements of a device's part.
+template <class Copy>
+void for_each_run(const Program::TypedValue& value, int devices, int device, Copy copy) {
+  std::vector<int> places;
+  for (int i = 0; i < devices; ++i) places.push_back(i);
+  const Division division = division_of(value.type, places);
+  const std::size_t width = size_of(value.type.dtype);
+  std::size_t done = 0;
+  for (const Box& box : division.boxes[static_cast<std::size_t>(device)]) {
+    if (box.elements() == 0) continue;
+    for (const Run& run : runs(whole(value.type.shape), box)) {
+      const std::size_t bytes = static_cast<std::size_t>(run.count) * width;
+      copy(static_cast<std::size_t>(run.offset) * width, done, bytes);
+      done += bytes;
+    }
+  }
+}
+
+}  // namespace
+
+void Client::send(int to, ControlKind kind, MessageHead head, const Tensor& bytes) {
+  head.kind = static_cast<std::uint32_t>(kind);
+  links_.send(to, head, bytes);
+}
+
+void Client::lose(const std::exception_ptr& why) {
+  const std::lock_guard lock(mutex_);
+  loss_ = why;
+  for (auto& [request, run] : runs_) {
+    const std::lock_guard run_lock(run.state->mutex);
+    run.state->loss = why;
+    run.state->changed.notify_all();
+  }
+  runs_.clear();
+  changed_.notify_all();
+}
+
+void Client::handle(const ReceivedMessage& message) {
+  const std::lock_guard lock(mutex_);
+  const auto kind = static_cast<ControlKind>(message.head.kind);
+  if (kind == ControlKind::goodbye) return;
+  if (kind == ControlKind::compiled || kind == ControlKind::refused) {
+    replies_[message.head.request] = message;
+    changed_.notify_all();
+    return;
+  }
+  const auto found = runs_.find(message.head.request);
+  if (found == runs_.end()) return;  // parts of the outputs of a run that has failed
+  const std::shared_ptr<ProgramRun::State> held = found->second.state;
+  ProgramRun::State& state = *held;
+  const std::lock_guard run_lock(state.mutex);
+  if (kind == ControlKind::outputs) {
+    take_outputs(found->second, message);
+    --state.missing;
+  } else if (kind == ControlKind::failed) {
+    state.failure = text_of(message);
+  } else {
+    state.finished = true;
+  }
+  if (state.is_done()) {
+    state.changed.notify_all();
+    runs_.erase(found);
+  }
+  changed_.notify_all();
+}
+
+void Client::take_outputs(const OpenRun& run, const ReceivedMessage& message) const {
+  const Program& program = run.program->setup.program;
+  const auto& groups = run.program->plan.groups;
+  for (const PackedPart& part : packed_parts(program, groups, program.outputs(), message.from, true).parts) {
+    const Program::TypedValue& value = program.values()[static_cast<std::size_t>(part.value)];
+    const int devices = static_cast<int>(groups[static_cast<std::size_t>(value.group)].size());
+    for (std::size_t o = 0; o < program.outputs().size(); ++o) {
+      if (program.outputs()[o] != part.value) continue;
+      auto* const to = static_cast<std::byte*>(run.state->outputs[o].raw());
+      const auto* const from = static_cast<const std::byte*>(message.bytes.raw()) + part.offset;
+      for_each_run(value, devices, part.device, [&](std::size_t in_whole, std::size_t in_part, std::size_t bytes) {
+        std::memcpy(to + in_whole, from + in_part, bytes);
+      });
+    }
+  }
+}
+
+std::shared_ptr<const Client::Compiled> Client::compile(ProgramSetup setup) {
+  const std::uint64_t request = next_request_++;
+  send(0, ControlKind::compile, {.request = request}, bytes_of(to_text(setup)));
+  ReceivedMessage reply;
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return loss_ || replies_.contains(request); });
+    if (loss_) std::rethrow_exception(loss_);
+    reply = std::move(replies_.at(request));
+    replies_.erase(request);
+  }
+  if (static_cast<ControlKind>(reply.head.kind) == ControlKind::refused) {
+    throw Error(ErrorCode::invalid_argument, text_of(reply));
+  }
+  auto result = std::make_shared<Compiled>();
+  result->setup = setup_from_text(text_of(reply));
+  result->plan = plan_program(result->setup.program, result->setup.groups, executors_, nodes_);
+  result->number = reply.head.table;
+  for (int executor = 0; executor < executors_; ++executor) {
+    const Program& program = result->setup.program;
+    // An executor that only has an input that is an output, too, has no list and sends nothing.
+    if (result->plan.lists[static_cast<std::size_t>(executor)].empty()) continue;
+    if (!packed_parts(program, result->plan.groups, program.outputs(), executor, true).parts.empty()) {
+      result->senders.push_back(executor);
+    }
+  }
+  return result;
+}
+
+std::shared_ptr<ProgramRun::State> Client::run(const std::shared_ptr<const Compiled>& compiled, int times,
+                                               const std::vector<Tensor>& inputs) {
+  const Program& program = compiled->setup.program;
+  require(times > 0, "Program '{}' is to run {} times; give 1 or more.", program.name(), times);
+  require(inputs.size() == program.inputs().size(), "Program '{}' has {} inputs, and run() got {}.", program.name(),
+          program.inputs().size(), inputs.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const ValueType& type = program.values()[static_cast<std::size_t>(program.inputs()[i])].type;
+    require(
+        inputs[i] && inputs[i].dtype() == type.dtype && inputs[i].size() == elements_of(type.shape) &&
+            inputs[i].device() == Device::cpu,
+        "Input {} of program '{}' has {} elements of {}, and run() got {} of {}; give host memory of that size and type.", i,
+        program.name(), elements_of(type.shape), name(type.dtype), inputs[i] ? inputs[i].size() : 0,
+        inputs[i] ? name(inputs[i].dtype()) : "no type");
+  }
+  auto state = std::make_shared<ProgramRun::State>();
+  state->missing = static_cast<int>(compiled->senders.size());
+  for (const int output : program.outputs()) {
+    const ValueType& type = program.values()[static_cast<std::size_t>(output)].type;
+    state->outputs.emplace_back(type.shape, type.dtype, Device::cpu);
+  }
+  std::uint64_t request = 0;
+  {
+    std::unique_lock lock(mutex_);
+    const auto in_flight = [&] {
+      return std::ranges::count_if(runs_, [&](const auto& each) { return each.second.program == compiled; });
+    };
+    changed_.wait(lock, [&] { return loss_ || in_flight() < compiled->setup.most_in_flight; });
+    if (loss_) std::rethrow_exception(loss_);
+    request = next_request_++;
+    runs_[request] = {compiled, state};
+  }
+  for (int executor = 0; executor < executors_; ++executor) {
+    const PackedParts parts = packed_parts(program, compiled->plan.groups, program.inputs(), executor, false);
+    if (parts.parts.empty() || compiled->plan.lists[static_cast<std::size_t>(executor)].empty()) continue;
+    const Tensor bytes({static_cast<std::int64_t>(parts.bytes)}, DType::u8, Device::cpu);
+    for (const PackedPart& part : parts.parts) {
+      const auto place = std::ranges::find(program.inputs(), part.value) - program.inputs().begin();
+      const Program::TypedValue& value = program.values()[static_cast<std::size_t>(part.value)];
+      const auto* const from = static_cast<const std::byte*>(inputs[static_cast<std::size_t>(place)].raw());
+      auto* const to = static_cast<std::byte*>(bytes.raw()) + part.offset;
+      for_each_run(value, program.groups()[static_cast<std::size_t>(value.group)], part.device,
+                   [&](std::size_t in_whole, std::size_t in_part, std::size_t count) {
+                     std::memcpy(to + in_part, from + in_whole, count);
+                   });
+    }
+    send(executor, ControlKind::inputs, {.table = compiled->number, .request = request}, bytes);
+  }
+  send(0, ControlKind::submit, {.table = compiled->number, .part = times, .request = request});
+  return state;
+}
+
+void Client::leave(bool gives_up) {
+  if (gives_up) send(0, ControlKind::abandon, {});
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] {
+    return loss_ || std::ranges::all_of(runs_, [&](const auto& each) {
+             const std::lock_guard run_lock(each.second.state->mutex);
+             return gives_up && each.second.state->finished;
+           });
+  });
+  if (loss_) std::rethrow_exception(loss_);
+  runs_.clear();
+  lock.unlock();
+  for (int executor = 0; executor < executors_; ++executor) send(executor, ControlKind::goodbye, {});
+}
+
+}  // namespace stretto

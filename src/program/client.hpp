@@ -1,0 +1,69 @@
+#pragma once
+#include <condition_variable>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "program/control_links.hpp"
+#include "program/program_text.hpp"
+
+namespace stretto {
+
+struct ProgramRun::State {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool finished = false;
+  int missing = 0;  // executors that have parts of outputs
+  std::vector<Tensor> outputs;
+  std::string failure;
+  std::exception_ptr loss;
+
+  bool is_done() const { return loss || !failure.empty() || (finished && missing == 0); }
+};
+
+// A client's requests and what has become of them.
+class Client {
+ public:
+  struct Compiled {
+    ProgramSetup setup;
+    ProgramPlan plan;
+    std::vector<int> senders;  // executors that send outputs
+    std::uint32_t number = 0;
+  };
+
+  Client(ControlLinks& links, int executors, std::vector<int> nodes)
+      : links_(links), executors_(executors), nodes_(std::move(nodes)) {}
+
+  // Any thread may call these two.
+  void handle(const ReceivedMessage& message);
+  void lose(const std::exception_ptr& why);
+
+  std::shared_ptr<const Compiled> compile(ProgramSetup setup);
+  std::shared_ptr<ProgramRun::State> run(const std::shared_ptr<const Compiled>& program, int times,
+                                         const std::vector<Tensor>& inputs);
+  // gives_up: runs that have not begun are given up, and errors are nobody's.
+  void leave(bool gives_up);
+
+ private:
+  struct OpenRun {
+    std::shared_ptr<const Compiled> program;
+    std::shared_ptr<ProgramRun::State> state;
+  };
+  void send(int to, ControlKind kind, MessageHead head, const Tensor& bytes = {});
+  void take_outputs(const OpenRun& run, const ReceivedMessage& message) const;
+
+  ControlLinks& links_;
+  int executors_;
+  std::vector<int> nodes_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint64_t next_request_ = 1;
+  std::map<std::uint64_t, ReceivedMessage> replies_;  // to compile()
+  std::map<std::uint64_t, OpenRun> runs_;             // that are not done
+  std::exception_ptr loss_;
+};
+
+}  // namespace stretto

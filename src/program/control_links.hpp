@@ -1,0 +1,74 @@
+#pragma once
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "server/mailbox.hpp"
+#include "stretto/communicator.hpp"
+
+namespace stretto {
+
+// What a message's head says in `table` is the program, but for compile and goodbye; `request` is the client's number of
+// what it asks for, `clock` a run of the program. The scheduler is on rank 0.
+enum class ControlKind : std::uint32_t {
+  goodbye,    // from anybody to anybody: the sender's last message
+  compile,    // client to scheduler; bytes: the program
+  submit,     // client to scheduler; part: runs
+  abandon,    // client to scheduler: begin no further runs
+  compiled,   // scheduler to client; bytes: the program with its executors
+  refused,    // scheduler to client; bytes: a sentence
+  finished,   // scheduler to client
+  failed,     // scheduler to client; bytes: a sentence
+  inputs,     // client to executor; bytes: its parts
+  outputs,    // executor to client; bytes: its parts
+  setup,      // scheduler to executor; bytes: the program with its executors
+  grant,      // scheduler to executor: do this run. part: whether outputs are wanted
+  go_on,      // scheduler to executor: do its next step; part: the step
+  cancel,     // scheduler to executor; clock: how often the program has been cancelled
+  repair,     // scheduler to executor: the cancelled runs are over everywhere; request: the last that was given up
+  ready,      // executor to scheduler; bytes: a sentence, if it cannot run the program
+  did_step,   // executor to scheduler; part: the step. Sequential programs report its begin
+  did_run,    // executor to scheduler
+  run_failed  // executor to scheduler; bytes: a sentence
+};
+
+// The messages of clients, executors and the scheduler, which is on rank 0. Executors are ranks 0 to executors - 1, clients
+// the ranks behind. Messages go from clients to executors and back, and between rank 0 and other executors. A thread for
+// each direction that this rank hears gives them to the handler.
+class ControlLinks {
+ public:
+  using Handler = std::function<void(const ReceivedMessage&)>;
+  using OnLoss = std::function<void(std::exception_ptr)>;
+  // Collective. The handler and on_loss are called in threads of this object, between start() and join().
+  ControlLinks(const Communicator& world, int executors);
+  ~ControlLinks();
+  ControlLinks(const ControlLinks&) = delete;
+  ControlLinks& operator=(const ControlLinks&) = delete;
+
+  void start(const Handler& handler, const OnLoss& on_loss);
+  // Returns when the message has left; the ledger has it. A message to this rank itself is handled at once.
+  void send(int to, MessageHead head, const Tensor& bytes = {});
+  // The other side sends nothing more to this rank: the handler's word.
+  void join();
+
+ private:
+  struct Direction {
+    Communicator ranks;
+    std::vector<int> senders, receivers;  // those that send to this rank; those that it sends to
+    std::unique_ptr<Mailbox> in, out;
+    std::thread thread;
+  };
+  void listen(Direction& direction);
+  void enter(const Communicator& ranks, Collective collective, int peer, std::uint64_t bytes, double begun) const;
+
+  Communicator world_;
+  std::vector<std::unique_ptr<Direction>> directions_;  // towards executors, and away from them
+  std::mutex sending_;
+  Handler handler_;
+  OnLoss on_loss_;
+};
+
+}  // namespace stretto

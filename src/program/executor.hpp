@@ -1,0 +1,61 @@
+#pragma once
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "program/control_links.hpp"
+#include "program/inbox.hpp"
+#include "program/packed_parts.hpp"
+#include "program/program_text.hpp"
+
+namespace stretto {
+
+// Does this rank's actions of the runs, in the order of the scheduler.
+class Executor {
+ public:
+  // executors: the group of all executors, which serves this object alone.
+  Executor(ControlLinks& links, Communicator executors, FunctionTable functions, int clients)
+      : links_(links),
+        executors_(std::move(executors)),
+        functions_(std::move(functions)),
+        clients_(clients),
+        scheduler_has_left_(executors_.rank() == 0) {}
+
+  // Any thread may call these two.
+  void handle(const ReceivedMessage& message) { inbox_.put(message); }
+  void lose(const std::exception_ptr& why) { inbox_.lose(why); }
+
+  // Returns when all clients have left.
+  void serve();
+
+ private:
+  struct ExecutedProgram {
+    std::uint32_t number = 0;
+    int client = 0;  // its rank
+    ProgramSetup setup;
+    ProgramPlan plan;
+    Communicator ranks;                        // of all executors of the program; only other groups are made of it
+    std::vector<Communicator> groups;          // where this executor is a device
+    std::vector<std::unique_ptr<Move>> moves;  // where it takes part
+    std::int64_t cancels = 0;                  // that are over
+  };
+  class OneRun;
+
+  void set_up(const ReceivedMessage& message);
+  void make_groups(ExecutedProgram& program);
+  std::string obstacle(const ExecutedProgram& program) const;
+  void do_run(const ReceivedMessage& message);
+  void report(ControlKind kind, const ReceivedMessage& grant, const std::string& text = "", std::int64_t step = 0);
+
+  ControlLinks& links_;
+  Communicator executors_;
+  FunctionTable functions_;
+  int clients_;  // that have not left
+  bool scheduler_has_left_;
+  Inbox inbox_;
+  std::map<std::uint32_t, ExecutedProgram> programs_;
+  Stream moves_{"program moves"};
+};
+
+}  // namespace stretto

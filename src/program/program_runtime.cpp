@@ -1,0 +1,140 @@
+#include <numeric>
+#include <optional>
+
+#include "core/fail.hpp"
+#include "program/client.hpp"
+#include "program/control_links.hpp"
+#include "program/executor.hpp"
+#include "program/scheduler.hpp"
+#include "stretto/program.hpp"
+#include "stretto/require_same.hpp"
+
+namespace stretto {
+
+struct ProgramRuntime::State {
+  State(const Communicator& ranks, FunctionTable functions, Options given)
+      : world(ranks), options(std::move(given)), executors(executors_of(world, options)), links(world, executors) {
+    std::vector<int> numbers(static_cast<std::size_t>(executors));
+    std::iota(numbers.begin(), numbers.end(), 0);
+    const Communicator group = world.subgroup(numbers, "executors");
+    const std::vector<int> nodes(world.nodes().begin(), world.nodes().begin() + executors);
+    if (group) executor.emplace(links, group, std::move(functions), options.clients);
+    if (world.rank() == 0) scheduler.emplace(links, executors, nodes);
+    if (!group) client = std::make_shared<Client>(links, executors, nodes);
+    links.start([this](const ReceivedMessage& message) { handle(message); },
+                [this](const std::exception_ptr& why) { lose(why); });
+  }
+  ~State() { links.join(); }  // before what its threads use
+
+  static int executors_of(const Communicator& world, const Options& options) {
+    require_same(world, {{"clients of programs", std::to_string(options.clients)}});
+    require(0 < options.clients && options.clients < world.size(), "{} clients of {} ranks leave no executor, or are none.",
+            options.clients, world.size());
+    return world.size() - options.clients;
+  }
+  void handle(const ReceivedMessage& message) {
+    if (client) return client->handle(message);
+    switch (static_cast<ControlKind>(message.head.kind)) {
+      case ControlKind::compile:
+      case ControlKind::submit:
+      case ControlKind::abandon:
+      case ControlKind::ready:
+      case ControlKind::did_step:
+      case ControlKind::did_run:
+      case ControlKind::run_failed: return scheduler->handle(message);
+      case ControlKind::goodbye:
+        if (world.rank() == 0 && message.from < executors) return;  // its answer
+        break;
+      default: break;
+    }
+    executor->handle(message);
+  }
+  void lose(const std::exception_ptr& why) {
+    if (client) client->lose(why);
+    if (executor) executor->lose(why);
+  }
+
+  Communicator world;
+  Options options;
+  int executors;
+  ControlLinks links;
+  std::optional<Executor> executor;
+  std::optional<Scheduler> scheduler;
+  std::shared_ptr<Client> client;
+  bool left = false;
+};
+
+struct CompiledProgram::State {
+  std::shared_ptr<Client> client;
+  std::shared_ptr<const Client::Compiled> compiled;
+};
+
+ProgramRuntime::ProgramRuntime(const Communicator& world, FunctionTable functions, const Options& options) {
+  require(options.weight > 0 && options.most_in_flight > 0,
+          "A client with a weight of {} and {} runs in flight cannot be; give a weight above 0, and runs from 1 on.",
+          options.weight, options.most_in_flight);
+  state_ = std::make_unique<State>(world, std::move(functions), options);
+}
+
+ProgramRuntime::~ProgramRuntime() {
+  if (state_->left) return;
+  try {
+    if (state_->client) {
+      state_->client->leave(true);
+    } else {
+      // Its threads would listen for ever, and clients would wait for it.
+      state_->world.job().abort("It left its programs.");
+    }
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the job is lost, which others report
+  }
+}
+
+bool ProgramRuntime::is_executor() const { return state_->executor.has_value(); }
+
+void ProgramRuntime::serve() {
+  require(is_executor(), "Rank {} is a client of programs and serves none.", state_->world.rank());
+  state_->executor->serve();
+  state_->links.join();
+  state_->left = true;
+}
+
+CompiledProgram ProgramRuntime::compile(const Program& program, Dispatch dispatch) {
+  require(state_->client && !state_->left, "Rank {} cannot compile program '{}': it {}.", state_->world.rank(),
+          program.name(), state_->client ? "has left" : "is an executor");
+  auto compiled = std::make_shared<CompiledProgram::State>();
+  compiled->client = state_->client;
+  compiled->compiled = state_->client->compile(
+      {program, {}, state_->options.client, state_->options.weight, state_->options.most_in_flight, dispatch});
+  return CompiledProgram(std::move(compiled));
+}
+
+void ProgramRuntime::leave() {
+  require(state_->client && !state_->left, "Rank {} cannot leave its programs: it {}.", state_->world.rank(),
+          state_->client ? "has left" : "is an executor");
+  state_->client->leave(false);
+  state_->links.join();
+  state_->left = true;
+}
+
+const ProgramPlan& CompiledProgram::plan() const { return state_->compiled->plan; }
+
+ProgramRun CompiledProgram::run(int times, const std::vector<Tensor>& inputs) const {
+  return ProgramRun(state_->client->run(state_->compiled, times, inputs));
+}
+
+std::vector<Tensor> ProgramRun::wait() const {
+  require(state_ != nullptr, "There is no run to wait for.");
+  std::unique_lock lock(state_->mutex);
+  state_->changed.wait(lock, [&] { return state_->is_done(); });
+  if (state_->loss) std::rethrow_exception(state_->loss);
+  if (!state_->failure.empty()) throw Error(ErrorCode::peer_gave_up, state_->failure);
+  return state_->outputs;
+}
+
+bool ProgramRun::done() const {
+  if (!state_) return true;
+  const std::lock_guard lock(state_->mutex);
+  return state_->is_done();
+}
+
+}  // namespace stretto

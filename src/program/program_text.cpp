@@ -1,0 +1,97 @@
+#include "program/program_text.hpp"
+
+#include <nlohmann/json.hpp>
+
+namespace stretto {
+namespace {
+
+using Json = nlohmann::json;
+
+Json to_json(const ValueType& type) {
+  return {{"dtype", static_cast<int>(type.dtype)},
+          {"shape", std::vector<std::int64_t>(type.shape.begin(), type.shape.end())},
+          {"along", type.placement.dimension}};
+}
+
+ValueType type_of(const Json& json) {
+  ValueType type{static_cast<DType>(json.at("dtype").get<int>()), {}, {json.at("along").get<int>()}};
+  for (const Json& extent : json.at("shape")) type.shape.push_back(extent.get<std::int64_t>());
+  return type;
+}
+
+}  // namespace
+
+std::string to_text(const ProgramSetup& setup) {
+  const Program& program = setup.program;
+  Json inputs = Json::array(), steps = Json::array();
+  for (const int input : program.inputs()) {
+    const Program::TypedValue& value = program.values()[static_cast<std::size_t>(input)];
+    inputs.push_back({{"value", input}, {"group", value.group}, {"type", to_json(value.type)}});
+  }
+  for (const Program::Step& step : program.steps()) {
+    Json outputs = Json::array();
+    for (const int output : step.outputs)
+      outputs.push_back(to_json(program.values()[static_cast<std::size_t>(output)].type));
+    steps.push_back({{"kind", static_cast<int>(step.kind)},
+                     {"function", step.function},
+                     {"group", step.group},
+                     {"inputs", step.inputs},
+                     {"outputs", outputs},
+                     {"argument", step.argument},
+                     {"op", static_cast<int>(step.op)}});
+  }
+  return Json{{"name", program.name()},
+              {"devices", program.groups()},
+              {"inputs", inputs},
+              {"steps", steps},
+              {"results", program.outputs()},
+              {"groups", setup.groups},
+              {"client", setup.client},
+              {"weight", setup.weight},
+              {"in_flight", setup.most_in_flight},
+              {"dispatch", static_cast<int>(setup.dispatch)}}
+      .dump();
+}
+
+// The program is made again by the calls that made it, which check it again: inputs may stand between steps.
+ProgramSetup setup_from_text(const std::string& text) {
+  const Json json = Json::parse(text);
+  ProgramSetup setup{Program(json.at("name").get<std::string>()),
+                     json.at("groups").get<std::vector<std::vector<int>>>(),
+                     json.at("client").get<std::string>(),
+                     json.at("weight").get<double>(),
+                     json.at("in_flight").get<int>(),
+                     static_cast<Dispatch>(json.at("dispatch").get<int>())};
+  Program& program = setup.program;
+  for (const Json& devices : json.at("devices")) program.group(devices.get<int>());
+  std::size_t next_input = 0;
+  const Json& inputs = json.at("inputs");
+  const auto add_inputs = [&](bool all) {
+    while (next_input < inputs.size() &&
+           (all || inputs[next_input].at("value").get<int>() == static_cast<int>(program.values().size()))) {
+      program.input({inputs[next_input].at("group").get<int>()}, type_of(inputs[next_input].at("type")));
+      ++next_input;
+    }
+  };
+  for (const Json& step : json.at("steps")) {
+    add_inputs(false);
+    const auto kind = static_cast<Program::StepKind>(step.at("kind").get<int>());
+    const Program::Group group{step.at("group").get<int>()};
+    std::vector<Program::Value> values;
+    for (const Json& input : step.at("inputs")) values.push_back({input.get<int>()});
+    std::vector<ValueType> types;
+    for (const Json& output : step.at("outputs")) types.push_back(type_of(output));
+    if (kind == Program::StepKind::call) {
+      program.call(step.at("function").get<std::string>(), group, values, types, step.at("argument").get<std::int64_t>());
+    } else if (kind == Program::StepKind::reduce) {
+      program.reduce(values.front(), static_cast<ReduceOp>(step.at("op").get<int>()), types.front().placement);
+    } else {
+      program.move(values.front(), group, types.front().placement);
+    }
+  }
+  add_inputs(true);
+  for (const Json& output : json.at("results")) program.output({output.get<int>()});
+  return setup;
+}
+
+}  // namespace stretto

@@ -1,0 +1,237 @@
+#include "program/scheduler.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/fail.hpp"
+
+namespace stretto {
+namespace {
+
+constexpr int least_depth = 2;  // runs that an executor has at a time, so that it never waits for the next one
+
+}  // namespace
+
+Tensor bytes_of(const std::string& text) {
+  if (text.empty()) return {};
+  const Tensor bytes({static_cast<std::int64_t>(text.size())}, DType::u8, Device::cpu);
+  std::copy(text.begin(), text.end(), static_cast<char*>(bytes.raw()));
+  return bytes;
+}
+
+std::string text_of(const ReceivedMessage& message) {
+  if (!message.bytes) return "";
+  return {static_cast<const char*>(message.bytes.raw()), message.bytes.bytes()};
+}
+
+void Scheduler::tell(int to, ControlKind kind, MessageHead head, const std::string& text) {
+  head.kind = static_cast<std::uint32_t>(kind);
+  links_.send(to, head, bytes_of(text));
+}
+
+void Scheduler::handle(const ReceivedMessage& message) {
+  const std::lock_guard lock(mutex_);
+  switch (static_cast<ControlKind>(message.head.kind)) {
+    case ControlKind::compile: compile(message); break;
+    case ControlKind::submit: submit(message); break;
+    case ControlKind::abandon: abandon(message.from); break;
+    case ControlKind::ready: got_ready(message); break;
+    case ControlKind::did_step: did_step(message); break;
+    case ControlKind::did_run:
+    case ControlKind::run_failed: did_run(message); break;
+    default: ensure(false, "Rank {} sent the scheduler a message of kind {}.", message.from, message.head.kind);
+  }
+  grant_what_can_begin();
+}
+
+// A group lies on one node if one has enough executors. Among executors, those with the fewest devices come first.
+std::vector<std::vector<int>> Scheduler::bind(const Program& program) const {
+  std::vector<int> bound = bound_;
+  std::vector<std::vector<int>> groups;
+  for (const int devices : program.groups()) {
+    require(devices <= executors_, "A group of program '{}' has {} devices; there are {} executors.", program.name(),
+            devices, executors_);
+    std::vector<int> all(static_cast<std::size_t>(executors_));
+    std::iota(all.begin(), all.end(), 0);
+    const auto devices_of = [&](int executor) { return bound[static_cast<std::size_t>(executor)]; };
+    std::ranges::stable_sort(all, {}, devices_of);
+    std::vector<int> best(all.begin(), all.begin() + devices);
+    bool found = false;
+    int least = 0;
+    for (const int node : std::set<int>(nodes_.begin(), nodes_.end())) {
+      std::vector<int> here;
+      int sum = 0;
+      for (const int executor : all) {
+        if (nodes_[static_cast<std::size_t>(executor)] != node || std::ssize(here) == devices) continue;
+        here.push_back(executor);
+        sum += devices_of(executor);
+      }
+      if (std::ssize(here) < devices || (found && sum >= least)) continue;
+      found = true;
+      least = sum;
+      best = here;
+    }
+    std::ranges::sort(best);
+    for (const int executor : best) ++bound[static_cast<std::size_t>(executor)];
+    groups.push_back(std::move(best));
+  }
+  return groups;
+}
+
+void Scheduler::compile(const ReceivedMessage& message) {
+  ScheduledProgram program{
+      .client = message.from, .compile_request = message.head.request, .setup = setup_from_text(text_of(message))};
+  if (!clients_.contains(message.from)) clients_[message.from] = order_.add(program.setup.weight);
+  try {
+    program.setup.groups = bind(program.setup.program);
+    const ProgramPlan plan = plan_program(program.setup.program, program.setup.groups, executors_, nodes_);
+    check(program.setup.program, plan);
+    program.of_step.resize(program.setup.program.steps().size());
+    for (int executor = 0; executor < executors_; ++executor) {
+      const auto& list = plan.lists[static_cast<std::size_t>(executor)];
+      if (!list.empty()) program.executors.push_back(executor);
+      for (const ProgramAction& action : list) {
+        if (action.kind != ProgramAction::Kind::finish_move) {
+          program.of_step[static_cast<std::size_t>(action.step)].push_back(executor);
+        }
+      }
+    }
+    require(!program.executors.empty(), "Program '{}' has no steps.", program.setup.program.name());
+  } catch (const Error& error) {
+    return tell(message.from, ControlKind::refused, {.request = message.head.request}, error.what());
+  }
+  for (const auto& group : program.setup.groups) {
+    for (const int executor : group) ++bound_[static_cast<std::size_t>(executor)];
+  }
+  program.not_ready = executors_;
+  const std::uint32_t number = next_program_++;
+  const std::string text = to_text(program.setup);
+  programs_.emplace(number, std::move(program));
+  for (int executor = 0; executor < executors_; ++executor) {
+    tell(executor, ControlKind::setup, {.table = number, .part = message.from}, text);
+  }
+}
+
+void Scheduler::got_ready(const ReceivedMessage& message) {
+  ScheduledProgram& program = programs_.at(message.head.table);
+  if (program.refusal.empty()) program.refusal = text_of(message);
+  if (--program.not_ready > 0) return;
+  const MessageHead head{.table = message.head.table, .request = program.compile_request};
+  if (program.refusal.empty()) return tell(program.client, ControlKind::compiled, head, to_text(program.setup));
+  tell(program.client, ControlKind::refused, head, program.refusal);
+}
+
+bool Scheduler::has_waiting_runs(int client) const {
+  return std::ranges::any_of(programs_, [&](const auto& each) {
+    return each.second.client == client &&
+           std::ranges::any_of(each.second.submissions, [](const Submission& its) { return its.waiting > 0; });
+  });
+}
+
+void Scheduler::submit(const ReceivedMessage& message) {
+  if (!has_waiting_runs(message.from)) order_.comes_back(clients_.at(message.from));
+  programs_.at(message.head.table).submissions.push_back({message.head.request, message.head.part, 0});
+}
+
+void Scheduler::grant_what_can_begin() {
+  while (true) {
+    std::vector<StrideOrder::Candidate> candidates;
+    std::vector<std::uint32_t> numbers;
+    for (const auto& [number, program] : programs_) {
+      const bool waits = std::ranges::any_of(program.submissions, [](const Submission& its) { return its.waiting > 0; });
+      if (!waits || !program.failure.empty() || std::ssize(program.runs) >= program.setup.most_in_flight) continue;
+      candidates.push_back({clients_.at(program.client), program.executors});
+      numbers.push_back(number);
+    }
+    const auto chosen = order_.next(candidates, [&](std::size_t i) {
+      const ScheduledProgram& program = programs_.at(numbers[i]);
+      return std::ranges::all_of(program.executors, [&](int executor) {
+        return load_[static_cast<std::size_t>(executor)] < std::max(least_depth, program.setup.most_in_flight);
+      });
+    });
+    if (!chosen) return;
+    begin_run(numbers[*chosen]);
+  }
+}
+
+void Scheduler::begin_run(std::uint32_t number) {
+  ScheduledProgram& program = programs_.at(number);
+  Submission& submission = *std::ranges::find_if(program.submissions, [](const Submission& its) { return its.waiting > 0; });
+  --submission.waiting;
+  ++submission.under_way;
+  const std::int64_t run = program.next_run++;
+  program.runs[run] = {submission.request,
+                       {program.executors.begin(), program.executors.end()},
+                       0,
+                       {program.of_step.front().begin(), program.of_step.front().end()}};
+  const MessageHead head{
+      .table = number, .part = submission.waiting == 0 ? 1 : 0, .clock = run, .request = submission.request};
+  for (const int executor : program.executors) {
+    ++load_[static_cast<std::size_t>(executor)];
+    tell(executor, ControlKind::grant, head);
+  }
+}
+
+void Scheduler::did_step(const ReceivedMessage& message) {
+  ScheduledProgram& program = programs_.at(message.head.table);
+  Run& run = program.runs.at(message.head.clock);
+  if (message.head.part != run.step) return;
+  run.missing_in_step.erase(message.from);
+  if (!run.missing_in_step.empty() || ++run.step == std::ssize(program.of_step)) return;
+  const std::vector<int>& next = program.of_step[static_cast<std::size_t>(run.step)];
+  run.missing_in_step = {next.begin(), next.end()};
+  for (const int executor : next) {
+    tell(executor, ControlKind::go_on, {.table = message.head.table, .part = run.step, .clock = message.head.clock});
+  }
+}
+
+void Scheduler::did_run(const ReceivedMessage& message) {
+  ScheduledProgram& program = programs_.at(message.head.table);
+  if (message.head.kind == static_cast<std::uint32_t>(ControlKind::run_failed) && program.failure.empty()) {
+    program.failure = text_of(message);
+    ++program.cancels;
+    for (const int executor : program.executors) {
+      tell(executor, ControlKind::cancel, {.table = message.head.table, .clock = program.cancels});
+    }
+  }
+  --load_[static_cast<std::size_t>(message.from)];
+  Run& run = program.runs.at(message.head.clock);
+  run.missing.erase(message.from);
+  if (!run.missing.empty()) return;
+  const auto its = std::ranges::find(program.submissions, run.request, &Submission::request);
+  program.runs.erase(message.head.clock);
+  if (its != program.submissions.end()) --its->under_way;
+  if (!program.failure.empty()) {
+    if (program.runs.empty()) end_failed(message.head.table, program);
+  } else if (its->under_way == 0 && its->waiting == 0) {
+    tell(program.client, ControlKind::finished, {.table = message.head.table, .request = its->request});
+    program.submissions.erase(its);
+  }
+}
+
+void Scheduler::end_failed(std::uint32_t number, ScheduledProgram& program) {
+  std::uint64_t last = 0;
+  for (const Submission& submission : program.submissions) last = std::max(last, submission.request);
+  for (const int executor : program.executors) {
+    tell(executor, ControlKind::repair, {.table = number, .clock = program.cancels, .request = last});
+  }
+  for (const Submission& submission : program.submissions) {
+    tell(program.client, ControlKind::failed, {.table = number, .request = submission.request}, program.failure);
+  }
+  program.submissions.clear();
+  program.failure.clear();
+}
+
+void Scheduler::abandon(int client) {
+  for (auto& [number, program] : programs_) {
+    if (program.client != client) continue;
+    for (Submission& submission : program.submissions) submission.waiting = 0;
+    std::erase_if(program.submissions, [&, number = number](const Submission& submission) {
+      if (submission.under_way > 0) return false;
+      tell(client, ControlKind::failed, {.table = number, .request = submission.request}, "The client has left.");
+      return true;
+    });
+  }
+}
+
+}  // namespace stretto
