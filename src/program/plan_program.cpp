@@ -111,8 +111,8 @@ void plan_moves(const Program& program, ProgramPlan& plan, const std::vector<int
     all.insert(targets.begin(), targets.end());
     ProgramPlan::PlannedMove move{{all.begin(), all.end()}, {}};
     const auto places = [&](const std::vector<int>& executors) {
-      std::vector<int> result;
-      for (const int executor : executors) result.push_back(device_of(move.ranks, executor));
+      std::vector<int> result(executors.size());
+      std::ranges::transform(executors, result.begin(), [&](int executor) { return device_of(move.ranks, executor); });
       return result;
     };
     std::vector<int> its_nodes;

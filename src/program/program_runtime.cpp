@@ -82,7 +82,8 @@ ProgramRuntime::~ProgramRuntime() {
     if (state_->client) {
       state_->client->leave(true);
     } else {
-      // Its threads would listen for ever, and clients would wait for it.
+      // Its threads would listen for ever, and clients would wait for it. After a loss they end by themselves.
+      state_->world.job().check_ranks();
       state_->world.job().abort("It left its programs.");
     }
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the job is lost, which others report
