@@ -11,68 +11,12 @@
 #include "layers/optimizer/local_vectors.hpp"
 #include "layers/record_check.hpp"
 #include "layers/unit_cut.hpp"
+#include "overlap/offload/offloaded_unit.hpp"
 #include "overlap/postponement_choice.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
 
 namespace stretto {
-
-DType ShardedParameters::Options::gradients() const { return gradient_dtype.value_or(kernels::accumulator(dtype)); }
-
-std::size_t ShardedParameters::Options::usual_unit_bytes(Device device) {
-  return (device == Device::cuda ? std::size_t{25} : std::size_t{1}) << 20;
-}
-
-std::size_t ShardedParameters::Options::bytes_of_unit() const {
-  return unit_bytes > 0 ? unit_bytes : usual_unit_bytes(current_device());
-}
-
-std::vector<std::int64_t> ShardedParameters::Options::Offload::in_file(const std::vector<std::int64_t>& bytes) const {
-  if (optimizer.empty()) return std::vector<std::int64_t>(bytes.size(), 0);
-  auto left = static_cast<std::int64_t>(ratio * static_cast<double>(std::accumulate(bytes.begin(), bytes.end(), 0LL)));
-  std::vector<std::int64_t> result = bytes;
-  for (std::int64_t& each : result) {
-    if (each > left) break;
-    left -= std::exchange(each, 0);
-  }
-  return result;
-}
-
-void ShardedParameters::Options::check(const MeshShape& mesh) const {
-  require(offload.ratio >= 0 && offload.ratio <= 1, "{} is no share of the state that stays in memory; give 0 to 1.",
-          offload.ratio);
-  require(offload.optimizer.empty() || current_device() == Device::cpu,
-          "State in {} is for the host, not for a GPU; leave the offload out.", offload.optimizer);
-  const bool plus = hpz_size > 1 || qwz != QuantizedFormat::none || qgz != QuantizedFormat::none;
-  require(!plus || zero == ZeroStage::values,
-          "ZeRO++ (hpZ size {}, qwZ {}, qgZ {}) needs ZeRO stage 3, not {}; give stage 3, or leave these out.", hpz_size,
-          name(qwz), name(qgz), static_cast<int>(zero));
-  require(!plus || mesh.ranks() > mesh[Axis::tensor] * mesh[Axis::pipeline],
-          "ZeRO++ (hpZ size {}, qwZ {}, qgZ {}) has nothing to divide on 1 data-parallel rank; leave these out.", hpz_size,
-          name(qwz), name(qgz));
-  require(hpz_size >= 1 && mesh[Axis::data] % hpz_size == 0,
-          "An hpZ size of {} does not divide {} data-parallel ranks; choose a divisor.", hpz_size, mesh[Axis::data]);
-  const bool options_of_qgz = qgz_error_feedback || qgz_rounding != Rounding::nearest_even;
-  require(!options_of_qgz || qgz != QuantizedFormat::none,
-          "Error feedback and stochastic rounding need quantized gradients; choose a format for qgZ.");
-  require(gradients() == dtype || gradients() == kernels::accumulator(dtype),
-          "Gradients of {} values are kept in {}, not in {}.", training_name(dtype),
-          dtype == kernels::accumulator(dtype)
-              ? training_name(dtype)
-              : fmt::format("{} or {}", training_name(dtype), training_name(kernels::accumulator(dtype))),
-          training_name(gradients()));
-  require(delay == 0 || delay == 1, "Gradients cannot arrive {} steps late; give a delay of 0 or 1.", delay);
-  require(
-      delay == 0 || zero != ZeroStage::values,
-      "Gradients that arrive a step late (a delay of {}) are kept beside those of the next step, and at ZeRO stage 3 none "
-      "are; give stage 0, 1 or 2, or leave the delay out.",
-      delay);
-  require(prefetch >= 0, "Parameters cannot be prefetched {} units ahead; give 0 or more.", prefetch);
-  require(versions == 0 || zero <= ZeroStage::optimizer,
-          "A pipeline without a flush keeps {} versions of the weights, which ZeRO stage {} divides; choose stage 0 or 1.",
-          versions, static_cast<int>(zero));
-  require(measured_steps >= 0, "{} steps cannot be measured; give 0 or more.", measured_steps);
-}
 
 ShardedParameters::ShardedParameters(Parameters& parameters, const Mesh& mesh, const Options& options)
     : parameters_(parameters), mesh_(mesh), options_(options), errors_(std::make_unique<ErrorFeedback>()) {
@@ -88,7 +32,7 @@ ShardedParameters::ShardedParameters(Parameters& parameters, const Mesh& mesh, c
   const bool streams = options.overlap && divided;
   UnitTraffic::Options how{.prefetch = options.prefetch,
                            .overlap = options.overlap,
-                           .keep_through_step = mesh.size(Axis::pipeline) > 1,
+                           .keep_through_step = mesh.size(Axis::pipeline) > 1 && !values_file_,
                            .delay = options.delay};
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     if (members_[unit].trainable && members_[unit].at_both_ends()) how.summed_last.push_back(unit);
@@ -139,6 +83,7 @@ void ShardedParameters::make_units() {
   };
   places_.resize(parameters_.all().size());  // of parameters that are elsewhere: without a unit
   members_ = cut_units(parameters_, mesh_.shape(), options_);
+  make_files();
   for (const UnitMembers& members : members_) {
     const Groups& over = groups_of(members);
     const Parameter& first = *parameters_.all()[members.parameters.front()];
@@ -163,8 +108,17 @@ void ShardedParameters::make_units() {
       shapes.push_back(parameter.extents);
       options.overwritten.push_back(parameter.overwrites_gradient);
     }
-    units_.push_back(std::make_unique<ShardedUnit>(over.gathers, over.sums, std::move(shapes), options_.dtype,
-                                                   options_.gradients(), options));
+    const OffloadedUnit::Files files{values_file_.get(), gradients_file_.get(), units_.size()};
+    if (files.any()) {
+      auto unit = std::make_unique<OffloadedUnit>(over.gathers, over.sums, std::move(shapes), options_.dtype,
+                                                  options_.gradients(), options, files);
+      offloaded_.push_back(unit.get());
+      units_.push_back(std::move(unit));
+    } else {
+      offloaded_.push_back(nullptr);
+      units_.push_back(std::make_unique<ShardedUnit>(over.gathers, over.sums, std::move(shapes), options_.dtype,
+                                                     options_.gradients(), options));
+    }
     for (std::size_t member = 0; member < members.parameters.size(); ++member) {
       Parameter& parameter = *parameters_.all()[members.parameters[member]];
       parameter.unset = parameter.overwrites_gradient ? units_.back()->unset(member) : nullptr;
@@ -207,18 +161,18 @@ void ShardedParameters::make_ranges() {
     for (std::size_t member = 0; member < members_[u].parameters.size(); ++member) {
       fill(member, parameters_.all()[members_[u].parameters[member]]->elements());
     }
-    set_range_values(u);
+    set_range_values(u, unit.share());
   }
 }
 
-void ShardedParameters::set_range_values(std::size_t unit) {
+void ShardedParameters::set_range_values(std::size_t unit, const Tensor& share) {
   const ShardedUnit& of = *units_[unit];
   std::int64_t in_share = 0;  // owned ranges follow each other in the share
   for (const std::size_t i : ranges_of_[unit].all) {
     Range& range = ranges_[i];
     range.value = {};
-    if (of.share()) {
-      range.value = range.in_share ? of.share().view(in_share, {range.count})
+    if (share) {
+      range.value = range.in_share ? share.view(in_share, {range.count})
                                    : of.values()[places_[range.parameter].member].view(range.first, {range.count});
     }
     if (range.in_share) in_share += range.count;
@@ -233,7 +187,7 @@ void ShardedParameters::change_stored(void (ShardedUnit::*change)()) {
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     if (members_[unit].stored == StoredFormat::plain) continue;
     (*units_[unit].*change)();
-    set_range_values(unit);
+    set_range_values(unit, units_[unit]->share());
     show(unit);
   }
 }
@@ -266,10 +220,12 @@ void ShardedParameters::initialise(std::uint64_t seed) {
     const ShardedUnit& unit = *units_[places_[i].unit];
     if (unit.has_values()) set_initial_values(*parameters_.all()[i], seed, 0, unit.values()[places_[i].member]);
   }
-  for (const Range& range : ranges_) {
-    if (!units_[range.unit]->has_values()) {
-      set_initial_values(*parameters_.all()[range.parameter], seed, range.first, range.value);
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    if (units_[unit]->has_values()) continue;
+    for (const std::size_t i : ranges_of_[unit].all) {
+      set_initial_values(*parameters_.all()[ranges_[i].parameter], seed, ranges_[i].first, ranges_[i].value);
     }
+    release(unit);
   }
 }
 
@@ -360,6 +316,7 @@ void ShardedParameters::begin_step() {
   if (choice_) choice_->begin_step();
   sums_arrived_ = false;
   if (options_.delay > 0) exchange_gradients();
+  if (values_file_) values_file_->release();
   traffic_->begin_step();
 }
 
@@ -401,10 +358,17 @@ const std::vector<std::size_t>& ShardedParameters::ranges_to_update(std::size_t 
 
 void ShardedParameters::update(const std::function<void(std::size_t unit)>& update) {
   if (choice_) choice_->update_begins();
-  for (const std::size_t unit : update_order()) {
+  const std::vector<std::size_t> order = update_order();
+  for (UnitFile* const file : {values_file_.get(), gradients_file_.get()}) {
+    if (file != nullptr) file->begin(order);
+  }
+  for (const std::size_t unit : order) {
+    take_from_files(unit);
     update(unit);
+    give_back_to_files(unit);
     traffic_->updated(unit);
   }
+  if (values_file_) values_file_->end();
   if (choice_ && choice_->end_step(*traffic_)) choice_.reset();
 }
 

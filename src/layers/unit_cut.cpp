@@ -50,4 +50,18 @@ std::vector<UnitMembers> cut_units(const Parameters& parameters, const MeshShape
   return units;
 }
 
+SharesInFiles shares_in_files(const std::vector<UnitMembers>& units, const MeshShape& mesh,
+                              const ShardedParameters::Options& options) {
+  SharesInFiles bytes;
+  for (const UnitMembers& unit : units) {
+    const ZeroStage stage = unit.stage(options.zero);
+    const std::int64_t share = unit.share(mesh);
+    const bool values = stage == ZeroStage::values && unit.stored == StoredFormat::plain;
+    const bool gradients = stage >= ZeroStage::gradients && unit.trainable;
+    bytes.values.push_back(values ? share * static_cast<std::int64_t>(size_of(options.dtype)) : 0);
+    bytes.gradients.push_back(gradients ? share * static_cast<std::int64_t>(size_of(options.gradients())) : 0);
+  }
+  return {options.offload.values.in_file(bytes.values), options.offload.gradients.in_file(bytes.gradients)};
+}
+
 }  // namespace stretto

@@ -21,11 +21,23 @@ struct UnitMembers {
   QuantizedFormat format(QuantizedFormat wanted) const {
     return at_both_ends() || stored != StoredFormat::plain ? QuantizedFormat::none : wanted;
   }
+  // Elements of each rank's share, padding included.
+  std::int64_t share(const MeshShape& mesh) const {
+    const int ranks = mesh.gradient_ranks(axes);
+    return (elements + ranks - 1) / ranks;
+  }
   bool has_second_copy() const { return !at_both_ends() && stored == StoredFormat::plain; }  // with hpZ
 };
 
 // How parameters are divided into units. The ZeRO stage has no part in it.
 std::vector<UnitMembers> cut_units(const Parameters& parameters, const MeshShape& mesh,
                                    const ShardedParameters::Options& options);
+
+// The bytes of each unit's shares that lie in files (ShardedParameters::Options::offload).
+struct SharesInFiles {
+  std::vector<std::int64_t> values, gradients;
+};
+SharesInFiles shares_in_files(const std::vector<UnitMembers>& units, const MeshShape& mesh,
+                              const ShardedParameters::Options& options);
 
 }  // namespace stretto

@@ -70,12 +70,17 @@ ShardedUnit::ShardedUnit(Communicator gathers, Communicator sums, std::vector<Sh
           static_cast<int>(options_.stage), options_.older_versions);
   options_.overwritten.resize(shapes_.size(), false);
   unset_ = std::make_shared<bool[]>(shapes_.size());
-  if (gathers_.size() == 1) options_.stage = ZeroStage::none;
+  keeps_values_ = options_.stage < ZeroStage::values || (gathers_.size() == 1 && !options_.share);
+  keeps_gradients_ = options_.stage < ZeroStage::gradients || (gathers_.size() == 1 && !options_.gradient_share);
   require(!options_.secondary || gathers_.size() % options_.secondary.size() == 0,
           "A second copy of a unit over {} ranks cannot be divided over {}; choose a divisor.", gathers_.size(),
           options_.secondary ? options_.secondary.size() : 0);
   for (const Shape& shape : shapes_) elements_ += elements_of(shape);
   const std::int64_t share = share_elements_ = (elements_ + gathers_.size() - 1) / gathers_.size();
+  for (const Tensor& each : {options_.share, options_.gradient_share}) {
+    require(!each || each.size() == share, "A share of {} elements cannot lie in memory of {}; give as much.", share,
+            each.size());
+  }
   // Refuses here what the first gather or sum would refuse.
   gathers_.check({.collective = Collective::all_gather, .count = share, .dtype = dtype},
                  gather_options(options_.weights, options_.gather_by, ""));
@@ -94,23 +99,38 @@ ShardedUnit::ShardedUnit(Communicator gathers, Communicator sums, std::vector<Sh
   allocate_gradients(gradient_dtype);
 }
 
+ZeroStage ShardedUnit::stage() const {
+  if (is_stored_ || !keeps_values_) return ZeroStage::values;
+  if (!keeps_gradients_) return ZeroStage::gradients;
+  return gathers_.size() == 1 ? ZeroStage::none : std::min(options_.stage, ZeroStage::optimizer);
+}
+
+void ShardedUnit::set_values(const Tensor& whole) {
+  values_flat_ = whole;
+  values_ = views_of(whole);
+}
+
+void ShardedUnit::set_gradients(const Tensor& whole) {
+  gradients_flat_ = whole;
+  gradients_ = views_of(whole);
+}
+
 void ShardedUnit::allocate_gradients(DType dtype) {
-  if (options_.stage >= ZeroStage::gradients) {
-    gradient_share_ = zeros(share_elements_, dtype, MemoryKind::gradients);
+  if (!keeps_gradients_) {
+    gradient_share_ =
+        options_.gradient_share ? options_.gradient_share : zeros(share_elements_, dtype, MemoryKind::gradients);
   } else {
-    gradients_flat_ = zeros(padded_elements(), dtype, MemoryKind::gradients);
-    gradients_ = views_of(gradients_flat_);
+    set_gradients(zeros(padded_elements(), dtype, MemoryKind::gradients));
     gradient_share_ = gradients_flat_.view(rank() * share_elements_, {share_elements_});
   }
 }
 
 void ShardedUnit::allocate_values() {
-  if (options_.stage == ZeroStage::values) {
-    share_ = zeros(share_elements_, dtype_, MemoryKind::values);
+  if (!keeps_values_) {
+    share_ = options_.share ? options_.share : zeros(share_elements_, dtype_, MemoryKind::values);
     return;
   }
-  values_flat_ = zeros(padded_elements(), dtype_, MemoryKind::values);
-  values_ = views_of(values_flat_);
+  set_values(zeros(padded_elements(), dtype_, MemoryKind::values));
   share_ = values_flat_.view(rank() * share_elements_, {share_elements_});
 }
 
@@ -162,7 +182,7 @@ void ShardedUnit::store() {
   if (options_.stored == StoredFormat::plain || is_stored_) return;
   computation().wait(last_gather_);
   if (!records_) {
-    const Tensor& kept = options_.stage == ZeroStage::values ? share_ : values_flat_;
+    const Tensor& kept = keeps_values_ ? values_flat_ : share_;
     const MemoryScope scope(MemoryKind::values);
     records_ = Tensor::symmetric({stored_bytes(options_.stored, kept.size())}, DType::u8);
     kernels::store_values(options_.stored, kept, records_);
@@ -178,19 +198,19 @@ void ShardedUnit::restore() {
   computation().wait(last_gather_);
   is_stored_ = false;
   allocate_values();
-  kernels::restore_values(options_.stored, records_, options_.stage == ZeroStage::values ? share_ : values_flat_);
+  kernels::restore_values(options_.stored, records_, keeps_values_ ? values_flat_ : share_);
 }
 
 // The stream restores what arrives in it.
 Work ShardedUnit::restore_gathered(const Stream& stream) {
   Tensor records = records_;
-  if (options_.stage == ZeroStage::values) {
+  if (!keeps_values_) {
     records = buffer(records_.size() * gathers_.size(), DType::u8);
     std::ignore = gathers_.all_gather(records_, records, stream,
                                       gather_options(QuantizedFormat::none, options_.gather_by, "stored parameters"));
   }
   stream.wait(computation());  // a GPU allocates in the order of computation()
-  const std::int64_t shares = options_.stage == ZeroStage::values ? gathers_.size() : 1;
+  const std::int64_t shares = keeps_values_ ? 1 : gathers_.size();
   return stream.enqueue([records, shares, format = options_.stored, to = values_flat_] {
     const std::int64_t bytes = records.size() / shares, elements = to.size() / shares;
     for (std::int64_t i = 0; i < shares; ++i) {
@@ -206,8 +226,7 @@ Work ShardedUnit::gather(const Stream& stream) {
                                gather_options(QuantizedFormat::none, options_.gather_by, "parameters"));
   }
   require(!values_flat_, "A unit of {} tensors is gathered already; release it first.", shapes_.size());
-  values_flat_ = buffer(padded_elements(), dtype_);
-  values_ = views_of(values_flat_);
+  set_values(buffer(padded_elements(), dtype_));
   if (is_stored_) return last_gather_ = restore_gathered(stream);
   stream.wait(last_gather_);  // which may still fill the second copy
   if (secondary_is_valid_) {
@@ -239,7 +258,7 @@ void ShardedUnit::release() {
 void ShardedUnit::zero_gradients() {
   has_sum_ = false;
   for (const Tensor& each : local_) each.zero();
-  if (options_.trainable && options_.stage < ZeroStage::gradients) begin_gradients();
+  if (options_.trainable && keeps_gradients_) begin_gradients();
 }
 
 void ShardedUnit::begin_gradients() {
@@ -267,8 +286,7 @@ const std::vector<Tensor>& ShardedUnit::gradients() {
   require(options_.trainable, "A unit of {} tensors is not trainable and has no gradients to add to or sum.",
           shapes_.size());
   if (!gradients_flat_) {
-    gradients_flat_ = buffer(gradient_share_.size() * sums_.size(), gradient_share_.dtype());
-    gradients_ = views_of(gradients_flat_);
+    set_gradients(buffer(gradient_share_.size() * sums_.size(), gradient_share_.dtype()));
     begin_gradients();
   }
   return gradients_;
@@ -289,8 +307,7 @@ Work ShardedUnit::sum(const Stream& stream) {
   gradients();  // an unused unit adds zeros
   zero_unset();
   if (!local_.empty()) return add_locally(stream);
-  const bool stays = options_.stage < ZeroStage::gradients;
-  if (stays && sums_.size() == 1) return {};
+  if (keeps_gradients_ && sums_.size() == 1) return {};
   const Tensor into = has_sum_ ? buffer(gradient_share_.size(), gradient_share_.dtype()) : gradient_share_;
   if (has_sum_) stream.wait(computation());  // a GPU allocates in the order of computation()
   Work work = sums_.reduce_scatter(gradients_flat_, into, ReduceOp::sum, stream, sum_options());
@@ -305,7 +322,7 @@ Work ShardedUnit::sum(const Stream& stream) {
 
 void ShardedUnit::keep_gradients_local(std::vector<Tensor> to) {
   require(
-      to.empty() || (options_.trainable && options_.stage != ZeroStage::values && to.size() == shapes_.size()),
+      to.empty() || (options_.trainable && keeps_values_ && to.size() == shapes_.size()),
       "Gradients of a unit of {} tensors at ZeRO stage {} cannot be added to {} tensors; give one for each, at stage 2 or "
       "below, of a unit that is trainable.",
       shapes_.size(), static_cast<int>(options_.stage), to.size());
@@ -329,14 +346,14 @@ Work ShardedUnit::add_locally(const Stream& stream) {
 }
 
 void ShardedUnit::discard_gradients() {
-  if (options_.stage < ZeroStage::gradients) return;
+  if (keeps_gradients_) return;
   gradients_.clear();
   gradients_flat_ = {};
 }
 
 Work ShardedUnit::gather_gradients(const Stream& stream) {
-  require(options_.stage == ZeroStage::none, "Whole gradients are kept at ZeRO stage 0 only; this unit has stage {}.",
-          static_cast<int>(options_.stage));
+  require(stage() == ZeroStage::none, "Whole gradients are kept at ZeRO stage 0 only; this unit has stage {}.",
+          static_cast<int>(stage()));
   if (sums_.size() == 1 || !local_.empty()) return {};
   return sums_.all_gather(gradient_share_, gradients_flat_, stream, {.tag = "gradients"});
 }

@@ -14,6 +14,8 @@
 namespace stretto {
 namespace {
 
+constexpr int fetched_ahead = 2;  // units, behind those that are gathered ahead
+
 double seconds_of(const Work& work) { return work.times().done - work.times().started; }
 
 }  // namespace
@@ -290,9 +292,15 @@ void UnitTraffic::arrive(State& state) {
 
 void UnitTraffic::gather_ahead() {
   if (!in_step_ || !knows_order_) return;
-  for (const std::size_t i : next_reads(options_.prefetch)) {
+  int ahead = 0;
+  for (const std::size_t i : next_reads(options_.prefetch + (options_.overlap ? fetched_ahead : 0))) {
     State& state = units_[uses_[i].unit];
+    const bool gathers = ahead++ < options_.prefetch;
     if (state.store->has_values()) continue;
+    if (!gathers) {
+      state.store->fetch();
+      continue;
+    }
     state.store->used_for(uses_[i].pass, uses_[i].microbatch);
     gather(state);
   }

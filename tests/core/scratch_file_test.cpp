@@ -38,7 +38,7 @@ void expect_works(const std::string& directory, IoEngine engine = IoEngine::any)
   EXPECT_EQ(std::memcmp(written.get(), read.get(), size), 0);
   EXPECT_EQ(std::memcmp(written.get(), file.mapped(), size), 0);
   file.mapped()[size - 1] = std::byte{99};
-  file.forget();
+  file.forget(0, size);
   EXPECT_EQ(file.mapped()[size - 1], std::byte{99});
   file.read(2 * ScratchFile::alignment, read.get(), ScratchFile::alignment);
   EXPECT_EQ(read.get()[ScratchFile::alignment - 1], 99);

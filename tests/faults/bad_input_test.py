@@ -246,6 +246,9 @@ class BadInput(FaultTest):
         self.expect_refusal({"--offload": "/tmp"}, ["--offload '/tmp'", "optimizer=DIRECTORY"])
         self.expect_refusal({"--offload": "optimizer=/tmp,ratio=2"}, ["ratio=", "from 0 to 1"])
         self.expect_refusal({"--offload": "optimizer=/none"}, ["--offload optimizer=/none", "No such file"])
+        self.expect_refusal({"--offload": "gradients=/tmp"}, ["ZeRO stage 1", "/tmp", "give stage 2 or 3"])
+        self.expect_refusal({"--offload": "values=/tmp", "--zero": 2}, ["ZeRO stage 2", "/tmp", "give stage 3"])
+        self.expect_refusal({"--offload": "values=/none", "--zero": 3}, ["--offload values=/none", "No such file"])
 
     def test_precision(self):
         self.expect_refusal({"--loss-scale": 8}, ["--loss-scale", "no effect without --dtype fp16"])

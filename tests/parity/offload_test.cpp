@@ -12,7 +12,7 @@ namespace parity {
 namespace {
 
 TrainingOptions offloaded(TrainingOptions options, const std::string& directory, double ratio = 0) {
-  options.sharding.offload = {.optimizer = directory, .ratio = ratio};
+  options.sharding.offload.optimizer = {directory, ratio};
   return options;
 }
 
@@ -57,6 +57,67 @@ const std::vector<OffloadCell> offload_cells = {
 };
 INSTANTIATE_TEST_SUITE_P(Cells, Offload, testing::ValuesIn(offload_cells));
 
+// Values, gradients and state, in all combinations of one layout; and all three in others.
+TrainingOptions in_files(TrainingOptions options, const std::string& directory, const std::vector<double>& ratios) {
+  const auto at = [&](double ratio) {
+    return ratio < 1 ? ShardedParameters::Options::InFile{directory, ratio} : ShardedParameters::Options::InFile{};
+  };
+  options.sharding.offload = {.optimizer = at(ratios[0]), .gradients = at(ratios[1]), .values = at(ratios[2])};
+  return options;
+}
+
+TEST(OffloadCombinations, HaveTheBitsOfMemory) {
+  const TemporaryDirectory directory;
+  for (const int ranks : {1, 2}) {
+    const TrainingOptions options = options_of({{ranks}, ZeroStage::values, AdamW::Options(), DType::f32});
+    const std::vector<Trace> expected = train({ranks}, options);
+    for (const double state : {0.0, 1.0}) {
+      for (const double gradients : {0.0, 0.4, 1.0}) {
+        for (const double values : {0.0, 0.4, 1.0}) {
+          EXPECT_EQ(divergence(expected, train({ranks}, in_files(options, directory.path(), {state, gradients, values}))),
+                    "")
+              << ranks << " ranks, ratios " << state << ", " << gradients << ", " << values;
+        }
+      }
+    }
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
+}
+
+class OffloadOfAll : public testing::TestWithParam<OffloadCell> {};
+
+TEST_P(OffloadOfAll, HasTheBitsOfMemory) {
+  const OffloadCell& cell = GetParam();
+  const TemporaryDirectory directory;
+  TrainingOptions options = options_of(cell);
+  options.global_batch = 3L * cell.layout.data;
+  const double values = cell.zero == ZeroStage::values ? 0 : 1;
+  for (const bool overlap : {true, false}) {
+    options.sharding.overlap = overlap;
+    const std::vector<Trace> expected = train(cell.layout, options);
+    EXPECT_EQ(divergence(expected, train(cell.layout, in_files(options, directory.path(), {0, 0, values}))), "");
+  }
+}
+
+const std::vector<OffloadCell> all_cells = {
+    {{1}, ZeroStage::values, AdamW::Options(), DType::f64},
+    {{1}, ZeroStage::values, SGD::Options{.momentum = 0.9}, DType::bf16},
+    {{1}, ZeroStage::gradients, Muon::Options(), DType::f16},
+    {{2}, ZeroStage::values, SGD::Options(), DType::f32},
+    {{2}, ZeroStage::gradients, SGD::Options{.momentum = 0.9}, DType::bf16},
+    {{2}, ZeroStage::values, Muon::Options(), DType::bf16},
+    {{4}, ZeroStage::values, AdamW::Options(), DType::bf16},
+    {{4}, ZeroStage::gradients, AdamW::Options(), DType::f64},
+    {{4}, ZeroStage::values, Muon::Options(), DType::f32},
+    {{3}, ZeroStage::values, AdamW::Options(), DType::f16},
+    {{2, 2}, ZeroStage::values, AdamW::Options(), DType::f64},
+    {{2, 1, 2}, ZeroStage::gradients, AdamW::Options(), DType::f32},
+    {{2, 1, 2}, ZeroStage::values, AdamW::Options(), DType::bf16},
+    {{1, 1, 2}, ZeroStage::values, AdamW::Options(), DType::f32},
+    {{1, 1, 1, 2}, ZeroStage::values, AdamW::Options(), DType::f32},
+};
+INSTANTIATE_TEST_SUITE_P(Cells, OffloadOfAll, testing::ValuesIn(all_cells));
+
 TEST(OffloadControl, StateThatIsLostDiffers) {
   const TemporaryDirectory directory;
   const TrainingOptions options = options_of({{1}, ZeroStage::none});
@@ -94,14 +155,46 @@ TEST(OffloadTraffic, IsTheStateOnceEachWay) {
   });
 }
 
+// Gradients are written and, but for the first time, read in each microbatch; values are read for each gather.
+TEST(OffloadTraffic, OfGradientsAndValuesIsThatOfSumsAndGathers) {
+  const TemporaryDirectory directory;
+  constexpr int steps = 3, microbatches = 2;
+  for (const int ranks : {1, 2}) {
+    const TrainingOptions options = options_of({{ranks}, ZeroStage::values, AdamW::Options(), DType::bf16});
+    run_threads(ranks, [&](const Communicator& world) {
+      Trainer trainer(Mesh(world, Layout{ranks}.mesh()), in_files(options, directory.path(), {0, 0, 0}));
+      EXPECT_EQ(memory_use(MemoryKind::values).bytes + memory_use(MemoryKind::gradients).bytes, 0U);
+      advance(trainer, 0, steps);
+      const std::vector<OffloadUse> files = trainer.sharded().offloaded();
+      ASSERT_EQ(files.size(), 2U);
+      const OffloadUse &values = files[0], &gradients = files[1];
+      const std::int64_t pages = 4096 * static_cast<std::int64_t>(trainer.sharded().unit_count());
+      const std::int64_t elements = trainer.parameters().global_elements() / ranks;
+      EXPECT_THAT(values.bytes, testing::AllOf(testing::Ge(2 * elements), testing::Lt(2 * elements + pages)));
+      EXPECT_THAT(gradients.bytes, testing::AllOf(testing::Ge(4 * elements), testing::Lt(4 * elements + pages)));
+      EXPECT_EQ(gradients.written, steps * microbatches * gradients.bytes);
+      EXPECT_EQ(gradients.read, steps * microbatches * gradients.bytes);
+      EXPECT_EQ(values.written, steps * values.bytes);
+      // Forward and backward of each microbatch, the embedding at the model's end once more, but for units that stay between
+      // two uses; and the update.
+      EXPECT_LE(values.read, steps * (3 * microbatches + 1) * values.bytes);
+      EXPECT_GE(values.read, steps * (microbatches + 1) * values.bytes);
+    });
+  }
+}
+
 // Saved from files on 4 ranks, loaded in memory on 3, and the reverse.
 TEST(OffloadCheckpoint, IsThatOfMemory) {
   const TemporaryDirectory scratch;
-  const auto saved_and_resumed = [&](bool offloads) {
+  const auto saved_and_resumed = [&](bool offloads, bool all) {
     const TemporaryDirectory saved;
-    TrainingOptions options = options_of({{4}, ZeroStage::optimizer, AdamW::Options(), DType::f64});
+    TrainingOptions options =
+        options_of({{4}, all ? ZeroStage::values : ZeroStage::optimizer, AdamW::Options(), all ? DType::bf16 : DType::f64});
     options.global_batch = 12;
-    const auto on = [&](bool is_here) { return is_here ? offloaded(options, scratch.path(), 0.3) : options; };
+    const auto on = [&](bool is_here) {
+      if (!is_here) return options;
+      return all ? in_files(options, scratch.path(), {0, 0, 0.2}) : offloaded(options, scratch.path(), 0.3);
+    };
     run_threads(4, [&](const Communicator& world) {
       Trainer trainer(Mesh(world, Layout{4}.mesh()), on(offloads));
       advance(trainer, 0, 2);
@@ -119,7 +212,44 @@ TEST(OffloadCheckpoint, IsThatOfMemory) {
     return result.front();
   };
   Comparer bits(equal_bits);
-  EXPECT_EQ(bits.pieces(saved_and_resumed(true), saved_and_resumed(false), "parameter"), "");
+  for (const bool all : {false, true}) {
+    EXPECT_EQ(bits.pieces(saved_and_resumed(true, all), saved_and_resumed(false, all), "parameter"), "");
+  }
+  EXPECT_NE(bits.pieces(saved_and_resumed(true, false), saved_and_resumed(true, true), "parameter"), "") << "the control";
+}
+
+TEST(OffloadControl, GradientsThatAreLostDiffer) {
+  const TemporaryDirectory directory;
+  const TrainingOptions options = in_files(options_of({{1}, ZeroStage::values}), directory.path(), {1, 0, 1});
+  const auto train_with = [&](bool loses) {
+    Pieces result;
+    run_threads(1, [&](const Communicator& world) {
+      Trainer trainer(Mesh(world, {}), options);
+      trainer.compute_gradients(text_of_step(trainer.options(), 0));
+      if (loses) trainer.sharded().ranges().front().gradient.zero();
+      trainer.optimizer().step(0.01, 1);
+      result = pieces_of(trainer, trainer.sharded().whole_values());
+    });
+    return result;
+  };
+  Comparer bits(equal_bits);
+  EXPECT_EQ(bits.pieces(train_with(false), train_with(false), "parameter"), "");
+  EXPECT_NE(bits.pieces(train_with(false), train_with(true), "parameter"), "");
+}
+
+TEST(OffloadRefusals, SayWhatCannotLieInFiles) {
+  run_threads(1, [&](const Communicator& world) {
+    const auto refusal = [&](ZeroStage zero, int delay, const ShardedParameters::Options::Offload& offload) {
+      TrainingOptions options = options_of({{1}, zero});
+      options.sharding.delay = delay;
+      options.sharding.offload = offload;
+      return sentence_of([&] { Trainer(Mesh(world, {}), options); });
+    };
+    EXPECT_THAT(refusal(ZeroStage::optimizer, 0, {.gradients = {"/tmp"}}), testing::HasSubstr("give stage 2 or 3"));
+    EXPECT_THAT(refusal(ZeroStage::gradients, 0, {.values = {"/tmp"}}), testing::HasSubstr("give stage 3"));
+    EXPECT_THAT(refusal(ZeroStage::gradients, 1, {.gradients = {"/tmp"}}), testing::HasSubstr("With a delay of 1"));
+    EXPECT_THAT(refusal(ZeroStage::values, 0, {.values = {"/none"}}), testing::HasSubstr("/none cannot hold"));
+  });
 }
 
 TEST(OffloadRefusals, NameTheDirectory) {

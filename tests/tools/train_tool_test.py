@@ -174,6 +174,15 @@ class Train(ProgramTest):
                     self.assertAlmostEqual(held / plan, 1, delta=0.02, msg=kind)
                 plan, held = table["buffers"]
                 self.assertLessEqual(held, plan * 1.02 + 0.1e6)
+        for ranks, dtype in ((1, "fp32"), (2, "bf16")):
+            with self.subTest(f"all in files of {ranks} ranks"):
+                files = [word for what in ("optimizer", "gradients", "values") for word in ("--offload", f"{what}={self.directory}")]
+                table = self.memory_table("--nproc", ranks, *model, "--seq-length", 64, "--zero", 3, "--global-batch-size", 8, "--dtype", dtype,
+                                          *files)
+                for kind in ("values", "gradients", "optimizer"):
+                    self.assertEqual(table[kind], (0, 0), kind)
+                plan, held = table["buffers"]
+                self.assertLessEqual(held, plan * 1.02 + 0.1e6)
         for turn, ranks in enumerate((2, 8) if EVERYTHING else (2,)):
             cells = [(i % 4, ways[(i + turn) % len(ways)]) for i in range(len(ways) if EVERYTHING else 4)]
             for zero, way in cells if EVERYTHING else [*cells, *((3, way) for way in ways[4:])]:

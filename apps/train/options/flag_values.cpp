@@ -40,7 +40,12 @@ std::vector<stretto::NamedValue> flag_values(const CLI::App& app) {
     const std::string name = option->get_name();
     if (is_among(of_one_rank, name)) continue;
     std::string value = option->get_default_str();
-    if (option->count() > 0) value = is_among(paths, name) ? "given" : option->results().back();  // the last overrides
+    if (option->count() > 0) {
+      const bool counts_each = option->get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll;
+      value = is_among(paths, name) ? "given"
+              : counts_each         ? fmt::format("{}", fmt::join(option->results(), " "))
+                                    : option->results().back();  // the last overrides
+    }
     if (!rewrite<std::int64_t>(value)) rewrite<double>(value);
     if (name == "--schedule" && std::filesystem::is_regular_file(value)) {
       value = fmt::format("a file with the digest {:016x}", DataFile(value).digest());

@@ -3,9 +3,14 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "apps/common/fail.hpp"
 
@@ -16,24 +21,31 @@ using stretto::zero_stages;
 
 namespace {
 
-// optimizer=DIR[,ratio=R]
-stretto::ShardedParameters::Options::Offload offload_in(const std::string& text) {
-  constexpr std::string_view what = "optimizer=", share = ",ratio=";
-  require(
-      text.starts_with(what) && text.size() > what.size(),
-      "--offload '{}' does not say what goes where; write optimizer=DIRECTORY, and ,ratio=0.6 for the share that stays in "
-      "memory.",
-      text);
-  stretto::ShardedParameters::Options::Offload offload;
+using InFile = stretto::ShardedParameters::Options::InFile;
+using Offload = stretto::ShardedParameters::Options::Offload;
+
+constexpr std::array<std::pair<std::string_view, InFile Offload::*>, 3> places = {
+    {{"optimizer", &Offload::optimizer}, {"gradients", &Offload::gradients}, {"values", &Offload::values}}};
+
+// WHAT=DIR[,ratio=R]
+void add_offload(const std::string& text, Offload& offload) {
+  constexpr std::string_view share = ",ratio=";
+  const std::size_t equals = text.find('=');
+  const auto place =
+      std::ranges::find(places, std::string_view(text).substr(0, equals), &decltype(places)::value_type::first);
+  require(place != places.end() && equals != std::string::npos && equals + 1 < text.size(),
+          "--offload '{}' does not say what goes where; write optimizer=DIRECTORY, gradients=DIRECTORY or values=DIRECTORY, "
+          "and ,ratio=0.6 for the share that stays in memory.",
+          text);
+  InFile& in_file = offload.*place->second;
   const std::size_t comma = text.rfind(share);
-  offload.optimizer = text.substr(what.size(), comma == std::string::npos ? comma : comma - what.size());
-  if (comma == std::string::npos) return offload;
+  in_file = {.directory = text.substr(equals + 1, comma == std::string::npos ? comma : comma - equals - 1)};
+  if (comma == std::string::npos) return;
   const char* const first = text.data() + comma + share.size();
   const char* const end = text.data() + text.size();
-  const auto [behind, error] = std::from_chars(first, end, offload.ratio);
-  require(error == std::errc() && behind == end && offload.ratio >= 0 && offload.ratio <= 1,
-          "--offload '{}' has no share of the state behind ratio=; give a number from 0 to 1.", text);
-  return offload;
+  const auto [behind, error] = std::from_chars(first, end, in_file.ratio);
+  require(error == std::errc() && behind == end && in_file.ratio >= 0 && in_file.ratio <= 1,
+          "--offload '{}' has no share that stays in memory behind ratio=; give a number from 0 to 1.", text);
 }
 
 }  // namespace
@@ -54,10 +66,16 @@ void add_zero_options(CLI::App& app, stretto::ShardedParameters::Options& shardi
          "--prefetch", sharding.prefetch,
          "With --zero 3, units of parameters gathered ahead of their use; with 2 and 3, units of gradients in flight")
       ->capture_default_str();
-  app.add_option_function<std::string>(
-      "--offload", [&](const std::string& text) { sharding.offload = offload_in(text); },
-      "optimizer=DIR keeps the optimizer's state in a scratch file there (ZeRO-Infinity); with ,ratio=0.6 that share of it "
-      "in memory");
+  app.add_option_function<std::vector<std::string>>(
+         "--offload",
+         [&](const std::vector<std::string>& texts) {
+           for (const std::string& text : texts) add_offload(text, sharding.offload);
+         },
+         "optimizer=DIR keeps the optimizer's state in a scratch file there (ZeRO-Infinity), with --zero 2 and 3 "
+         "gradients=DIR the gradients, with 3 values=DIR the values; with ,ratio=0.6 that share of it in memory. Give the "
+         "flag once for each")
+      ->allow_extra_args(false)
+      ->take_all();
   app.add_option(
          "--delay", sharding.delay,
          "With --zero 0 to 2 and 1: update with the gradients of the step before, whose sums have had a step to arrive")
@@ -87,9 +105,10 @@ void check_zero_options(const CLI::App& app, const stretto::ShardedParameters::O
   require(app.count("--prefetch") == 0 || sharding.delay == 0,
           "--prefetch {} has no effect with --delay {}, with which the gradients of all units are in flight; leave it out.",
           sharding.prefetch, sharding.delay);
-  const std::string& scratch = sharding.offload.optimizer;
-  if (!scratch.empty() && access(scratch.c_str(), W_OK | X_OK) != 0) {
-    fail(stretto::ErrorCode::invalid_argument, "--offload optimizer={} is no directory that this process may write to: {}.",
+  for (const auto& [what, in_file] : places) {
+    const std::string& scratch = (sharding.offload.*in_file).directory;
+    if (scratch.empty() || access(scratch.c_str(), W_OK | X_OK) == 0) continue;
+    fail(stretto::ErrorCode::invalid_argument, "--offload {}={} is no directory that this process may write to: {}.", what,
          scratch, std::strerror(errno));
   }
   if (app.count("--prefetch") == 0) return;

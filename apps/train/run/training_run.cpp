@@ -415,14 +415,19 @@ class TrainingRun {
         "matrix products measured now, or against the fastest step where that is faster",
         line_.trainer.adapters.any() ? "4 FLOP a frozen weight, 6 a trained one," : "6 FLOP a weight", rate_ * 1e-9));
     reporter_.say(memory_table(plan_));
-    if (const std::optional<OffloadUse> use = trainer_.optimizer().offloaded()) {
-      reporter_.say(fmt::format(
-          "{} of a rank's optimizer state lie in {}, {}, {}", size_text(static_cast<double>(use->bytes)),
-          line_.trainer.sharding.offload.optimizer,
-          use->bypasses_cache ? "past the page cache (O_DIRECT)" : "through the page cache, since there is no O_DIRECT",
-          use->io_uring ? "by io_uring" : "by pread and pwrite, since io_uring is not there"));
-    }
+    describe_files();
     if (first_step_ > 0) reporter_.say(fmt::format("Continues after step {}.", first_step_));
+  }
+
+  void describe_files() {
+    std::vector<OffloadUse> files = trainer_.sharded().offloaded();
+    if (const std::optional<OffloadUse> state = trainer_.optimizer().offloaded()) files.push_back(*state);
+    for (const OffloadUse& use : files) {
+      reporter_.say(fmt::format(
+          "{} of a rank's {} lie in {}, {}, {}", size_text(static_cast<double>(use.bytes)), use.what, use.directory,
+          use.bypasses_cache ? "past the page cache (O_DIRECT)" : "through the page cache, since there is no O_DIRECT",
+          use.io_uring ? "by io_uring" : "by pread and pwrite, since io_uring is not there"));
+    }
   }
 
   void describe_rounds() {

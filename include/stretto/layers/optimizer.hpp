@@ -18,15 +18,6 @@ STRETTO_API double gradient_norm(const ShardedParameters& parameters);
 // That of the gradients of a group's ranks, such as a pipeline stage's.
 STRETTO_API double gradient_norm(const ShardedParameters& parameters, const Communicator& group);
 
-class OffloadedState;
-
-// State in a scratch file: its size there, and what steps have read and written so far, in bytes.
-struct OffloadUse {
-  std::int64_t bytes = 0, read = 0, written = 0;
-  bool bypasses_cache = true;  // false: the file system has no O_DIRECT, and the page cache keeps copies
-  bool io_uring = true;        // false: the build or the kernel has none, and each read or write is a call
-};
-
 // A number that an optimizer keeps for each element that it updates, beside the element itself.
 struct StateSlot {
   std::string name;                 // "m": a checkpoint calls the slot of a parameter "m.h.0.mlp.c_fc.weight"
@@ -84,6 +75,8 @@ class STRETTO_API Optimizer {
   // The numbers of a range that files keep: its master weights, or the value of a parameter that is not trainable; empty
   // while that is stored (ShardedParameters::store).
   const Tensor& weights(std::size_t range) const;
+  // Gives back the memory that access to a unit's state in files has taken, its values and gradients included.
+  void release(std::size_t unit) const;
   std::int64_t steps() const { return steps_; }
   std::optional<OffloadUse> offloaded() const;  // empty: all state is in memory
   // False: gradients are not clipped now, because the optimizer clips what it applies.
@@ -126,12 +119,14 @@ class STRETTO_API Optimizer {
   };
   void place_states();
   State state_in(const Tensor& block, std::size_t range) const;
+  void release_behind(std::size_t range) const;
 
   ShardedParameters& parameters_;
   OptimizerKind kind_;
   std::vector<std::vector<Place>> places_;  // by range
   std::vector<State> states_;
-  std::unique_ptr<OffloadedState> offloaded_;  // with Offload::optimizer
+  std::unique_ptr<UnitFile> offloaded_;  // with Offload::optimizer
+  bool values_are_masters_ = true;       // of one type
   std::int64_t steps_ = 0;
 };
 

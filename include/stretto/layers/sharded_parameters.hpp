@@ -12,8 +12,18 @@
 
 namespace stretto {
 
+class OffloadedUnit;
 class PostponementChoice;
+class UnitFile;
 struct UnitMembers;
+
+// A scratch file of this rank: what lies in it, where, its size, and what steps have read and written so far, in bytes.
+struct OffloadUse {
+  std::string what = {}, directory = {};
+  std::int64_t bytes = 0, read = 0, written = 0;
+  bool bypasses_cache = true;  // false: the file system has no O_DIRECT, and the page cache keeps copies
+  bool io_uring = true;        // false: the build or the kernel has none, and each read or write is a call
+};
 
 // The memory of a model's parameters and gradients, divided over the ranks that hold copies of them (ZeRO; Rajbhandari et
 // al. 2020), and the traffic of a training step. Parameters lie in units (ShardedUnit) in the reverse order of
@@ -65,13 +75,22 @@ class STRETTO_API ShardedParameters : public ParameterUse {
     // no fixed order, gradients of all units are summed by finish_sums(), and a step lasts from one update to the next
     // (begin_versions()). Only with ZeRO stage 0 or 1.
     int versions = 0;
-    // State that lies in files rather than in memory (ZeRO-Infinity; Rajbhandari et al. 2021). On the host.
-    struct Offload {
-      std::string optimizer = {};  // the directory of a scratch file of this rank for the optimizer's state; empty: memory
-      double ratio = 0;            // of that state, which stays in memory all the same: 0 to 1
+    // What lies in scratch files of this rank rather than in memory (ZeRO-Infinity; Rajbhandari et al. 2021). On the host.
+    struct InFile {
+      std::string directory = {};  // of the file; empty: all of it is in memory
+      double ratio = 0;            // of its bytes, which stay in memory all the same: 0 to 1
 
       // Returns the bytes of each unit that are in the file: all, or 0. The first units stay in memory.
       std::vector<std::int64_t> in_file(const std::vector<std::int64_t>& bytes) const;
+    };
+    // optimizer: the state of what this rank updates. gradients: its share of the summed gradients, at ZeroStage::gradients
+    // and values, without a delay. values: its share of the values, at ZeroStage::values, read for each gather; frozen
+    // values that are stored in other formats stay in memory, as does what the first and the last stage of a pipeline share.
+    struct Offload {
+      InFile optimizer = {}, gradients = {}, values = {};
+
+      bool any() const { return !(optimizer.directory + gradients.directory + values.directory).empty(); }
+      void check(ZeroStage zero, int delay) const;
     };
     Offload offload = {};
 
@@ -118,13 +137,19 @@ class STRETTO_API ShardedParameters : public ParameterUse {
     // Whether this rank, and no other, counts the elements in the norm and saves them. Over all ranks that is each element
     // of the model once. It does not depend on the ZeRO stage.
     bool owned = false;
-    // The elements' memory; no value between store() and restore(). Gradients are sums from finish_sums() to begin_step();
-    // empty for a frozen parameter (Parameter::trainable), which is never updated.
+    // The elements' memory; no value between store() and restore(). With Offload it is a buffer during update(), and the
+    // mapped file otherwise: whoever goes through the ranges then calls release() behind each unit. Gradients are sums from
+    // finish_sums() to begin_step(); empty for a frozen parameter (Parameter::trainable), which is never updated.
     Tensor value, gradient;
     // With a delay, the gradients of the last step that has begun; `gradient` has those of the step before.
     Tensor late;
   };
   const std::vector<Range>& ranges() const { return ranges_; }
+  // Gives back the memory that access to a unit's values and gradients in files has taken. Both stay as they are.
+  void release(std::size_t unit) const;
+  // The sum of squares of each range's gradient, of those that are owned and have one, in their order.
+  std::vector<double> squares_of_gradients() const;
+  std::vector<OffloadUse> offloaded() const;  // of values and gradients
   // The indices in ranges() of those that the optimizer must update: of a unit that is updated by share, this rank's share.
   const std::vector<std::size_t>& ranges_to_update(std::size_t unit) const;
   std::size_t unit_count() const { return units_.size(); }
@@ -202,10 +227,14 @@ class STRETTO_API ShardedParameters : public ParameterUse {
     bool operator==(const Shown&) const = default;
   };
   void make_units();
+  void make_files();
   void make_ranges();
   static constexpr int latest = -1;
   int place_of(int version) const;
-  void set_range_values(std::size_t unit);
+  void set_range_values(std::size_t unit, const Tensor& share);
+  void set_range_gradients(std::size_t unit, const Tensor& share);
+  void take_from_files(std::size_t unit);
+  void give_back_to_files(std::size_t unit);
   void change_stored(void (ShardedUnit::*change)());
   void make_choice();
   void index_uses();
@@ -220,13 +249,15 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   Mesh mesh_;
   Options options_;
   std::unique_ptr<ErrorFeedback> errors_;
-  std::vector<UnitMembers> members_;                    // by unit
-  std::vector<std::optional<Shown>> shown_;             // by unit
-  std::vector<Place> places_;                           // by parameter
-  std::vector<std::vector<std::size_t>> units_of_use_;  // by UsedParameters::index
+  std::vector<UnitMembers> members_;                        // by unit
+  std::vector<std::optional<Shown>> shown_;                 // by unit
+  std::vector<Place> places_;                               // by parameter
+  std::vector<std::vector<std::size_t>> units_of_use_;      // by UsedParameters::index
+  std::unique_ptr<UnitFile> values_file_, gradients_file_;  // null if nothing lies in them
   std::vector<std::unique_ptr<ShardedUnit>> units_;
-  std::vector<Range> ranges_;  // by unit
-  struct RangesOf {            // a unit: indices in ranges_
+  std::vector<const OffloadedUnit*> offloaded_;  // by unit; null: nothing of it lies in files
+  std::vector<Range> ranges_;                    // by unit
+  struct RangesOf {                              // a unit: indices in ranges_
     std::vector<std::size_t> all, in_share;
   };
   std::vector<RangesOf> ranges_of_;  // by unit

@@ -61,6 +61,10 @@ class STRETTO_API ShardedUnit : public UnitStore {
     // gradient is then unset instead of zeroed, which saves time (see unset()).
     std::vector<bool> overwritten = {};
     Method gather_by = Algorithm::automatic, sum_by = Algorithm::automatic;
+    // Memory of the caller's for share(), at ZeroStage::values, and for gradient_share(), from ZeroStage::gradients on: of
+    // one dimension, and zeros. Empty: the unit allocates it. In a group of one rank, values and gradients leave between
+    // uses only if their shares lie so.
+    Tensor share = {}, gradient_share = {};
   };
   // Gathers and sums use two communicators of the same ranks in the same order, so that gathers on a more urgent stream
   // overtake sums. Values begin as zeros. Throws Error(invalid_argument), before it allocates memory, for formats, types and
@@ -74,13 +78,13 @@ class STRETTO_API ShardedUnit : public UnitStore {
   std::int64_t padded_elements() const { return share_elements_ * sums_.size(); }
   int rank() const { return sums_.rank(); }  // in the group
   int ranks() const { return sums_.size(); }
-  // None in a group of one rank; values while they are stored.
-  ZeroStage stage() const override { return is_stored_ ? ZeroStage::values : options_.stage; }
+  // ZeroStage::values while they are stored. In a group of one rank, none of what always stays.
+  ZeroStage stage() const override;
   bool trainable() const override { return options_.trainable; }
   bool ordered() const override { return options_.ordered; }
   const std::vector<Shape>& shapes() const { return shapes_; }
   // Stored values that are not divided come back without the others' help.
-  bool gathers_alone() const override { return is_stored_ && options_.stage != ZeroStage::values; }
+  bool gathers_alone() const override { return is_stored_ && keeps_values_; }
   // The elements of the tensors that this rank owns. No range is empty.
   std::vector<ElementRange> owned() const;
   // store() rounds the values to records of Options::stored and frees their memory; restore() brings them back as they were
@@ -148,11 +152,20 @@ class STRETTO_API ShardedUnit : public UnitStore {
   Tensor whole(const Tensor& own) const;
   std::vector<Tensor> views_of(const Tensor& flat) const;  // by shape
 
+ protected:
+  // For a unit whose shares lie elsewhere: what gather(), gradients() and sum() work with.
+  void set_share(const Tensor& share) { share_ = share; }
+  void set_gradient_share(const Tensor& share) { gradient_share_ = share; }
+  void set_values(const Tensor& whole);     // of all elements, padding included
+  void set_gradients(const Tensor& whole);  // likewise
+  void begin_gradients();                   // zeros, or unset
+  bool has_second_copy() const { return secondary_is_valid_; }
+  bool has_sum_ = false;  // gradient_share() holds sums of this step
+
  private:
   void allocate_values();
   Work restore_gathered(const Stream& stream);
   void allocate_gradients(DType dtype);
-  void begin_gradients();
   Work add_locally(const Stream& stream);
   OperationOptions sum_options() const;
 
@@ -175,7 +188,7 @@ class STRETTO_API ShardedUnit : public UnitStore {
   std::vector<Tensor> local_;      // keep_gradients_local()
   std::shared_ptr<bool[]> unset_;  // by tensor
   bool secondary_is_valid_ = false;
-  bool has_sum_ = false;  // gradient_share_ holds sums of this step
+  bool keeps_values_ = true, keeps_gradients_ = true;  // between uses
   std::uint64_t sums_so_far_ = 0;
   Work last_gather_;
 };

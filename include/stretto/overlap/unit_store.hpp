@@ -41,6 +41,8 @@ class STRETTO_API UnitStore {
   // False: the unit has no gradients. Nothing below that concerns gradients is called then, but zero_gradients() and
   // zero_unset(), which do nothing.
   virtual bool trainable() const { return true; }
+  // A gather() will come soon, behind those of other units: a store whose share lies far away begins to bring it near.
+  virtual void fetch() {}
   // Called when a use begins, and before a gather() for it, which may come earlier: a store that keeps several versions of
   // the values has the one of this microbatch ready then.
   virtual void used_for(Pass /*pass*/, int /*microbatch*/) {}

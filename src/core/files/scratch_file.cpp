@@ -70,14 +70,17 @@ std::byte* ScratchFile::mapped() {
   return mapped_ = static_cast<std::byte*>(memory);
 }
 
-void ScratchFile::forget() {
-  if (mapped_ == nullptr) return;
-  const auto bytes = static_cast<std::size_t>(bytes_);
-  if (msync(mapped_, bytes, MS_SYNC) != 0) {
+// Not msync(), which would wait for the journal and the disk's cache as well. Without O_DIRECT all accesses go through the
+// page cache, which keeps what it has room for.
+void ScratchFile::forget(std::int64_t offset, std::int64_t bytes) {
+  if (mapped_ == nullptr || bytes == 0) return;
+  madvise(mapped_ + offset, static_cast<std::size_t>(bytes), MADV_DONTNEED);
+  if (!is_direct()) return;
+  constexpr unsigned all = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+  if (sync_file_range(buffered_, offset, bytes, all) != 0) {
     fail(ErrorCode::io, "The scratch file in {} cannot be written: {}.", directory_, std::strerror(errno));
   }
-  madvise(mapped_, bytes, MADV_DONTNEED);
-  posix_fadvise(buffered_, 0, bytes_, POSIX_FADV_DONTNEED);
+  posix_fadvise(buffered_, offset, bytes, POSIX_FADV_DONTNEED);
 }
 
 }  // namespace stretto

@@ -31,9 +31,9 @@ class ScratchFile {
   bool has_uring() const { return reads_.has_uring(); }
 
   // The file as memory, as long as the object lives, for access out of turn: not while parts of it are read or written.
-  // forget() brings changes to the disk and gives back the memory that accesses have taken.
+  // forget() gives back the memory that accesses to a part of whole blocks have taken; what they changed stays.
   std::byte* mapped();
-  void forget();
+  void forget(std::int64_t offset, std::int64_t bytes);
 
  private:
   int descriptor() const { return is_direct() ? direct_ : buffered_; }

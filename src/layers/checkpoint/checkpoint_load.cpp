@@ -114,6 +114,7 @@ LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, Optimizer& optim
           range, parameter, [&](const std::string& name) { return tensor_name(optimizer.kind(), number, name); },
           index.tensors.at(parameter.global_name()), shards, state, late);
     }
+    optimizer.release(range.unit);
   }
   if (parameters.options().delay > 0) parameters.set_late(with_optimizer && index.has_late);
   if (with_optimizer) {

@@ -46,7 +46,8 @@ void CheckpointSnapshot::add_parts() {
       const bool is_slice = range.count == parameter.elements();
       parts_.push_back({{tensor_name(optimizer_.kind(), number, parameter.name), safetensors_type(state.dtype()),
                          is_slice ? parameter.extents : Shape{range.count}},
-                        options_.copies ? Tensor(state.shape(), state.dtype(), Device::cpu) : Tensor()});
+                        options_.copies ? Tensor(state.shape(), state.dtype(), Device::cpu) : Tensor(),
+                        range.unit});
       if (number != 0) continue;
       CheckpointTensor& its = pieces_[parameter.global_name()];
       its.shape = parameter.global_shape;
@@ -61,6 +62,7 @@ void CheckpointSnapshot::take() {
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     if (options_.copies) {
       parts_[i].values.copy_from(found[i]);
+      optimizer_.release(parts_[i].unit);
     } else {
       parts_[i].values = found[i].on(Device::cpu);
     }
@@ -99,9 +101,11 @@ std::string CheckpointSnapshot::header(const std::filesystem::path& path,
 std::uint64_t CheckpointSnapshot::write(const std::filesystem::path& path,
                                         const std::map<std::string, std::string>& metadata) const {
   SafetensorsWriter file(path, entries(), with_pieces(metadata));
-  for (const auto* const list : {&parts_, &errors_}) {
-    for (const Part& part : *list) file.write(part.values.raw(), part.values.bytes());
+  for (const Part& part : parts_) {
+    file.write(part.values.raw(), part.values.bytes());
+    optimizer_.release(part.unit);
   }
+  for (const Part& part : errors_) file.write(part.values.raw(), part.values.bytes());
   return file.finish();
 }
 

@@ -38,6 +38,7 @@ class CheckpointSnapshot {
   struct Part {
     TensorEntry entry;
     Tensor values;
+    std::size_t unit = 0;
   };
   void add_parts();
   std::vector<TensorEntry> entries() const;

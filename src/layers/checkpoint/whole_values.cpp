@@ -71,6 +71,7 @@ void WholeValues::copy_own(const Parameter& record, const Tensor& whole) const {
     for_each_run(record, range.first, range.count, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
       whole.view(to, {count}).copy_from(own.view(from, {count}));
     });
+    optimizer_.release(range.unit);
   }
 }
 
@@ -81,6 +82,7 @@ void WholeValues::set(const Parameter& parameter, const Fill& fill, const std::s
     fill(parameters_.ranges()[i], target);
     require_finite(target, name, from);
     state.copy_from(target);
+    optimizer_.release(parameters_.ranges()[i].unit);
   }
 }
 

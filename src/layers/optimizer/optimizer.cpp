@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "core/fail.hpp"
-#include "layers/optimizer/offloaded_state.hpp"
+#include "layers/offload_use.hpp"
 #include "stretto/kernels.hpp"
 
 namespace stretto {
@@ -28,11 +28,7 @@ double gradient_norm(const ShardedParameters& parameters) { return gradient_norm
 double gradient_norm(const ShardedParameters& parameters, const Communicator& group) {
   double squares = 0;
   if (parameters.local_gradients().empty()) {
-    std::vector<Tensor> gradients;
-    for (const ShardedParameters::Range& range : parameters.ranges()) {
-      if (range.owned && range.gradient) gradients.push_back(range.gradient);
-    }
-    for (const double each : kernels::sums_of_squares(gradients)) squares += each;
+    for (const double each : parameters.squares_of_gradients()) squares += each;
   }
   for (const LocalGradients& local : parameters.local_gradients()) {
     std::vector<Tensor> gradients;
@@ -80,6 +76,7 @@ void Optimizer::place_states() {
   }
   const DType dtype = parameters_.options().dtype;
   const DType wide = kernels::accumulator(dtype);
+  values_are_masters_ = dtype == wide;
   std::vector<std::int64_t> bytes(parameters_.unit_count(), 0);
   places_.assign(parameters_.ranges().size(), {});
   for (std::size_t i = 0; i < places_.size(); ++i) {
@@ -92,7 +89,7 @@ void Optimizer::place_states() {
       places_[i].push_back({i, slot, offset, its});
       end = offset + range.count * size;
     };
-    if (dtype != wide) place({}, wide);
+    if (!values_are_masters_) place({}, wide);
     const Parameter& parameter = *parameters_.parameters().all()[range.parameter];
     for (std::size_t slot = 0; slot < kind_.slots.size(); ++slot) {
       if (kind_.slots[slot].is_of(parameter)) place(slot, kind_.slots[slot].dtype.value_or(wide));
@@ -102,10 +99,12 @@ void Optimizer::place_states() {
   for (const StateSlot& slot : kind_.slots)
     widest = std::max(widest, static_cast<std::int64_t>(size_of(slot.dtype.value_or(wide))));
   for (std::int64_t& each : bytes) each = (each + widest - 1) / widest * widest;
-  const std::vector<std::int64_t> in_file = parameters_.options().offload.in_file(bytes);
+  const ShardedParameters::Options& options = parameters_.options();
+  const std::vector<std::int64_t> in_file = options.offload.optimizer.in_file(bytes);
   offloaded_.reset();
   if (std::ranges::any_of(in_file, [](std::int64_t each) { return each > 0; })) {
-    offloaded_ = std::make_unique<OffloadedState>(parameters_.options().offload.optimizer, in_file);
+    offloaded_ = std::make_unique<UnitFile>(options.offload.optimizer.directory, in_file,
+                                            UnitFile::Options{.overlap = options.overlap, .name = "optimizer state"});
   }
   std::int64_t in_memory = 0;
   for (std::size_t unit = 0; unit < bytes.size(); ++unit) in_memory += in_file[unit] > 0 ? 0 : bytes[unit];
@@ -124,6 +123,7 @@ void Optimizer::place_states() {
       const double initial = place.slot ? kind_.slots[*place.slot].initial : 0;
       if (initial != 0) fill(states_.back().slots[*place.slot], initial);
     }
+    release_behind(i);
   }
   adopt_values();
 }
@@ -143,8 +143,18 @@ Optimizer::State Optimizer::state_in(const Tensor& block, std::size_t range) con
 
 std::optional<OffloadUse> Optimizer::offloaded() const {
   if (!offloaded_) return {};
-  const OffloadedState::Traffic traffic = offloaded_->traffic();
-  return OffloadUse{offloaded_->bytes(), traffic.read, traffic.written, offloaded_->is_direct(), offloaded_->has_uring()};
+  return use_of(*offloaded_, parameters_.options().offload.optimizer);
+}
+
+void Optimizer::release(std::size_t unit) const {
+  if (offloaded_) offloaded_->release(unit);
+  parameters_.release(unit);
+}
+
+// Behind the last range of a unit.
+void Optimizer::release_behind(std::size_t range) const {
+  const std::vector<ShardedParameters::Range>& ranges = parameters_.ranges();
+  if (range + 1 == ranges.size() || ranges[range + 1].unit != ranges[range].unit) release(ranges[range].unit);
 }
 
 const std::vector<Optimizer::State>& Optimizer::states() const {
@@ -160,7 +170,9 @@ void Optimizer::step(double lr, double gradient_scale) {
     const Tensor block = offloaded_ ? offloaded_->take(unit) : Tensor();
     for (const std::size_t i : parameters_.ranges_to_update(unit)) {
       const ShardedParameters::Range& range = parameters_.ranges()[i];
-      update(range, *parameters_.parameters().all()[range.parameter], block ? state_in(block, i) : states_[i], step);
+      State state = block ? state_in(block, i) : states_[i];
+      if (values_are_masters_) state.master = range.value;  // which may lie elsewhere during an update
+      update(range, *parameters_.parameters().all()[range.parameter], state, step);
     }
     if (block) offloaded_->give_back(unit);
   });
@@ -171,6 +183,7 @@ void Optimizer::restore(std::int64_t steps) {
   steps_ = steps;
   for (std::size_t i = 0; i < states().size(); ++i) {
     if (states_[i].master) kernels::convert(states_[i].master, parameters_.ranges()[i].value);
+    release_behind(i);
   }
   parameters_.share_values();
   restored();
@@ -179,6 +192,7 @@ void Optimizer::restore(std::int64_t steps) {
 void Optimizer::adopt_values() {
   for (std::size_t i = 0; i < states().size(); ++i) {
     if (states_[i].master) kernels::convert(parameters_.ranges()[i].value, states_[i].master);
+    release_behind(i);
   }
 }
 

@@ -8,7 +8,7 @@
 #include "core/parts.hpp"
 #include "layers/optimizer/kept_momentum.hpp"
 #include "layers/optimizer/local_vectors.hpp"
-#include "layers/optimizer/offloaded_state.hpp"
+#include "overlap/offload/unit_file.hpp"
 #include "planning/layout/matrix_plan.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/layers/diloco.hpp"
@@ -17,11 +17,6 @@ namespace stretto {
 namespace {
 
 std::int64_t bytes_of(DType dtype) { return static_cast<std::int64_t>(size_of(dtype)); }
-
-std::int64_t padded_share(const UnitMembers& unit, const MeshShape& mesh) {
-  const int ranks = mesh.gradient_ranks(unit.axes);
-  return (unit.elements + ranks - 1) / ranks;
-}
 
 // The bytes of the rank of a stage that has the most, which is the first unless elements of matrices differ from others.
 struct ElementBytes {
@@ -70,45 +65,54 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
   std::int64_t largest_gradients = 0, largest_sum = 0;
   std::int64_t all_gradients = 0, all_sums = 0;
   const std::vector<UnitMembers> units = cut_units(parameters, mesh, options);
-  const auto stage_of = [&](const UnitMembers& unit) {
-    return mesh.gradient_ranks(unit.axes) > 1 ? unit.stage(options.zero) : ZeroStage::none;
+  const SharesInFiles files = shares_in_files(units, mesh, options);
+  const auto is_whole = [&](const UnitMembers& unit) {
+    return mesh.gradient_ranks(unit.axes) == 1 || unit.stage(options.zero) == ZeroStage::none;
   };
-  const auto is_whole = [&](const UnitMembers& unit) { return stage_of(unit) == ZeroStage::none; };
   const ElementBytes states{optimizer.state_bytes(options.dtype, true), optimizer.state_bytes(options.dtype)};
   memory.optimizer = states.most(parameters, units, mesh, is_whole);
-  for (const UnitMembers& unit : units) {
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    const UnitMembers& unit = units[i];
     const int ranks = mesh.gradient_ranks(unit.axes);
-    const ZeroStage stage = stage_of(unit);
-    const std::int64_t share = padded_share(unit, mesh);
+    const ZeroStage stage = unit.stage(options.zero);
+    const std::int64_t share = unit.share(mesh);
     const std::int64_t whole = share * ranks;
-    const bool divided = stage == ZeroStage::values, stored = unit.stored != StoredFormat::plain;
+    // On one rank only what lies in a file leaves.
+    const bool divided = stage == ZeroStage::values && (ranks > 1 || files.values[i] > 0);
+    const bool leaves = unit.trainable && stage >= ZeroStage::gradients && (ranks > 1 || files.gradients[i] > 0);
+    const bool stored = unit.stored != StoredFormat::plain;
     const std::int64_t kept = divided ? share : whole;
-    memory.values += stored ? stored_bytes(unit.stored, kept) : e * kept;
+    memory.values += stored ? stored_bytes(unit.stored, kept) : e * kept - files.values[i];
     if (divided && unit.has_second_copy() && options.hpz_size > 1) memory.values += e * whole / options.hpz_size;
     if (unit.trainable && options.versions > 1) memory.values += (options.versions - 1) * e * whole;
-    if (unit.trainable) memory.gradients += (1 + options.delay) * g * (stage >= ZeroStage::gradients ? share : whole);
+    if (unit.trainable) memory.gradients += (1 + options.delay) * g * (leaves ? share : whole) - files.gradients[i];
     state_bytes.push_back(states.most(parameters, {unit}, mesh, is_whole));
     if (divided || stored) {
       const std::int64_t gathered = e * whole + (divided ? ranks * stored_bytes(unit.stored, share) : 0);
       // In a pipeline, values that come from other ranks stay from their first use in a step on.
-      if (mesh[Axis::pipeline] > 1 && divided) {
+      if (mesh[Axis::pipeline] > 1 && divided && options.offload.values.directory.empty()) {
         staying_values += gathered;
       } else {
         largest_values = std::max(largest_values, gathered);
       }
     }
-    if (unit.trainable && stage >= ZeroStage::gradients) {
+    if (leaves) {
       largest_gradients = std::max(largest_gradients, g * whole);
       largest_sum = std::max(largest_sum, g * share);
       all_gradients += g * whole;
       all_sums += g * share;
     }
   }
-  const std::vector<std::int64_t> in_file = options.offload.in_file(state_bytes);
+  const std::vector<std::int64_t> in_file = options.offload.optimizer.in_file(state_bytes);
   memory.optimizer -= std::accumulate(in_file.begin(), in_file.end(), std::int64_t{0});
-  memory.buffers += OffloadedState::buffer_bytes(in_file);
+  for (const std::vector<std::int64_t>* const each : {&in_file, &files.values, &files.gradients}) {
+    memory.buffers += UnitFile::buffer_bytes(*each);
+  }
   if (optimizer.momentum_exchange) add_momentum(parameters, mesh, options, *optimizer.momentum_exchange, memory);
   const std::int64_t ahead = options.overlap ? options.prefetch : 0;
+  // Shares that are read ahead of their gathers, and sums that are written or read behind them.
+  if (!files.values.empty()) memory.buffers += (ahead + 3) * *std::ranges::max_element(files.values);
+  if (!files.gradients.empty()) memory.buffers += (ahead + 2) * *std::ranges::max_element(files.gradients);
   memory.buffers += staying_values + (ahead + 2) * largest_values;
   // With a delay, the sums of a whole step are in flight; the second term is of sums of later microbatches, before they are
   // added.
@@ -128,8 +132,7 @@ std::int64_t snapshot_memory(const Parameters& parameters, const MeshShape& mesh
                              bytes_of(wide) + optimizer.state_bytes(wide) + late};
   std::int64_t bytes = trained.most(parameters, units, mesh, [](const UnitMembers&) { return false; });
   for (const UnitMembers& unit : units) {
-    if (!unit.trainable && !trained_only)
-      bytes += bytes_of(options.dtype) * std::min(padded_share(unit, mesh), unit.elements);
+    if (!unit.trainable && !trained_only) bytes += bytes_of(options.dtype) * std::min(unit.share(mesh), unit.elements);
   }
   return bytes;
 }
@@ -140,7 +143,7 @@ std::vector<std::int64_t> outer_elements(const Parameters& parameters, const Mes
   std::vector<std::int64_t> elements(static_cast<std::size_t>(fragments), 0);
   for (const UnitMembers& unit : cut_units(parameters, mesh, options)) {
     if (!unit.trainable) continue;
-    std::int64_t left = padded_share(unit, mesh);  // the first rank's share is the beginning of the unit
+    std::int64_t left = unit.share(mesh);  // the first rank's share is the beginning of the unit
     for (const std::size_t i : unit.parameters) {
       const std::int64_t its = std::min(left, parameters.all()[i]->elements());
       elements[static_cast<std::size_t>(fragment_of[i])] += its;
@@ -160,7 +163,7 @@ std::map<std::string, std::int64_t> state_traffic(const Parameters& parameters, 
   for (const UnitMembers& unit : cut_units(parameters, mesh, options)) {
     const int ranks = mesh.gradient_ranks(unit.axes);
     if (ranks == 1) continue;
-    const std::int64_t share = padded_share(unit, mesh);
+    const std::int64_t share = unit.share(mesh);
     const std::int64_t sum = unit.trainable ? (ranks - 1) * bytes(unit.format(options.qgz), share, options.gradients()) : 0;
     const std::int64_t gather =
         (ranks - 1) * (unit.stored != StoredFormat::plain ? stored_bytes(unit.stored, share)
@@ -204,7 +207,7 @@ std::map<std::string, std::int64_t> momentum_traffic(const Parameters& parameter
   for (const UnitMembers& unit : units) {
     const int ranks = mesh.gradient_ranks(unit.axes);
     if (ranks == 1 || !unit.trainable || unit.stage(options.zero) == ZeroStage::none) continue;
-    sent[group_name(unit.axes)] += (ranks - 1) * padded_share(unit, mesh) * bytes_of(options.dtype);
+    sent[group_name(unit.axes)] += (ranks - 1) * unit.share(mesh) * bytes_of(options.dtype);
   }
   return sent;
 }

@@ -1,0 +1,86 @@
+// ShardedParameters: what lies in files.
+#include <algorithm>
+
+#include "layers/offload_use.hpp"
+#include "layers/unit_cut.hpp"
+#include "overlap/offload/offloaded_unit.hpp"
+#include "stretto/kernels.hpp"
+#include "stretto/layers/sharded_parameters.hpp"
+
+namespace stretto {
+
+void ShardedParameters::make_files() {
+  const SharesInFiles shares = shares_in_files(members_, mesh_.shape(), options_);
+  const auto file = [&](const std::string& directory, const std::vector<std::int64_t>& bytes, const char* what) {
+    const bool any = std::ranges::any_of(bytes, [](std::int64_t each) { return each > 0; });
+    const UnitFile::Options how{.overlap = options_.overlap, .name = what};
+    return any ? std::make_unique<UnitFile>(directory, bytes, how) : nullptr;
+  };
+  values_file_ = file(options_.offload.values.directory, shares.values, "values");
+  gradients_file_ = file(options_.offload.gradients.directory, shares.gradients, "gradients");
+}
+
+// A unit whose gradients lie in a file has ranges of its share only.
+void ShardedParameters::set_range_gradients(std::size_t unit, const Tensor& share) {
+  std::int64_t first = 0;
+  for (const std::size_t i : ranges_of_[unit].all) {
+    ranges_[i].gradient = share.view(first, {ranges_[i].count});
+    first += ranges_[i].count;
+  }
+}
+
+void ShardedParameters::take_from_files(std::size_t unit) {
+  const auto share = [&](UnitFile* file, DType dtype) {
+    const Tensor block = file != nullptr ? file->take(unit) : Tensor();
+    return block ? block.view(std::size_t{0}, {block.size() / static_cast<std::int64_t>(size_of(dtype))}, dtype) : Tensor();
+  };
+  if (const Tensor values = share(values_file_.get(), options_.dtype)) set_range_values(unit, values);
+  if (const Tensor gradients = share(gradients_file_.get(), options_.gradients())) set_range_gradients(unit, gradients);
+}
+
+void ShardedParameters::give_back_to_files(std::size_t unit) {
+  if (values_file_ && values_file_->has(unit)) {
+    set_range_values(unit, units_[unit]->share());
+    values_file_->give_back(unit);
+  }
+  if (gradients_file_ && gradients_file_->has(unit)) {
+    set_range_gradients(unit, units_[unit]->gradient_share());
+    gradients_file_->give_back(unit, false);
+  }
+}
+
+void ShardedParameters::release(std::size_t unit) const {
+  for (UnitFile* const file : {values_file_.get(), gradients_file_.get()}) {
+    if (file != nullptr) file->release(unit);
+  }
+}
+
+std::vector<double> ShardedParameters::squares_of_gradients() const {
+  std::vector<double> squares;
+  std::vector<Tensor> in_memory;
+  std::vector<std::size_t> places;
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    const bool in_file = gradients_file_ && gradients_file_->has(unit);
+    for (std::size_t k = 0; k < ranges_of_[unit].all.size(); ++k) {
+      const Range& range = ranges_[ranges_of_[unit].all[k]];
+      if (!range.owned || !range.gradient) continue;
+      if (!in_file) {
+        places.push_back(squares.size());
+        in_memory.push_back(range.gradient);
+      }
+      squares.push_back(in_file ? offloaded_[unit]->squares()[k] : 0);
+    }
+  }
+  const std::vector<double> found = kernels::sums_of_squares(in_memory);
+  for (std::size_t i = 0; i < places.size(); ++i) squares[places[i]] = found[i];
+  return squares;
+}
+
+std::vector<OffloadUse> ShardedParameters::offloaded() const {
+  std::vector<OffloadUse> uses;
+  if (values_file_) uses.push_back(use_of(*values_file_, options_.offload.values));
+  if (gradients_file_) uses.push_back(use_of(*gradients_file_, options_.offload.gradients));
+  return uses;
+}
+
+}  // namespace stretto

@@ -1,0 +1,83 @@
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "core/fail.hpp"
+#include "stretto/device.hpp"
+#include "stretto/kernels.hpp"
+#include "stretto/layers/sharded_parameters.hpp"
+
+namespace stretto {
+
+DType ShardedParameters::Options::gradients() const { return gradient_dtype.value_or(kernels::accumulator(dtype)); }
+
+std::size_t ShardedParameters::Options::usual_unit_bytes(Device device) {
+  return (device == Device::cuda ? std::size_t{25} : std::size_t{1}) << 20;
+}
+
+std::size_t ShardedParameters::Options::bytes_of_unit() const {
+  return unit_bytes > 0 ? unit_bytes : usual_unit_bytes(current_device());
+}
+
+std::vector<std::int64_t> ShardedParameters::Options::InFile::in_file(const std::vector<std::int64_t>& bytes) const {
+  if (directory.empty()) return std::vector<std::int64_t>(bytes.size(), 0);
+  auto left = static_cast<std::int64_t>(ratio * static_cast<double>(std::accumulate(bytes.begin(), bytes.end(), 0LL)));
+  std::vector<std::int64_t> result = bytes;
+  for (std::int64_t& each : result) {
+    if (each > left) break;
+    left -= std::exchange(each, 0);
+  }
+  return result;
+}
+
+void ShardedParameters::Options::Offload::check(ZeroStage zero, int delay) const {
+  for (const InFile& each : {optimizer, gradients, values}) {
+    require(each.ratio >= 0 && each.ratio <= 1, "{} is no share that stays in memory; give 0 to 1.", each.ratio);
+    require(each.directory.empty() || current_device() == Device::cpu,
+            "What lies in {} is for the host, not for a GPU; leave the offload out.", each.directory);
+  }
+  require(gradients.directory.empty() || zero >= ZeroStage::gradients,
+          "At ZeRO stage {} every rank holds the gradients whole, and none of them can lie in {}; give stage 2 or 3.",
+          static_cast<int>(zero), gradients.directory);
+  require(values.directory.empty() || zero == ZeroStage::values,
+          "At ZeRO stage {} every rank holds the values whole, and none of them can lie in {}; give stage 3.",
+          static_cast<int>(zero), values.directory);
+  require(gradients.directory.empty() || delay == 0,
+          "With a delay of {} the gradients of two steps are kept in memory, not in {}; leave one of them out.", delay,
+          gradients.directory);
+}
+
+void ShardedParameters::Options::check(const MeshShape& mesh) const {
+  offload.check(zero, delay);
+  const bool plus = hpz_size > 1 || qwz != QuantizedFormat::none || qgz != QuantizedFormat::none;
+  require(!plus || zero == ZeroStage::values,
+          "ZeRO++ (hpZ size {}, qwZ {}, qgZ {}) needs ZeRO stage 3, not {}; give stage 3, or leave these out.", hpz_size,
+          name(qwz), name(qgz), static_cast<int>(zero));
+  require(!plus || mesh.ranks() > mesh[Axis::tensor] * mesh[Axis::pipeline],
+          "ZeRO++ (hpZ size {}, qwZ {}, qgZ {}) has nothing to divide on 1 data-parallel rank; leave these out.", hpz_size,
+          name(qwz), name(qgz));
+  require(hpz_size >= 1 && mesh[Axis::data] % hpz_size == 0,
+          "An hpZ size of {} does not divide {} data-parallel ranks; choose a divisor.", hpz_size, mesh[Axis::data]);
+  const bool options_of_qgz = qgz_error_feedback || qgz_rounding != Rounding::nearest_even;
+  require(!options_of_qgz || qgz != QuantizedFormat::none,
+          "Error feedback and stochastic rounding need quantized gradients; choose a format for qgZ.");
+  require(gradients() == dtype || gradients() == kernels::accumulator(dtype),
+          "Gradients of {} values are kept in {}, not in {}.", training_name(dtype),
+          dtype == kernels::accumulator(dtype)
+              ? training_name(dtype)
+              : fmt::format("{} or {}", training_name(dtype), training_name(kernels::accumulator(dtype))),
+          training_name(gradients()));
+  require(delay == 0 || delay == 1, "Gradients cannot arrive {} steps late; give a delay of 0 or 1.", delay);
+  require(
+      delay == 0 || zero != ZeroStage::values,
+      "Gradients that arrive a step late (a delay of {}) are kept beside those of the next step, and at ZeRO stage 3 none "
+      "are; give stage 0, 1 or 2, or leave the delay out.",
+      delay);
+  require(prefetch >= 0, "Parameters cannot be prefetched {} units ahead; give 0 or more.", prefetch);
+  require(versions == 0 || zero <= ZeroStage::optimizer,
+          "A pipeline without a flush keeps {} versions of the weights, which ZeRO stage {} divides; choose stage 0 or 1.",
+          versions, static_cast<int>(zero));
+  require(measured_steps >= 0, "{} steps cannot be measured; give 0 or more.", measured_steps);
+}
+
+}  // namespace stretto

@@ -1,0 +1,136 @@
+#include "overlap/offload/unit_file.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "core/fail.hpp"
+#include "core/log.hpp"
+
+namespace stretto {
+namespace {
+
+std::int64_t aligned_sum(const std::vector<std::int64_t>& bytes) {
+  return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0},
+                         [](std::int64_t sum, std::int64_t each) { return sum + ScratchFile::aligned(each); });
+}
+
+std::int64_t largest(const std::vector<std::int64_t>& bytes) {
+  return bytes.empty() ? 0 : ScratchFile::aligned(*std::max_element(bytes.begin(), bytes.end()));
+}
+
+Tensor aligned_memory(std::int64_t bytes) {
+  const MemoryScope scope(MemoryKind::buffers);
+  const Tensor all = Tensor::symmetric({ScratchFile::aligned(bytes) + ScratchFile::alignment}, DType::u8);
+  const auto address = reinterpret_cast<std::uintptr_t>(all.raw());
+  const auto past = static_cast<std::int64_t>(address % ScratchFile::alignment);
+  return all.view(past == 0 ? 0 : ScratchFile::alignment - past, {bytes});
+}
+
+}  // namespace
+
+UnitFile::UnitFile(const std::string& directory, std::vector<std::int64_t> bytes, const Options& options)
+    : name_(options.name),
+      bytes_(std::move(bytes)),
+      file_bytes_(aligned_sum(bytes_)),
+      file_(directory, file_bytes_),
+      written_(bytes_.size()),
+      in_(options.overlap ? Stream(name_ + " in") : Stream::inline_()),
+      out_(options.overlap ? Stream(name_ + " out") : Stream::inline_()) {
+  std::int64_t offset = 0;
+  for (const std::int64_t each : bytes_) {
+    offsets_.push_back(offset);
+    offset += ScratchFile::aligned(each);
+  }
+  for (Buffer& buffer : buffers_) buffer.memory = aligned_memory(largest(bytes_));
+}
+
+UnitFile::~UnitFile() {
+  std::vector<Work> works = written_;
+  for (const Buffer& buffer : buffers_) works.push_back(buffer.read);
+  for (const Work& work : works) {
+    try {
+      work.wait();
+    } catch (const std::exception& error) {
+      log().debug("A block of a scratch file that nobody waited for was not moved: {}", error.what());
+    }
+  }
+}
+
+std::int64_t UnitFile::buffer_bytes(const std::vector<std::int64_t>& bytes) {
+  return largest(bytes) > 0 ? buffers * (largest(bytes) + ScratchFile::alignment) : 0;
+}
+
+// ---- an update
+
+void UnitFile::begin(std::vector<std::size_t> order) {
+  release();
+  order_ = std::move(order);
+  std::erase_if(order_, [&](std::size_t unit) { return !has(unit); });
+  taken_ = reading_ = 0;
+  for (int ahead = 0; ahead + 1 < buffers; ++ahead) read_next();
+}
+
+void UnitFile::read_next() {
+  if (reading_ == order_.size()) return;
+  const std::size_t unit = order_[reading_];
+  Buffer& buffer = buffers_[reading_++ % buffers];
+  in_.wait(buffer.written);
+  buffer.read = read(unit, buffer.memory);
+}
+
+Tensor UnitFile::take(std::size_t unit) {
+  if (!has(unit)) return {};
+  require(taken_ < order_.size() && order_[taken_] == unit,
+          "The block of unit {} is taken as number {} of an update, whose order has another one there.", unit, taken_);
+  const Buffer& buffer = buffers_[taken_ % buffers];
+  buffer.read.wait();
+  return buffer.memory.view(0, {bytes_[unit]});
+}
+
+void UnitFile::give_back(std::size_t unit, bool writes) {
+  if (!has(unit)) return;
+  Buffer& buffer = buffers_[taken_++ % buffers];
+  buffer.written = writes ? write(unit, buffer.memory, {}) : Work();
+  read_next();
+}
+
+void UnitFile::end() { touch(); }
+
+// ---- single blocks
+
+Tensor UnitFile::memory(std::size_t unit) const { return aligned_memory(bytes_[unit]); }
+
+Work UnitFile::read(std::size_t unit, const Tensor& to) {
+  const std::int64_t bytes = ScratchFile::aligned(bytes_[unit]);
+  in_.wait(written_[unit]);
+  traffic_.read += bytes;
+  return in_.enqueue([this, to, offset = offsets_[unit], bytes] { file_.read(offset, to.raw(), bytes); });
+}
+
+Work UnitFile::write(std::size_t unit, const Tensor& from, const Work& after) {
+  const std::int64_t bytes = ScratchFile::aligned(bytes_[unit]);
+  out_.wait(after);
+  traffic_.written += bytes;
+  return written_[unit] =
+             out_.enqueue([this, from, offset = offsets_[unit], bytes] { file_.write(offset, from.raw(), bytes); });
+}
+
+// ---- out of turn
+
+Tensor UnitFile::mapped(std::size_t unit) {
+  if (!has(unit)) return {};
+  return Tensor::wrap(file_.mapped() + offsets_[unit], {bytes_[unit]}, DType::u8);
+}
+
+void UnitFile::touch() {
+  for (const Work& work : written_) work.wait();
+}
+
+void UnitFile::release(std::size_t unit) {
+  if (has(unit)) file_.forget(offsets_[unit], ScratchFile::aligned(bytes_[unit]));
+}
+
+void UnitFile::release() { file_.forget(0, file_bytes_); }
+
+}  // namespace stretto

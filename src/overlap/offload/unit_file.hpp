@@ -1,0 +1,93 @@
+#pragma once
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/files/scratch_file.hpp"
+#include "stretto/stream.hpp"
+#include "stretto/tensor.hpp"
+
+namespace stretto {
+
+// A block of bytes for each unit of parameters in a file of this rank (ZeRO-Infinity; Rajbhandari et al. 2021), such as the
+// unit's share of the optimizer's state. There are three ways to a block.
+//
+// An update goes through the units. Three buffers hold the block that is updated, the next one, which is being read, and the
+// one before, which is being written:
+//
+//   file.begin(order);
+//   for each unit in the order:
+//     Tensor block = file.take(unit);   // blocks until it has been read
+//     ... update ...
+//     file.give_back(unit);             // its write begins
+//   file.end();                         // blocks until all is written; optional
+//
+// read() and write() move a block into and out of the caller's memory(), in streams of the file's own.
+//
+// mapped() is the block in the mapped file, for checkpoints and whoever else comes out of turn, behind touch(). release()
+// gives back the memory that such an access has taken; who goes through all units calls it behind each.
+//
+// Only one thread may use an object.
+class UnitFile {
+ public:
+  struct Options {
+    bool overlap = true;         // false: the caller waits for each read and write
+    std::string name = "state";  // of what lies in the file
+  };
+  // bytes: of each unit's block; 0 where it has none. Throws as ScratchFile does.
+  UnitFile(const std::string& directory, std::vector<std::int64_t> bytes, const Options& options);
+  UnitFile(const std::string& directory, std::vector<std::int64_t> bytes)
+      : UnitFile(directory, std::move(bytes), Options()) {}
+  ~UnitFile();
+
+  bool has(std::size_t unit) const { return bytes_[unit] > 0; }
+
+  // The last loop's writes may be in flight, and begin() waits for those of its buffers only.
+  void begin(std::vector<std::size_t> order);
+  Tensor take(std::size_t unit);  // empty for a unit that has no block
+  void give_back(std::size_t unit, bool writes = true);
+  void end();
+
+  // For a block, of type u8 and as long as it, with room behind it up to the end of the file's last page.
+  Tensor memory(std::size_t unit) const;
+  // A read waits for the writes before it. The Work holds the memory.
+  Work read(std::size_t unit, const Tensor& to);
+  Work write(std::size_t unit, const Tensor& from, const Work& after);
+
+  Tensor mapped(std::size_t unit);
+  void touch();  // waits for writes in flight
+  void release(std::size_t unit);
+  void release();
+
+  const std::string& name() const { return name_; }
+  bool is_direct() const { return file_.is_direct(); }
+  bool has_uring() const { return file_.has_uring(); }
+  std::int64_t bytes() const { return file_bytes_; }
+  static std::int64_t buffer_bytes(const std::vector<std::int64_t>& bytes);  // of all buffers of updates
+  struct Traffic {
+    std::int64_t read = 0, written = 0;  // bytes, in whole blocks of the file
+  };
+  Traffic traffic() const { return traffic_; }
+
+ private:
+  static constexpr int buffers = 3;
+  struct Buffer {
+    Tensor memory;  // aligned, of the largest block
+    Work read, written;
+  };
+  void read_next();
+
+  std::string name_;
+  std::vector<std::int64_t> bytes_, offsets_;
+  std::int64_t file_bytes_ = 0;
+  ScratchFile file_;
+  std::array<Buffer, buffers> buffers_;
+  std::vector<Work> written_;  // the last write of each unit
+  std::vector<std::size_t> order_;
+  std::size_t taken_ = 0, reading_ = 0;  // places in the order
+  Stream in_, out_;
+  Traffic traffic_;
+};
+
+}  // namespace stretto
