@@ -9,6 +9,7 @@
 #include "stretto/communicator.hpp"
 #include "stretto/export.hpp"
 #include "stretto/kernels.hpp"
+#include "stretto/push_filters.hpp"
 #include "stretto/tensor.hpp"
 
 // Parameter servers (Li et al. 2014): some ranks of a group hold values, sum what the others push, and update; the others,
@@ -81,6 +82,7 @@ struct ServedTable {
   ServerFunction update;
   std::int64_t width = 0;                                                           // above 0: a sparse table
   std::function<void(const Tensor& row, std::uint64_t key)> initial_row = nullptr;  // empty: zeros
+  std::vector<FilterKind> filters = {};                                             // of pushes
 };
 
 // Consistent hashing (Karger et al. 1997): each server has some points on a ring of hashes, and a key belongs to the server

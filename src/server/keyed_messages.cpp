@@ -40,23 +40,23 @@ Tensor packed(const KeyedRows& rows) {
   return packed(rows.keys, places, rows.rows);
 }
 
-KeyedRows unpacked(const ReceivedMessage& message, const ServedTable& table, bool has_rows) {
-  const auto bytes = static_cast<std::int64_t>(message.head.bytes);
+KeyedRows unpacked(const Tensor& message, const ServedTable& table, bool has_rows) {
+  const auto bytes = message ? static_cast<std::int64_t>(message.bytes()) : 0;
   const auto element = static_cast<std::int64_t>(size_of(table.dtype));
   KeyedRows result;
   if (bytes == 0) return result;
   if (table.width == 0) {
-    result.rows = message.bytes.view(std::size_t{0}, {bytes / element}, table.dtype);
+    result.rows = message.view(std::size_t{0}, {bytes / element}, table.dtype);
     return result;
   }
   const auto key = static_cast<std::int64_t>(sizeof(std::uint64_t));
   const std::int64_t of_one = key + (has_rows ? table.width * element : 0);
   ensure(bytes % of_one == 0, "{} bytes came for keys of {}.", bytes, of_one);
   result.keys.resize(static_cast<std::size_t>(bytes / of_one));
-  std::memcpy(result.keys.data(), message.bytes.raw(), result.keys.size() * sizeof(std::uint64_t));
+  std::memcpy(result.keys.data(), message.raw(), result.keys.size() * sizeof(std::uint64_t));
   if (has_rows) {
     result.rows =
-        message.bytes.view(result.keys.size() * sizeof(std::uint64_t), {std::ssize(result.keys), table.width}, table.dtype);
+        message.view(result.keys.size() * sizeof(std::uint64_t), {std::ssize(result.keys), table.width}, table.dtype);
   }
   return result;
 }
@@ -71,7 +71,7 @@ PartUpdate update_of(const ReceivedMessage& message, const ServedTable& table) {
   return {.number = message.head.clock,
           .worker = static_cast<int>(message.head.request >> 32),
           .pushes = static_cast<int>(message.head.request & 0xffffffff),
-          .pushed = unpacked(message, table, true)};
+          .pushed = unpacked(message.bytes, table, true)};
 }
 
 }  // namespace stretto

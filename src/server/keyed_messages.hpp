@@ -15,7 +15,7 @@ void check_keys(const std::vector<std::uint64_t>& keys);
 Tensor packed(const std::vector<std::uint64_t>& keys, const std::vector<std::int64_t>& places, const Tensor& rows);
 Tensor packed(const KeyedRows& rows);  // of a dense table the elements themselves
 // What a message to a part of a table brings: elements, or keys with rows or without.
-KeyedRows unpacked(const ReceivedMessage& message, const ServedTable& table, bool has_rows);
+KeyedRows unpacked(const Tensor& bytes, const ServedTable& table, bool has_rows);
 
 // An update as a message to the next copy, and back.
 MessageHead head_of(const PartUpdate& update);

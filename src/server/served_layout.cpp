@@ -7,16 +7,20 @@
 #include "core/fail.hpp"
 #include "core/parts.hpp"
 #include "core/split_mix.hpp"
+#include "server/filters/filter_chain.hpp"
 #include "stretto/require_same.hpp"
 
 namespace stretto {
 namespace {
 
 std::string text(const ServedTable& table, const ServerSet::Options& options) {
+  std::string filters;
+  for (const FilterKind& filter : table.filters) filters += (filters.empty() ? "" : ", ") + filter.name;
   return fmt::format(
-      "{} of {} {}, rows of {}, {} servers, {} points, parts of {}, consistency {} {}, {} copies, survivors {}", table.name,
-      table.elements, name(table.dtype), table.width, options.servers, options.points, options.part_elements,
-      static_cast<int>(options.consistency.kind), options.consistency.delay, options.copies,
+      "{} of {} {}, rows of {}, filters [{}], {} servers, {} points, parts of {}, consistency {} {}, {} copies, survivors "
+      "{}",
+      table.name, table.elements, name(table.dtype), table.width, filters, options.servers, options.points,
+      options.part_elements, static_cast<int>(options.consistency.kind), options.consistency.delay, options.copies,
       options.survivors_go_on ? "go on" : "end");
 }
 
@@ -29,6 +33,7 @@ void check(const ServedTable& table, const ServerSet::Options& options) {
           table.name, table.update.slots);
   require(table.width == 0 || options.consistency.kind != Consistency::Kind::exact,
           "Table {} is sparse, and exact consistency keeps versions of whole parts; choose another.", table.name);
+  check_filters(table);
 }
 
 }  // namespace

@@ -94,19 +94,25 @@ void ServerSide::handle(const ReceivedMessage& message) {
   } else if (message.head.kind == copied_updates) {
     copy.part->apply_below(message.head.clock);
   } else if (message.head.kind != saved_part) {
-    take_from_worker(message, *copy.part);
+    take_from_worker(message, key, *copy.part);
   }
   advance(key, copy);
 }
 
-void ServerSide::take_from_worker(const ReceivedMessage& message, ServedPart& part) const {
+void ServerSide::take_from_worker(const ReceivedMessage& message, const PartKey& key, ServedPart& part) {
   const std::uint32_t kind = message.head.kind;
-  KeyedRows rows = unpacked(message, layout_.tables[message.head.table].served, kind != pull_part);
+  const ServedLayout::Table& table = layout_.tables[key.first];
   if (kind == pull_part) {
-    part.pull({message.from, message.head.clock, message.head.request, std::move(rows.keys)});
+    std::vector<std::uint64_t> keys = unpacked(message.bytes, table.served, false).keys;
+    part.pull({message.from, message.head.clock, message.head.request, std::move(keys)});
     return;
   }
-  part.push(message.from, message.head.clock, std::move(rows));
+  if (table.served.filters.empty()) {
+    part.push(message.from, message.head.clock, unpacked(message.bytes, table.served, true));
+  } else {
+    const auto filters = filters_.try_emplace(key, table.served, table.parts[key.second].count).first;
+    part.push(message.from, message.head.clock, filters->second.decoded(message.bytes));
+  }
   if (kind == push_and_pull_part) part.pull({message.from, message.head.clock + 1, message.head.request});
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "server/filters/filter_chain.hpp"
 #include "server/live_ranks.hpp"
 #include "server/parts/served_part.hpp"
 #include "server/served_layout.hpp"
@@ -40,7 +41,7 @@ class ServerSide {
   std::unique_ptr<ServedPart> make_part(const PartKey& key) const;
   void link(const PartKey& key, Copy& copy) const;
   void handle(const ReceivedMessage& message);
-  void take_from_worker(const ReceivedMessage& message, ServedPart& part) const;
+  void take_from_worker(const ReceivedMessage& message, const PartKey& key, ServedPart& part);
   void handle_goodbye(int rank);
   void advance(const PartKey& key, Copy& copy);
   void acknowledge(const PartKey& key, Copy& copy);
@@ -49,6 +50,7 @@ class ServerSide {
   const ServedLayout& layout_;
   LiveRanks& live_;
   std::map<PartKey, Copy> copies_;
+  std::map<PartKey, FilterChain> filters_;
   bool over_ = false;
 };
 

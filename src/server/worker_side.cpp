@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/fail.hpp"
+#include "core/split_mix.hpp"
 #include "server/keyed_messages.hpp"
 
 namespace stretto {
@@ -21,7 +22,14 @@ Tensor checked(const ServedTable& table, const Tensor& tensor) {
 
 WorkerSide::WorkerSide(const ServedLayout& layout, LiveRanks& live)
     : layout_(layout), live_(live), tables_(layout.tables.size()) {
-  for (std::size_t t = 0; t < tables_.size(); ++t) tables_[t].kept.resize(layout.tables[t].parts.size());
+  for (std::size_t t = 0; t < tables_.size(); ++t) {
+    const ServedLayout::Table& table = layout.tables[t];
+    tables_[t].kept.resize(table.parts.size());
+    for (std::size_t p = 0; p < table.parts.size() && !table.served.filters.empty(); ++p) {
+      const std::uint64_t seed = split_mixed(static_cast<std::uint64_t>(live.rank()) << 48 | t << 32 | p);
+      tables_[t].filters.emplace_back(table.served, table.parts[p].count, seed);
+    }
+  }
 }
 
 void WorkerSide::require_present(const char* what) const {
@@ -72,6 +80,10 @@ std::uint64_t WorkerSide::begin(Request request) {
   request.clock = table.clock;
   if (request.kind != pull_part) {
     ++table.clock;
+    for (std::size_t p = 0; p < table.filters.size(); ++p) {
+      const ServedTable& served = layout_.tables[request.table].served;
+      request.messages[p] = table.filters[p].encoded(unpacked(request.messages[p], served, true));
+    }
     for (std::size_t p = 0; p < request.messages.size() && layout_.goes_on(); ++p) {
       table.kept[p].push_back({request.clock, request.messages[p]});
     }
@@ -146,12 +158,34 @@ void WorkerSide::wait(std::uint64_t id) {
   Request& request = found->second;
   while (!request.missing.empty()) take(live_.receive());
   if (request.kind != pull_part) live_.send_all();
-  if (request.values) tables_[request.table].version = request.version;
+  if (request.values) {
+    tables_[request.table].version = request.version;
+    show_pulled(request);
+  }
   requests_.erase(found);
   while (keeps_any()) {  // what the servers have acknowledged meanwhile
     const std::optional<ReceivedMessage> message = live_.try_receive();
     if (!message) break;
     take(*message);
+  }
+}
+
+// Filters may depend on what the worker has read.
+void WorkerSide::show_pulled(const Request& request) {
+  const ServedLayout::Table& table = layout_.tables[request.table];
+  std::vector<FilterChain>& filters = tables_[request.table].filters;
+  for (std::size_t p = 0; p < filters.size(); ++p) {
+    if (table.served.width == 0) {
+      filters[p].see_pulled({}, request.values.view(table.parts[p].first, {table.parts[p].count}));
+      continue;
+    }
+    const std::vector<std::int64_t>& places = request.places[p];
+    const Tensor rows({std::ssize(places), table.served.width}, table.served.dtype);
+    for (std::int64_t i = 0; i < std::ssize(places); ++i) {
+      rows.view(i * table.served.width, {table.served.width})
+          .copy_from(request.values.view(places[static_cast<std::size_t>(i)] * table.served.width, {table.served.width}));
+    }
+    filters[p].see_pulled(unpacked(request.messages[p], table.served, false).keys, rows);
   }
 }
 

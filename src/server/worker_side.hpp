@@ -6,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include "server/filters/filter_chain.hpp"
 #include "server/live_ranks.hpp"
 #include "server/mailbox.hpp"
 #include "server/message_kinds.hpp"
@@ -53,6 +54,7 @@ class WorkerSide {
   struct TableState {
     std::int64_t clock = 0;                       // pushes
     std::int64_t version = 0;                     // of the last pull
+    std::vector<FilterChain> filters = {};        // by part, if the table has some
     std::vector<std::deque<KeptPush>> kept = {};  // by part: pushes that some copy may not have
   };
 
@@ -62,6 +64,7 @@ class WorkerSide {
   int server_of(std::size_t table, std::size_t part) const;
   void take(const ReceivedMessage& message);
   void take_values(const ReceivedMessage& message);
+  void show_pulled(const Request& request);
   bool keeps_any() const;
   void say_goodbye();
 
