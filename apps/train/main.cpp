@@ -7,6 +7,7 @@
 #include "apps/train/measure/calibration.hpp"
 #include "apps/train/options/options.hpp"
 #include "apps/train/report/training_plan.hpp"
+#include "apps/train/run/beginning.hpp"
 #include "apps/train/run/elastic.hpp"
 #include "apps/train/run/resuming.hpp"
 #include "apps/train/run/stop_request.hpp"

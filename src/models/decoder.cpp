@@ -3,6 +3,7 @@
 #include <numeric>
 #include <utility>
 
+#include "core/fail.hpp"
 #include "models/adapted_modules.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
@@ -55,21 +56,34 @@ Decoder::Decoder(Parameters& parameters, const DecoderShape& shape, const Tensor
                  const std::shared_ptr<const AttentionCore>& attention, const AdapterOptions& adapters)
     : shape_(shape.filled()),
       tensor_parallel_(tensor_parallel),
+      adapter_weights_(std::make_shared<AdapterWeights>(AdapterWeights{{"", 1}})),
       table_(parameters.place_next(shape.tied ? cut.place_of_tied_table() : cut.place(0)), "wte", shape.vocabulary,
              shape.hidden, embedding_initial, tensor_parallel),
       positions_(learned_positions(parameters.place_next(cut.place(0)), shape, tensor_parallel)),
-      chunks_(make_chunks(parameters, shape_, tensor_parallel, recompute, cut, attention, adapters)),
+      chunks_(make_chunks(parameters, shape_, tensor_parallel, recompute, cut, attention, adapters, adapter_weights_)),
       // The norm and the head belong to the last part, like the last block.
       norm_(parameters, "ln_f", shape.hidden, shape.norm, tensor_parallel),
       cross_entropy_(tensor_parallel) {
   if (!shape.tied) head_.emplace(parameters, "lm_head", shape.vocabulary, shape.hidden, embedding_initial, tensor_parallel);
   freeze_base(parameters, shape_, adapters);
+  for (const auto& other : adapters.others) adapter_weights_->emplace(other.first, 1);
 }
+
+void Decoder::weigh_adapters(const AdapterWeights& weights) {
+  for (const auto& [name, weight] : weights) {
+    require(adapter_weights_->contains(name), "There are no adapters '{}' to count {} times; give the name of some.", name,
+            weight);
+  }
+  for (const auto& [name, weight] : weights) (*adapter_weights_)[name] = weight;
+}
+
+double Decoder::weight_of_adapters(const std::string& name) const { return adapter_weights_->at(name); }
 
 std::vector<Decoder::Chunk> Decoder::make_chunks(Parameters& parameters, const DecoderShape& shape,
                                                  const TensorParallel& tensor_parallel, const RecomputeOptions& recompute,
                                                  const ModelCut& cut, const std::shared_ptr<const AttentionCore>& attention,
-                                                 const AdapterOptions& adapters) {
+                                                 const AdapterOptions& adapters,
+                                                 const std::shared_ptr<const AdapterWeights>& weights) {
   std::vector<Chunk> chunks;
   const std::shared_ptr<const RotaryPositions> positions = RotaryPositions::of(shape);
   std::int64_t number = 0;
@@ -77,7 +91,8 @@ std::vector<Decoder::Chunk> Decoder::make_chunks(Parameters& parameters, const D
     parameters.place_next(cut.place(part));
     Chunk chunk{.is_first = part == 0, .is_last = part + 1 == cut.blocks.size(), .blocks = {}};
     for (std::int64_t i = 0; i < cut.blocks[part]; ++i) {
-      const AdapterSet its = adapters_of_block(adapters, shape, number);
+      AdapterSet its = adapters_of_block(adapters, shape, number);
+      its.weights = weights;
       chunk.blocks.emplace_back(parameters, "h." + std::to_string(number++) + ".", shape, tensor_parallel, recompute,
                                 attention, positions, its);
     }

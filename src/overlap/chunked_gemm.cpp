@@ -175,6 +175,10 @@ PartialSum sum_all_but_last(const char* function, const Tensor& x, const GemmFac
 }  // namespace
 
 void AdapterDropout::drop(const Part& part, const Tensor& x, std::int64_t first_row, const Tensor& out) const {
+  if (!part.drops) {
+    if (x.raw() != out.raw()) as_kernel("copy", [&] { out.copy_from(x); });
+    return;
+  }
   const kernels::Dropout options{.probability = probability, .number = part.number, .first_column = first_column};
   kernels::dropout(options, x, draws.view(first_row, {x.rows()}), out);
 }

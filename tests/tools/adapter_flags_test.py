@@ -65,6 +65,29 @@ class AdapterFlags(ProgramTest):
         self.assertIn('"lora_dropout": 0.2', (self.directory / "peft/adapter_config.json").read_text())
         self.assertEqual(len(rest), len(whole) - 2)
 
+    def test_adapters_are_trained_beside_others(self):
+        base = ["--load-hf", LLAMA, "--seq-length", 16]
+        first, saved = self.directory / "first", self.directory / "saved"
+        beside = ["--lora", 2, "--lora-targets", "down_proj", "--with-adapter"]
+
+        def trained(*words):
+            return [float(loss) for loss in self.losses(self.succeeds(TRAIN, *self.data, *base, *words))]
+
+        trained("--nproc", 1, "--lora", 4, "--train-iters", 3, "--save-adapter", first)
+        alone = trained("--nproc", 1, "--load-adapter", first, "--train-iters", 1)
+        whole = trained("--nproc", 2, "--tp", 2, *beside, first, "--train-iters", 3)
+        self.assertAlmostEqual(whole[0], alone[0], places=4)  # B of the second one begins with zeros
+        self.assertNotEqual(trained("--nproc", 1, *beside, f"{first},weight=0", "--train-iters", 1)[0], alone[0])  # the control
+        # A checkpoint has the second one alone, and knows where the first is.
+        trained("--nproc", 2, *beside, first, "--train-iters", 3, "--save", saved, "--save-interval", 2)
+        shard = next(saved.glob("step_*2/rank_00000.safetensors")).read_bytes()
+        self.assertIn(b"lora_B.weight", shard)
+        self.assertNotIn(b"lora_B.1.weight", shard)
+        shutil.rmtree(saved / "step_00000003")
+        (saved / "latest").write_text("step_00000002\n")
+        rest = trained("--nproc", 1, "--resume", "--save", saved, "--train-iters", 3)
+        self.assertAlmostEqual(rest[0], whole[2], places=4)
+
     def test_what_cannot_be_is_refused_by_name(self):
         begin = [TRAIN, "--nproc", 1, *self.data, "--load-hf", LLAMA, "--train-iters", 1]
         for words, part in ((["--lora-alpha", 4], "--lora-alpha is of adapters; give --lora RANK"),
@@ -80,6 +103,9 @@ class AdapterFlags(ProgramTest):
                             (["--save-adapter", self.directory / "out"], "has no adapter to write"),
                             (["--base", "nf4"], "--base is of adapters; give --lora RANK"),
                             (["--load-adapter", self.directory / "none"], "adapter_config.json"),
+                            (["--with-adapter", self.directory / "none"], "--with-adapter adds adapters beside others"),
+                            (["--lora", 2, "--with-adapter", self.directory / "none"], "adapter_config.json"),
+                            (["--lora", 2, "--with-adapter", f"{self.directory}/none,weight=x"], "'x' is no number"),
                             (["--lora", -2], "--lora -2 is no rank")):
             result = run_program(*begin, *words)
             self.assertEqual((result.returncode, result.stdout), (1, ""), words)

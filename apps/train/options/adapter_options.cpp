@@ -18,16 +18,17 @@ using stretto::AdapterOptions;
 namespace {
 
 constexpr const char* rank_flag = "--lora";
+constexpr const char* with_flag = "--with-adapter";
 constexpr const char* dependent_flags[] = {"--lora-alpha",         "--lora-rslora",
                                            "--lora-init",          "--lora-targets",
                                            "--lora-layers",        "--lora-rank-pattern",
                                            "--lora-alpha-pattern", "--lora-modules-to-save",
                                            "--lora-dropout",       "--base"};
 
-std::vector<std::string> split(const std::string& list) {
+std::vector<std::string> split(const std::string& list, char separator = ',') {
   std::vector<std::string> parts;
   for (std::size_t at = 0; !list.empty() && at <= list.size();) {
-    const std::size_t end = std::min(list.find(',', at), list.size());
+    const std::size_t end = std::min(list.find(separator, at), list.size());
     parts.push_back(list.substr(at, end - at));
     at = end + 1;
   }
@@ -105,6 +106,23 @@ void add_adapter_options(CLI::App& app, AdapterFlags& flags) {
                  "How the frozen weights of linear modules are kept: in 4.127 bits each, or 8.125 (QLoRA)")
       ->check(CLI::IsMember({"plain", "nf4", "int8"}))
       ->capture_default_str();
+  app.add_option(
+         with_flag, flags.with,
+         "Directories of peft's whose adapters are added, frozen, beside those that are trained or --load-adapter's: "
+         "DIR, or DIR,weight=0.5 to count them so often")
+      ->take_all();
+}
+
+std::vector<WithAdapter> with_adapters(const std::vector<std::string>& texts) {
+  std::vector<WithAdapter> result;
+  for (const std::string& text : texts) {
+    constexpr std::string_view share = ",weight=";
+    const std::size_t comma = text.find(share);
+    WithAdapter& its = result.emplace_back(WithAdapter{text.substr(0, comma), fmt::format("{}", result.size() + 1)});
+    if (comma != std::string::npos) its.weight = number_of<double>(with_flag, text.substr(comma + share.size()));
+    require(!its.directory.empty(), "{} '{}' names no directory; write DIR or DIR,weight=0.5.", with_flag, text);
+  }
+  return result;
 }
 
 AdapterOptions adapters_of(const CLI::App& app, const AdapterFlags& flags) {
@@ -112,6 +130,9 @@ AdapterOptions adapters_of(const CLI::App& app, const AdapterFlags& flags) {
   for (const char* const flag : dependent_flags) {
     require(app.count(flag) == 0 || flags.rank > 0, "{} is of adapters; give --lora RANK, or leave it out.", flag);
   }
+  require(flags.with.empty() || flags.rank > 0,
+          "{} adds adapters beside others; give --load-adapter for a single one, or --lora to train one beside it.",
+          with_flag);
   if (flags.rank == 0) return {};
   AdapterOptions options{.rank = flags.rank,
                          .alpha = flags.alpha,
@@ -128,6 +149,9 @@ AdapterOptions adapters_of(const CLI::App& app, const AdapterFlags& flags) {
   } else {
     options.expression = flags.targets;
   }
+  for (const WithAdapter& each : with_adapters(flags.with)) {
+    options.others.emplace_back(each.name, stretto::AdapterFiles::of_directory(each.directory).options());
+  }
   return options;
 }
 
@@ -143,7 +167,8 @@ std::map<std::string, std::string> adapter_notes(const AdapterFlags& flags) {
           {"--lora-rank-pattern", flags.rank_pattern},
           {"--lora-alpha-pattern", flags.alpha_pattern},
           {"--lora-modules-to-save", flags.modules_to_save},
-          {"--base", flags.base}};
+          {"--base", flags.base},
+          {with_flag, fmt::format("{}", fmt::join(flags.with, "\n"))}};
 }
 
 void take_adapter_files(const CLI::App& app, const std::string& directory, AdapterFlags& flags) {
@@ -170,7 +195,8 @@ void take_adapter_files(const CLI::App& app, const std::string& directory, Adapt
            .rank_pattern = pattern(options.rank_pattern),
            .alpha_pattern = pattern(options.alpha_pattern),
            .modules_to_save = fmt::format("{}", fmt::join(options.modules_to_save, ",")),
-           .base = flags.base};
+           .base = flags.base,
+           .with = flags.with};
 }
 
 void take_saved_adapters(const CLI::App& app, const std::map<std::string, std::string>& notes, AdapterFlags& flags) {
@@ -193,6 +219,7 @@ void take_saved_adapters(const CLI::App& app, const std::map<std::string, std::s
     const auto found = notes.find(flag);
     return found == notes.end() ? std::string() : found->second;
   };
+  const std::vector<std::string> with = app.count(with_flag) > 0 ? flags.with : split(text(with_flag), '\n');
   flags = {.rank = number_of<std::int64_t>(rank_flag, text(rank_flag)),
            .alpha = number_of<double>("--lora-alpha", text("--lora-alpha")),
            .dropout = notes.contains("--lora-dropout") ? number_of<double>("--lora-dropout", text("--lora-dropout")) : 0,
@@ -203,7 +230,8 @@ void take_saved_adapters(const CLI::App& app, const std::map<std::string, std::s
            .rank_pattern = text("--lora-rank-pattern"),
            .alpha_pattern = text("--lora-alpha-pattern"),
            .modules_to_save = text("--lora-modules-to-save"),
-           .base = notes.contains("--base") ? text("--base") : "plain"};
+           .base = notes.contains("--base") ? text("--base") : "plain",
+           .with = with};
 }
 
 }  // namespace apps

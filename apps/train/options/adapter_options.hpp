@@ -2,6 +2,7 @@
 #include <CLI/App.hpp>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "stretto/layers/adapter.hpp"
 
@@ -15,7 +16,17 @@ struct AdapterFlags {
   bool uses_root = false;
   std::string init = "uniform", targets, layers, rank_pattern, alpha_pattern, modules_to_save;
   std::string base = "plain";
+  std::vector<std::string> with;  // DIR or DIR,weight=W each
 };
+
+// What --with-adapter says: a directory of peft, and how often its adapters count. Their name among AdapterOptions::others
+// is their number: "1".
+struct WithAdapter {
+  std::string directory, name;
+  double weight = 1;
+};
+// Throws Error(invalid_argument) for text that says something else.
+std::vector<WithAdapter> with_adapters(const std::vector<std::string>& texts);
 
 // Adds the flags. `flags` must outlive the app's parsing.
 void add_adapter_options(CLI::App& app, AdapterFlags& flags);

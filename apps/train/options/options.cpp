@@ -198,6 +198,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   if (line.weights.load_adapter.empty()) take_saved_adapters(app, notes.notes, adapters);
   if (!line.weights.load_adapter.empty()) take_adapter_files(app, line.weights.load_adapter, adapters);
   trainer.adapters = adapters_of(app, adapters);
+  line.with = with_adapters(adapters.with);
   require(!trainer.adapters.any() || optimizer.name != "muon",
           "--optimizer muon is for matrices that are trained whole, and --lora {} trains adapters; leave it out.",
           trainer.adapters.rank);

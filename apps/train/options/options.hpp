@@ -4,6 +4,7 @@
 
 #include "apps/tokenizers/tokenizer.hpp"
 #include "apps/train/data/token_data.hpp"
+#include "apps/train/options/adapter_options.hpp"
 #include "apps/train/options/layout_options.hpp"
 #include "apps/train/options/weight_options.hpp"
 #include "apps/train/run/sampling.hpp"
@@ -40,6 +41,7 @@ struct CommandLine {
   // Checkpoints hold adapters only; what they adapt comes from the files of a model, or from the seed. Not so where it came
   // from a checkpoint.
   bool saves_adapters_only = false;
+  std::vector<WithAdapter> with;  // to load beside the adapters that are trained
   bool allow_changes = false;
   int max_restarts = 0;
   bool elastic = false, replicate_state = false;

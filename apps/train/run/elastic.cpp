@@ -1,4 +1,5 @@
 #include "apps/train/run/elastic.hpp"
+#include "apps/train/run/beginning.hpp"
 
 #include <algorithm>
 #include <cstdio>

@@ -29,7 +29,7 @@ constexpr const char* course[] = {"--train-iters",       "--lr",           "--mi
                                   "--pipemare-decay"};
 
 // Those of adapters, if there are any, say what the model is.
-bool is_of_adapters(const std::string& flag) { return flag.starts_with("--lora"); }
+bool is_of_adapters(const std::string& flag) { return flag.starts_with("--lora") || flag == "--with-adapter"; }
 
 // Schedules that empty the pipeline behind each step give the same weights.
 std::string course_of(const std::string& flag, const std::string& value) {

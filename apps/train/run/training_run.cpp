@@ -15,6 +15,7 @@
 #include "apps/train/report/report.hpp"
 #include "apps/train/report/step_traffic.hpp"
 #include "apps/train/report/training_plan.hpp"
+#include "apps/train/run/beginning.hpp"
 #include "apps/train/run/directory_lock.hpp"
 #include "apps/train/run/run_notes.hpp"
 #include "apps/train/run/sampling.hpp"
@@ -28,16 +29,7 @@ namespace apps {
 
 using namespace stretto;
 
-void rank0_first(const Communicator& world, const std::function<void()>& look) {
-  if (world.rank() != 0) world.barrier(Stream::inline_()).wait();
-  look();
-  if (world.rank() == 0) world.barrier(Stream::inline_()).wait();
-}
-
 namespace {
-
-constexpr std::int64_t most_samples = std::int64_t{1} << 62;       // so that those of a step can be counted behind them
-constexpr const char* consumed_samples_note = "consumed_samples";  // by training: where it is in the data
 
 // While this object lives and its end() has not been called, the ranks' operations have another timeout.
 class FirstStepTimeout {
@@ -148,57 +140,11 @@ class TrainingRun {
   }
 
   void load() {
-    if (const std::optional<ModelFiles> files = line_.weights.files()) begin_with(*files);
-    const bool resumes = line_.resume == Resume::yes;
-    if (!resumes && !line_.weights.load_adapter.empty()) {
-      rank0_first(world_, [&] { AdapterFiles::of_directory(line_.weights.load_adapter).load(trainer_); });
-      trainer_.optimizer().restore(0);
-    }
-    if (line_.load.empty() && !resumes) return;
-    LoadedCheckpoint loaded;
-    rank0_first(world_, [&] {
-      std::string left_out;
-      const std::string checkpoint = find_checkpoint(resumes ? line_.save : line_.load, &left_out);
-      const int saved_by = read_notes(checkpoint).replicas;
-      require(
-          !resumes || saved_by == line_.trainer.diloco.replicas,
-          "{} was saved by {} replicas, and this job has {}; give --replicas {}, or begin with the weights of the first one "
-          "by --load.",
-          checkpoint, saved_by, line_.trainer.diloco.replicas, saved_by);
-      try {
-        loaded = load_checkpoint(trainer_.sharded(), trainer_.optimizer(), checkpoint, resumes, resumes ? replica() : 0);
-      } catch (const Error& error) {
-        if (error.code() != ErrorCode::invalid_argument || has_sizes(read_notes(checkpoint).notes)) throw;
-        fail(error.code(),
-             "{} Its index.json does not say what --num-layers, --hidden-size, --num-attention-heads, "
-             "--vocab-size and --seq-length were; give them.",
-             error.what());
-      }
-      if (rank0_ && !left_out.empty())
-        reporter_.say(fmt::format("{} has no index.json and is left out; loaded {}.", left_out, checkpoint));
-      require(!resumes || loaded.step <= line_.steps, "The checkpoint in --save {} is of step {}, beyond --train-iters {}.",
-              line_.save, loaded.step, line_.steps);
-      if (resumes) samples_ = loaded.number(consumed_samples_note, loaded.step * line_.trainer.global_batch);
-      if (samples_ < 0 || samples_ > most_samples)
-        fail(ErrorCode::io, "{} says that {} sequences have been trained on, which cannot be.", checkpoint, samples_);
-      const std::string changes = resumes ? changes_of_run(loaded, run_, line_.allow_changes) : "";
-      if (rank0_ && !changes.empty()) reporter_.say(changes);
-    });
-    require_same(world_, {{resumes ? "The step in --save" : "The step in --load", std::to_string(loaded.step)}});
-    trainer_.optimizer().restore(loaded.optimizer_steps);
-    if (!resumes) return;
-    trainer_.restore(loaded.notes);
-    const bool begins = line_.trainer.sharding.delay > 0 && !trainer_.sharded().has_late();
-    if (rank0_ && begins && loaded.step > 0) {
-      reporter_.say(
-          "The checkpoint has no gradients of its last step, so that the first step of --delay 1 updates nothing.");
-    }
-    first_step_ = saved_at_ = loaded.step;
-  }
-
-  void begin_with(const ModelFiles& files) {
-    rank0_first(world_, [&] { files.load(trainer_); });
-    trainer_.optimizer().restore(0);
+    const Beginning begun = begin_training(world_, line_, run_, replica(), trainer_);
+    samples_ = begun.samples;
+    if (begun.resumed) first_step_ = saved_at_ = begun.step;
+    if (!rank0_) return;
+    for (const std::string& line : begun.to_say) reporter_.say(line);
   }
 
   int replica() const { return replicas_.peers ? replicas_.peers.rank() : 0; }

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -34,6 +35,9 @@ struct STRETTO_API AdapterOptions {
   // The format in which the frozen weights of the linear modules of blocks lie between uses (QLoRA; Dettmers et al. 2023),
   // from ShardedParameters::store() on.
   StoredFormat base = StoredFormat::plain;
+  // Adapters of other names on the same base, which are frozen: each adds what it computes, as often as its weight says
+  // (Decoder::weigh_adapters()), and drops nothing. They begin with zeros; AdapterFiles::load() reads one.
+  std::vector<std::pair<std::string, AdapterOptions>> others = {};
 
   bool any() const { return rank > 0; }
   bool operator==(const AdapterOptions&) const = default;
@@ -68,11 +72,17 @@ struct Adapter {
 STRETTO_API std::optional<Adapter> adapter_of(const AdapterOptions& options, const DecoderShape& shape,
                                               const LinearModule& module);
 
+// How often each of several adapters on one base counts, by name; 1 when left out. The trained ones have the name "".
+using AdapterWeights = std::map<std::string, double>;
+
 // The adapters of some linear layers, by LinearModule::record.
 struct AdapterSet {
   std::map<std::string, Adapter> by_record = {};
   bool gaussian = false;  // AdapterOptions
   double dropout = 0;     // AdapterOptions
+  // Those of AdapterOptions::others. Their records are named "h.3.attn.c_attn.q.lora_A.NAME.weight".
+  std::vector<std::pair<std::string, std::map<std::string, Adapter>>> others = {};
+  std::shared_ptr<const AdapterWeights> weights = {};  // which layers read at each use; null: all count once
 };
 STRETTO_API AdapterSet adapters_of_block(const AdapterOptions& options, const DecoderShape& shape, std::int64_t layer);
 

@@ -25,10 +25,11 @@ class STRETTO_API AdapterFiles {
   static AdapterFiles of_directory(const std::string& directory);
   const AdapterOptions& options() const { return options_; }
   const std::string& base() const { return base_; }
-  // Reads the adapters that this rank updates into a trainer that was made with options(). Not collective; afterwards all
-  // ranks must call trainer.optimizer().restore(0). Throws Error(io), in one sentence that names the tensor, unless the file
-  // has exactly the adapters of this model.
-  void load(Trainer& trainer) const;
+  // Reads the adapters that this rank updates into a trainer that was made with options(), or those of a name for which
+  // options() are among AdapterOptions::others. Not collective; afterwards all ranks must call
+  // trainer.optimizer().restore(0). Throws Error(io), in one sentence that names the tensor, unless the file has exactly
+  // these adapters of this model.
+  void load(Trainer& trainer, const std::string& name = {}) const;
 
  private:
   std::string directory_, base_;
@@ -36,8 +37,8 @@ class STRETTO_API AdapterFiles {
   std::shared_ptr<const WeightSource> source_;
 };
 
-// Collective, between two steps. Writes the directory, in fp32; it appears under its name when it is complete. Throws
-// Error(io) if it cannot be written.
+// Collective, between two steps. Writes the trained adapters into the directory, in fp32; it appears under its name when it
+// is complete. Throws Error(io) if it cannot be written.
 STRETTO_API void save_adapters(Trainer& trainer, const std::string& directory, const std::string& base);
 // Throws Error(io) if the directory exists and is not empty, or cannot be made, which it tries.
 STRETTO_API void check_adapter_directory(const std::string& directory);

@@ -75,6 +75,12 @@ class STRETTO_API Decoder {
   // The decoder must hold all parts of the model.
   DecoderCost cost(const CostedTokens& tokens) const;
 
+  // Says how often each of several adapters on the base counts from the next forward on; all count once before. Name all
+  // ranks' alike, between two steps; training needs the trained ones to count once. Throws Error(invalid_argument) for a
+  // name that no adapters have.
+  void weigh_adapters(const AdapterWeights& weights);
+  double weight_of_adapters(const std::string& name) const;
+
   const DecoderShape& shape() const { return shape_; }  // all sizes given
   // The shape of a message between parts of the model, for so many tokens.
   Shape message(std::int64_t tokens) const { return {tensor_parallel_.own_rows(tokens).count, shape_.hidden}; }
@@ -90,12 +96,14 @@ class STRETTO_API Decoder {
   static std::vector<Chunk> make_chunks(Parameters& parameters, const DecoderShape& shape,
                                         const TensorParallel& tensor_parallel, const RecomputeOptions& recompute,
                                         const ModelCut& cut, const std::shared_ptr<const AttentionCore>& attention,
-                                        const AdapterOptions& adapters);
+                                        const AdapterOptions& adapters,
+                                        const std::shared_ptr<const AdapterWeights>& weights);
   Tensor head_backward(Tensor dlogits, Saved& saved, ParameterUse& use, WeightGradients* later) const;
   const VocabularyParallelTable& head() const { return head_ ? *head_ : table_; }
 
   DecoderShape shape_;
   TensorParallel tensor_parallel_;
+  std::shared_ptr<AdapterWeights> adapter_weights_;
   VocabularyParallelTable table_;
   std::optional<LearnedPositions> positions_;
   std::vector<Chunk> chunks_;

@@ -83,6 +83,7 @@ class STRETTO_API Trainer {
   void restore(const std::map<std::string, std::string>& notes);
 
   const Decoder& model() const { return *model_; }
+  Decoder& model() { return *model_; }
   const Parameters& parameters() const { return parameters_; }
   ShardedParameters& sharded() { return *sharded_; }
   Optimizer& optimizer() { return *optimizer_; }

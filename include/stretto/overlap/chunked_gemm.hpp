@@ -43,6 +43,7 @@ struct AdapterDropout {
   struct Part {
     std::int64_t first = 0, rank = 0;
     std::uint64_t number = 0;  // kernels::Dropout::number
+    bool drops = true;         // false: it sees all of x
   };
   double probability = 0;
   Tensor draws = {};              // kernels::dropout()'s, for all rows of the product; empty: nothing is dropped

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <regex>
+#include <set>
 
 #include "core/fail.hpp"
 
@@ -98,12 +99,38 @@ std::optional<Adapter> adapter_of(const AdapterOptions& options, const DecoderSh
   return Adapter{rank, alpha / (options.uses_root ? std::sqrt(divisor) : divisor)};
 }
 
-AdapterSet adapters_of_block(const AdapterOptions& options, const DecoderShape& shape, std::int64_t layer) {
-  AdapterSet set{.gaussian = options.gaussian, .dropout = options.dropout};
-  if (!options.any()) return set;
+namespace {
+
+std::map<std::string, Adapter> adapters_by_record(const AdapterOptions& options, const DecoderShape& shape,
+                                                  std::int64_t layer) {
+  std::map<std::string, Adapter> result;
+  if (!options.any()) return result;
   for (const LinearModule& module : linear_modules(shape, layer)) {
-    if (const std::optional<Adapter> adapter = adapter_of(options, shape, module)) set.by_record[module.record] = *adapter;
+    if (const std::optional<Adapter> adapter = adapter_of(options, shape, module)) result[module.record] = *adapter;
   }
+  return result;
+}
+
+// Each is whole in itself, and has what an adapter without training can have.
+void check_others(const AdapterOptions& options, const DecoderShape& shape) {
+  std::set<std::string> names;
+  for (const auto& [name, other] : options.others) {
+    require(!name.empty() && name.find('.') == std::string::npos && names.insert(name).second,
+            "Adapters beside the trained ones are named '{}'; give each a name of its own, without a dot.", name);
+    require(other.any() && other.others.empty() && other.modules_to_save.empty() && other.base == StoredFormat::plain,
+            "The adapters '{}' are beside those that are trained, and can have neither modules that were trained whole{} "
+            "nor others beside them, nor a format of the base.",
+            name, other.modules_to_save.empty() ? "" : fmt::format(" ({})", fmt::join(other.modules_to_save, ", ")));
+    other.check(shape);
+  }
+}
+
+}  // namespace
+
+AdapterSet adapters_of_block(const AdapterOptions& options, const DecoderShape& shape, std::int64_t layer) {
+  AdapterSet set{
+      .by_record = adapters_by_record(options, shape, layer), .gaussian = options.gaussian, .dropout = options.dropout};
+  for (const auto& [name, other] : options.others) set.others.emplace_back(name, adapters_by_record(other, shape, layer));
   return set;
 }
 
@@ -148,6 +175,7 @@ void AdapterOptions::check(const DecoderShape& shape) const {
   };
   for (const auto& [pattern, value] : rank_pattern) check_pattern(pattern, static_cast<double>(value), "rank");
   for (const auto& [pattern, value] : alpha_pattern) check_pattern(pattern, value, "alpha");
+  check_others(*this, shape);
 }
 
 }  // namespace stretto

@@ -39,7 +39,7 @@ std::shared_ptr<const LinearAdapters> make_adapters(Parameters& parameters, cons
                                                     const AdapterSet& adapters, const Parameter& weight,
                                                     const std::vector<NamedParts>& named, const TensorParallel& parallel,
                                                     bool divides_outputs) {
-  if (adapters.by_record.empty()) return nullptr;
+  if (adapters.by_record.empty() && adapters.others.empty()) return nullptr;
   auto result = std::make_shared<const LinearAdapters>(parameters, name, adapters, weight, named, parallel, divides_outputs);
   return result->rank() > 0 ? result : nullptr;
 }

@@ -24,6 +24,10 @@ void add_product(const Tensor& a, Transpose transpose_a, const Tensor& b, Transp
   kernels::gemm(a, transpose_a, b, transpose_b, parameter.gradient, !overwrite);
 }
 
+int parts_of(const Parameter& weight) {
+  return weight.global_shape.size() > 2 ? static_cast<int>(weight.global_shape.front()) : 1;
+}
+
 }  // namespace
 
 LinearAdapters::LinearAdapters(Parameters& parameters, const std::string& name, const AdapterSet& adapters,
@@ -32,41 +36,59 @@ LinearAdapters::LinearAdapters(Parameters& parameters, const std::string& name, 
     : in_(weight.extents.back()),
       out_(in_ > 0 ? weight.elements() / in_ : 0),
       dropout_(adapters.dropout),
+      weights_(adapters.weights),
       first_column_(weight.first.back()) {
-  const Shape& shape = weight.global_shape;
-  const std::int64_t in = shape.back();
-  const int parts = shape.size() > 2 ? static_cast<int>(shape.front()) : 1;
   std::vector<NamedParts> candidates = named;
-  candidates.insert(candidates.begin(), {"", 0, parts});
-  const int ranks = tensor_parallel.size(), own = tensor_parallel.rank();
-  for (const NamedParts& its : candidates) {
-    const auto found = adapters.by_record.find(name + its.name);
-    if (found == adapters.by_record.end()) continue;
-    require(
-        weight.part_of.empty(),
-        "{} has an adapter, which cannot be divided over {} tensor-parallel ranks, more than there are heads of keys and "
-        "values; choose fewer ranks, or other modules.",
-        name, tensor_parallel.size());
-    const auto& [rank, scale] = found->second;
-    const Initial of_a = adapters.gaussian ? Initial{.deviation = 1 / static_cast<double>(rank)}
-                                           : Initial{.reach = 1 / std::sqrt(static_cast<double>(in))};
-    const Parameter::Traits traits_a{.initial = of_a, .overwrites_gradient = true};
-    const Parameter::Traits traits_b{.overwrites_gradient = true};
-    const std::string name_a = name + its.name + ".lora_A.weight", name_b = name + its.name + ".lora_B.weight";
-    Shape shape_b{shape[shape.size() - 2], rank};
-    if (its.count > 1) shape_b.insert(shape_b.begin(), its.count);
-    // Each rank computes the part of a whole factor's gradient that comes from its outputs, or its inputs.
-    const Axes of_parts = token_axes | Axis::tensor;
-    Parameter a = divides_outputs ? Parameter::whole(name_a, {rank, in}, of_parts, traits_a)
-                                  : Parameter::divided(name_a, {rank, in}, 1, ranks, own, traits_a);
-    Parameter b = divides_outputs ? Parameter::divided(name_b, shape_b, shape_b.size() - 2, ranks, own, traits_b)
-                                  : Parameter::whole(name_b, shape_b, of_parts, traits_b);
-    a.is_adapter = b.is_adapter = true;
-    const std::int64_t rows_of_part = out_ / parts;
-    all_.push_back({&parameters.add(std::move(a)), &parameters.add(std::move(b)), scale, rank, rank_,
-                    its.first * rows_of_part, its.count * rows_of_part, XXH3_64bits(name_a.data(), name_a.size())});
-    rank_ += rank;
+  candidates.insert(candidates.begin(), {"", 0, parts_of(weight)});
+  for (const NamedParts& part : candidates) {
+    const std::string record = name + part.name;
+    const auto add_from = [&](const std::string& set, const std::map<std::string, Adapter>& by_record) {
+      const auto found = by_record.find(record);
+      if (found == by_record.end()) return;
+      add(parameters, record, part, found->second, set, adapters, weight, tensor_parallel, divides_outputs);
+    };
+    add_from("", adapters.by_record);
+    for (const auto& [set, by_record] : adapters.others) add_from(set, by_record);
   }
+}
+
+void LinearAdapters::add(Parameters& parameters, const std::string& record, const NamedParts& part, const Adapter& adapter,
+                         const std::string& set, const AdapterSet& all, const Parameter& weight,
+                         const TensorParallel& tensor_parallel, bool divides_outputs) {
+  const int ranks = tensor_parallel.size(), own = tensor_parallel.rank();
+  require(weight.part_of.empty(),
+          "{} has an adapter, which cannot be divided over {} tensor-parallel ranks, more than there are heads of keys and "
+          "values; choose fewer ranks, or other modules.",
+          record, ranks);
+  const Shape& shape = weight.global_shape;
+  const std::int64_t in = shape.back(), rank = adapter.rank;
+  const bool trained = set.empty();
+  const Initial drawn = all.gaussian ? Initial{.deviation = 1 / static_cast<double>(rank)}
+                                     : Initial{.reach = 1 / std::sqrt(static_cast<double>(in))};
+  const Parameter::Traits traits_a{
+      .initial = trained ? drawn : Initial{}, .trainable = trained, .overwrites_gradient = true};
+  const Parameter::Traits traits_b{.trainable = trained, .overwrites_gradient = true};
+  const std::string suffix = trained ? "weight" : set + ".weight";
+  const std::string name_a = record + ".lora_A." + suffix, name_b = record + ".lora_B." + suffix;
+  Shape shape_b{shape[shape.size() - 2], rank};
+  if (part.count > 1) shape_b.insert(shape_b.begin(), part.count);
+  // Each rank computes the part of a whole factor's gradient that comes from its outputs, or its inputs.
+  const Axes of_parts = token_axes | Axis::tensor;
+  Parameter a = divides_outputs ? Parameter::whole(name_a, {rank, in}, of_parts, traits_a)
+                                : Parameter::divided(name_a, {rank, in}, 1, ranks, own, traits_a);
+  Parameter b = divides_outputs ? Parameter::divided(name_b, shape_b, shape_b.size() - 2, ranks, own, traits_b)
+                                : Parameter::whole(name_b, shape_b, of_parts, traits_b);
+  a.is_adapter = b.is_adapter = true;
+  const std::int64_t rows_of_part = out_ / parts_of(weight);
+  all_.push_back({&parameters.add(std::move(a)), &parameters.add(std::move(b)), adapter.scale, rank, rank_,
+                  part.first * rows_of_part, part.count * rows_of_part, XXH3_64bits(name_a.data(), name_a.size()), set});
+  rank_ += rank;
+}
+
+double LinearAdapters::scale_of(const One& one) const {
+  if (weights_ == nullptr) return one.scale;
+  const auto found = weights_->find(one.set);
+  return found == weights_->end() ? one.scale : found->second * one.scale;
 }
 
 std::vector<Parameter*> LinearAdapters::parameters() const {
@@ -87,12 +109,12 @@ LowRank LinearAdapters::factors(const Tensor& draws) const {
   const DType dtype = all_.front().a->value.dtype();
   LowRank result{Tensor({out_, rank_}, dtype), Tensor({rank_, in_}, dtype)};
   result.dropout = {.probability = dropout_, .draws = draws, .first_column = first_column_};
-  for (const One& one : all_) result.dropout.parts.push_back({one.first, one.rank, one.number});
+  for (const One& one : all_) result.dropout.parts.push_back({one.first, one.rank, one.number, one.set.empty()});
   if (!is_one_of_all()) as_kernel("zero", [&] { result.b.zero(); });
   for (const One& one : all_) {
     const Tensor a = result.a.view(one.first * in_, {one.rank, in_});
     copy(one.a->value, a);
-    if (one.scale != 1) kernels::scale(a, one.scale);
+    if (const double scale = scale_of(one); scale != 1) kernels::scale(a, scale);
     kernels::copy_columns(one.b->value, 0, result.b.view(one.first_row * rank_, {one.rows, rank_}), one.first, one.rank);
   }
   return result;
@@ -110,7 +132,9 @@ void LinearAdapters::add_gradients(const LowRank& of, const Tensor& x, const Ten
   if (!any_trainable()) return;
   const MemoryScope scratch(MemoryKind::other);
   if (of.dropout.any()) {
-    for (std::size_t i = 0; i < all_.size(); ++i) add_dropped_gradients(i, of, x, dy);
+    for (std::size_t i = 0; i < all_.size(); ++i) {
+      if (all_[i].set.empty()) add_dropped_gradients(i, of, x, dy);
+    }
     return;
   }
   const Tensor narrow({x.rows(), rank_}, x.dtype());
@@ -133,7 +157,7 @@ void LinearAdapters::add_gradients(const LowRank& of, const Tensor& x, const Ten
   for (const One& one : all_) {
     if (!one.a->trainable) continue;
     const Tensor its = dnarrow.view(one.first * dy.rows(), {one.rank, dy.rows()});
-    if (one.scale != 1) kernels::scale(its, one.scale);
+    if (const double scale = scale_of(one); scale != 1) kernels::scale(its, scale);
     add_product(its, Transpose::no, x, Transpose::no, *one.a);
   }
 }
@@ -157,7 +181,7 @@ void LinearAdapters::add_dropped_gradients(std::size_t i, const LowRank& of, con
   const Tensor b({out_, one.rank}, of.b.dtype()), dnarrow({one.rank, dy.rows()}, dy.dtype());
   kernels::copy_columns(of.b, one.first, b, 0, one.rank);
   kernels::gemm(b, Transpose::yes, dy, Transpose::yes, dnarrow);
-  if (one.scale != 1) kernels::scale(dnarrow, one.scale);
+  if (const double scale = scale_of(one); scale != 1) kernels::scale(dnarrow, scale);
   add_product(dnarrow, Transpose::no, dropped, Transpose::no, *one.a);
 }
 

@@ -41,7 +41,13 @@ class LinearAdapters {
     std::int64_t rank, first;      // of all ranks
     std::int64_t first_row, rows;  // of the weight's slice
     std::uint64_t number;          // kernels::Dropout::number
+    std::string set;               // its name among AdapterSet::others; empty: trained
   };
+  void add(Parameters& parameters, const std::string& record, const NamedParts& part, const Adapter& adapter,
+           const std::string& set, const AdapterSet& all, const Parameter& weight, const TensorParallel& tensor_parallel,
+           bool divides_outputs);
+  // The adapter's scale times the weight of its set.
+  double scale_of(const One& one) const;
   // add_gradients() of one adapter, where each sees another x.
   void add_dropped_gradients(std::size_t i, const LowRank& of, const Tensor& x, const Tensor& dy) const;
   // Adds dB, or columns of it that begin with first_column, of an adapter of some rows.
@@ -51,6 +57,7 @@ class LinearAdapters {
   std::vector<One> all_;
   std::int64_t rank_ = 0, in_ = 0, out_ = 0;  // of the slice
   double dropout_ = 0;
+  std::shared_ptr<const AdapterWeights> weights_;
   std::int64_t first_column_ = 0;  // of the slice
 };
 

@@ -72,11 +72,11 @@ std::vector<std::int64_t> layers(const ConfigReader& config) {
   return result;
 }
 
-// The rows of peft's tensors that make a parameter; none of a frozen one.
-ForeignRowsOf rows_of(const Trainer& trainer) {
+// The rows of peft's tensors that make a parameter of the adapters of this name; none of another one, nor of a frozen one.
+ForeignRowsOf rows_of(const Trainer& trainer, const std::string& adapters = {}) {
   std::map<std::string, std::vector<ForeignRows>> rows;
   const DecoderShape& shape = trainer.model().shape();
-  for (const PlacedAdapter& each : placed_adapters(trainer.parameters(), trainer.options().adapters, shape)) {
+  for (const PlacedAdapter& each : placed_adapters(trainer.parameters(), trainer.options().adapters, shape, adapters)) {
     const std::string name = prefix + each.module.path;
     rows[each.a->name] = first_rows(*each.a, {name + ".lora_A.weight", each.a->global_shape});
     std::int64_t count = 0;
@@ -86,14 +86,15 @@ ForeignRowsOf rows_of(const Trainer& trainer) {
       of_b.push_back({{name + ".lora_B.weight", {count, each.b->global_shape.back()}}, block.first, block.count});
     }
   }
-  return [rows = std::move(rows), shape](const Parameter& parameter) -> std::vector<ForeignRows> {
-    const auto found = rows.find(parameter.name);
-    if (found != rows.end()) return found->second;
-    if (!parameter.trainable) return {};
-    std::vector<ForeignRows> whole = foreign_rows(shape, parameter, shape.sequence);
-    for (ForeignRows& block : whole) block.tensor.name.insert(0, prefix);
-    return whole;
-  };
+  return
+      [rows = std::move(rows), shape, trained = adapters.empty()](const Parameter& parameter) -> std::vector<ForeignRows> {
+        const auto found = rows.find(parameter.name);
+        if (found != rows.end()) return found->second;
+        if (!trained || !parameter.trainable) return {};
+        std::vector<ForeignRows> whole = foreign_rows(shape, parameter, shape.sequence);
+        for (ForeignRows& block : whole) block.tensor.name.insert(0, prefix);
+        return whole;
+      };
 }
 
 }  // namespace
@@ -194,8 +195,8 @@ AdapterFiles AdapterFiles::of_directory(const std::string& directory) {
   return files;
 }
 
-void AdapterFiles::load(Trainer& trainer) const {
-  const ForeignRowsOf rows = rows_of(trainer);
+void AdapterFiles::load(Trainer& trainer, const std::string& name) const {
+  const ForeignRowsOf rows = rows_of(trainer, name);
   std::set<std::string> expected;
   for (const auto& parameter : trainer.parameters().all()) {
     for (const ForeignRows& block : rows(*parameter)) expected.insert(block.tensor.name);

@@ -34,9 +34,14 @@ void export_hf(Trainer& trainer, const std::string& directory, std::optional<std
   const Communicator& world = trainer.mesh().world();
   const DecoderShape& shape = trainer.model().shape();
   std::multimap<const Parameter*, PlacedAdapter> adapters;
-  for (PlacedAdapter& each : placed_adapters(trainer.parameters(), trainer.options().adapters, shape)) {
-    adapters.emplace(each.weight, std::move(each));
-  }
+  const auto add_adapters = [&](const std::string& name) {
+    for (PlacedAdapter& each : placed_adapters(trainer.parameters(), trainer.options().adapters, shape, name)) {
+      each.scale *= trainer.model().weight_of_adapters(name);
+      adapters.emplace(each.weight, std::move(each));
+    }
+  };
+  add_adapters("");
+  for (const auto& other : trainer.options().adapters.others) add_adapters(other.first);
   const auto merge = [&](const Parameter& parameter, const Tensor& whole, const WholeOf& gather) {
     const auto [begin, end] = adapters.equal_range(&parameter);
     for (auto each = begin; each != end; ++each) {

@@ -1,5 +1,6 @@
 #include "models/families/placed_adapters.hpp"
 
+#include <algorithm>
 #include <map>
 
 #include "core/fail.hpp"
@@ -17,8 +18,11 @@ const Parameter* weight_of(const std::map<std::string, const Parameter*>& by_nam
 
 }  // namespace
 
-std::vector<PlacedAdapter> placed_adapters(const Parameters& parameters, const AdapterOptions& options,
-                                           const DecoderShape& shape) {
+std::vector<PlacedAdapter> placed_adapters(const Parameters& parameters, const AdapterOptions& all,
+                                           const DecoderShape& shape, const std::string& name) {
+  const auto other = std::ranges::find_if(all.others, [&](const auto& each) { return each.first == name; });
+  const AdapterOptions& options = other == all.others.end() ? all : other->second;
+  const std::string suffix = name.empty() ? "weight" : name + ".weight";
   std::map<std::string, const Parameter*> by_name;
   for (const auto& parameter : parameters.all()) by_name.emplace(parameter->name, parameter.get());
   std::vector<PlacedAdapter> placed;
@@ -28,8 +32,8 @@ std::vector<PlacedAdapter> placed_adapters(const Parameters& parameters, const A
       if (!adapter) continue;
       PlacedAdapter& its = placed.emplace_back(PlacedAdapter{module, adapter->scale});
       its.weight = weight_of(by_name, module.record);
-      its.a = by_name.at(module.record + ".lora_A.weight");
-      its.b = by_name.at(module.record + ".lora_B.weight");
+      its.a = by_name.at(module.record + ".lora_A." + suffix);
+      its.b = by_name.at(module.record + ".lora_B." + suffix);
       std::int64_t row = 0;
       for (const ForeignRows& block : foreign_rows(shape, *its.weight, shape.sequence)) {
         if (block.tensor.name == module.path + ".weight") {

@@ -19,8 +19,8 @@ struct PlacedAdapter {
   std::vector<ForeignRows> rows;  // of the module's weight in a file, in the order of B's
 };
 
-// The adapters of a decoder of such a shape, of which these are the records.
+// The trained adapters of a decoder of such a shape, or those of a name among AdapterOptions::others; these are the records.
 std::vector<PlacedAdapter> placed_adapters(const Parameters& parameters, const AdapterOptions& options,
-                                           const DecoderShape& shape);
+                                           const DecoderShape& shape, const std::string& name = {});
 
 }  // namespace stretto

@@ -171,6 +171,71 @@ TEST(AdapterFiles, AreMergedIntoExportedWeights) {
   }
 }
 
+// A second adapter is trained beside a first one, which stays as it was, on any layout; the exported model has both.
+TEST(AdapterFiles, BesideTrainedOnesStayAsTheyAre) {
+  const TemporaryDirectory directory;
+  const std::string first = directory / "first";
+  const std::vector<std::int32_t> tokens = {3, 1, 4, 1, 5};
+  Tensor of_first;
+  on_mesh({}, [&](const Mesh& mesh) {
+    Trainer trainer(mesh, llama_options({}));
+    train(trainer, 3);
+    save_adapters(trainer, first, "");
+    of_first = trainer.next_logits(tokens);
+  });
+  TrainingOptions both = llama_options({});
+  both.adapters = {.rank = 2, .alpha = 4, .dropout = 0.2, .targets = {"v_proj", "o_proj"}};
+  both.adapters.others = {{"style", AdapterFiles::of_directory(first).options()}};
+  std::map<std::string, std::vector<double>> logits;
+  std::string second;
+  for (const MeshShape& mesh : {MeshShape{}, MeshShape{{Axis::tensor, 2}, {Axis::data, 2}}}) {
+    const std::string at = directory / std::to_string(mesh.ranks());
+    on_mesh(mesh, [&](const Mesh& its) {
+      TrainingOptions options = both;
+      options.mesh = mesh;
+      Trainer trainer(its, options);
+      AdapterFiles::of_directory(first).load(trainer, "style");
+      trainer.optimizer().restore(0);
+      const auto now = [&](const char* what) {
+        const Tensor found = trainer.next_logits(tokens);
+        if (its.world().rank() != 0) return;
+        for (std::int64_t i = 0; i < found.size(); ++i) logits[what + std::to_string(mesh.ranks())].push_back(found.at(i));
+      };
+      now("begun");
+      train(trainer, 3);
+      now("trained");
+      save_adapters(trainer, at, "");
+      export_hf(trainer, at + "-merged", std::nullopt);
+      trainer.model().weigh_adapters({{"", 0}});
+      now("first alone");
+      trainer.model().weigh_adapters({{"style", 0}});
+      now("base");
+      EXPECT_THAT(sentence_of([&] { trainer.model().weigh_adapters({{"x", 1}}); }), HasSubstr("There are no adapters 'x'"));
+    });
+    for (const char* const each : {"begun", "first alone"}) {
+      const std::vector<double>& found = logits.at(each + std::to_string(mesh.ranks()));
+      for (std::int64_t i = 0; i < of_first.size(); ++i) {
+        EXPECT_NEAR(found[static_cast<std::size_t>(i)], of_first.at(i), 1e-5) << each << ", the first as it was";
+      }
+    }
+    EXPECT_EQ(AdapterFiles::of_directory(at).options().rank, 2);
+  }
+  EXPECT_EQ(logits.at("begun1"), logits.at("first alone1")) << "a weight of 0 changes no bit";
+  EXPECT_NE(logits.at("trained1"), logits.at("first alone1")) << "the control";
+  EXPECT_NE(logits.at("base1"), logits.at("first alone1")) << "the control";
+  on_mesh({}, [&](const Mesh& mesh) {
+    TrainingOptions plain = llama_options({});
+    plain.adapters = {};
+    Trainer trainer(mesh, plain);
+    ModelFiles::of_directory(directory / "4-merged").load(trainer);
+    trainer.optimizer().restore(0);
+    const Tensor merged = trainer.next_logits(tokens);
+    for (std::int64_t i = 0; i < merged.size(); ++i) {
+      EXPECT_NEAR(merged.at(i), logits.at("trained4")[static_cast<std::size_t>(i)], 1e-5);
+    }
+  });
+}
+
 TEST(AdapterFiles, OfAnotherModelAreRefusedByName) {
   const TemporaryDirectory directory;
   const std::string files = directory / "adapters";
