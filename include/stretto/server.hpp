@@ -82,7 +82,9 @@ struct ServedTable {
   ServerFunction update;
   std::int64_t width = 0;                                                           // above 0: a sparse table
   std::function<void(const Tensor& row, std::uint64_t key)> initial_row = nullptr;  // empty: zeros
-  std::vector<FilterKind> filters = {};                                             // of pushes
+  // Of a sparse table: keys that a worker has sent to a part with its last message travel as 8 bytes.
+  bool key_cache = false;
+  std::vector<FilterKind> filters = {};  // of pushes
 };
 
 // Consistent hashing (Karger et al. 1997): each server has some points on a ring of hashes, and a key belongs to the server

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "core/fail.hpp"
+#include "server/filters/filter_chain.hpp"
 #include "server/message_kinds.hpp"
 
 namespace stretto {
@@ -59,6 +60,21 @@ KeyedRows unpacked(const Tensor& message, const ServedTable& table, bool has_row
         message.view(result.keys.size() * sizeof(std::uint64_t), {std::ssize(result.keys), table.width}, table.dtype);
   }
   return result;
+}
+
+KeyRange keys_in(const Tensor& message, const ServedTable& table, bool has_rows) {
+  const std::size_t bytes = message ? message.bytes() : 0;
+  if (!has_rows || table.filters.empty()) {
+    const std::size_t row = has_rows ? static_cast<std::size_t>(table.width) * size_of(table.dtype) : 0;
+    return {0, bytes / (sizeof(std::uint64_t) + row)};
+  }
+  std::uint64_t key_bytes = 0;
+  ensure(bytes >= FilterChain::keys_begin, "A filtered push came with {} bytes.", bytes);
+  std::memcpy(&key_bytes, static_cast<const std::byte*>(message.raw()) + FilterChain::keys_begin - sizeof key_bytes,
+              sizeof key_bytes);
+  ensure(key_bytes <= bytes - FilterChain::keys_begin, "A filtered push of {} bytes came with {} of keys.", bytes,
+         key_bytes);
+  return {FilterChain::keys_begin, key_bytes / sizeof(std::uint64_t)};
 }
 
 MessageHead head_of(const PartUpdate& update) {

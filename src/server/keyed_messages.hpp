@@ -17,6 +17,12 @@ Tensor packed(const KeyedRows& rows);  // of a dense table the elements themselv
 // What a message to a part of a table brings: elements, or keys with rows or without.
 KeyedRows unpacked(const Tensor& bytes, const ServedTable& table, bool has_rows);
 
+// Where a message of a sparse table has its keys.
+struct KeyRange {
+  std::size_t begin = 0, count = 0;
+};
+KeyRange keys_in(const Tensor& message, const ServedTable& table, bool has_rows);
+
 // An update as a message to the next copy, and back.
 MessageHead head_of(const PartUpdate& update);
 PartUpdate update_of(const ReceivedMessage& message, const ServedTable& table);

@@ -20,5 +20,7 @@ enum MessageKind : std::uint32_t {
   // A worker pushes and pulls no more; a server serves no more.
   goodbye
 };
+// In the kind of a message from a worker: its keys are those of the last one (KeyCache).
+constexpr std::uint32_t has_cached_keys = 0x100;
 
 }  // namespace stretto

@@ -17,11 +17,11 @@ std::string text(const ServedTable& table, const ServerSet::Options& options) {
   std::string filters;
   for (const FilterKind& filter : table.filters) filters += (filters.empty() ? "" : ", ") + filter.name;
   return fmt::format(
-      "{} of {} {}, rows of {}, filters [{}], {} servers, {} points, parts of {}, consistency {} {}, {} copies, survivors "
+      "{} of {} {}, rows of {}{}, filters [{}], {} servers, {} points, parts of {}, consistency {} {}, {} copies, survivors "
       "{}",
-      table.name, table.elements, name(table.dtype), table.width, filters, options.servers, options.points,
-      options.part_elements, static_cast<int>(options.consistency.kind), options.consistency.delay, options.copies,
-      options.survivors_go_on ? "go on" : "end");
+      table.name, table.elements, name(table.dtype), table.width, table.key_cache ? " with a key cache" : "", filters,
+      options.servers, options.points, options.part_elements, static_cast<int>(options.consistency.kind),
+      options.consistency.delay, options.copies, options.survivors_go_on ? "go on" : "end");
 }
 
 void check(const ServedTable& table, const ServerSet::Options& options) {
@@ -33,6 +33,7 @@ void check(const ServedTable& table, const ServerSet::Options& options) {
           table.name, table.update.slots);
   require(table.width == 0 || options.consistency.kind != Consistency::Kind::exact,
           "Table {} is sparse, and exact consistency keeps versions of whole parts; choose another.", table.name);
+  require(!table.key_cache || table.width > 0, "Table {} is dense: it has no keys to cache.", table.name);
   check_filters(table);
 }
 

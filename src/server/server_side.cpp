@@ -99,19 +99,35 @@ void ServerSide::handle(const ReceivedMessage& message) {
   advance(key, copy);
 }
 
+Tensor ServerSide::with_keys(const ReceivedMessage& message, const PartKey& key) {
+  const bool has_rows = (message.head.kind & ~has_cached_keys) != pull_part;
+  const ServedTable& table = layout_.tables[key.first].served;
+  KeyCache& known = known_keys_[message.from];
+  if ((message.head.kind & has_cached_keys) != 0) {
+    const bool is_filtered = has_rows && !table.filters.empty();
+    return known.restored(key, message.bytes, is_filtered ? FilterChain::keys_begin : 0);
+  }
+  if (message.bytes) {
+    const KeyRange keys = keys_in(message.bytes, table, has_rows);
+    known.note(key, message.bytes, keys.begin, keys.count);
+  }
+  return message.bytes;
+}
+
 void ServerSide::take_from_worker(const ReceivedMessage& message, const PartKey& key, ServedPart& part) {
-  const std::uint32_t kind = message.head.kind;
+  const std::uint32_t kind = message.head.kind & ~has_cached_keys;
   const ServedLayout::Table& table = layout_.tables[key.first];
+  const Tensor bytes = table.served.key_cache ? with_keys(message, key) : message.bytes;
   if (kind == pull_part) {
-    std::vector<std::uint64_t> keys = unpacked(message.bytes, table.served, false).keys;
+    std::vector<std::uint64_t> keys = unpacked(bytes, table.served, false).keys;
     part.pull({message.from, message.head.clock, message.head.request, std::move(keys)});
     return;
   }
   if (table.served.filters.empty()) {
-    part.push(message.from, message.head.clock, unpacked(message.bytes, table.served, true));
+    part.push(message.from, message.head.clock, unpacked(bytes, table.served, true));
   } else {
     const auto filters = filters_.try_emplace(key, table.served, table.parts[key.second].count).first;
-    part.push(message.from, message.head.clock, filters->second.decoded(message.bytes));
+    part.push(message.from, message.head.clock, filters->second.decoded(bytes));
   }
   if (kind == push_and_pull_part) part.pull({message.from, message.head.clock + 1, message.head.request});
 }
@@ -172,6 +188,7 @@ std::vector<std::int64_t> ServerSide::holdings() const {
 }
 
 void ServerSide::resume(const std::map<int, std::vector<std::int64_t>>& holdings) {
+  known_keys_.clear();
   std::size_t number = 0;
   for (std::size_t t = 0; t < layout_.tables.size(); ++t) {
     for (std::size_t p = 0; p < layout_.tables[t].parts.size(); ++p, ++number) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "server/filters/filter_chain.hpp"
+#include "server/filters/key_cache.hpp"
 #include "server/live_ranks.hpp"
 #include "server/parts/served_part.hpp"
 #include "server/served_layout.hpp"
@@ -41,6 +42,7 @@ class ServerSide {
   std::unique_ptr<ServedPart> make_part(const PartKey& key) const;
   void link(const PartKey& key, Copy& copy) const;
   void handle(const ReceivedMessage& message);
+  Tensor with_keys(const ReceivedMessage& message, const PartKey& key);
   void take_from_worker(const ReceivedMessage& message, const PartKey& key, ServedPart& part);
   void handle_goodbye(int rank);
   void advance(const PartKey& key, Copy& copy);
@@ -51,6 +53,7 @@ class ServerSide {
   LiveRanks& live_;
   std::map<PartKey, Copy> copies_;
   std::map<PartKey, FilterChain> filters_;
+  std::map<int, KeyCache> known_keys_;  // by worker
   bool over_ = false;
 };
 

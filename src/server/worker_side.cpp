@@ -99,13 +99,19 @@ int WorkerSide::server_of(std::size_t table, std::size_t part) const {
 
 void WorkerSide::send_part(MessageKind kind, std::size_t table, std::size_t part, std::int64_t clock, std::uint64_t request,
                            const Tensor& bytes) {
-  live_.send(server_of(table, part),
-             {.kind = kind,
-              .table = static_cast<std::uint32_t>(table),
-              .part = static_cast<std::int64_t>(part),
-              .clock = clock,
-              .request = request},
-             bytes);
+  MessageHead head{.kind = kind,
+                   .table = static_cast<std::uint32_t>(table),
+                   .part = static_cast<std::int64_t>(part),
+                   .clock = clock,
+                   .request = request};
+  const ServedTable& served = layout_.tables[table].served;
+  Tensor shorter;
+  if (served.key_cache && bytes) {
+    const KeyRange keys = keys_in(bytes, served, kind != pull_part);
+    shorter = sent_keys_.shortened({table, part}, bytes, keys.begin, keys.count);
+    if (shorter) head.kind |= has_cached_keys;
+  }
+  live_.send(server_of(table, part), head, shorter ? shorter : bytes);
 }
 
 void WorkerSide::send(std::uint64_t id) {
@@ -226,6 +232,7 @@ void WorkerSide::leave() {
 }
 
 void WorkerSide::resume() {
+  sent_keys_ = {};
   for (std::size_t t = 0; t < tables_.size(); ++t) {
     for (std::size_t p = 0; p < tables_[t].kept.size(); ++p) {
       for (const KeptPush& push : tables_[t].kept[p]) send_part(push_part, t, p, push.clock, 0, push.message);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "server/filters/filter_chain.hpp"
+#include "server/filters/key_cache.hpp"
 #include "server/live_ranks.hpp"
 #include "server/mailbox.hpp"
 #include "server/message_kinds.hpp"
@@ -71,6 +72,7 @@ class WorkerSide {
   const ServedLayout& layout_;
   LiveRanks& live_;
   std::vector<TableState> tables_;
+  KeyCache sent_keys_;
   std::map<std::uint64_t, Request> requests_;
   std::uint64_t next_request_ = 1;
   bool said_goodbye_ = false, over_ = false, left_ = false;

@@ -13,6 +13,7 @@
 #include "stretto/server.hpp"
 #include "support/error.hpp"
 #include "support/tiers.hpp"
+#include "support/variables.hpp"
 
 namespace stretto {
 namespace {
@@ -302,6 +303,13 @@ TEST(ServerCopies, ProcessesCountExactlyThroughKills) {
   }
   EXPECT_EQ(status_through_kills(4, 2, 2, seed_of_the_day()), 0);
 }
+
+#ifdef STRETTO_HAVE_UCX
+TEST(ServerCopies, ProcessesCountExactlyThroughKillsBetweenHosts) {
+  const Variable transport("STRETTO_TRANSPORT", "ucx");
+  EXPECT_EQ(status_through_kills(3, 1, 1, seed_of_the_day()), 0);
+}
+#endif
 
 }  // namespace
 }  // namespace stretto

@@ -71,6 +71,7 @@ Tensor FilterChain::encoded(KeyedRows rows) {
                    : bits_of(message.keys, count_);
   }
   const std::vector<std::int64_t> head{elements, std::ssize(message.notes)};
+  // Each piece has 8 bytes before it: see keys_begin.
   const Bytes all = packed({bytes_of(head), keys, bytes_in(message.rows), packed(message.notes)});
   Tensor bytes({std::ssize(all)}, DType::u8);
   bytes.copy_from_host(all.data());

@@ -15,6 +15,7 @@ void check_filters(const ServedTable& table);
 // The filters of a part, and the bytes of what they make of a push.
 class FilterChain {
  public:
+  static constexpr std::size_t keys_begin = 32;  // in the bytes of a sparse table
   // count: elements of the part, of a sparse table 0. seed: of random numbers, at a worker.
   FilterChain(const ServedTable& table, std::int64_t count, std::uint64_t seed = 0);
 
