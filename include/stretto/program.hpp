@@ -44,6 +44,8 @@ struct ValueType {
   DType dtype = DType::f32;
   Shape shape;
   ValuePlacement placement = {};
+
+  bool operator==(const ValueType&) const = default;
 };
 
 // A program is data: it communicates nothing, and can be compiled any number of times. Its steps are in the order of the
@@ -76,6 +78,10 @@ class STRETTO_API Program {
   Value move(Value value, Group group, ValuePlacement placement);
   // The client gets this value from the last of the runs that it asks for at a time.
   void output(Value value);
+  // The value of the last of these runs stays on its devices, and the client gets a handle (KeptValue), which it may give to
+  // runs of any of its programs for a kept_input() of the same type on a group of the same executors.
+  void keep(Value value);
+  Value kept_input(Group group, const ValueType& type);
 
   enum class StepKind : std::uint8_t { call, reduce, move };
   struct Step {
@@ -96,6 +102,11 @@ class STRETTO_API Program {
   const std::vector<Step>& steps() const { return steps_; }
   const std::vector<int>& inputs() const { return inputs_; }
   const std::vector<int>& outputs() const { return outputs_; }
+  const std::vector<int>& kept_inputs() const { return kept_inputs_; }
+  const std::vector<int>& kept() const { return kept_; }
+  // Values that are there before the first step, and those that stay until a run ends.
+  std::vector<int> given() const;
+  std::vector<int> lasting() const;
 
  private:
   Value add(const ValueType& type, int group);
@@ -106,7 +117,7 @@ class STRETTO_API Program {
   std::vector<int> groups_;
   std::vector<TypedValue> values_;
   std::vector<Step> steps_;
-  std::vector<int> inputs_, outputs_;
+  std::vector<int> inputs_, outputs_, kept_inputs_, kept_;
 };
 
 // What an executor does for a step, as data.
@@ -165,6 +176,21 @@ enum class Dispatch : std::uint8_t {
   op_by_op     // a message to each executor for each step, sent when all executors have done the step before
 };
 
+// A whole value that stays on executors; a handle. When the last copy is dropped, and no run that was given it is under way,
+// the executors free their parts, for which each of them gets a message.
+class STRETTO_API KeptValue {
+ public:
+  KeptValue() = default;
+  explicit operator bool() const { return state_ != nullptr; }
+
+  struct STRETTO_HIDDEN State;
+  explicit KeptValue(std::shared_ptr<const State> state) : state_(std::move(state)) {}  // Internal.
+  const std::shared_ptr<const State>& state() const { return state_; }                  // Internal.
+
+ private:
+  std::shared_ptr<const State> state_;
+};
+
 // Runs that are under way; a handle. Dropping it does not end them.
 class STRETTO_API ProgramRun {
  public:
@@ -173,6 +199,8 @@ class STRETTO_API ProgramRun {
   // Error(peer_gave_up) that names function, program, client, run and rank.
   std::vector<Tensor> wait() const;
   bool done() const;
+  // As wait(), but returns what the last run keeps, in the order of Program::keep(). The runs hold these values, too.
+  std::vector<KeptValue> kept() const;
 
   struct STRETTO_HIDDEN State;
   explicit ProgramRun(std::shared_ptr<State> state) : state_(std::move(state)) {}  // Internal: not part of the interface.
@@ -184,9 +212,10 @@ class STRETTO_API ProgramRun {
 class STRETTO_API CompiledProgram {
  public:
   const ProgramPlan& plan() const;
-  // Asks for so many runs, each with these inputs: whole tensors in host memory, in the order of Program::input(). Returns
-  // at once, but blocks while as many calls of run() as may be in flight have not ended.
-  ProgramRun run(int times = 1, const std::vector<Tensor>& inputs = {}) const;
+  // Asks for so many runs, each with these inputs: whole tensors in host memory, in the order of Program::input(), and
+  // values that executors keep, in the order of Program::kept_input(). Returns at once, but blocks while as many calls of
+  // run() as may be in flight have not ended. Functions must not write to inputs.
+  ProgramRun run(int times = 1, const std::vector<Tensor>& inputs = {}, const std::vector<KeptValue>& kept = {}) const;
 
   struct STRETTO_HIDDEN State;
   explicit CompiledProgram(std::shared_ptr<State> state) : state_(std::move(state)) {}  // Internal.

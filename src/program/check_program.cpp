@@ -29,7 +29,7 @@ class Check {
 
   void run() {
     check_shape();
-    for (const int input : program_.inputs()) {
+    for (const int input : program_.given()) {
       for (const int executor : group_of(input)) of(executor).values[input] = There::ready;
     }
     bool moved = true;
@@ -199,8 +199,8 @@ class Check {
                            describe(program_, list[next]));
     }
     require(stuck.empty(), "Program '{}': these would wait for ever: {}.", program_.name(), stuck);
-    std::set<int> kept(program_.inputs().begin(), program_.inputs().end());
-    kept.insert(program_.outputs().begin(), program_.outputs().end());
+    const std::vector<int> lasting = program_.lasting();
+    const std::set<int> kept(lasting.begin(), lasting.end());
     for (int executor = 0; executor < std::ssize(executors_); ++executor) {
       const CheckedExecutor& its = of(executor);
       demand(its.unfinished.empty(), executor, "moves of steps {} are not finished", fmt::join(its.unfinished, " "));

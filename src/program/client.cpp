@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include <fmt/format.h>
+
 #include "core/fail.hpp"
 #include "program/move/box.hpp"
 #include "program/packed_parts.hpp"
@@ -30,6 +32,10 @@ void for_each_run(const Program::TypedValue& value, int devices, int device, Cop
 }
 
 }  // namespace
+
+KeptValue::State::~State() {
+  if (const auto its = client.lock()) its->free(*this);
+}
 
 void Client::send(int to, ControlKind kind, MessageHead head, const Tensor& bytes) {
   head.kind = static_cast<std::uint32_t>(kind);
@@ -112,6 +118,14 @@ std::shared_ptr<const Client::Compiled> Client::compile(ProgramSetup setup) {
   result->setup = setup_from_text(text_of(reply));
   result->plan = plan_program(result->setup.program, result->setup.groups, executors_, nodes_);
   result->number = reply.head.table;
+  for (const int value : result->setup.program.kept()) {
+    const int group = result->setup.program.values()[static_cast<std::size_t>(value)].group;
+    for (const int executor : result->plan.groups[static_cast<std::size_t>(group)]) {
+      require(!result->plan.lists[static_cast<std::size_t>(executor)].empty(),
+              "Program '{}' keeps a value on a group that does nothing; call a function there, or move it.",
+              result->setup.program.name());
+    }
+  }
   for (int executor = 0; executor < executors_; ++executor) {
     const Program& program = result->setup.program;
     // An executor that only has an input that is an output, too, has no list and sends nothing.
@@ -123,12 +137,12 @@ std::shared_ptr<const Client::Compiled> Client::compile(ProgramSetup setup) {
   return result;
 }
 
-std::shared_ptr<ProgramRun::State> Client::run(const std::shared_ptr<const Compiled>& compiled, int times,
-                                               const std::vector<Tensor>& inputs) {
-  const Program& program = compiled->setup.program;
-  require(times > 0, "Program '{}' is to run {} times; give 1 or more.", program.name(), times);
-  require(inputs.size() == program.inputs().size(), "Program '{}' has {} inputs, and run() got {}.", program.name(),
-          program.inputs().size(), inputs.size());
+void Client::check_inputs(const Compiled& compiled, const std::vector<Tensor>& inputs,
+                          const std::vector<KeptValue>& kept) const {
+  const Program& program = compiled.setup.program;
+  require(inputs.size() == program.inputs().size() && kept.size() == program.kept_inputs().size(),
+          "Program '{}' has {} inputs and {} kept ones, and run() got {} and {}.", program.name(), program.inputs().size(),
+          program.kept_inputs().size(), inputs.size(), kept.size());
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const ValueType& type = program.values()[static_cast<std::size_t>(program.inputs()[i])].type;
     require(
@@ -138,6 +152,57 @@ std::shared_ptr<ProgramRun::State> Client::run(const std::shared_ptr<const Compi
         program.name(), elements_of(type.shape), name(type.dtype), inputs[i] ? inputs[i].size() : 0,
         inputs[i] ? name(inputs[i].dtype()) : "no type");
   }
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    const Program::TypedValue& value = program.values()[static_cast<std::size_t>(program.kept_inputs()[i])];
+    const std::vector<int>& executors = compiled.plan.groups[static_cast<std::size_t>(value.group)];
+    require(kept[i] && kept[i].state()->client.lock().get() == this, "Kept input {} of program '{}' is not of this client.",
+            i, program.name());
+    const KeptValue::State& given = *kept[i].state();
+    require(
+        given.type == value.type && given.executors == executors,
+        "Kept input {} of program '{}' is {} of shape [{}] on executors {}, and run() got {} of shape [{}] on executors {}; "
+        "it must be divided alike, too.",
+        i, program.name(), name(value.type.dtype), fmt::join(value.type.shape, ", "), fmt::join(executors, ", "),
+        name(given.type.dtype), fmt::join(given.type.shape, ", "), fmt::join(given.executors, ", "));
+  }
+}
+
+// A message to each executor that has a part of an input, or keeps one.
+void Client::send_inputs(const Compiled& compiled, std::uint64_t request, const std::vector<Tensor>& inputs,
+                         const std::vector<KeptValue>& kept) {
+  const Program& program = compiled.setup.program;
+  const std::vector<int> given = program.given();
+  for (int executor = 0; executor < executors_; ++executor) {
+    const bool has_any = std::ranges::any_of(given, [&](int input) {
+      const int group = program.values()[static_cast<std::size_t>(input)].group;
+      return device_of(compiled.plan.groups[static_cast<std::size_t>(group)], executor) >= 0;
+    });
+    if (!has_any || compiled.plan.lists[static_cast<std::size_t>(executor)].empty()) continue;
+    const PackedParts parts = packed_parts(program, compiled.plan.groups, program.inputs(), executor, false);
+    const Tensor bytes({static_cast<std::int64_t>(parts.bytes + kept.size() * sizeof(KeptName))}, DType::u8, Device::cpu);
+    for (const PackedPart& part : parts.parts) {
+      const auto place = std::ranges::find(program.inputs(), part.value) - program.inputs().begin();
+      const Program::TypedValue& value = program.values()[static_cast<std::size_t>(part.value)];
+      const auto* const from = static_cast<const std::byte*>(inputs[static_cast<std::size_t>(place)].raw());
+      auto* const to = static_cast<std::byte*>(bytes.raw()) + part.offset;
+      for_each_run(value, program.groups()[static_cast<std::size_t>(value.group)], part.device,
+                   [&](std::size_t in_whole, std::size_t in_part, std::size_t count) {
+                     std::memcpy(to + in_part, from + in_whole, count);
+                   });
+    }
+    for (std::size_t k = 0; k < kept.size(); ++k) {
+      std::memcpy(static_cast<std::byte*>(bytes.raw()) + parts.bytes + k * sizeof(KeptName), kept[k].state()->name.data(),
+                  sizeof(KeptName));
+    }
+    send(executor, ControlKind::inputs, {.table = compiled.number, .request = request}, bytes);
+  }
+}
+
+std::shared_ptr<ProgramRun::State> Client::run(const std::shared_ptr<const Compiled>& compiled, int times,
+                                               const std::vector<Tensor>& inputs, const std::vector<KeptValue>& kept) {
+  const Program& program = compiled->setup.program;
+  require(times > 0, "Program '{}' is to run {} times; give 1 or more.", program.name(), times);
+  check_inputs(*compiled, inputs, kept);
   auto state = std::make_shared<ProgramRun::State>();
   state->missing = static_cast<int>(compiled->senders.size());
   for (const int output : program.outputs()) {
@@ -153,26 +218,33 @@ std::shared_ptr<ProgramRun::State> Client::run(const std::shared_ptr<const Compi
     changed_.wait(lock, [&] { return loss_ || in_flight() < compiled->setup.most_in_flight; });
     if (loss_) std::rethrow_exception(loss_);
     request = next_request_++;
-    runs_[request] = {compiled, state};
-  }
-  for (int executor = 0; executor < executors_; ++executor) {
-    const PackedParts parts = packed_parts(program, compiled->plan.groups, program.inputs(), executor, false);
-    if (parts.parts.empty() || compiled->plan.lists[static_cast<std::size_t>(executor)].empty()) continue;
-    const Tensor bytes({static_cast<std::int64_t>(parts.bytes)}, DType::u8, Device::cpu);
-    for (const PackedPart& part : parts.parts) {
-      const auto place = std::ranges::find(program.inputs(), part.value) - program.inputs().begin();
-      const Program::TypedValue& value = program.values()[static_cast<std::size_t>(part.value)];
-      const auto* const from = static_cast<const std::byte*>(inputs[static_cast<std::size_t>(place)].raw());
-      auto* const to = static_cast<std::byte*>(bytes.raw()) + part.offset;
-      for_each_run(value, program.groups()[static_cast<std::size_t>(value.group)], part.device,
-                   [&](std::size_t in_whole, std::size_t in_part, std::size_t count) {
-                     std::memcpy(to + in_part, from + in_whole, count);
-                   });
+    for (std::size_t k = 0; k < program.kept().size(); ++k) {
+      const Program::TypedValue& value = program.values()[static_cast<std::size_t>(program.kept()[k])];
+      auto its = std::make_shared<KeptValue::State>();
+      its->client = weak_from_this();
+      its->name = {compiled->number, request, k};
+      its->type = value.type;
+      its->executors = compiled->plan.groups[static_cast<std::size_t>(value.group)];
+      state->kept.emplace_back(std::move(its));
     }
-    send(executor, ControlKind::inputs, {.table = compiled->number, .request = request}, bytes);
+    runs_[request] = {compiled, state, kept};
   }
+  send_inputs(*compiled, request, inputs, kept);
   send(0, ControlKind::submit, {.table = compiled->number, .part = times, .request = request});
   return state;
+}
+
+void Client::free(const KeptValue::State& value) {
+  if (has_left_) return;
+  try {
+    for (const int executor : value.executors) {
+      send(executor, ControlKind::free,
+           {.table = static_cast<std::uint32_t>(value.name[0]),
+            .part = static_cast<std::int64_t>(value.name[2]),
+            .request = value.name[1]});
+    }
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the job is lost, and its memory with it
+  }
 }
 
 void Client::leave(bool gives_up) {
@@ -187,6 +259,7 @@ void Client::leave(bool gives_up) {
   if (loss_) std::rethrow_exception(loss_);
   runs_.clear();
   lock.unlock();
+  has_left_ = true;
   for (int executor = 0; executor < executors_; ++executor) send(executor, ControlKind::goodbye, {});
 }
 

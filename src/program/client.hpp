@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <condition_variable>
 #include <exception>
 #include <map>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "program/control_links.hpp"
+#include "program/packed_parts.hpp"
 #include "program/program_text.hpp"
 
 namespace stretto {
@@ -18,14 +20,29 @@ struct ProgramRun::State {
   bool finished = false;
   int missing = 0;  // executors that have parts of outputs
   std::vector<Tensor> outputs;
+  std::vector<KeptValue> kept;
   std::string failure;
   std::exception_ptr loss;
 
   bool is_done() const { return loss || !failure.empty() || (finished && missing == 0); }
 };
 
+class Client;
+
+struct KeptValue::State {
+  std::weak_ptr<Client> client;
+  KeptName name = {};
+  ValueType type;
+  std::vector<int> executors;
+
+  State() = default;
+  ~State();
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+};
+
 // A client's requests and what has become of them.
-class Client {
+class Client : public std::enable_shared_from_this<Client> {
  public:
   struct Compiled {
     ProgramSetup setup;
@@ -43,7 +60,9 @@ class Client {
 
   std::shared_ptr<const Compiled> compile(ProgramSetup setup);
   std::shared_ptr<ProgramRun::State> run(const std::shared_ptr<const Compiled>& program, int times,
-                                         const std::vector<Tensor>& inputs);
+                                         const std::vector<Tensor>& inputs, const std::vector<KeptValue>& kept);
+  // The executors need not keep it any longer.
+  void free(const KeptValue::State& value);
   // gives_up: runs that have not begun are given up, and errors are nobody's.
   void leave(bool gives_up);
 
@@ -51,8 +70,12 @@ class Client {
   struct OpenRun {
     std::shared_ptr<const Compiled> program;
     std::shared_ptr<ProgramRun::State> state;
+    std::vector<KeptValue> inputs;  // they stay until the run is done
   };
   void send(int to, ControlKind kind, MessageHead head, const Tensor& bytes = {});
+  void check_inputs(const Compiled& compiled, const std::vector<Tensor>& inputs, const std::vector<KeptValue>& kept) const;
+  void send_inputs(const Compiled& compiled, std::uint64_t request, const std::vector<Tensor>& inputs,
+                   const std::vector<KeptValue>& kept);
   void take_outputs(const OpenRun& run, const ReceivedMessage& message) const;
 
   ControlLinks& links_;
@@ -64,6 +87,7 @@ class Client {
   std::map<std::uint64_t, ReceivedMessage> replies_;  // to compile()
   std::map<std::uint64_t, OpenRun> runs_;             // that are not done
   std::exception_ptr loss_;
+  std::atomic<bool> has_left_ = false;
 };
 
 }  // namespace stretto

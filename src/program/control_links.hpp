@@ -22,7 +22,8 @@ enum class ControlKind : std::uint32_t {
   refused,    // scheduler to client; bytes: a sentence
   finished,   // scheduler to client
   failed,     // scheduler to client; bytes: a sentence
-  inputs,     // client to executor; bytes: its parts
+  inputs,     // client to executor; bytes: its parts, then the names of all kept inputs
+  free,       // client to executor: of a value that it keeps; table, request, part: KeptName
   outputs,    // executor to client; bytes: its parts
   setup,      // scheduler to executor; bytes: the program with its executors
   grant,      // scheduler to executor: do this run. part: whether outputs are wanted

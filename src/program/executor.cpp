@@ -1,6 +1,7 @@
 #include "program/executor.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "core/fail.hpp"
 #include "program/plan_program.hpp"
@@ -83,7 +84,10 @@ class Executor::OneRun {
     if (is_own) executor_.report(ControlKind::run_failed, grant_, sentence());
     // What still travels ends, as the cancel that follows the report reaches this rank, too.
     for (const auto& [step, move] : moves_) move->work.wait();
-    if (!failure_ && grant_.head.part == 1) send_outputs();
+    if (!failure_ && grant_.head.part == 1) {
+      send_outputs();
+      keep_values();
+    }
     executor_.inbox_.drop_steps(program_.number, grant_.head.clock);
     if (grant_.head.part == 1) executor_.inbox_.drop_inputs(program_.number, grant_.head.request, grant_.head.request);
     values_.clear();
@@ -119,14 +123,21 @@ class Executor::OneRun {
   }
 
   void take_inputs() {
+    if (std::ranges::none_of(program().given(), [&](int input) { return has(input); })) return;
     const PackedParts parts = packed_parts(program(), program_.plan.groups, program().inputs(), rank(), false);
-    if (parts.parts.empty()) return;
     const auto bytes = executor_.inbox_.inputs(program_.number, grant_.head.request, program_.cancels);
     if (!bytes) throw Cancelled();
     for (const PackedPart& part : parts.parts) {
       const DType dtype = program().values()[static_cast<std::size_t>(part.value)].type.dtype;
       value(part.value) =
           elements_of(part.shape) > 0 ? bytes->view(part.offset, part.shape, dtype) : Tensor(part.shape, dtype);
+    }
+    for (std::size_t k = 0; k < program().kept_inputs().size(); ++k) {
+      const int input = program().kept_inputs()[k];
+      if (!has(input)) continue;
+      KeptName name;
+      std::memcpy(name.data(), static_cast<const std::byte*>(bytes->raw()) + parts.bytes + k * sizeof(name), sizeof(name));
+      value(input) = executor_.kept_.at(name);
     }
   }
 
@@ -228,6 +239,13 @@ class Executor::OneRun {
         bytes);
   }
 
+  void keep_values() {
+    for (std::size_t k = 0; k < program().kept().size(); ++k) {
+      const int kept = program().kept()[k];
+      if (has(kept)) executor_.kept_[{program_.number, grant_.head.request, k}] = value(kept);
+    }
+  }
+
   Executor& executor_;
   ExecutedProgram& program_;
   const ReceivedMessage& grant_;
@@ -255,6 +273,9 @@ void Executor::serve() {
     switch (static_cast<ControlKind>(message.head.kind)) {
       case ControlKind::setup: set_up(message); break;
       case ControlKind::grant: do_run(message); break;
+      case ControlKind::free:
+        kept_.erase({message.head.table, message.head.request, static_cast<std::uint64_t>(message.head.part)});
+        break;
       case ControlKind::repair: {
         ExecutedProgram& program = programs_.at(message.head.table);
         inbox_.drop_inputs(program.number, 0, message.head.request);

@@ -55,6 +55,7 @@ class Executor {
   bool scheduler_has_left_;
   Inbox inbox_;
   std::map<std::uint32_t, ExecutedProgram> programs_;
+  std::map<KeptName, Tensor> kept_;
   Stream moves_{"program moves"};
 };
 

@@ -1,11 +1,16 @@
 #pragma once
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
 #include "program/value_parts.hpp"
 
 namespace stretto {
+
+// A value that executors keep: the program that made it, the client's request, and its place among Program::kept().
+using KeptName = std::array<std::uint64_t, 3>;
 
 // Where an executor's parts of some values lie in one message, each aligned for every type.
 struct PackedPart {

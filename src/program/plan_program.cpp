@@ -75,8 +75,8 @@ class ListMaker {
   }
 
   void free_behind_last_use() {
-    std::set<int> kept(program_.inputs().begin(), program_.inputs().end());
-    kept.insert(program_.outputs().begin(), program_.outputs().end());
+    const std::vector<int> lasting = program_.lasting();
+    const std::set<int> kept(lasting.begin(), lasting.end());
     std::map<int, std::size_t> last;
     for (std::size_t i = 0; i < list_.size(); ++i) {
       const Program::Step& step = program_.steps()[static_cast<std::size_t>(list_[i].step)];
@@ -141,7 +141,7 @@ std::int64_t peak_of(const Program& program, const ProgramPlan& plan, int execut
     return device < 0 ? 0 : part_bytes(its.type, static_cast<int>(group.size()), device);
   };
   std::int64_t live = 0;
-  for (const int input : program.inputs()) live += bytes(input);
+  for (const int input : program.given()) live += bytes(input);
   std::int64_t peak = live;
   for (const ProgramAction& action : plan.lists[static_cast<std::size_t>(executor)]) {
     for (const int value : action.makes) live += bytes(value);

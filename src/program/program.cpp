@@ -90,6 +90,31 @@ Program::Value Program::move(Value value, Group group, ValuePlacement placement)
   return result;
 }
 
+Program::Value Program::kept_input(Group group, const ValueType& type) {
+  check(group);
+  const Value result = add(type, group.number);
+  kept_inputs_.push_back(result.number);
+  return result;
+}
+
+void Program::keep(Value value) {
+  this->value(value);
+  kept_.push_back(value.number);
+}
+
+std::vector<int> Program::given() const {
+  std::vector<int> result = inputs_;
+  result.insert(result.end(), kept_inputs_.begin(), kept_inputs_.end());
+  return result;
+}
+
+std::vector<int> Program::lasting() const {
+  std::vector<int> result = given();
+  result.insert(result.end(), outputs_.begin(), outputs_.end());
+  result.insert(result.end(), kept_.begin(), kept_.end());
+  return result;
+}
+
 void Program::output(Value value) {
   this->value(value);
   outputs_.push_back(value.number);

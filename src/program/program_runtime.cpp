@@ -119,8 +119,8 @@ void ProgramRuntime::leave() {
 
 const ProgramPlan& CompiledProgram::plan() const { return state_->compiled->plan; }
 
-ProgramRun CompiledProgram::run(int times, const std::vector<Tensor>& inputs) const {
-  return ProgramRun(state_->client->run(state_->compiled, times, inputs));
+ProgramRun CompiledProgram::run(int times, const std::vector<Tensor>& inputs, const std::vector<KeptValue>& kept) const {
+  return ProgramRun(state_->client->run(state_->compiled, times, inputs, kept));
 }
 
 std::vector<Tensor> ProgramRun::wait() const {
@@ -130,6 +130,11 @@ std::vector<Tensor> ProgramRun::wait() const {
   if (state_->loss) std::rethrow_exception(state_->loss);
   if (!state_->failure.empty()) throw Error(ErrorCode::peer_gave_up, state_->failure);
   return state_->outputs;
+}
+
+std::vector<KeptValue> ProgramRun::kept() const {
+  wait();
+  return state_->kept;
 }
 
 bool ProgramRun::done() const {

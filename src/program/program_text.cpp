@@ -1,5 +1,7 @@
 #include "program/program_text.hpp"
 
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
 namespace stretto {
@@ -24,9 +26,12 @@ ValueType type_of(const Json& json) {
 std::string to_text(const ProgramSetup& setup) {
   const Program& program = setup.program;
   Json inputs = Json::array(), steps = Json::array();
-  for (const int input : program.inputs()) {
+  std::vector<int> given = program.given();
+  std::ranges::sort(given);
+  for (const int input : given) {
     const Program::TypedValue& value = program.values()[static_cast<std::size_t>(input)];
-    inputs.push_back({{"value", input}, {"group", value.group}, {"type", to_json(value.type)}});
+    const bool is_kept = std::ranges::find(program.kept_inputs(), input) != program.kept_inputs().end();
+    inputs.push_back({{"value", input}, {"group", value.group}, {"type", to_json(value.type)}, {"kept", is_kept}});
   }
   for (const Program::Step& step : program.steps()) {
     Json outputs = Json::array();
@@ -45,6 +50,7 @@ std::string to_text(const ProgramSetup& setup) {
               {"inputs", inputs},
               {"steps", steps},
               {"results", program.outputs()},
+              {"kept", program.kept()},
               {"groups", setup.groups},
               {"client", setup.client},
               {"weight", setup.weight},
@@ -69,7 +75,10 @@ ProgramSetup setup_from_text(const std::string& text) {
   const auto add_inputs = [&](bool all) {
     while (next_input < inputs.size() &&
            (all || inputs[next_input].at("value").get<int>() == static_cast<int>(program.values().size()))) {
-      program.input({inputs[next_input].at("group").get<int>()}, type_of(inputs[next_input].at("type")));
+      const Json& input = inputs[next_input];
+      const Program::Group group{input.at("group").get<int>()};
+      input.at("kept").get<bool>() ? program.kept_input(group, type_of(input.at("type")))
+                                   : program.input(group, type_of(input.at("type")));
       ++next_input;
     }
   };
@@ -91,6 +100,7 @@ ProgramSetup setup_from_text(const std::string& text) {
   }
   add_inputs(true);
   for (const Json& output : json.at("results")) program.output({output.get<int>()});
+  for (const Json& kept : json.at("kept")) program.keep({kept.get<int>()});
   return setup;
 }
 

@@ -34,7 +34,7 @@ TEST(PlanProgram, RandomProgramsPass) {
   std::size_t moves = 0, frees = 0;
   for (int i = 0; i < 1000; ++i) {
     const int executors = 1 + static_cast<int>(draw() % 8);
-    const Program program = random_program(draw, executors, 12);
+    const Program program = random_program(draw, executors, 12, i % 2 == 0);
     const ProgramPlan plan = plan_program(program, random_binding(draw, program, executors), executors);
     ASSERT_NO_THROW(check(program, plan)) << plan.to_string(program);
     moves += plan.moves.size();

@@ -101,7 +101,7 @@ TEST(ProgramRuntime, SaysWhatCannotBeCompiledOrRun) {
     const Program::Group pair = good.group(2);
     good.output(good.call("scale", pair, {good.input(pair, four)}, {four}, 3).front());
     const CompiledProgram compiled = runtime.compile(good);
-    EXPECT_THAT(sentence_of([&] { compiled.run(1); }), HasSubstr("has 1 inputs, and run() got 0"));
+    EXPECT_THAT(sentence_of([&] { compiled.run(1); }), HasSubstr("has 1 inputs and 0 kept ones, and run() got 0 and 0"));
     EXPECT_THAT(sentence_of([&] { compiled.run(0, {Tensor({4}, DType::f64)}); }), HasSubstr("to run 0 times"));
     EXPECT_THAT(sentence_of([&] { compiled.run(1, {Tensor({3}, DType::f64)}); }), HasSubstr("4 elements of f64"));
     expect_equal(compiled.run(1, numbered_inputs(good, 0)).wait(), reference(good, numbered_inputs(good, 0)));
@@ -158,6 +158,56 @@ TEST(ProgramRuntime, MemoryIsAsPlannedAndRunsAreBounded) {
         EXPECT_LE(ahead, 2) << "the first executor is two runs ahead at most";
       },
       table);
+}
+
+// A value stays on its devices from run to run and from program to program, until its last handle and its last run are gone.
+TEST(ProgramRuntime, ValuesAreKeptWhileTheyHaveHandles) {
+  with_clients(3, 1, [](ProgramRuntime& runtime, int) {
+    const ValueType mib{DType::f64, {3 << 17}, ValuePlacement::along(0)};
+    Program make("make"), grow("grow"), look("look");
+    const Program::Group makers = make.group(3), growers = grow.group(3), lookers = look.group(3);
+    make.keep(make.call("scale", makers, {make.input(makers, mib)}, {mib}, 1).front());
+    grow.keep(grow.call("scale", growers, {grow.kept_input(growers, mib)}, {mib}, 2).front());
+    const Program::Value sums =
+        look.call("sum", lookers, {look.kept_input(lookers, mib)}, {{DType::f64, {3, 3}, ValuePlacement::along(0)}}).front();
+    look.output(look.reduce(sums, ReduceOp::max, ValuePlacement::replicated()));
+    const CompiledProgram making = runtime.compile(make), growing = runtime.compile(grow), looking = runtime.compile(look);
+    const std::size_t before = memory_use().bytes;
+    const auto settles_at = [&](std::size_t bytes) {  // messages of a few bytes come and go
+      for (int look_again = 0; look_again < 5000; ++look_again) {
+        if (memory_use().bytes < before + bytes + 10'000 && memory_use().bytes + 10'000 > before + bytes) return true;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      return false;
+    };
+    const std::size_t bytes = std::size_t{3} << 20;
+    Tensor ones({3 << 17}, DType::f64);
+    for (std::int64_t i = 0; i < ones.size(); ++i) ones.set(i, 1);
+    KeptValue value = making.run(1, {ones}).kept().front();
+    ones = {};
+    EXPECT_TRUE(settles_at(bytes));
+    for (int i = 0; i < 5; ++i) value = growing.run(1, {}, {value}).kept().front();
+    EXPECT_TRUE(settles_at(bytes)) << "of 6 values, one has a handle";
+    const ProgramRun first = looking.run(1, {}, {value}), again = looking.run(3, {}, {value});
+    value = {};  // these runs have it
+    EXPECT_EQ(first.wait().front().at(0), 32.0 * (1 << 17));
+    EXPECT_EQ(again.wait().front().at(0), 32.0 * (1 << 17));
+    EXPECT_TRUE(settles_at(0));
+
+    EXPECT_THAT(sentence_of([&] { looking.run(1, {}, {KeptValue()}); }), HasSubstr("is not of this client"));
+    EXPECT_THAT(sentence_of([&] { looking.run(); }), HasSubstr("and 1 kept ones, and run() got 0 and 0"));
+    Program small("small");
+    const Program::Group pair = small.group(2);
+    small.keep(small.call("scale", pair, {small.input(pair, four)}, {four}, 1).front());
+    const KeptValue other = runtime.compile(small).run(1, {Tensor::zeros({4}, DType::f64)}).kept().front();
+    EXPECT_THAT(sentence_of([&] { looking.run(1, {}, {other}); }),
+                AllOf(HasSubstr("of shape [393216] on executors 0, 1, 2"), HasSubstr("of shape [4] on executors 0, 1;")));
+    Program idle("idle");
+    const Program::Group used = idle.group(1), unused = idle.group(1);
+    idle.call("scale", used, {idle.input(used, four)}, {four});
+    idle.keep(idle.input(unused, four));
+    EXPECT_THAT(sentence_of([&] { runtime.compile(idle); }), HasSubstr("on a group that does nothing"));
+  });
 }
 
 }  // namespace

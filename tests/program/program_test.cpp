@@ -34,7 +34,7 @@ TEST(Program, SaysWhatDoesNotFit) {
 TEST(Program, IsTheSameBehindText) {
   std::mt19937 draw(4);
   for (int i = 0; i < 100; ++i) {
-    ProgramSetup setup{random_program(draw, 4, 8), {{0}, {1, 2}}, "someone", 2.5, 3, Dispatch::op_by_op};
+    ProgramSetup setup{random_program(draw, 4, 8, i % 2 == 0), {{0}, {1, 2}}, "someone", 2.5, 3, Dispatch::op_by_op};
     const std::string text = to_text(setup);
     const ProgramSetup again = setup_from_text(text);
     EXPECT_EQ(to_text(again), text);

@@ -9,7 +9,7 @@ namespace stretto {
 
 // A random program of the functions "scale" and "sum", reductions and moves over
 // groups of 1 to `executors` devices. All values have integers as elements, small enough to be exact.
-inline Program random_program(std::mt19937& draw, int executors, int steps) {
+inline Program random_program(std::mt19937& draw, int executors, int steps, bool keeps = false) {
   const auto below = [&](std::size_t n) { return static_cast<int>(draw() % n); };
   Program program("random");
   std::vector<Program::Group> groups;
@@ -20,7 +20,8 @@ inline Program random_program(std::mt19937& draw, int executors, int steps) {
   }
   const auto placement = [&] { return below(3) == 0 ? ValuePlacement::replicated() : ValuePlacement::along(below(2)); };
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    of_group[g].push_back(program.input(groups[g], {DType::f64, {3 + below(4), 4}, placement()}));
+    const ValueType type{DType::f64, {3 + below(4), 4}, placement()};
+    of_group[g].push_back(keeps && below(2) == 0 ? program.kept_input(groups[g], type) : program.input(groups[g], type));
   }
   for (int s = 0; s < steps; ++s) {
     const auto g = static_cast<std::size_t>(below(groups.size()));
@@ -43,7 +44,10 @@ inline Program random_program(std::mt19937& draw, int executors, int steps) {
           program.move(value, groups[to], type.shape.size() < 2 ? ValuePlacement::along(below(2) - 1) : placement()));
     }
   }
-  for (const auto& values : of_group) program.output(values.back());
+  for (const auto& values : of_group) {
+    program.output(values.back());
+    if (keeps) program.keep(values.front());
+  }
   return program;
 }
 
