@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -16,8 +17,8 @@ namespace {
 // Calls copy(offset in the whole, offset in the part, bytes) for each run of elements of a device's part.
 template <class Copy>
 void for_each_run(const Program::TypedValue& value, int devices, int device, Copy copy) {
-  std::vector<int> places;
-  for (int i = 0; i < devices; ++i) places.push_back(i);
+  std::vector<int> places(static_cast<std::size_t>(devices));
+  std::iota(places.begin(), places.end(), 0);
   const Division division = division_of(value.type, places);
   const std::size_t width = size_of(value.type.dtype);
   std::size_t done = 0;
@@ -100,7 +101,7 @@ void Client::take_outputs(const OpenRun& run, const ReceivedMessage& message) co
   }
 }
 
-std::shared_ptr<const Client::Compiled> Client::compile(ProgramSetup setup) {
+std::shared_ptr<const Client::Compiled> Client::compile(const ProgramSetup& setup) {
   const std::uint64_t request = next_request_++;
   send(0, ControlKind::compile, {.request = request}, bytes_of(to_text(setup)));
   ReceivedMessage reply;

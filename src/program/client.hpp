@@ -58,7 +58,7 @@ class Client : public std::enable_shared_from_this<Client> {
   void handle(const ReceivedMessage& message);
   void lose(const std::exception_ptr& why);
 
-  std::shared_ptr<const Compiled> compile(ProgramSetup setup);
+  std::shared_ptr<const Compiled> compile(const ProgramSetup& setup);
   std::shared_ptr<ProgramRun::State> run(const std::shared_ptr<const Compiled>& program, int times,
                                          const std::vector<Tensor>& inputs, const std::vector<KeptValue>& kept);
   // The executors need not keep it any longer.

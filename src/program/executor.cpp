@@ -193,6 +193,7 @@ class Executor::OneRun {
       group.all_reduce(from.raw(), to.raw(), to.size(), to.dtype(), step.op, Stream::inline_()).wait();
     } else {
       std::vector<std::int64_t> counts;
+      counts.reserve(static_cast<std::size_t>(group.size()));
       for (int i = 0; i < group.size(); ++i) counts.push_back(elements_of(part_shape(type, group.size(), i)));
       group.reduce_scatter_v(from.raw(), to.raw(), counts, to.dtype(), step.op, Stream::inline_()).wait();
     }

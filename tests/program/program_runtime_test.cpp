@@ -10,6 +10,7 @@
 #include "stretto/ledger.hpp"
 #include "stretto/program.hpp"
 #include "support/error.hpp"
+#include "support/variables.hpp"
 
 namespace stretto {
 namespace {
@@ -26,27 +27,38 @@ std::uint64_t control_messages(const Communicator& world) {
   return sent;
 }
 
+void expect_random_programs(int executors, Dispatch dispatch) {
+  with_clients(executors, 1, [&](ProgramRuntime& runtime, int) {
+    std::mt19937 draw(static_cast<unsigned>(31 + executors));
+    for (int i = 0; i < 12; ++i) {
+      const Program program = random_program(draw, executors, 8);
+      if (program.steps().empty()) continue;
+      const CompiledProgram compiled = runtime.compile(program, dispatch);
+      std::vector<ProgramRun> runs;
+      for (int r = 0; r < 3; ++r) runs.push_back(compiled.run(1 + r, numbered_inputs(program, r)));
+      for (int r = 0; r < 3; ++r) {
+        const auto found = runs[static_cast<std::size_t>(r)].wait();
+        ASSERT_NO_FATAL_FAILURE(expect_equal(found, reference(program, numbered_inputs(program, r))))
+            << compiled.plan().to_string(program);
+      }
+    }
+  });
+}
+
 TEST(ProgramRuntime, RandomProgramsAreThoseOfAnOracle) {
   for (int executors = 1; executors <= 4; ++executors) {
     for (const Dispatch dispatch : {Dispatch::parallel, Dispatch::sequential, Dispatch::op_by_op}) {
-      with_clients(executors, 1, [&](ProgramRuntime& runtime, int) {
-        std::mt19937 draw(static_cast<unsigned>(31 + executors));
-        for (int i = 0; i < 12; ++i) {
-          const Program program = random_program(draw, executors, 8);
-          if (program.steps().empty()) continue;
-          const CompiledProgram compiled = runtime.compile(program, dispatch);
-          std::vector<ProgramRun> runs;
-          for (int r = 0; r < 3; ++r) runs.push_back(compiled.run(1 + r, numbered_inputs(program, r)));
-          for (int r = 0; r < 3; ++r) {
-            const auto found = runs[static_cast<std::size_t>(r)].wait();
-            ASSERT_NO_FATAL_FAILURE(expect_equal(found, reference(program, numbered_inputs(program, r))))
-                << compiled.plan().to_string(program);
-          }
-        }
-      });
+      expect_random_programs(executors, dispatch);
     }
   }
 }
+
+#ifdef STRETTO_HAVE_UCX
+TEST(ProgramRuntime, RandomProgramsBetweenHosts) {
+  const Variable transport("STRETTO_TRANSPORT", "ucx");
+  expect_random_programs(3, Dispatch::parallel);
+}
+#endif
 
 TEST(ProgramRuntime, ARunIsOneMessageToEachExecutor) {
   constexpr int runs = 10;
