@@ -14,26 +14,24 @@
 namespace stretto::push_filters {
 namespace {
 
-// A message: codes of `bytes` bytes, the lowest byte first. The note: the number of elements and the largest magnitude,
-// which is the scale of the largest code; or the number alone if the elements are as they were.
+// Elements are codes of `bytes` bytes, the lowest byte first. The note is the largest magnitude, which the largest code
+// stands for; it is empty if the elements are as they were.
 class FixedPoint final : public PushFilter {
  public:
   FixedPoint(int bytes, std::uint64_t seed) : bytes_(bytes), largest_code_((1 << (8 * bytes - 1)) - 1), state_(seed) {}
 
   void encode(PushedMessage& message) override {
-    const std::int64_t count = message.rows ? message.rows.size() : 0;
-    const auto elements = static_cast<double>(count);
-    if (count == 0) return message.notes.push_back(bytes_of(std::vector<double>{elements}));
+    message.notes.emplace_back();
+    if (!message.rows) return;
+    const std::int64_t count = message.rows.size();
     const float* const values = message.rows.data<float>();
-    double largest = 0;
-    for (std::int64_t i = 0; i < count; ++i) largest = std::max<double>(largest, std::fabs(values[i]));
-    const bool is_finite = std::all_of(values, values + count, [](float each) { return std::isfinite(each); });
-    if (!is_finite) {
-      message.notes.push_back(bytes_of(std::vector<double>{elements}));
+    if (!std::all_of(values, values + count, [](float each) { return std::isfinite(each); })) {
       message.rows = message.rows.view(std::size_t{0}, {static_cast<std::int64_t>(message.rows.bytes())}, DType::u8);
       return;
     }
-    message.notes.push_back(bytes_of(std::vector<double>{elements, largest}));
+    double largest = 0;
+    for (std::int64_t i = 0; i < count; ++i) largest = std::max<double>(largest, std::fabs(values[i]));
+    message.notes.back() = bytes_of(std::vector<double>{largest});
     const Tensor codes({count * bytes_}, DType::u8);
     for (std::int64_t i = 0; i < count; ++i) {
       const double draw = static_cast<double>(split_mixed(state_ += split_mix_step) >> 11) * 0x1p-53;
@@ -46,15 +44,14 @@ class FixedPoint final : public PushFilter {
 
   void decode(PushedMessage& message) const override {
     ensure(!message.notes.empty(), "A push in fixed point came without its scale.");
-    const auto note = values_of<double>(message.notes.back());
+    const auto scale = values_of<double>(message.notes.back());
     message.notes.pop_back();
-    ensure(note.size() == 1 || note.size() == 2, "A push in fixed point came with {} numbers.", note.size());
-    const auto count = static_cast<std::int64_t>(note[0]);
-    const auto of_one = note.size() == 1 ? std::int64_t{sizeof(float)} : std::int64_t{bytes_};
-    ensure(message.rows.size() == count * of_one, "A push of {} elements in fixed point came with {} bytes.", count,
-           message.rows.size());
+    const std::int64_t of_one = scale.empty() ? std::int64_t{sizeof(float)} : bytes_;
+    const std::int64_t count = message.rows.size() / of_one;
+    ensure(message.rows.size() == count * of_one, "A push in fixed point came with {} bytes for elements of {}.",
+           message.rows.size(), of_one);
     if (count == 0) return;
-    if (note.size() == 1) {
+    if (scale.empty()) {
       message.rows = message.rows.view(std::size_t{0}, {count}, DType::f32);
       return;
     }
@@ -64,7 +61,7 @@ class FixedPoint final : public PushFilter {
       std::memcpy(reinterpret_cast<std::byte*>(&code) + sizeof code - static_cast<std::size_t>(bytes_),
                   static_cast<const std::byte*>(message.rows.raw()) + i * bytes_, static_cast<std::size_t>(bytes_));
       code >>= 32 - 8 * bytes_;
-      values.data<float>()[i] = static_cast<float>(static_cast<double>(code) / largest_code_ * note[1]);
+      values.data<float>()[i] = static_cast<float>(static_cast<double>(code) / largest_code_ * scale.front());
     }
     message.rows = values;
   }

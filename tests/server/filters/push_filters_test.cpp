@@ -227,6 +227,27 @@ TEST(PushFilters, TrainThroughServers) {
   EXPECT_LT(few, plain / 2);
 }
 
+TEST(PushFilters, RefuseDamagedBytesInASentence) {
+  std::mt19937 draw(4);
+  for (const std::vector<FilterKind>& filters : {std::vector{push_filters::random_skip(0.4), push_filters::fixed_point(2)},
+                                                 std::vector{push_filters::quantized(QuantizedFormat::int8)}}) {
+    const ServedTable table = dense_with(filters);
+    FilterChain chain(table, part_size_here);
+    const Tensor bytes = chain.encoded({{}, values_drawn(part_size_here, 2)});
+    int refused = 0;
+    for (int i = 0; i < 2000; ++i) {
+      const Tensor damaged =
+          bytes.view(0, {static_cast<std::int64_t>(draw() % static_cast<unsigned>(bytes.size()))}).clone();
+      for (unsigned b = 0; b < draw() % 4 && damaged.size() > 0; ++b) {
+        damaged.data<std::uint8_t>()[draw() % static_cast<unsigned>(damaged.size())] = static_cast<std::uint8_t>(draw());
+      }
+      refused += sentence_of([&] { chain.decoded(damaged); }).empty() ? 0 : 1;
+    }
+    EXPECT_EQ(refused, 2000);
+    EXPECT_EQ(sentence_of([&] { chain.decoded(bytes); }), "") << "the control: whole bytes";
+  }
+}
+
 TEST(PushFilters, ThatTheOtherSideDoesNotHaveAreRefused) {
   const std::string sentence = sentence_of([] {
     run_threads(2, [](const Communicator& world) {
