@@ -1,5 +1,6 @@
 """Compares collectives on one host with every other library, and with the limit that the machine sets without any library:
-Stretto, Open MPI, MPICH and Gloo in turn, each in a program of its own (Gloo inside stretto-perf). Exits 1 where Stretto falls short.
+Stretto, Open MPI, MPICH, Intel MPI and Gloo in turn, of each MPI the newest that `./dev deps mpi` or Debian has brought, each in a program
+of its own (Gloo inside stretto-perf). Exits 1 where Stretto falls short.
 """
 import collections
 import json
@@ -40,9 +41,9 @@ class Measurement:
         self.limits = collections.defaultdict(list)  # (ranks, exchange_us or clock_us, "") or (ranks, collective, size) -> the same
         self.wrong, self.versions, self.commands = set(), {}, {}
         self.loops = {}  # the program of each form of MPI that this machine can run
-        for mpi in mpi_programs.MPIS:
+        for mpi in mpi_programs.newest():
             if program := mpi_programs.compiled_loop(mpi):
-                self.loops.update({form: program for form in mpi_programs.FORMS if form.startswith(mpi)})
+                self.loops.update({form: program for form in mpi_programs.FORMS if form.split("_")[0] == mpi})
         if "openmpi" in self.loops and "MCA pml: ucx" not in run(["ompi_info"]).stdout:
             print("Open MPI is measured without UCX, with which it was not built here")
             del self.loops["openmpi_ucx"]
@@ -63,9 +64,9 @@ class Measurement:
             for text in result["machine"]["peers"]:
                 self.versions["gloo"] = text[text.index("(") + 1:-1]
 
-    def mpi(self, collective, ranks, sizes, mpi=""):
+    def mpi(self, collective, ranks, sizes):
         for form in self.loops:
-            if not form.startswith(mpi) or (form == "openmpi_sm" and ranks > cores()):
+            if form.endswith("_sm") and ranks > cores():
                 continue
             launcher = mpi_programs.launcher_of(form, ranks)
             self.commands[f"{form}, {ranks} ranks"] = " ".join(map(str, launcher))
@@ -103,7 +104,7 @@ class Measurement:
         for collective in OTHERS if 2 in self.options.ranks else []:
             for memory in MEMORIES:
                 self.stretto(collective, 2, memory, sizes)
-            self.mpi(collective, 2, sizes, "openmpi")
+            self.mpi(collective, 2, sizes)
 
     def figures(self):
         times, limit = {}, {}
@@ -143,10 +144,10 @@ def tables(figures):
     columns = []
     for collective in OTHERS:
         if ours := side(figures, collective, 2, "symmetric"):
-            columns += [(collective, ours, False), ("Open MPI", best_peer(figures, collective, 2), False),
+            columns += [(collective, ours, False), ("best peer", best_peer(figures, collective, 2), False),
                         *((name, ratios(figures, collective, 2, memory), True) for name, memory in zip(("ratio", "with malloc"), MEMORIES))]
     if columns:
-        yield table("Other collectives, 2 ranks, beside Open MPI", columns)
+        yield table("Other collectives, 2 ranks, beside the fastest MPI", columns)
 
 
 def summary(figures):
@@ -173,7 +174,7 @@ def summary(figures):
 
 
 def about(figures):
-    versions = [figures["versions"][name] for name in ("stretto", "openmpi", "mpich", "gloo") if name in figures["versions"]]
+    versions = [figures["versions"][name] for name in ("stretto", "openmpi", "ompi5", "mpich", "mpich5", "impi", "gloo") if name in figures["versions"]]
     return f"{'; '.join(versions)}; {rounds_text(figures['rounds'], 'lower fifths')}, loops of {figures['seconds']} s"
 
 

@@ -4,7 +4,8 @@ import math
 from perf.pages.text import Verdict, beside, size_text, time_text
 
 # The forms in which each peer is run. At each size, the fastest of them counts.
-PEERS = {"Open MPI": ["openmpi", "openmpi_ucx", "openmpi_sm"], "MPICH": ["mpich"], "Gloo": ["gloo"]}
+PEERS = {"Open MPI": ["openmpi", "openmpi_ucx", "openmpi_sm", "ompi5", "ompi5_sm"], "MPICH": ["mpich", "mpich5"], "Intel MPI": ["impi"],
+         "Gloo": ["gloo"]}
 ALL_REDUCE = "all_reduce"
 OTHERS = ["reduce_scatter", "all_gather", "all_to_all", "broadcast"]
 RANKS = (2, 4, 8)
@@ -124,6 +125,8 @@ def complete(figures):
         return
     for ranks in RANKS:
         sides = {"Stretto, symmetric": ["symmetric"], "Stretto, malloc": ["malloc"], **PEERS}
+        if "impi" not in figures["versions"]:
+            del sides["Intel MPI"]
         missing = [name for name, forms in sides.items() if len(side(figures, ALL_REDUCE, ranks, *forms)) < len(figures["sizes"])]
         if missing:
             yield Verdict(False, f"all_reduce, {ranks} ranks: {', '.join(missing)} were not measured at all sizes")

@@ -16,7 +16,7 @@ ROOT = pathlib.Path(os.environ["ROOT"])
 BIN = pathlib.Path(os.environ["PERF_PROGRAM"]).parent
 sys.path.insert(0, str(ROOT))
 from perf.__main__ import COMMANDS  # noqa: E402
-from perf.comparisons import harness, host, hosts, namespaces, startup_and_idle  # noqa: E402
+from perf.comparisons import harness, host, hosts, mpi_programs, namespaces, startup_and_idle  # noqa: E402
 from perf.pages.text import Verdict  # noqa: E402
 
 MIB = 1 << 20
@@ -192,7 +192,7 @@ class Comparisons(unittest.TestCase):
         directory = tempfile.TemporaryDirectory(prefix="comparisons-")
         self.addCleanup(directory.cleanup)
         self.at = pathlib.Path(directory.name)
-        patches = [(subprocess, "run", answer), (namespaces, "Network", FakeNetwork), (namespaces, "obstacle", lambda: ""),
+        patches = [(subprocess, "run", answer), (namespaces, "Network", FakeNetwork), (namespaces, "obstacle", lambda: ""), (mpi_programs, "NEWER", {}),
                    (hosts, "cpu_share", lambda *_: 0.1), (startup_and_idle, "use_of_cores", lambda *_: (0.1 if slow_word else 0.001, 0.0005))]
         for patch in [mock.patch.object(*each) for each in patches] + [mock.patch("shutil.which", lambda name: name)]:
             patch.start()
