@@ -34,6 +34,7 @@ COMMANDS = {
     "selection": ("selection", "stretto-perf", "", "how good the library's choices are (root, or --layouts 0)"),
     "scale": ("scale", "stretto-plan", "", "the tables of docs/scale.md"),
     "moves": ("moves", "move_speed", "", "moves of a matrix between hosts beside what links allow (root)"),
+    "dispatch": ("dispatch", "dispatch_speed", "", "functions of a controller's program beside a loop without a controller"),
     "servers": ("servers", "server_speed zmq_server", "zmq", "parameter servers beside ZeroMQ, and between hosts beside what links allow (root)"),
     "mpi": ("mpi_door", "stretto-mpi-openmpi stretto-mpi-mpich", "", "an MPI program with and without libstretto-mpi.so, under Open MPI and MPICH"),
     "hosts": ("hosts", "stretto-perf", "", "collectives between hosts beside a TCP stream (root)"),

@@ -117,6 +117,7 @@ ANSWERS = {"train_speed": train_speed, "_gpt.py": train_speed, "context_parallel
            "kernel_speed": kernel_rows("size"), "attention_speed": kernel_rows("shape_"), "quantize_speed": kernel_rows("bytes"),
            "server_speed": server_speed, "zmq_server": server_speed,
            "move_speed": lambda words, slow: {"bytes": MIB, "columns_s": 0.262144 * slow, "copies_s": 1.048576 * slow, "broadcast_s": 2.097152},
+           "dispatch_speed": lambda words, slow: {"loop_us": 5, "parallel_us": 7 * slow, "sequential_us": 20, "op_by_op_us": 25, "between_us": 8 * slow},
            "startup_and_idle": lambda words, slow: slow}
 
 
@@ -136,6 +137,7 @@ CASES = {
     "plans": ("", "8 1:1 20.0 15.0 12.0 10.0 1.50x 1.20x 9.0 4 buckets", None),
     "host": ("--quick", "4 MiB 1.000 us 1.000 us 3.200 us 3.200 us 3.200 us 1.000 us 3.20 3.20", "--memory symmetric"),
     "moves": ("--rate 8mbit", "rows of 4 hosts to columns of 4 others 262 262 1.000 8.0", "move_speed"),
+    "dispatch": ("--rounds 1", "2 5.0 7.0 20.0 25.0 8.0 380", "dispatch_speed"),
     "servers": ("--rate 8mbit --rounds 1", "4 KiB 10 30 3.0 1", "server_speed"),
     "mpi": ("--rounds 1 --ranks 2 --cases all_reduce,communicators", "1 MiB 3.200 us / 1.000 us = 3.20", "LD_PRELOAD"),
     "hosts": ("--layout 2x1", "2 hosts x 1 rank all_gather 16 MiB ring 1.2 1.200", "stretto-perf"),
