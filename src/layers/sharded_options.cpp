@@ -77,6 +77,10 @@ void ShardedParameters::Options::check(const MeshShape& mesh) const {
   require(versions == 0 || zero <= ZeroStage::optimizer,
           "A pipeline without a flush keeps {} versions of the weights, which ZeRO stage {} divides; choose stage 0 or 1.",
           versions, static_cast<int>(zero));
+  require(
+      !saves_versions || (versions > 0 && overlap),
+      "Versions of weights that checkpoints have are those of a pipeline without a flush, in which messages overlap; leave "
+      "them out.");
   require(measured_steps >= 0, "{} steps cannot be measured; give 0 or more.", measured_steps);
 }
 

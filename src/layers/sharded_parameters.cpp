@@ -403,6 +403,14 @@ void ShardedParameters::share_older_values(std::size_t unit, int updates) {
 
 void ShardedParameters::begin_versions() {
   made_ = read_ = 0;
+  if (options_.saves_versions && !in_flight_) {
+    traffic_->wait_for_values();
+    for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+      for (int place = 0; members_[unit].trainable && place + 1 < options_.versions; ++place) {
+        units_[unit]->keep_version(place);
+      }
+    }
+  }
   show_all();
 }
 

@@ -46,6 +46,7 @@ Trainer::Trainer(const Mesh& mesh, const TrainingOptions& options, const Communi
       Pipeline::Options{.overlap = options.sharding.overlap,
                         .tensor = tensor_parallel.has_own_rows() ? Communicator() : mesh.over(Axis::tensor)});
   options_.sharding.seed = options.seed;
+  options_.sharding.saves_versions = options_.saves_in_flight;
   options_.sharding.versions = versions_of(schedule, mesh.rank(Axis::pipeline));
   if (auto* const onebit = std::get_if<OneBitAdam::Options>(&options_.optimizer)) {
     onebit->clip_norm = options_.clip_norm;
@@ -173,6 +174,9 @@ std::map<std::string, std::string> Trainer::notes() const {
 
 void Trainer::restore(const std::map<std::string, std::string>& notes) {
   loss_scale_.restore(notes);
+  for (const std::size_t unit : sharded_->in_flight() ? sharded_->update_order() : std::vector<std::size_t>()) {
+    for (int age = 1; age < sharded_->options().versions; ++age) sharded_->share_older_values(unit, age);
+  }
   if (!sharded_->has_late()) return;
   late_.lr = number_of(notes, late_lr_note, std::nan(""));
   late_.loss_scale = number_of(notes, late_loss_scale_note, std::nan(""));

@@ -21,12 +21,15 @@ class Trainer::Windows final : public PipelineStage {
   void run() {
     Trainer& its = trainer_;
     its.sharded_->begin_versions();
+    const bool goes_on = its.sharded_->in_flight();
+    its.sharded_->set_in_flight(false);
     if (its.pipemare_) its.pipemare_->begin();
     its.sharded_->begin_step();
     const SequenceDivision division = its.options_.division();
     const std::int64_t length = division.rows(its.options_.model.sequence);
     its.pipeline_->run_windows(*this, static_cast<int>(steps_.count), its.model_->message(its.options_.micro_batch * length),
-                               its.options_.sharding.dtype);
+                               its.options_.sharding.dtype, goes_on ? 1 - its.sharded_->options().versions : 0);
+    finish_update();
     its.sharded_->begin_versions();
     while (!reports_.empty()) take_report();
   }
@@ -36,6 +39,7 @@ class Trainer::Windows final : public PipelineStage {
       update(action.microbatch);
       return {};
     }
+    finish_update();
     trainer_.sharded_->read_version(version_for(action));
     Action of_window = action;
     of_window.microbatch %= schedule_.all_microbatches();
@@ -94,8 +98,21 @@ class Trainer::Windows final : public PipelineStage {
       ++left_out_;
     }
     if (its.pipemare_) its.pipemare_->updated();
-    if (number + 1 < schedule_.steps * steps_.count) its.sharded_->begin_step();
-    if ((number + 1) % schedule_.steps == 0) report(step, norm);
+    updates_ = number + 1;
+    if (updates_ % schedule_.steps == 0) report(step, norm);
+    is_between_ = true;
+  }
+
+  // Before the stage computes on, and behind the last update: messages that others wait for have begun by then.
+  void finish_update() {
+    if (!std::exchange(is_between_, false)) return;
+    ShardedParameters& sharded = *trainer_.sharded_;
+    if (updates_ % schedule_.steps == 0 && steps_.updated) {
+      sharded.set_in_flight(true);
+      steps_.updated(updates_ / schedule_.steps - 1);
+      sharded.set_in_flight(false);
+    }
+    if (updates_ < schedule_.steps * steps_.count) sharded.begin_step();
   }
 
   // Ranks of one stage have the same norm, and tensor-parallel ranks the same losses.
@@ -135,6 +152,8 @@ class Trainer::Windows final : public PipelineStage {
   std::deque<Report> reports_;              // of steps whose updates have been made here
   const std::int64_t first_step_ = trainer_.optimizer_->steps() / schedule_.steps;
   int left_out_ = 0;  // updates, since the last report
+  std::int64_t updates_ = 0;
+  bool is_between_ = false;  // an update and the next computation
 };
 
 void Trainer::run(const TrainedSteps& steps) {

@@ -55,6 +55,10 @@ Schedule TrainingOptions::check() const {
     fragments_of(records, diloco.fragments);  // throws if one would be empty
   }
   if (is_window(schedule)) check_window(*this, schedule);
+  require(!saves_in_flight || (is_window(schedule) && schedule.stashes && sharding.overlap),
+          "Schedule {} keeps no older weights to go on with from a checkpoint in flight, or messages do not overlap; choose "
+          "2bw or pipedream with overlap, or let a checkpoint empty the pipeline.",
+          schedule.name);
   return schedule;
 }
 

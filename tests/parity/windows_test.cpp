@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <random>
+#include <thread>
 
 #include "by_hand.hpp"
 #include "stretto/planning/stage_plan.hpp"
@@ -305,6 +307,52 @@ TEST(PipeMareTraining, HasTheSameBitsAtBothZeroStages) {
   }
 }
 
+// ---- what comes while microbatches are under way
+
+// As a checkpoint does, stages wait for each other behind an update, wherever the others are.
+TEST(TrainingWindowsInFlight, MayMeetBehindEachStepWithoutChangingABit) {
+  for (const auto& [schedule, stages] :
+       {std::pair{"2bw", 2}, {"2bw", 4}, {"pipedream", 3}, {"pipedream", 4}, {"pipedream-vertical", 3}}) {
+    for (const int microbatches : {stages, stages + 2}) {
+      const WindowCell cell{{1, 1, stages}, schedule, microbatches};
+      TrainingOptions options = options_of(cell);
+      options.mesh = cell.layout.mesh();
+      options.saves_in_flight = true;
+      std::vector<Pieces> found[2];
+      for (auto& its : found) its.resize(static_cast<std::size_t>(stages));
+      run_threads(stages, [&](const Communicator& world) {
+        const Mesh mesh(world, cell.layout.mesh());
+        for (const bool meets : {false, true}) {
+          Trainer trainer(mesh, options);
+          std::vector<std::int64_t> steps;
+          std::mt19937 random(static_cast<unsigned>(world.rank()) + 1);
+          trainer.run({.count = 30,
+                       .fill_of =
+                           [&](std::int64_t step) {
+                             std::this_thread::sleep_for(std::chrono::microseconds(random() % 500));
+                             return text_of_step(options, step);
+                           },
+                       .lr_of = [](std::int64_t) { return window_lr; },
+                       .updated =
+                           [&](std::int64_t step) {
+                             EXPECT_TRUE(trainer.sharded().in_flight());
+                             steps.push_back(step);
+                             if (meets) world.barrier(Stream::inline_()).wait();
+                           },
+                       .done = {}});
+          EXPECT_EQ(steps.size(), 30U);
+          found[meets ? 1 : 0][static_cast<std::size_t>(world.rank())] =
+              pieces_of(trainer, trainer.sharded().whole_values());
+        }
+      });
+      for (std::size_t rank = 0; rank < found[0].size(); ++rank) {
+        Comparer bits(equal_bits);
+        EXPECT_EQ(bits.pieces(found[0][rank], found[1][rank], "parameter"), "") << text_of(cell);
+      }
+    }
+  }
+}
+
 // What a stage's values take beyond those of a schedule that flushes: its older versions.
 TEST(TrainingWindowsMemory, IsThatOfTheVersionsByFormula) {
   for (const char* const schedule : {"2bw", "pipedream", "pipedream-vertical", "pipemare"}) {
@@ -382,6 +430,13 @@ TEST(TrainingWindowsRefusals, AreSentences) {
   EXPECT_THAT(refusal([](TrainingOptions& its) { its.sharding.zero = ZeroStage::gradients; }),
               testing::HasSubstr("ZeRO stage 2"));
   EXPECT_THAT(refusal([](TrainingOptions& its) { its.sharding.dtype = DType::f16; }), testing::HasSubstr("bf16 or f32"));
+  for (const char* const schedule : {"pipemare", "1f1b"}) {
+    EXPECT_THAT(refusal([&](TrainingOptions& its) {
+                  its.stages.schedule_name = schedule;
+                  its.saves_in_flight = true;
+                }),
+                testing::HasSubstr("let a checkpoint empty the pipeline"));
+  }
   run_threads(2, [&](const Communicator& world) {
     Trainer trainer(Mesh(world, cell.layout.mesh()), options_of(cell));
     expect_refusal([&] { trainer.step(text_of_step(options_of(cell), 0), window_lr); },

@@ -66,6 +66,30 @@ class Checkpoints(PipelineTest):
                 self.assertEqual(self.numbers(never_emptied)[:2], self.numbers(whole)[:2])
                 self.assertNotEqual(self.numbers(never_emptied), self.numbers(whole), "the control: a checkpoint empties the pipeline")
 
+    def test_in_flight_change_no_bit(self):
+        """Neither of the run that saves them nor of the one that goes on."""
+        for words in (["--nproc", 2, "--pp", 2, "--schedule", "2bw"],
+                      ["--nproc", 4, "--pp", 4, "--schedule", "2bw"],
+                      ["--nproc", 4, "--pp", 4, "--schedule", "pipedream", "--zero", 0],
+                      ["--nproc", 4, "--pp", 2, "--schedule", "pipedream-vertical", "--dp", 2],
+                      ["--nproc", 4, "--pp", 2, "--schedule", "2bw", "--dp", 2, "--dtype", "bf16"]):
+            with self.subTest(words):
+                flags = [*words, "--model", "llama", "--untied"]
+                saving = [*flags, "--save-interval", 1, "--checkpoint-in-flight", *(["--async-save"] if "--dp" in words else [])]
+                undisturbed = self.numbers(self.train(*flags))
+                save = pathlib.Path(tempfile.mkdtemp(dir=self.directory))
+                self.assertEqual(self.numbers(self.train(*saving, "--save", save)), undisturbed)
+                for step in (1, 2, 3):
+                    rest = self.train(*saving, "--save", self.copy_of_step(save, step), "--resume")
+                    self.assertEqual(self.numbers(rest), undisturbed[step:])
+                emptied = self.numbers(self.train(*flags, "--save", pathlib.Path(tempfile.mkdtemp(dir=self.directory)), "--save-interval", 1))
+                self.assertNotEqual(emptied, undisturbed, "the control")
+                refused = self.refused_training(*flags, "--num-layers", 8, "--global-batch-size", 8, "--save", self.copy_of_step(save, 2), "--resume", "--train-iters", STEPS)
+                self.assertIn("was saved with microbatches under way", refused)
+        for words in (["--schedule", "pipemare"], ["--schedule", "1f1b"], ["--schedule", "2bw", "--no-overlap"]):
+            refused = self.refused_training("--nproc", 2, "--pp", 2, *words, "--model", "llama", "--untied", "--save", self.directory / "none", "--checkpoint-in-flight")
+            self.assertIn("keeps no older weights", refused)
+
     def test_go_on_in_the_same_layout_with_the_same_bits(self):
         for zero in range(4) if EVERYTHING else (1, 3):
             for words in (["--pp", 2, *INTERLEAVED], *([["--tp", 2, "--pp", 2, "--schedule", "zb-h2"], ["--pp", 4]] if EVERYTHING else [])):

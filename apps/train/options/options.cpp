@@ -124,6 +124,8 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option("--save-interval", line.save_interval, "Steps between checkpoints; at the end when 0")
       ->capture_default_str();
   app.add_flag("--async-save", trainer.saves_in_background, "Write checkpoints in the background, while training goes on");
+  app.add_flag("--checkpoint-in-flight", trainer.saves_in_flight,
+               "With --schedule 2bw or pipedream, save without emptying the pipeline: older weights are in the checkpoint");
   app.add_option("--keep", line.keep, "Newest checkpoints in --save that stay when one is saved; all when 0")
       ->capture_default_str();
   app.add_option("--load", line.load, "Checkpoint whose weights to begin with");
@@ -380,6 +382,8 @@ void CommandLine::check(int ranks, int rank) const {
           "--layout auto predicts nothing of how --base {} is restored; give the layout, or leave --base out.", base);
   require(save_interval == 0 || !save.empty(), "--save-interval {} needs --save DIR.", save_interval);
   require(!trainer.saves_in_background || !save.empty(), "--async-save needs --save DIR.");
+  require(!trainer.saves_in_flight || (!save.empty() && !layout.automatic),
+          "--checkpoint-in-flight needs --save DIR, and a --schedule in place of --layout auto.");
   require(keep >= 0, "--keep {} is no number of checkpoints; give 1 or more, or 0 for all.", keep);
   require(keep == 0 || !save.empty(), "--keep {} needs --save DIR, where the checkpoints are.", keep);
   if (!trace.empty() && rank == 0) stretto::Trace::check_writable(trace);

@@ -103,7 +103,7 @@ class TrainingRun {
       first_step.end();
     }
     const std::vector<Record> records = world_.job().ledger().records(first_operation);
-    if (!line_.save.empty() && saved_at_ != done) save(done);
+    if (!line_.save.empty() && saved_at_ != done) save(done, samples_);
     finish_saving();
     if (stopped_by == 0) {
       export_model();
@@ -168,14 +168,23 @@ class TrainingRun {
   // empty; a request to stop waits for that.
   std::int64_t steps_in_turn(std::int64_t first) const {
     if (trainer_.flushes()) return 1;
-    constexpr std::int64_t most = 100;
     std::int64_t step = first;
-    const auto ends = [&] {
-      return step + 1 == line_.steps || (step + 1) % most == 0 || due(line_.check_replicas, step) ||
-             due(line_.eval_interval, step) || due(line_.save_interval, step) || due(line_.sample_interval, step);
-    };
-    while (!ends()) ++step;
+    while (step + 1 < line_.steps && !empties(step) && (line_.trainer.saves_in_flight || !due(line_.save_interval, step)))
+      ++step;
     return step + 1 - first;
+  }
+
+  // Whether the pipeline is emptied behind a step, wherever training ends and whatever is saved.
+  bool empties(std::int64_t step) const {
+    constexpr std::int64_t most = 100;
+    return (step + 1) % most == 0 || due(line_.check_replicas, step) || due(line_.eval_interval, step) ||
+           due(line_.sample_interval, step);
+  }
+
+  // Whether a checkpoint of the step has microbatches under way.
+  bool saves_in_flight(std::int64_t step) const {
+    const bool saves = due(line_.save_interval, step) || (!line_.save.empty() && step + 1 == line_.steps);
+    return line_.trainer.saves_in_flight && saves && !empties(step);
   }
 
   void train(std::int64_t first, std::int64_t count) {
@@ -190,6 +199,10 @@ class TrainingRun {
     trainer_.run({.count = count,
                   .fill_of = [&](std::int64_t i) { return data_->training_slots(samples + i * line_.trainer.global_batch); },
                   .lr_of = [&](std::int64_t i) { return lr_at(first + i); },
+                  .updated =
+                      [&](std::int64_t i) {
+                        if (saves_in_flight(first + i)) save(first + i + 1, samples + (i + 1) * line_.trainer.global_batch);
+                      },
                   .done =
                       [&](std::int64_t i, const StepResult& result) {
                         span.reset();
@@ -241,9 +254,9 @@ class TrainingRun {
     if (rank0_) reporter_.step(report);
     // After the report: a job that goes on from this state does not repeat the step, which would then be missing in
     // metrics.jsonl.
-    if (memory_ != nullptr) memory_->keep(trainer_.sharded(), trainer_.optimizer(), step + 1, notes());
+    if (memory_ != nullptr) memory_->keep(trainer_.sharded(), trainer_.optimizer(), step + 1, notes(samples_));
     if (shows_memory) reporter_.say(memory);
-    if (due(line_.save_interval, step)) save(step + 1);
+    if (due(line_.save_interval, step) && !saves_in_flight(step)) save(step + 1, samples_);
     if (due(line_.sample_interval, step)) {
       sampled_at_ = step + 1;
       show_sample();
@@ -291,19 +304,19 @@ class TrainingRun {
     return trainer_.evaluate(data_->validation_slots(), data_->validation_windows());
   }
 
-  Notes notes() {
+  Notes notes(std::int64_t samples) {
     Notes result = run_;
     result.merge(trainer_.notes());
-    result[consumed_samples_note] = std::to_string(samples_);
+    result[consumed_samples_note] = std::to_string(samples);
     if (line_.saves_adapters_only) result[base_note] = line_.weights.flag();
     return result;
   }
 
-  void save(std::int64_t step) {
+  void save(std::int64_t step, std::int64_t samples) {
     const Trace::Span span = part("save");
     finish_saving();
     if (trainer_.diloco() != nullptr) trainer_.diloco()->settle();
-    saver_->save(step, notes());
+    saver_->save(step, notes(samples));
     saved_at_ = step;
     is_saving_ = true;
     if (!line_.trainer.saves_in_background) finish_saving();

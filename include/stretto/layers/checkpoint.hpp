@@ -8,7 +8,8 @@
 // A checkpoint is a directory DIR/step_00000200. Each rank writes a shard in the safetensors format (Hugging Face),
 // rank_00003.safetensors, with what it owns: parameters by global name, and the slots of the optimizer ("m.", "v." and the
 // like before the name), as a slice's whole tensor or a flat run of it; with a delay (ShardedParameters::Options::delay)
-// also the gradients that the next update takes ("late."), for whose sums it waits. index.json names the optimizer, and says
+// also the gradients that the next update takes ("late."), for whose sums it waits; and while a pipeline without a flush
+// goes on (ShardedParameters::in_flight) its older versions ("before1." and so on). index.json names the optimizer, and says
 // which shard holds what. A job of any mesh, ZeRO stage and type can load the checkpoint of any other, and each of its ranks
 // reads only the shards that it needs. On the same mesh with the same options, training goes on bit for bit, on processors
 // with the same vector instructions and libraries of matrix products, if the job chooses methods as the one that saved
@@ -96,9 +97,9 @@ STRETTO_API LoadedCheckpoint read_notes(const std::string& checkpoint);
 // sums as well, so that training goes on as if it had not stopped. Not collective, so that one rank can report an error;
 // afterwards all ranks must call optimizer.restore(optimizer_steps), which brings the values to every rank. Throws Error(io)
 // for a file that is missing, damaged or of another checkpoint, or that has NaN in it, and Error(invalid_argument) for a
-// parameter of another shape, and with_optimizer for another kind of optimizer, or for gradients of the last step where
-// there is no delay; the states are then unspecified. Each shard
-// that the rank needs a part of is read twice: index.json has its XXH3, which is checked first.
+// parameter of another shape, and with_optimizer for another kind of optimizer, for gradients of the last step where there
+// is no delay, or for older versions where none are saved; the states are then unspecified. Each shard that the rank needs a
+// part of is read twice: index.json has its XXH3, which is checked first.
 //
 // Of a checkpoint of several replicas it reads `replica`, and of replicas that agree every so many steps (DiLoCo) these are
 // different states: a job of as many replicas goes on with each of them, and another one may begin with the first.

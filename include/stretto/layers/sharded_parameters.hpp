@@ -75,6 +75,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
     // no fixed order, gradients of all units are summed by finish_sums(), and a step lasts from one update to the next
     // (begin_versions()). Only with ZeRO stage 0 or 1.
     int versions = 0;
+    bool saves_versions = false;  // checkpoints that are saved in_flight() have the older versions, too
     // What lies in scratch files of this rank rather than in memory (ZeRO-Infinity; Rajbhandari et al. 2021). On the host.
     struct InFile {
       std::string directory = {};  // of the file; empty: all of it is in memory
@@ -185,7 +186,8 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   std::vector<std::size_t> update_order() const;
   void wait_for_values() { traffic_->wait_for_values(); }
 
-  // With Options::versions. The values are version 0 from now on.
+  // With Options::versions. The values are version 0 from now on. With Options::saves_versions, those before it are the
+  // values, too, unless they are in_flight().
   void begin_versions();
   // Before an update: keeps the latest version, which the update replaces by the next.
   void keep_version();
@@ -194,6 +196,10 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   // The memory of a range's elements in the version so many updates before the latest, at least 1. Owners may write it, and
   // then share_older_values() brings it to the ranks that keep copies. Collective over the unit's ranks.
   Tensor older_value(const Range& range, int updates = 1) const;
+  // With Options::saves_versions, between two updates: whether uses of older versions follow, so that a checkpoint must have
+  // them. Whoever knows says so, and load_checkpoint() says it of what it has read.
+  bool in_flight() const { return in_flight_; }
+  void set_in_flight(bool in_flight) { in_flight_ = in_flight; }
   void share_older_values(std::size_t unit, int updates = 1);
 
   // For optimizers that exchange something other than sums of gradients (OneBitAdam). From the next step on, ranks do not
@@ -267,7 +273,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   int microbatch_ = 0;
   int made_ = 0, read_ = 0;  // versions
   bool uses_are_checked_ = false;
-  bool sums_arrived_ = false, has_late_ = false;
+  bool sums_arrived_ = false, has_late_ = false, in_flight_ = false;
 };
 
 }  // namespace stretto

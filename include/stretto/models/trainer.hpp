@@ -32,6 +32,10 @@ struct TrainedSteps {
   std::int64_t count = 1;
   std::function<FillSlot(std::int64_t)> fill_of;
   std::function<double(std::int64_t)> lr_of;
+  // With TrainingOptions::saves_in_flight, called on every rank when it has made the updates of a step and before it
+  // computes on, though microbatches are under way: what a checkpoint saves there, another run goes on from with the same
+  // bits.
+  std::function<void(std::int64_t)> updated = {};
   // Called on every rank, in the order of the steps, when the step's result is known. Stages of a schedule without a flush
   // have then begun later steps, and each may call it at another time.
   std::function<void(std::int64_t, const StepResult&)> done;

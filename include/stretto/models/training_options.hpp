@@ -40,6 +40,7 @@ struct STRETTO_API TrainingOptions {
   std::uint64_t seed = 1;
   // CheckpointSaver::Options::in_background and trained_only; plans count the copy that is being written.
   bool saves_in_background = false, saves_trained_only = false;
+  bool saves_in_flight = false;  // a schedule without a flush goes on while it is saved (TrainedSteps::updated)
 
   // Throws Error(invalid_argument) that names the sizes that do not fit together. Returns the schedule, which takes long to
   // make, or to read from its file, again. It may be a window (is_window), whose microbatches() are those of a step here.

@@ -79,8 +79,9 @@ class STRETTO_API Pipeline {
   // stages.
   void run(PipelineStage& stage, const Shape& message, DType dtype);
   // Runs so many windows, of a schedule that is one, from an empty pipeline until it is empty. Microbatches, steps and
-  // versions are counted on from one window to the next, as in repeated(). Otherwise as run().
-  void run_windows(PipelineStage& stage, int windows, const Shape& message, DType dtype);
+  // versions are counted on from one window to the next, as in repeated(); the stage has versions from `oldest` on, which is
+  // below 0 if it goes on where another pipeline was. Otherwise as run().
+  void run_windows(PipelineStage& stage, int windows, const Shape& message, DType dtype, int oldest = 0);
   // Only the forwards, of any number of microbatches (forward_schedule). Collective over the stages.
   void run_forward(PipelineStage& stage, int microbatches, const Shape& message, DType dtype);
 

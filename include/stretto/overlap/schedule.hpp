@@ -132,9 +132,9 @@ STRETTO_API const std::vector<WindowKind>& all_window_kinds();
 STRETTO_API std::string window_names();  // with commas between them
 
 // The window, repeated so many times from an empty pipeline until it is empty again, as one window of more steps. What a
-// repetition does for microbatches of before the first is left out; versions of before the first are version 0. Throws
+// repetition does for microbatches of before the first is left out; versions of before `oldest` are version `oldest`. Throws
 // Error(invalid_argument) if a stage has no forward of a microbatch. Cost: O(actions).
-STRETTO_API Schedule repeated(const Schedule& window, int repetitions);
+STRETTO_API Schedule repeated(const Schedule& window, int repetitions, int oldest = 0);
 // Whether the lists are a window that updates weights, rather than one step that reads version 0 of them and leaves the
 // update to the caller.
 STRETTO_API bool is_window(const Schedule& schedule);

@@ -162,6 +162,7 @@ std::string text_of(const CheckpointIndex& index) {
   if (index.trained_only) json["trained_only"] = true;
   if (index.replicas > 1) json["replicas"] = index.replicas;
   if (index.has_late) json["late_gradients"] = true;
+  if (index.in_flight) json["in_flight"] = true;
   try {
     return json.dump();
   } catch (const nlohmann::json::exception&) {
@@ -189,6 +190,7 @@ CheckpointIndex read_index(const fs::path& checkpoint, int replica) {
             ? static_cast<int>(std::min<std::int64_t>(whole_number(json.at("replicas")), std::numeric_limits<int>::max()))
             : 1;
     index.has_late = json.value("late_gradients", false);
+    index.in_flight = json.value("in_flight", false);
     index.notes = json.at("notes").get<std::map<std::string, std::string>>();
     for (const Json& shard : json.at("shards")) {
       index.shards.push_back({shard.at("file").get<std::string>(),

@@ -37,6 +37,7 @@ struct CheckpointIndex {
   bool trained_only = false;  // it lacks what was frozen
   int replicas = 1;           // each has as many shards, replica by replica
   bool has_late = false;      // no update has taken the gradients of the last step, which it has beside the slots
+  bool in_flight = false;     // of a pipeline without a flush: what follows reads older versions, which it has as well
   std::map<std::string, std::string> notes;
   struct Shard {
     std::string file;

@@ -82,6 +82,11 @@ LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, Optimizer& optim
           "{} has gradients that no update has taken yet, because its training applies them one step late; train on with a "
           "delay of 1, or load the values alone.",
           checkpoint);
+  require(
+      !with_optimizer || !index.in_flight || parameters.options().saves_versions,
+      "{} was saved with microbatches under way, which read older weights; train on with checkpoints in flight, or load the "
+      "values alone.",
+      checkpoint);
   CheckpointShards shards(checkpoint, index);
   for (const auto& entry : index.tensors) {
     const std::string& name = entry.first;
@@ -105,11 +110,11 @@ LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, Optimizer& optim
     const ShardedParameters::Range& range = parameters.ranges()[i];
     const Parameter& parameter = *parameters.parameters().all()[range.parameter];
     if (!index.tensors.contains(parameter.global_name())) continue;
-    const std::size_t tensors = with_optimizer ? most_tensors(optimizer.kind()) : 1;
+    const std::size_t tensors = with_optimizer ? most_tensors(parameters, optimizer.kind()) : 1;
     for (std::size_t number = 0; number < tensors; ++number) {
       const bool late = is_late(optimizer, number);
       const Tensor state = tensor_of(parameters, optimizer, i, number);
-      if (!state || (late && !index.has_late)) continue;
+      if (!state || (late && !index.has_late) || (age_of(optimizer.kind(), number) > 0 && !index.in_flight)) continue;
       read_range(
           range, parameter, [&](const std::string& name) { return tensor_name(optimizer.kind(), number, name); },
           index.tensors.at(parameter.global_name()), shards, state, late);
@@ -117,6 +122,7 @@ LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, Optimizer& optim
     optimizer.release(range.unit);
   }
   if (parameters.options().delay > 0) parameters.set_late(with_optimizer && index.has_late);
+  parameters.set_in_flight(with_optimizer && index.in_flight);
   if (with_optimizer) {
     optimizer.read_notes(index.notes);
     restore_quantization(parameters, index, shards);

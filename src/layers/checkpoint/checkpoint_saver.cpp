@@ -204,6 +204,7 @@ void CheckpointSaver::save(std::int64_t step, const std::map<std::string, std::s
                  .trained_only = state.options.trained_only,
                  .replicas = state.ranks.size() / state.parameters.mesh().world().size(),
                  .has_late = state.parameters.has_late(),
+                 .in_flight = state.parameters.in_flight(),
                  .notes = state.optimizer.notes()};
   state.index.notes.insert(notes.begin(), notes.end());
   text_of(state.index);  // throws for notes that cannot be written

@@ -19,7 +19,7 @@ bool is_saved(const ShardedParameters& parameters, const ShardedParameters::Rang
 std::vector<Tensor> tensors_to_save(const ShardedParameters& parameters, const Optimizer& optimizer, bool trained_only) {
   parameters.wait_for_late();
   std::vector<Tensor> result;
-  for (std::size_t number = 0; number < most_tensors(optimizer.kind()); ++number) {
+  for (std::size_t number = 0; number < most_tensors(parameters, optimizer.kind()); ++number) {
     for (std::size_t i = 0; i < parameters.ranges().size(); ++i) {
       if (!is_saved(parameters, parameters.ranges()[i], trained_only)) continue;
       if (const Tensor state = tensor_of(parameters, optimizer, i, number)) result.push_back(state);
@@ -37,7 +37,7 @@ CheckpointSnapshot::CheckpointSnapshot(const ShardedParameters& parameters, cons
 
 void CheckpointSnapshot::add_parts() {
   const MemoryScope buffers(MemoryKind::buffers);
-  for (std::size_t number = 0; number < most_tensors(optimizer_.kind()); ++number) {
+  for (std::size_t number = 0; number < most_tensors(parameters_, optimizer_.kind()); ++number) {
     for (std::size_t i = 0; i < parameters_.ranges().size(); ++i) {
       const ShardedParameters::Range& range = parameters_.ranges()[i];
       const Tensor state = tensor_of(parameters_, optimizer_, i, number);

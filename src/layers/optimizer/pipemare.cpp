@@ -85,6 +85,7 @@ void PipeMare::correct(bool has_changed) {
         kernels::convert(moved, corrected);
       }
     }
+    optimizer_.release(unit);
     parameters_.share_older_values(unit);
   }
 }

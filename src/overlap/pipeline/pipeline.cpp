@@ -42,11 +42,11 @@ void Pipeline::run(PipelineStage& stage, const Shape& message, DType dtype) {
   run(schedule_, stage, message, dtype);
 }
 
-void Pipeline::run_windows(PipelineStage& stage, int windows, const Shape& message, DType dtype) {
+void Pipeline::run_windows(PipelineStage& stage, int windows, const Shape& message, DType dtype, int oldest) {
   require(is_window(schedule_), "Schedule {} leaves the update to its caller and is no window; run a step of it.",
           schedule_.name);
   windows_ = windows;
-  run(repeated(schedule_, windows), stage, message, dtype);
+  run(repeated(schedule_, windows, oldest), stage, message, dtype);
 }
 
 void Pipeline::run(const Schedule& schedule, PipelineStage& stage, const Shape& message, DType dtype) {

@@ -100,7 +100,7 @@ void require_numbers(const Schedule& schedule, int stage, const Action& action) 
           to_string(action), -most, most);
 }
 
-Schedule repeated(const Schedule& window, int repetitions) {
+Schedule repeated(const Schedule& window, int repetitions, int oldest) {
   require(repetitions >= 1, "A window cannot be repeated {} times; give at least 1.", repetitions);
   require_sizes(window);
   require(static_cast<int>(window.lists.size()) == window.stages, "A schedule of {} stages has {} lists.", window.stages,
@@ -120,7 +120,7 @@ Schedule repeated(const Schedule& window, int repetitions) {
           const int its = repetition + window_of(action, place);
           if (its < 0 || its >= repetitions) continue;
           group.push_back(moved(action, window, its));
-          group.back().version = std::max(group.back().version, 0);
+          if (reads_version(action.kind)) group.back().version = std::max(group.back().version, oldest);
         }
         if (!group.empty()) list.push_back(std::move(group));
       }

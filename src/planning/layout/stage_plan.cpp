@@ -54,12 +54,13 @@ StagePlan plan_stage(const TrainingOptions& options, const Schedule& schedule, i
   StagePlan plan;
   ShardedParameters::Options sharding = options.sharding;
   sharding.versions = versions_of(schedule, stage);
+  sharding.saves_versions = options.saves_in_flight;
   plan.memory = state_memory(parameters, mesh, sharding, options.optimizer_kind(schedule));
   plan.memory.activations = planned.activation_bytes();
   plan.memory.buffers += planned.attention_buffers();
   if (options.saves_in_background)
     plan.memory.buffers +=
-        snapshot_memory(parameters, mesh, options.sharding, options.optimizer_kind(schedule), options.saves_trained_only);
+        snapshot_memory(parameters, mesh, sharding, options.optimizer_kind(schedule), options.saves_trained_only);
   const int passes = options.recompute.level == Recompute::full ? 3 : 2;
   plan.sent = state_traffic(parameters, mesh, options.sharding, options.microbatches(), passes);
   if (kind_of(options.optimizer).whole_matrices && mesh.ranks_over(token_axes | Axis::tensor) > 1) {

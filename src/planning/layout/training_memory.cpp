@@ -127,9 +127,10 @@ std::int64_t snapshot_memory(const Parameters& parameters, const MeshShape& mesh
                              const OptimizerKind& optimizer, bool trained_only) {
   const DType wide = kernels::accumulator(options.dtype);
   const std::vector<UnitMembers> units = cut_units(parameters, mesh, options);
-  const std::int64_t late = options.delay * bytes_of(options.gradients());
-  const ElementBytes trained{bytes_of(wide) + optimizer.state_bytes(wide, true) + late,
-                             bytes_of(wide) + optimizer.state_bytes(wide) + late};
+  const std::int64_t older = options.saves_versions ? std::max(options.versions - 1, 0) * bytes_of(options.dtype) : 0;
+  const std::int64_t more = options.delay * bytes_of(options.gradients()) + older;
+  const ElementBytes trained{bytes_of(wide) + optimizer.state_bytes(wide, true) + more,
+                             bytes_of(wide) + optimizer.state_bytes(wide) + more};
   std::int64_t bytes = trained.most(parameters, units, mesh, [](const UnitMembers&) { return false; });
   for (const UnitMembers& unit : units) {
     if (!unit.trainable && !trained_only) bytes += bytes_of(options.dtype) * std::min(unit.share(mesh), unit.elements);
