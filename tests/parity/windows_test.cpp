@@ -65,7 +65,7 @@ void set_weights(Trainer& trainer, const WeightsOfRank& weights) {
 using MissingUpdates = std::function<int(int stage, int stages)>;
 
 MissingUpdates missing_of(const std::string& schedule) {
-  if (schedule == "2bw") return [](int, int) { return 1; };
+  if (schedule == "2bw") return [](int, int stages) { return stages > 1 ? 1 : 0; };
   if (schedule == "pipedream" || schedule == "pipemare") return [](int stage, int stages) { return stages - 1 - stage; };
   return [](int, int stages) { return stages - 1; };
 }

@@ -117,7 +117,7 @@ STRETTO_API Schedule pipedream_schedule(int stages, int steps);
 // PipeDream with vertical sync: all stages read weights that are p - 1 updates old, as stage 0 does, and keep p versions.
 STRETTO_API Schedule vertical_pipedream_schedule(int stages, int steps);
 // PipeDream-2BW (Narayanan et al. 2021): gradients of a step's m >= p microbatches are summed, and all stages read weights
-// that are one update old, for which two versions are enough.
+// that are one update old, for which two versions are enough. A single stage reads the latest.
 STRETTO_API Schedule two_buffered_schedule(int stages, int microbatches);
 // PipeMare (Yang et al. 2021): PipeDream without weight stashing. Forwards of stage s read the weights of PipeDream, and
 // backwards the latest ones. Whoever computes corrects what the difference costs (layers/pipemare.hpp).

@@ -7,7 +7,7 @@ Schedule two_buffered_schedule(int stages, int microbatches) {
   require(stages >= 1 && microbatches >= stages,
           "2bw needs at least as many microbatches as stages, not {} on {}; choose another number, or 1f1b.", microbatches,
           stages);
-  constexpr int old = -1;  // lacks the update of the step before
+  const int old = stages > 1 ? -1 : 0;  // lacks the update of the step before; a stage alone has nothing under way meanwhile
   Schedule window{"2bw", stages, microbatches, 1, ChunkPlacement::round_robin, {}};
   for (int stage = 0; stage < stages; ++stage) {
     const int under_way = stages - 1 - stage;  // in front of each backward

@@ -127,7 +127,7 @@ struct Case {
 std::vector<Case> cases(int p, int m) {
   return {{pipedream_schedule(p, m), [p](int stage, int step) { return std::max(0, step - (p - 1 - stage)); }},
           {vertical_pipedream_schedule(p, m), [p](int, int step) { return std::max(0, step - (p - 1)); }},
-          {two_buffered_schedule(p, m), [](int, int step) { return std::max(0, step - 1); }},
+          {two_buffered_schedule(p, m), [p](int, int step) { return p > 1 ? std::max(0, step - 1) : step; }},
           {pipemare_schedule(p, m), [p](int stage, int step) { return std::max(0, step - (p - 1 - stage)); },
            [](int, int step) { return step; }}};
 }

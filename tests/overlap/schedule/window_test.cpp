@@ -37,8 +37,8 @@ TEST(ScheduleWindows, VersionsAndDelaysAreThoseOfThePapers) {
         EXPECT_EQ(vertical.versions[s], p);
         EXPECT_EQ(vertical.delay[s], p - 1);
         EXPECT_EQ(vertical.under_way[s], p - s);
-        EXPECT_EQ(two_buffered.versions[s], 2);
-        EXPECT_EQ(two_buffered.delay[s], 1);
+        EXPECT_EQ(two_buffered.versions[s], p > 1 ? 2 : 1);
+        EXPECT_EQ(two_buffered.delay[s], p > 1 ? 1 : 0);
         EXPECT_EQ(pipemare.versions[s], 1);
         EXPECT_EQ(pipemare.delay[s], p - 1 - s);
         EXPECT_EQ(pipedream.under_way[s], p - s) << "as 1F1B";
@@ -221,7 +221,7 @@ TEST(WrongWindows, AllVersionsLaterOrOlder) {
 // What one of both promises, the other does not keep.
 TEST(WrongWindows, ThatStashWhatTheyPromiseNotToOrDoNot) {
   for (Schedule wrong : some_windows()) {
-    if (wrong.stages == 1 && wrong.name != "2bw") continue;  // nothing is old there
+    if (wrong.stages == 1) continue;  // nothing is old there
     wrong.stashes = !wrong.stashes;
     expect_refused(wrong, "the other stashing");
   }
@@ -232,6 +232,7 @@ TEST(WrongWindows, AnyActionDropped) {
     for_each_place(right, [&](std::size_t stage, std::size_t group, std::size_t i) {
       Schedule wrong = right;
       ActionGroup& actions = wrong.lists[stage][group];
+      if (right.stages == 1 && right.steps == 1 && actions[i].kind == ActionKind::update) return;  // its caller updates then
       const std::string what = to_string(actions[i]) + " dropped";
       actions.erase(actions.begin() + static_cast<std::ptrdiff_t>(i));
       if (actions.empty()) wrong.lists[stage].erase(wrong.lists[stage].begin() + static_cast<std::ptrdiff_t>(group));
@@ -284,9 +285,9 @@ TEST(WrongWindows, SentencesNameStageActionAndVersion) {
   };
   const auto refusal_of = [](const Schedule& wrong) { return sentence_of([&] { check(wrong); }); };
   const Schedule two = two_buffered_schedule(1, 2);
-  EXPECT_EQ(refusal_of(changed(two, "backward 0 0 -1", "backward 0 0")),
-            "Stage 0 computes backward 2 0 1 with another version of the weights than its forward, which read version 0.");
-  EXPECT_EQ(refusal_of(changed(two, "backward 1 0 -1\nupdate 0 0", "update 0 0\nbackward 1 0 -1")),
+  EXPECT_EQ(refusal_of(changed(two, "backward 0 0", "backward 0 0 -1")),
+            "Stage 0 computes backward 2 0 with another version of the weights than its forward, which read version 1.");
+  EXPECT_EQ(refusal_of(changed(two, "backward 1 0\nupdate 0 0", "update 0 0\nbackward 1 0")),
             "Stage 0 has update 0 0 before the backward of microbatch 1.");
   EXPECT_EQ(refusal_of(changed(pipedream_schedule(1, 2), "update 1 0\n", "")),
             "Stage 0 computes forward 2 0 2 where that version of the weights is not made.");
