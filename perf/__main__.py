@@ -19,6 +19,7 @@ COMMANDS = {
     "ddp": ("ddp_network", "train_speed", "peers", "the same between two hosts over a link of 300 Mb/s (root)"),
     "slow-links": ("slow_links", "stretto-train", "text", "time to a loss over slow links, of optimizers and rounds that send less (root)"),
     "convergence": ("convergence", "stretto-train", "text", "where training ends with quantized ZeRO-3 and in 16 bits"),
+    "old-weights": ("old_weights", "stretto-train", "text", "where training ends with pipelines that are never emptied"),
     "saving": ("saving", "train_speed", "", "steps while checkpoints are written"),
     "offload": ("offload", "train_speed", "", "steps whose optimizer state lies in files"),
     "replicated-state": ("replicated_state", "train_speed", "", "steps after which each rank's state is kept in another one's memory"),

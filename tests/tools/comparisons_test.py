@@ -126,6 +126,7 @@ CASES = {
     "train": ("--rounds 1", "fp32 2,000 1,000 2.00", "train_speed"),
     "ddp": ("--rounds 1", "Stretto 2.000 500 500 500 0", "train_speed"),
     "convergence": ("--train-data x", "bf16 1.7500 +0.0000", "--qwz"),
+    "old-weights": ("--train-data x --seeds 2 --steps 8", "2bw, Muon 1.7500 0.0000 1f1b, Muon +0.0000 +0.0000 to +0.0000", "2bw --optimizer muon"),
     "slow-links": ("--train-data x --seeds 1 --steps 20 --rate 100mbit", "1-bit Adam 1.7500 0.0000 4.00 1", "onebit-adam"),
     "saving": ("--rounds 1", "a checkpoint before every step 0.500 1.000 0.50", "--save-in-background"),
     "replicated-state": ("--rounds 1", "10.0 million 8 (tp 2) 6144 0.100 1.000", "--batch 6"),
