@@ -209,6 +209,7 @@ class STRETTO_API ProgramRun {
   std::shared_ptr<State> state_;
 };
 
+// A program that executors know; a handle. They forget it when the last copy is dropped and no run is under way.
 class STRETTO_API CompiledProgram {
  public:
   const ProgramPlan& plan() const;

@@ -34,6 +34,10 @@ void for_each_run(const Program::TypedValue& value, int devices, int device, Cop
 
 }  // namespace
 
+Client::Compiled::~Compiled() {
+  if (const auto its = client.lock()) its->drop(*this);
+}
+
 KeptValue::State::~State() {
   if (const auto its = client.lock()) its->free(*this);
 }
@@ -46,6 +50,7 @@ void Client::send(int to, ControlKind kind, MessageHead head, const Tensor& byte
 void Client::lose(const std::exception_ptr& why) {
   const std::lock_guard lock(mutex_);
   loss_ = why;
+  has_left_ = true;  // executors may still be in what is dropped here
   for (auto& [request, run] : runs_) {
     const std::lock_guard run_lock(run.state->mutex);
     run.state->loss = why;
@@ -119,6 +124,7 @@ std::shared_ptr<const Client::Compiled> Client::compile(const ProgramSetup& setu
   result->setup = setup_from_text(text_of(reply));
   result->plan = plan_program(result->setup.program, result->setup.groups, executors_, nodes_);
   result->number = reply.head.table;
+  result->client = weak_from_this();  // from here on, an error drops it
   for (const int value : result->setup.program.kept()) {
     const int group = result->setup.program.values()[static_cast<std::size_t>(value)].group;
     for (const int executor : result->plan.groups[static_cast<std::size_t>(group)]) {
@@ -235,6 +241,14 @@ std::shared_ptr<ProgramRun::State> Client::run(const std::shared_ptr<const Compi
   return state;
 }
 
+void Client::drop(const Compiled& program) {
+  if (has_left_) return;
+  try {
+    send(0, ControlKind::drop, {.table = program.number});
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the job is lost, and its programs with it
+  }
+}
+
 void Client::free(const KeptValue::State& value) {
   if (has_left_) return;
   try {
@@ -260,6 +274,7 @@ void Client::leave(bool gives_up) {
   if (loss_) std::rethrow_exception(loss_);
   runs_.clear();
   lock.unlock();
+  send(0, ControlKind::abandon, {});  // now none of its programs has runs
   has_left_ = true;
   for (int executor = 0; executor < executors_; ++executor) send(executor, ControlKind::goodbye, {});
 }

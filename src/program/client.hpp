@@ -49,6 +49,12 @@ class Client : public std::enable_shared_from_this<Client> {
     ProgramPlan plan;
     std::vector<int> senders;  // executors that send outputs
     std::uint32_t number = 0;
+    std::weak_ptr<Client> client = {};
+
+    Compiled() = default;
+    ~Compiled();
+    Compiled(const Compiled&) = delete;
+    Compiled& operator=(const Compiled&) = delete;
   };
 
   Client(ControlLinks& links, int executors, std::vector<int> nodes)
@@ -62,6 +68,7 @@ class Client : public std::enable_shared_from_this<Client> {
   std::shared_ptr<ProgramRun::State> run(const std::shared_ptr<const Compiled>& program, int times,
                                          const std::vector<Tensor>& inputs, const std::vector<KeptValue>& kept);
   // The executors need not keep it any longer.
+  void drop(const Compiled& program);
   void free(const KeptValue::State& value);
   // gives_up: runs that have not begun are given up, and errors are nobody's.
   void leave(bool gives_up);

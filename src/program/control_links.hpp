@@ -17,7 +17,8 @@ enum class ControlKind : std::uint32_t {
   goodbye,    // from anybody to anybody: the sender's last message
   compile,    // client to scheduler; bytes: the program
   submit,     // client to scheduler; part: runs
-  abandon,    // client to scheduler: begin no further runs
+  abandon,    // client to scheduler: begin no further runs, and drop programs that have none
+  drop,       // client to scheduler, scheduler to executor: the program has no handle and no run any more
   compiled,   // scheduler to client; bytes: the program with its executors
   refused,    // scheduler to client; bytes: a sentence
   finished,   // scheduler to client

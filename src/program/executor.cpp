@@ -274,6 +274,7 @@ void Executor::serve() {
     switch (static_cast<ControlKind>(message.head.kind)) {
       case ControlKind::setup: set_up(message); break;
       case ControlKind::grant: do_run(message); break;
+      case ControlKind::drop: programs_.erase(message.head.table); break;
       case ControlKind::free:
         kept_.erase({message.head.table, message.head.request, static_cast<std::uint64_t>(message.head.part)});
         break;

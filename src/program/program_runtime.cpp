@@ -42,6 +42,9 @@ struct ProgramRuntime::State {
       case ControlKind::did_step:
       case ControlKind::did_run:
       case ControlKind::run_failed: return scheduler->handle(message);
+      case ControlKind::drop:
+        if (message.from >= executors) return scheduler->handle(message);
+        break;
       case ControlKind::goodbye:
         if (world.rank() == 0 && message.from < executors) return;  // its answer
         break;

@@ -35,6 +35,7 @@ void Scheduler::handle(const ReceivedMessage& message) {
     case ControlKind::compile: compile(message); break;
     case ControlKind::submit: submit(message); break;
     case ControlKind::abandon: abandon(message.from); break;
+    case ControlKind::drop: drop(message.head.table); break;
     case ControlKind::ready: got_ready(message); break;
     case ControlKind::did_step: did_step(message); break;
     case ControlKind::did_run:
@@ -119,6 +120,7 @@ void Scheduler::got_ready(const ReceivedMessage& message) {
   const MessageHead head{.table = message.head.table, .request = program.compile_request};
   if (program.refusal.empty()) return tell(program.client, ControlKind::compiled, head, to_text(program.setup));
   tell(program.client, ControlKind::refused, head, program.refusal);
+  drop(message.head.table);
 }
 
 bool Scheduler::has_waiting_runs(int client) const {
@@ -223,6 +225,7 @@ void Scheduler::end_failed(std::uint32_t number, ScheduledProgram& program) {
 }
 
 void Scheduler::abandon(int client) {
+  std::vector<std::uint32_t> idle;
   for (auto& [number, program] : programs_) {
     if (program.client != client) continue;
     for (Submission& submission : program.submissions) submission.waiting = 0;
@@ -231,7 +234,19 @@ void Scheduler::abandon(int client) {
       tell(client, ControlKind::failed, {.table = number, .request = submission.request}, "The client has left.");
       return true;
     });
+    if (program.submissions.empty() && program.not_ready == 0) idle.push_back(number);
   }
+  for (const std::uint32_t number : idle) drop(number);
+}
+
+// Executors come to it behind the program's last run.
+void Scheduler::drop(std::uint32_t number) {
+  if (!programs_.contains(number)) return;  // its client has left
+  for (const auto& group : programs_.at(number).setup.groups) {
+    for (const int executor : group) --bound_[static_cast<std::size_t>(executor)];
+  }
+  programs_.erase(number);
+  for (int executor = 0; executor < executors_; ++executor) tell(executor, ControlKind::drop, {.table = number});
 }
 
 }  // namespace stretto

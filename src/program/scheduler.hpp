@@ -59,6 +59,7 @@ class Scheduler {
   void did_step(const ReceivedMessage& message);
   void end_failed(std::uint32_t number, ScheduledProgram& program);
   void abandon(int client);
+  void drop(std::uint32_t number);
   void grant_what_can_begin();
   void begin_run(std::uint32_t number);
   bool has_waiting_runs(int client) const;
