@@ -1,6 +1,9 @@
 #include "layers/checkpoint/piece_copy.hpp"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "layers/checkpoint/json_numbers.hpp"
 
 namespace stretto {
 namespace {
@@ -37,6 +40,43 @@ std::vector<PieceCopy> copies(const CheckpointPiece& piece, const Parameter& par
                    result.push_back({at + from - whole, runs[i].at + from - runs[i].whole, to - from});
                  }
                });
+  return result;
+}
+
+nlohmann::ordered_json json_of_member(const Parameter& parameter, bool counts) {
+  return {{"name", parameter.global_name()}, {"first", parameter.first}, {"extents", parameter.extents}, {"counts", counts}};
+}
+
+std::vector<SavedMember> saved_members(const nlohmann::ordered_json& members) {
+  std::vector<SavedMember> result;
+  std::int64_t first = 0;
+  for (const nlohmann::ordered_json& member : members) {
+    SavedMember& its = result.emplace_back();
+    its.name = member.at("name").get<std::string>();
+    its.slice.first = shape_from_json(member.at("first"));
+    its.slice.extents = shape_from_json(member.at("extents"));
+    its.slice.count = elements_of(its.slice.extents);
+    its.first = first;
+    its.counts = member.at("counts").get<bool>();
+    first += std::max<std::int64_t>(0, its.slice.count);
+  }
+  return result;
+}
+
+void add_member(const SavedMember& member, const SafetensorsReader::View& view, std::int64_t begin, std::int64_t end,
+                const Parameter& parameter, const Tensor& vector, std::int64_t to) {
+  if (!member.counts || parameter.global_name() != member.name || !lies_within(member.slice, parameter.global_shape)) return;
+  for (const PieceCopy& copy : copies(member.slice, parameter, 0, parameter.elements())) {
+    const std::int64_t from = member.first + copy.from, into = to + copy.to;
+    const std::int64_t low = std::max({std::int64_t{0}, begin - from, -into});
+    const std::int64_t high = std::min({copy.count, end - from, vector.size() - into});
+    for (std::int64_t k = low; k < high; ++k) vector.set(into + k, vector.at(into + k) + view.at(from - begin + k));
+  }
+}
+
+Tensor in_f32(const SafetensorsReader::View& view) {
+  Tensor result({view.elements}, DType::f32, Device::cpu);
+  for (std::int64_t i = 0; i < view.elements; ++i) result.set(i, view.at(i));
   return result;
 }
 

@@ -1,4 +1,7 @@
 #pragma once
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
 #include <vector>
 
 #include "layers/checkpoint/checkpoint_index.hpp"
@@ -12,5 +15,21 @@ struct PieceCopy {
 // `range_count` elements of the parameter's slice from element `range_first` on. Cost: the runs of both.
 std::vector<PieceCopy> copies(const CheckpointPiece& piece, const Parameter& parameter, std::int64_t range_first,
                               std::int64_t range_count);
+
+// A slice of a parameter in a saved vector of errors, as the metadata of its shard describes it.
+struct SavedMember {
+  std::string name;        // Parameter::global_name()
+  CheckpointPiece slice;   // without `shard`
+  std::int64_t first = 0;  // in the vector
+  bool counts = false;     // whether the rank that saved it is the first of those with copies of the gradient
+};
+nlohmann::ordered_json json_of_member(const Parameter& parameter, bool counts);
+// Throws nlohmann::json::exception.
+std::vector<SavedMember> saved_members(const nlohmann::ordered_json& members);
+// Adds to what a vector here has of a record, from its element `to` on, what elements [begin, end) of the saved vector have
+// of it, which `view` holds. Leaves out what lies before the vector here or behind it.
+void add_member(const SavedMember& member, const SafetensorsReader::View& view, std::int64_t begin, std::int64_t end,
+                const Parameter& parameter, const Tensor& vector, std::int64_t to);
+Tensor in_f32(const SafetensorsReader::View& view);
 
 }  // namespace stretto

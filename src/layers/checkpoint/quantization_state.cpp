@@ -19,11 +19,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct SavedMember {
-  std::string name;
-  CheckpointPiece slice;  // without `shard`
-  bool counts = false;    // whether this rank is the first of those with copies of the gradient
-};
 struct SavedUnit {
   std::string name;
   std::uint64_t sums = 0;
@@ -35,15 +30,7 @@ std::vector<SavedUnit> saved_units(const std::string& text, const std::string& p
   try {
     const Json all = Json::parse(text);
     for (const auto& [name, json] : all.items()) {
-      SavedUnit& unit = units.emplace_back(SavedUnit{name, static_cast<std::uint64_t>(whole_number(json.at("sums"))), {}});
-      for (const Json& member : json.at("members")) {
-        SavedMember& its = unit.members.emplace_back();
-        its.name = member.at("name").get<std::string>();
-        its.slice.first = shape_from_json(member.at("first"));
-        its.slice.extents = shape_from_json(member.at("extents"));
-        its.slice.count = elements_of(its.slice.extents);
-        its.counts = member.at("counts").get<bool>();
-      }
+      units.push_back({name, static_cast<std::uint64_t>(whole_number(json.at("sums"))), saved_members(json.at("members"))});
     }
   } catch (const nlohmann::json::exception&) {
     fail(ErrorCode::io, "{} does not describe the units of its quantized sums.", path);
@@ -80,10 +67,7 @@ class QuantizationRestorer {
       for (int hop = 0; hop < hops; ++hop) {
         const std::string name = error_name(saved.name, static_cast<Hop>(hop));
         if (!feeds_back() || !shard.has(name)) continue;
-        const SafetensorsReader::View view = shard.tensor(name);
-        const Tensor errors({view.elements}, DType::f32, Device::cpu);
-        for (std::int64_t i = 0; i < view.elements; ++i) errors.set(i, view.at(i));
-        parameters_.errors().restore(saved.name, static_cast<Hop>(hop), errors);
+        parameters_.errors().restore(saved.name, static_cast<Hop>(hop), in_f32(shard.tensor(name)));
       }
     }
   }
@@ -125,24 +109,15 @@ class QuantizationRestorer {
   }
 
   void add(const SavedUnit& saved, const SafetensorsReader::View& view, const std::vector<Tensor>& sums) const {
-    std::int64_t from = 0;  // in the saved unit
     for (const SavedMember& member : saved.members) {
-      for (std::size_t unit = 0; unit < members_.size() && member.counts; ++unit) {
+      for (std::size_t unit = 0; unit < members_.size(); ++unit) {
         std::int64_t to = 0;
         for (const std::size_t i : members_[unit].parameters) {
           const Parameter& parameter = *parameters_.parameters().all()[i];
-          if (sums[unit] && parameter.global_name() == member.name && lies_within(member.slice, parameter.global_shape)) {
-            for (const PieceCopy& copy : copies(member.slice, parameter, 0, parameter.elements())) {
-              for (std::int64_t k = 0; k < copy.count; ++k) {
-                const std::int64_t at = to + copy.to + k;
-                sums[unit].set(at, sums[unit].at(at) + view.at(from + copy.from + k));
-              }
-            }
-          }
+          if (sums[unit]) add_member(member, view, 0, view.elements, parameter, sums[unit], to);
           to += parameter.elements();
         }
       }
-      from += member.slice.count;
     }
   }
 
@@ -150,12 +125,6 @@ class QuantizationRestorer {
   CheckpointShards& shards_;
   std::vector<UnitMembers> members_;
 };
-
-Tensor in_f32(const SafetensorsReader::View& view) {
-  Tensor errors({view.elements}, DType::f32, Device::cpu);
-  for (std::int64_t i = 0; i < view.elements; ++i) errors.set(i, view.at(i));
-  return errors;
-}
 
 // Fragments follow each other, so that those that have been exchanged are the first ones.
 void restore_outer_errors(ShardedParameters& parameters, const CheckpointIndex& index, CheckpointShards& shards) {
@@ -204,10 +173,7 @@ std::string units_text(const ShardedParameters& parameters) {
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
     Json members = Json::array();
     for (const std::size_t i : units[unit].parameters) {
-      members.push_back({{"name", all[i]->name},
-                         {"first", all[i]->first},
-                         {"extents", all[i]->extents},
-                         {"counts", first_of_copies(*all[i], parameters.mesh())}});
+      members.push_back(json_of_member(*all[i], first_of_copies(*all[i], parameters.mesh())));
     }
     json[all[units[unit].parameters.front()]->name] = {{"sums", parameters.unit(unit).sums_so_far()},
                                                        {"members", std::move(members)}};

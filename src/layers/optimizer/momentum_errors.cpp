@@ -19,12 +19,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct SavedMember {
-  std::string name;
-  CheckpointPiece slice;   // without `shard`
-  std::int64_t first = 0;  // in the vector
-  bool counts = false;
-};
 struct SavedVector {
   std::string errors;  // their name
   int ranks = 1, rank = 0;
@@ -44,16 +38,8 @@ std::vector<SavedVector> saved_vectors(const SafetensorsReader& shard) {
       vector.errors = name;
       vector.ranks = static_cast<int>(whole_number(json.at("ranks")));
       vector.rank = static_cast<int>(whole_number(json.at("rank")));
-      for (const Json& member : json.at("members")) {
-        SavedMember& its = vector.members.emplace_back();
-        its.name = member.at("name").get<std::string>();
-        its.slice.first = shape_from_json(member.at("first"));
-        its.slice.extents = shape_from_json(member.at("extents"));
-        its.slice.count = elements_of(its.slice.extents);
-        its.first = vector.elements;
-        its.counts = member.at("counts").get<bool>();
-        vector.elements += std::max<std::int64_t>(0, its.slice.count);
-      }
+      vector.members = saved_members(json.at("members"));
+      for (const SavedMember& member : vector.members) vector.elements += std::max<std::int64_t>(0, member.slice.count);
     }
   } catch (const nlohmann::json::exception&) {
     vectors.clear();
@@ -95,11 +81,7 @@ class MomentumErrors {
           if (any_wanted_ != shard.has(name) && static_cast<Hop>(hop) != Hop::node_sum) report("those of " + name);
           continue;
         }
-        const SafetensorsReader::View view = shard.tensor(name);
-        std::vector<float> elements(static_cast<std::size_t>(view.elements));
-        for (std::int64_t i = 0; i < view.elements; ++i)
-          elements[static_cast<std::size_t>(i)] = static_cast<float>(view.at(i));
-        parameters_.errors().restore(errors, static_cast<Hop>(hop), Tensor::of(elements));
+        parameters_.errors().restore(errors, static_cast<Hop>(hop), in_f32(shard.tensor(name)));
       }
     }
   }
@@ -162,15 +144,7 @@ class MomentumErrors {
            const LocalGradients& vector, const Tensor& to, std::int64_t own) const {
     for (const SavedMember& member : saved.members) {
       for (const LocalGradients::Piece& piece : vector.pieces) {
-        const Parameter& parameter = *parameters_.parameters().all()[piece.parameter];
-        if (!member.counts || parameter.global_name() != member.name || !lies_within(member.slice, parameter.global_shape))
-          continue;
-        for (const PieceCopy& copy : copies(member.slice, parameter, 0, parameter.elements())) {
-          const std::int64_t from = member.first + copy.from, into = piece.first + copy.to - own;
-          const std::int64_t low = std::max({std::int64_t{0}, begin - from, -into});
-          const std::int64_t high = std::min({copy.count, end - from, to.size() - into});
-          for (std::int64_t k = low; k < high; ++k) to.set(into + k, to.at(into + k) + view.at(from - begin + k));
-        }
+        add_member(member, view, begin, end, *parameters_.parameters().all()[piece.parameter], to, piece.first - own);
       }
     }
   }
@@ -189,11 +163,7 @@ std::string momentum_text(const ShardedParameters& parameters) {
     if (vector.group.size() == 1) continue;
     Json members = Json::array();
     for (const LocalGradients::Piece& piece : vector.pieces) {
-      const Parameter& parameter = *parameters.parameters().all()[piece.parameter];
-      members.push_back({{"name", parameter.global_name()},
-                         {"first", parameter.first},
-                         {"extents", parameter.extents},
-                         {"counts", piece.counts}});
+      members.push_back(json_of_member(*parameters.parameters().all()[piece.parameter], piece.counts));
     }
     json[MomentumExchange::error_name(vector)] = {
         {"ranks", vector.group.size()}, {"rank", vector.group.rank()}, {"members", std::move(members)}};
