@@ -33,7 +33,7 @@ class Stage {
     Tensor x = input ? input.clone() : Tensor({rows, width}, DType::f32);
     for (std::int64_t i = 0; !input && i < x.size(); ++i)
       x.data<float>()[i] = some(step_ * microbatches + microbatch, replica_, i);
-    const Tensor y = Tensor::zeros({rows, width}, DType::f32);
+    Tensor y = Tensor::zeros({rows, width}, DType::f32);
     for (std::int64_t r = 0; r < rows; ++r) {
       for (std::int64_t k = 0; k < width; ++k) {
         for (std::int64_t c = 0; c < width; ++c) {
@@ -49,7 +49,7 @@ class Stage {
     const auto [x, y] = kept_.at(microbatch);
     kept_.erase(microbatch);
     const float* const dy = (gradient ? gradient : y).data<float>();
-    const Tensor dx = Tensor::zeros({rows, width}, DType::f32);
+    Tensor dx = Tensor::zeros({rows, width}, DType::f32);
     for (std::int64_t r = 0; r < rows; ++r) {
       for (std::int64_t k = 0; k < width; ++k) {
         for (std::int64_t c = 0; c < width; ++c) {
