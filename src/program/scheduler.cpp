@@ -14,7 +14,7 @@ constexpr int least_depth = 2;  // runs that an executor has at a time, so that 
 
 Tensor bytes_of(const std::string& text) {
   if (text.empty()) return {};
-  const Tensor bytes({static_cast<std::int64_t>(text.size())}, DType::u8, Device::cpu);
+  Tensor bytes({static_cast<std::int64_t>(text.size())}, DType::u8, Device::cpu);
   std::copy(text.begin(), text.end(), static_cast<char*>(bytes.raw()));
   return bytes;
 }
