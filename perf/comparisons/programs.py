@@ -42,12 +42,12 @@ def machine():
     }
 
 
-def run(command, **variables):
+def run(command, seconds=600, **variables):
     """A program's output on stdout and stderr, as subprocess.run returns it. Exits with an error if the program fails: a
     comparison with a hole is none."""
     environment = {name: value for name, value in os.environ.items() if not FOREIGN.match(name)} | variables
     words = [str(word) for word in command]
-    done = subprocess.run(words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds)
     if done.returncode != 0:
         settings = "".join(f"{name}='{value}' " for name, value in variables.items())
         sys.exit(f"error: '{settings}{' '.join(words)}' ended with status {done.returncode}: {(done.stderr or done.stdout).strip()}")

@@ -16,7 +16,7 @@ ROOT = pathlib.Path(os.environ["ROOT"])
 BIN = pathlib.Path(os.environ["PERF_PROGRAM"]).parent
 sys.path.insert(0, str(ROOT))
 from perf.__main__ import COMMANDS  # noqa: E402
-from perf.comparisons import harness, host, hosts, mpi_programs, namespaces, startup_and_idle  # noqa: E402
+from perf.comparisons import harness, host, hosts, larger, mpi_programs, namespaces, startup_and_idle  # noqa: E402
 from perf.pages.text import Verdict  # noqa: E402
 
 MIB = 1 << 20
@@ -60,7 +60,7 @@ def stretto_plan(words, slow):
 def stretto_train(words, slow):
     if "--log-dir" in words:
         ms = 250 if "onebit-adam" in words else 100 if "--diloco" in words else 1000
-        lines = [{"step": i + 1, "step_ms": ms * slow, "bytes_sent": 37500000, "val_loss": 1.75 * slow} for i in range(int(after(words, "--train-iters")))]
+        lines = [{"step": i + 1, "step_ms": ms * slow, "bytes_sent": 37500000, "loss": 1.75 * slow, "val_loss": 1.75 * slow} for i in range(int(after(words, "--train-iters")))]
         pathlib.Path(after(words, "--log-dir"), "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
     return {"memory": {"all": int(after(words, "--seq-length")) * 40000 // int(after(words, "--ranks", "1"))}}
 
@@ -131,6 +131,7 @@ CASES = {
     "saving": ("--rounds 1", "a checkpoint before every step 0.500 1.000 0.50", "--save-in-background"),
     "replicated-state": ("--rounds 1", "10.0 million 8 (tp 2) 6144 0.100 1.000", "--batch 6"),
     "offload": ("--rounds 1", "10.0 million 0.500 0.500 0.500", "--offload"),
+    "larger": ("--train-data x", "50.6 million 434 144 100", "--offload"),
     "layouts": ("--rounds 2", "Stretto zb-h1 2040 0.490 1.020 13.0% 12.5% 0.470 0.480", "train_speed"),
     "layouts --predict": ("--rounds 1", "4: tp 2, pp 2 500 500 +0.0%", "train_speed"),
     "long": ("--quick", "cp 2 2000 0.500 1.00 0.10 0.01 1.0 2.0 3.0", "ring_attention_speed"),
@@ -196,7 +197,8 @@ class Comparisons(unittest.TestCase):
         self.addCleanup(directory.cleanup)
         self.at = pathlib.Path(directory.name)
         patches = [(subprocess, "run", answer), (namespaces, "Network", FakeNetwork), (namespaces, "obstacle", lambda: ""), (mpi_programs, "NEWER", {}),
-                   (hosts, "cpu_share", lambda *_: 0.1), (startup_and_idle, "use_of_cores", lambda *_: (0.1 if slow_word else 0.001, 0.0005))]
+                   (hosts, "cpu_share", lambda *_: 0.1), (larger, "memory_limit", contextlib.nullcontext), (larger, "peak_of_children", lambda: 100 * MIB),
+                   (startup_and_idle, "use_of_cores", lambda *_: (0.1 if slow_word else 0.001, 0.0005))]
         for patch in [mock.patch.object(*each) for each in patches] + [mock.patch("shutil.which", lambda name: name)]:
             patch.start()
             self.addCleanup(patch.stop)
