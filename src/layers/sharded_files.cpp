@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "layers/offload_use.hpp"
+#include "layers/throw_together.hpp"
 #include "layers/unit_cut.hpp"
 #include "overlap/offload/offloaded_unit.hpp"
 #include "stretto/kernels.hpp"
@@ -16,8 +17,11 @@ void ShardedParameters::make_files() {
     const UnitFile::Options how{.overlap = options_.overlap, .name = what};
     return any ? std::make_unique<UnitFile>(directory, bytes, how) : nullptr;
   };
-  values_file_ = file(options_.offload.values.directory, shares.values, "values");
-  gradients_file_ = file(options_.offload.gradients.directory, shares.gradients, "gradients");
+  if (options_.offload.values.directory.empty() && options_.offload.gradients.directory.empty()) return;
+  throw_together(mesh_.world(), "make its scratch files", [&] {
+    values_file_ = file(options_.offload.values.directory, shares.values, "values");
+    gradients_file_ = file(options_.offload.gradients.directory, shares.gradients, "gradients");
+  });
 }
 
 // A unit whose gradients lie in a file has ranges of its share only.

@@ -10,6 +10,7 @@
 
 #include "core/fail.hpp"
 #include "layers/offload_use.hpp"
+#include "layers/throw_together.hpp"
 #include "stretto/kernels.hpp"
 
 namespace stretto {
@@ -102,9 +103,12 @@ void Optimizer::place_states() {
   const ShardedParameters::Options& options = parameters_.options();
   const std::vector<std::int64_t> in_file = options.offload.optimizer.in_file(bytes);
   offloaded_.reset();
-  if (std::ranges::any_of(in_file, [](std::int64_t each) { return each > 0; })) {
-    offloaded_ = std::make_unique<UnitFile>(options.offload.optimizer.directory, in_file,
-                                            UnitFile::Options{.overlap = options.overlap, .name = "optimizer state"});
+  if (!options.offload.optimizer.directory.empty()) {
+    throw_together(parameters_.mesh().world(), "make its scratch file", [&] {
+      if (std::ranges::none_of(in_file, [](std::int64_t each) { return each > 0; })) return;
+      offloaded_ = std::make_unique<UnitFile>(options.offload.optimizer.directory, in_file,
+                                              UnitFile::Options{.overlap = options.overlap, .name = "optimizer state"});
+    });
   }
   std::int64_t in_memory = 0;
   for (std::size_t unit = 0; unit < bytes.size(); ++unit) in_memory += in_file[unit] > 0 ? 0 : bytes[unit];

@@ -1,0 +1,111 @@
+"""What goes wrong with the files of --offload: one sentence, nothing left behind, and checkpoints that stay whole."""
+import os
+import shutil
+import subprocess
+import unittest
+
+from harness import SECONDS_TO_END, FaultTest, group_of, losses, until
+
+# Without io_uring, the write number FAIL_AT of the first process that gets there fails, if it is of whole pages past the page cache.
+PRELOADED = r"""
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int io_uring_queue_init(unsigned entries, void* ring, unsigned flags) { return -EPERM; }
+
+static atomic_int writes;
+static int fails(int file) {
+  char link[256] = {0}, name[32];
+  snprintf(name, sizeof name, "/proc/self/fd/%d", file);
+  if (readlink(name, link, sizeof link - 1) < 0 || !strstr(link, "(deleted)")) return 0;  // a file with a name
+  if (atomic_fetch_add(&writes, 1) + 1 != atoi(getenv("FAIL_AT"))) return 0;
+  const int marker = open(getenv("FAIL_ONCE"), O_CREAT | O_EXCL | O_WRONLY, 0600);
+  if (marker < 0) return 0;
+  close(marker);
+  errno = EIO;
+  return 1;
+}
+ssize_t pwrite64(int file, const void* from, size_t bytes, off64_t at) {
+  static ssize_t (*next)(int, const void*, size_t, off64_t);
+  if (!next) next = dlsym(RTLD_NEXT, "pwrite64");
+  return fails(file) ? -1 : next(file, from, bytes, at);
+}
+ssize_t pwrite(int file, const void* from, size_t bytes, off_t at) { return pwrite64(file, from, bytes, at); }
+"""
+
+
+class Offload(FaultTest):
+    ZERO = {"--nproc": 2, "--zero": 3, "--recompute": "full"}
+
+    def setUp(self):
+        super().setUp()
+        self.scratch = self.directory / "scratch"
+        self.scratch.mkdir()
+
+    def command(self, flags):
+        """With everything in files, unless flags say that it is in memory."""
+        memory = flags.pop("memory", False)
+        words = [word for what in ("optimizer", "gradients", "values") for word in ("--offload", f"{what}={self.scratch}")]
+        return super().command({**self.ZERO, **flags}) + ([] if memory else words)
+
+    def expect_one_error(self, run, *words):
+        self.assertNotEqual(self.status(run), 0)
+        errors = [line for line in run.errors if line.startswith("error: ")]
+        self.assertEqual(len(errors), 1, run.errors)
+        for word in words:
+            self.assertIn(word, errors[0])
+
+    def whole(self, steps):
+        self.expect_success(self.start({"memory": True, "--train-iters": steps, "--log-dir": self.log("whole")}))
+        return losses(self.log("whole"))
+
+    @unittest.skipUnless(os.geteuid() == 0, "mounting a small disk takes root")
+    def test_a_disk_that_is_too_small(self):
+        mounting = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", self.scratch], stderr=subprocess.PIPE, text=True)
+        if mounting.returncode != 0:
+            self.skipTest(f"a tmpfs cannot be mounted here: {mounting.stderr.strip()}")
+        self.addCleanup(subprocess.run, ["umount", "-l", self.scratch], check=True)
+        self.expect_one_error(self.start({}), str(self.scratch), "has no room for", "No space left on device")
+        self.expect_nothing_left()
+        self.assertEqual(list(self.scratch.iterdir()), [])
+
+    def test_two_jobs_in_one_directory_that_disappears(self):
+        """Their files have no names: neither another job nor the end of the directory reaches them."""
+        expected = self.whole(20)
+        runs = [self.start({"--train-iters": 20, "--log-dir": self.log(str(i))}) for i in range(2)]
+        for i in range(2):
+            self.wait_for_steps(self.log(str(i)), 2)
+        self.assertEqual(list(self.scratch.iterdir()), [])
+        self.scratch.rmdir()
+        for i, run in enumerate(runs):
+            self.expect_success(run)
+            self.assertEqual(losses(self.log(str(i))), expected)
+
+    def test_a_write_that_fails(self):
+        compiler = shutil.which("cc")
+        if compiler is None:
+            self.skipTest("there is no C compiler")
+        library = self.directory / "fails.so"
+        subprocess.run([compiler, "-shared", "-fPIC", "-D_GNU_SOURCE", "-x", "c", "-", "-o", library, "-ldl"],
+                       input=PRELOADED, text=True, check=True)
+        expected = self.whole(12)
+        saved = self.directory / "saved"
+        flags = {"--train-iters": 12, "--save": saved, "--save-interval": 1}
+        run = self.start(flags, variables={"LD_PRELOAD": str(library), "FAIL_AT": "20", "FAIL_ONCE": str(self.directory / "failed")})
+        self.expect_one_error(run, "The scratch file in", str(self.scratch), "cannot be written: Input/output error")
+        self.assertIn("by pread and pwrite", run.output)
+        self.assertTrue(until(lambda: not group_of(run.process.pid), SECONDS_TO_END))
+        newest = int((saved / "latest").read_text().split("_")[-1])
+        self.assertGreater(newest, 0)
+        self.expect_success(self.start({**flags, "--resume": True, "--log-dir": self.log("resumed")}))
+        self.assertEqual(losses(self.log("resumed")), expected[newest:])
+
+
+if __name__ == "__main__":
+    unittest.main()
