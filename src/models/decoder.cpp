@@ -5,6 +5,7 @@
 
 #include "core/fail.hpp"
 #include "models/adapted_modules.hpp"
+#include "overlap/offload/tensor_file.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
 
@@ -86,6 +87,7 @@ std::vector<Decoder::Chunk> Decoder::make_chunks(Parameters& parameters, const D
                                                  const std::shared_ptr<const AdapterWeights>& weights) {
   std::vector<Chunk> chunks;
   const std::shared_ptr<const RotaryPositions> positions = RotaryPositions::of(shape);
+  const auto inputs = recompute.directory.empty() ? nullptr : std::make_shared<TensorFile>(recompute.directory);
   std::int64_t number = 0;
   for (std::size_t part = 0; part < cut.blocks.size(); ++part) {
     parameters.place_next(cut.place(part));
@@ -94,7 +96,7 @@ std::vector<Decoder::Chunk> Decoder::make_chunks(Parameters& parameters, const D
       AdapterSet its = adapters_of_block(adapters, shape, number);
       its.weights = weights;
       chunk.blocks.emplace_back(parameters, "h." + std::to_string(number++) + ".", shape, tensor_parallel, recompute,
-                                attention, positions, its);
+                                attention, positions, its, inputs);
     }
     if (cut.stages[part] == cut.stage) chunks.push_back(std::move(chunk));
   }

@@ -248,6 +248,9 @@ class BadInput(FaultTest):
         self.expect_refusal({"--offload": "optimizer=/none"}, ["--offload optimizer=/none", "No such file"])
         self.expect_refusal({"--offload": "gradients=/tmp"}, ["ZeRO stage 1", "/tmp", "give stage 2 or 3"])
         self.expect_refusal({"--offload": "values=/tmp", "--zero": 2}, ["ZeRO stage 2", "/tmp", "give stage 3"])
+        self.expect_refusal({"--offload": "activations=/tmp"}, ["/tmp", "choose full recomputation"])
+        self.expect_refusal({"--offload": "activations=/tmp,ratio=0.5"}, ["leave the ratio out"])
+        self.expect_refusal({"--offload": "activations=/none", "--recompute": "full"}, ["--offload activations=/none", "No such file"])
         self.expect_refusal({"--offload": "values=/none", "--zero": 3}, ["--offload values=/none", "No such file"])
 
     def test_precision(self):

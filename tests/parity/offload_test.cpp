@@ -137,6 +137,21 @@ TEST(OffloadControl, StateThatIsLostDiffers) {
   EXPECT_NE(bits.pieces(train_with(false), train_with(true), "parameter"), "");
 }
 
+// The inputs of blocks go out behind forward and come back ahead of backward.
+TEST(OffloadedActivations, HaveTheBitsOfMemory) {
+  const TemporaryDirectory directory;
+  for (const Layout& layout : std::vector<Layout>{{1}, {2, 2}, {1, 1, 2}, {1, 1, 1, 2}}) {
+    TrainingOptions options = options_of({layout, ZeroStage::optimizer, AdamW::Options(), DType::f32});
+    options.model.layers = 4;
+    options.global_batch = 4L * layout.data;
+    options.recompute.level = Recompute::full;
+    const std::vector<Trace> expected = train(layout, options);
+    options.recompute.directory = directory.path();
+    EXPECT_EQ(divergence(expected, train(layout, options)), "") << layout.ranks() << " ranks";
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
+}
+
 // What a step reads and writes is the state, each once, and the memory that it takes are the buffers.
 TEST(OffloadTraffic, IsTheStateOnceEachWay) {
   const TemporaryDirectory directory;

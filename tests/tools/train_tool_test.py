@@ -163,7 +163,8 @@ class Train(ProgramTest):
         ways = [[], ["--dtype", "bf16", "--grad-dtype", "bf16"], ["--recompute", "selective"], ["--recompute", "full", "--dtype", "fp16"],
                 ["--tp", 2, "--recompute", "full", "--partition-activations"], ["--tp", 2, "--sp"],
                 ["--tp", 2, "--sp", "--sp-keep-gathered", "--dtype", "bf16"], ["--tp", 2, "--sp", "--recompute", "selective"],
-                ["--cp", 2], ["--ulysses", 2, "--recompute", "selective", "--dtype", "bf16"]]
+                ["--cp", 2], ["--ulysses", 2, "--recompute", "selective", "--dtype", "bf16"],
+                ["--recompute", "full", "--offload", f"activations={self.directory}"]]
         more = [(zero, ["--delay", 1]) for zero in (0, 1, 2)]  # a second set of gradients
         for zero, way in [*more, (1, ["--offload", f"optimizer={self.directory},ratio=0.5", "--dtype", "bf16"])]:
             with self.subTest(f"--zero {zero} {way}"):

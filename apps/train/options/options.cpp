@@ -96,7 +96,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   group("Types and memory");
   add_precision_options(app, trainer);
   group("ZeRO and overlap");
-  add_zero_options(app, trainer.sharding);
+  add_zero_options(app, trainer);
   app.add_flag("--no-overlap", no_overlap, "Communicate after computing instead of beside it (same result, bit for bit)");
   app.add_flag("--deterministic", line.deterministic, "Sum in the order of the ranks (STRETTO_DETERMINISTIC=1)");
 
@@ -179,7 +179,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   trainer.sharding.overlap = !no_overlap;
   check_precision_options(app, trainer);
   trainer.optimizer = optimizer_of(app, optimizer, line.lr);
-  check_zero_options(app, trainer.sharding);
+  check_zero_options(app, trainer);
   check_diloco_options(app, trainer.diloco);
   line.pipemare_flags = check_pipeline_options(app, line.steps, trainer.pipemare);
   require(app.count("--resume") > 0 || !line.allow_changes, "--allow-changes is for --resume; leave it out.");

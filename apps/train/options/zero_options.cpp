@@ -26,21 +26,29 @@ using Offload = stretto::ShardedParameters::Options::Offload;
 
 constexpr std::array<std::pair<std::string_view, InFile Offload::*>, 3> places = {
     {{"optimizer", &Offload::optimizer}, {"gradients", &Offload::gradients}, {"values", &Offload::values}}};
+constexpr std::string_view activations = "activations";
 
 // WHAT=DIR[,ratio=R]
-void add_offload(const std::string& text, Offload& offload) {
+void add_offload(const std::string& text, stretto::TrainingOptions& options) {
   constexpr std::string_view share = ",ratio=";
   const std::size_t equals = text.find('=');
-  const auto place =
-      std::ranges::find(places, std::string_view(text).substr(0, equals), &decltype(places)::value_type::first);
-  require(place != places.end() && equals != std::string::npos && equals + 1 < text.size(),
-          "--offload '{}' does not say what goes where; write optimizer=DIRECTORY, gradients=DIRECTORY or values=DIRECTORY, "
-          "and ,ratio=0.6 for the share that stays in memory.",
+  const std::string_view what = std::string_view(text).substr(0, equals);
+  const auto place = std::ranges::find(places, what, &decltype(places)::value_type::first);
+  require((place != places.end() || what == activations) && equals != std::string::npos && equals + 1 < text.size(),
+          "--offload '{}' does not say what goes where; write optimizer=DIRECTORY, gradients=DIRECTORY, values=DIRECTORY or "
+          "activations=DIRECTORY, and ,ratio=0.6 for the share that stays in memory.",
           text);
-  InFile& in_file = offload.*place->second;
   const std::size_t comma = text.rfind(share);
-  in_file = {.directory = text.substr(equals + 1, comma == std::string::npos ? comma : comma - equals - 1)};
-  if (comma == std::string::npos) return;
+  const bool has_ratio = comma != std::string::npos;
+  const std::string directory = text.substr(equals + 1, has_ratio ? comma - equals - 1 : comma);
+  if (what == activations) {
+    require(!has_ratio, "--offload '{}': all kept activations lie in the file; leave the ratio out.", text);
+    options.recompute.directory = directory;
+    return;
+  }
+  InFile& in_file = options.sharding.offload.*place->second;
+  in_file = {.directory = directory};
+  if (!has_ratio) return;
   const char* const first = text.data() + comma + share.size();
   const char* const end = text.data() + text.size();
   const auto [behind, error] = std::from_chars(first, end, in_file.ratio);
@@ -48,15 +56,22 @@ void add_offload(const std::string& text, Offload& offload) {
           "--offload '{}' has no share that stays in memory behind ratio=; give a number from 0 to 1.", text);
 }
 
+void check_scratch(std::string_view what, const std::string& directory) {
+  if (directory.empty() || access(directory.c_str(), W_OK | X_OK) == 0) return;
+  fail(stretto::ErrorCode::invalid_argument, "--offload {}={} is no directory that this process may write to: {}.", what,
+       directory, std::strerror(errno));
+}
+
 }  // namespace
 
-void add_zero_options(CLI::App& app, stretto::ShardedParameters::Options& sharding) {
+void add_zero_options(CLI::App& app, stretto::TrainingOptions& options) {
+  stretto::ShardedParameters::Options& sharding = options.sharding;
   const auto format = [](const std::string& name) {
     return name == "none" ? QuantizedFormat::none : name == "int8" ? QuantizedFormat::int8 : QuantizedFormat::int4;
   };
   app.add_option_function<std::string>(
          "--zero",
-         [&](const std::string& stage) { sharding.zero = zero_stages.at(static_cast<std::size_t>(stage[0] - '0')); },
+         [&sharding](const std::string& stage) { sharding.zero = zero_stages.at(static_cast<std::size_t>(stage[0] - '0')); },
          "What data-parallel ranks keep a share of only: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 values too. "
          "The "
          "embedding table that two stages of a pipeline share stays at 1")
@@ -68,12 +83,12 @@ void add_zero_options(CLI::App& app, stretto::ShardedParameters::Options& shardi
       ->capture_default_str();
   app.add_option_function<std::vector<std::string>>(
          "--offload",
-         [&](const std::vector<std::string>& texts) {
-           for (const std::string& text : texts) add_offload(text, sharding.offload);
+         [&options](const std::vector<std::string>& texts) {
+           for (const std::string& text : texts) add_offload(text, options);
          },
          "optimizer=DIR keeps the optimizer's state in a scratch file there (ZeRO-Infinity), with --zero 2 and 3 "
-         "gradients=DIR the gradients, with 3 values=DIR the values; with ,ratio=0.6 that share of it in memory. Give the "
-         "flag once for each")
+         "gradients=DIR the gradients, with 3 values=DIR the values; with ,ratio=0.6 that share of it in memory; with "
+         "--recompute full activations=DIR the inputs of blocks. Give the flag once for each")
       ->allow_extra_args(false)
       ->take_all();
   app.add_option(
@@ -84,33 +99,30 @@ void add_zero_options(CLI::App& app, stretto::ShardedParameters::Options& shardi
                  "With --zero 3, neighbouring data-parallel ranks that keep a second copy, for backward (ZeRO++ hpZ)")
       ->capture_default_str();
   app.add_option_function<std::string>(
-         "--qwz", [&, format](const std::string& name) { sharding.qwz = format(name); },
+         "--qwz", [&sharding, format](const std::string& name) { sharding.qwz = format(name); },
          "With --zero 3, the format in which parameters are gathered (ZeRO++ qwZ)")
       ->check(CLI::IsMember({"none", "int8"}))
       ->default_str("none");
   app.add_option_function<std::string>(
-         "--qgz", [&, format](const std::string& name) { sharding.qgz = format(name); },
+         "--qgz", [&sharding, format](const std::string& name) { sharding.qgz = format(name); },
          "With --zero 3, the format in which gradients are summed (ZeRO++ qgZ)")
       ->check(CLI::IsMember({"none", "int8", "int4"}))
       ->default_str("none");
   app.add_flag("--qgz-error-feedback", sharding.qgz_error_feedback, "Add what --qgz loses to the next gradient");
   app.add_flag_callback(
-      "--qgz-stochastic", [&] { sharding.qgz_rounding = stretto::Rounding::stochastic; },
+      "--qgz-stochastic", [&sharding] { sharding.qgz_rounding = stretto::Rounding::stochastic; },
       "Round at random with the right mean in --qgz");
 }
 
-void check_zero_options(const CLI::App& app, const stretto::ShardedParameters::Options& sharding) {
+void check_zero_options(const CLI::App& app, const stretto::TrainingOptions& options) {
+  const stretto::ShardedParameters::Options& sharding = options.sharding;
   require(sharding.delay == 0 || sharding.delay == 1,
           "--delay {} is no delay that gradients can have; give 1, or 0 for none.", sharding.delay);
   require(app.count("--prefetch") == 0 || sharding.delay == 0,
           "--prefetch {} has no effect with --delay {}, with which the gradients of all units are in flight; leave it out.",
           sharding.prefetch, sharding.delay);
-  for (const auto& [what, in_file] : places) {
-    const std::string& scratch = (sharding.offload.*in_file).directory;
-    if (scratch.empty() || access(scratch.c_str(), W_OK | X_OK) == 0) continue;
-    fail(stretto::ErrorCode::invalid_argument, "--offload {}={} is no directory that this process may write to: {}.", what,
-         scratch, std::strerror(errno));
-  }
+  for (const auto& [what, in_file] : places) check_scratch(what, (sharding.offload.*in_file).directory);
+  check_scratch(activations, options.recompute.directory);
   if (app.count("--prefetch") == 0) return;
   require(sharding.zero >= stretto::ZeroStage::gradients,
           "--prefetch {} has no effect with --zero {}; leave it out, or give --zero 2 or 3.", sharding.prefetch,

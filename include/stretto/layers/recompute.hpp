@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <string>
 
 #include "stretto/layers/tensor_parallel.hpp"
 
@@ -25,6 +26,10 @@ struct STRETTO_API RecomputeOptions {
   // With Recompute::full: the input is divided over the tensor-parallel ranks, and gathered for backward (ZeRO-R's
   // partitioned activations; Rajbhandari et al. 2020). Costs one all-gather of the input per block and microbatch.
   bool partition = false;
+  // With Recompute::full: a directory in which each block's input lies between forward and backward, in a scratch file of
+  // this rank (ZeRO-Infinity). It is written behind forward, and read while backward computes the block behind it. On the
+  // host, and not divided. Empty: it stays in memory.
+  std::string directory = {};
 
   // Throws Error(invalid_argument), in one sentence, for options that do not go together in such a group.
   void check(const TensorParallel& tensor_parallel) const;

@@ -94,25 +94,31 @@ class STRETTO_API MlpLayer {
   RowParallelLinear projection_;
 };
 
+class KeptTensor;
+class TensorFile;
+
 class STRETTO_API TransformerBlock {
  public:
   // positions: shared by blocks of one shape, so that there is one table; null: the block makes its own if the shape has
   // rotary positions. Parameters get GPT-2's names: the prefix "h.0." gives "h.0.ln_1.weight", "h.0.attn.c_attn.weight" and
   // so on. adapters: of its linear layers; those of q, k and v, and of a gate, are named "h.0.attn.c_attn.q", ".k", ".v",
-  // "h.0.mlp.c_fc.gate" and ".up".
+  // "h.0.mlp.c_fc.gate" and ".up". inputs: the file of RecomputeOptions::directory, which blocks share; null: none.
   TransformerBlock(Parameters& parameters, const std::string& prefix, const DecoderShape& shape,
                    const TensorParallel& tensor_parallel, const RecomputeOptions& recompute = {},
                    std::shared_ptr<const AttentionCore> core = std::make_shared<LocalAttention>(),
-                   std::shared_ptr<const RotaryPositions> positions = nullptr, const AdapterSet& adapters = {});
+                   std::shared_ptr<const RotaryPositions> positions = nullptr, const AdapterSet& adapters = {},
+                   std::shared_ptr<TensorFile> inputs = nullptr);
   struct Saved {
     AttentionLayer::Saved attention;
     MlpLayer::Saved mlp;
-    DividedTensor input;  // with Recompute::full, instead of the others
+    DividedTensor input;                        // with Recompute::full, instead of the others
+    std::shared_ptr<KeptTensor> input_in_file;  // or this
     Tokens tokens;
   };
   Tensor forward(const Tensor& x, const Tokens& tokens, Saved& saved, ParameterUse& use) const;
-  // Optional: where the kept input is divided, starts to gather it. Call it a block ahead of backward.
-  void prefetch(Saved& saved) const { saved.input.gather(); }
+  // Optional: starts to gather the kept input where it is divided, and to read it where it lies in a file. Call it a block
+  // ahead of backward.
+  void prefetch(Saved& saved) const;
   // dx holds the gradient with respect to the result, and becomes that with respect to x. Frees what was saved.
   void backward(const Tensor& dx, Saved& saved, ParameterUse& use, WeightGradients* later = nullptr) const;
   LayerCost cost(const CostedTokens& tokens) const;  // at tokens.level
@@ -123,6 +129,7 @@ class STRETTO_API TransformerBlock {
   std::int64_t hidden_;
   AttentionLayer attention_;
   MlpLayer mlp_;
+  std::shared_ptr<TensorFile> inputs_;  // may be null
 };
 
 }  // namespace stretto

@@ -27,18 +27,28 @@ int open_nameless(const std::string& directory) {
 }  // namespace
 
 ScratchFile::ScratchFile(std::string directory, std::int64_t bytes, IoEngine engine)
-    : directory_(std::move(directory)), bytes_(aligned(bytes)), reads_(engine), writes_(engine) {
+    : directory_(std::move(directory)), reads_(engine), writes_(engine) {
   buffered_ = open_nameless(directory_);
   if (buffered_ < 0) {
     fail(ErrorCode::io, "{} cannot hold a scratch file: {}. Give a directory on a disk that this process may write to.",
          directory_, std::strerror(errno));
   }
-  if (const int error = bytes_ > 0 ? posix_fallocate(buffered_, 0, bytes_) : 0; error != 0) {
+  try {
+    grow(bytes);
+  } catch (...) {
     close(buffered_);
-    fail(ErrorCode::io, "{} has no room for {} bytes: {}. Give a directory on a larger disk, or offload less.", directory_,
-         bytes_, std::strerror(error));
+    throw;
   }
   direct_ = open(fmt::format("/proc/self/fd/{}", buffered_).c_str(), O_RDWR | O_DIRECT | O_CLOEXEC);
+}
+
+void ScratchFile::grow(std::int64_t bytes) {
+  if (aligned(bytes) <= bytes_) return;
+  if (const int error = posix_fallocate(buffered_, bytes_, aligned(bytes) - bytes_); error != 0) {
+    fail(ErrorCode::io, "{} has no room for {} bytes: {}. Give a directory on a larger disk, or offload less.", directory_,
+         aligned(bytes), std::strerror(error));
+  }
+  bytes_ = aligned(bytes);
 }
 
 ScratchFile::~ScratchFile() {

@@ -24,6 +24,8 @@ class ScratchFile {
   ScratchFile(const ScratchFile&) = delete;
   ScratchFile& operator=(const ScratchFile&) = delete;
 
+  // Takes space for so many bytes in all, if it has less. Throws as the constructor. Not while it is mapped.
+  void grow(std::int64_t bytes);
   void read(std::int64_t offset, void* to, std::int64_t bytes);
   void write(std::int64_t offset, const void* from, std::int64_t bytes);
   // False: the file system, such as tmpfs, has no O_DIRECT, and the page cache keeps a copy as long as there is room.
@@ -39,7 +41,7 @@ class ScratchFile {
   int descriptor() const { return is_direct() ? direct_ : buffered_; }
 
   std::string directory_;
-  std::int64_t bytes_;
+  std::int64_t bytes_ = 0;
   int buffered_ = -1, direct_ = -1;
   std::byte* mapped_ = nullptr;
   IoRing reads_, writes_;  // apart, so that writes behind the caller don't hold up what it waits for

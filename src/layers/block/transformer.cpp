@@ -5,6 +5,7 @@
 
 #include "core/fail.hpp"
 #include "device/stream/kernel_scope.hpp"
+#include "overlap/offload/tensor_file.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
 
@@ -210,13 +211,15 @@ LayerCost MlpLayer::cost(const CostedTokens& tokens) const {
 TransformerBlock::TransformerBlock(Parameters& parameters, const std::string& prefix, const DecoderShape& shape,
                                    const TensorParallel& tensor_parallel, const RecomputeOptions& recompute,
                                    std::shared_ptr<const AttentionCore> core,
-                                   std::shared_ptr<const RotaryPositions> positions, const AdapterSet& adapters)
+                                   std::shared_ptr<const RotaryPositions> positions, const AdapterSet& adapters,
+                                   std::shared_ptr<TensorFile> inputs)
     : tensor_parallel_(tensor_parallel),
       recompute_(recompute),
       hidden_(shape.hidden),
       attention_(parameters, prefix + "ln_1", prefix + "attn", shape, tensor_parallel, std::move(core),
                  positions != nullptr ? std::move(positions) : RotaryPositions::of(shape), adapters),
-      mlp_(parameters, prefix + "ln_2", prefix + "mlp", shape, tensor_parallel, adapters) {
+      mlp_(parameters, prefix + "ln_2", prefix + "mlp", shape, tensor_parallel, adapters),
+      inputs_(std::move(inputs)) {
   recompute.check(tensor_parallel);
 }
 
@@ -225,18 +228,26 @@ Tensor TransformerBlock::forward(const Tensor& x, const Tokens& tokens, Saved& s
   const Tensor attended = attention_.forward(x, tokens, saved.attention, use);
   Tensor y = mlp_.forward(attended, tokens.count(), saved.mlp, use, tokens.draws);
   if (recompute_.level == Recompute::selective) saved.attention.normed = saved.mlp.normed = saved.mlp.activated = {};
-  if (recompute_.level == Recompute::full) {
+  if (recompute_.level == Recompute::full && inputs_ != nullptr) {
+    saved = {.input_in_file = inputs_->keep(x), .tokens = tokens};
+  } else if (recompute_.level == Recompute::full) {
     saved = {.input = DividedTensor(x, tensor_parallel_, recompute_.partition), .tokens = tokens};
   }
   return y;
 }
 
+void TransformerBlock::prefetch(Saved& saved) const {
+  saved.input.gather();
+  if (saved.input_in_file) saved.input_in_file->fetch();
+}
+
 void TransformerBlock::backward(const Tensor& dx, Saved& saved, ParameterUse& use, WeightGradients* later) const {
   if (recompute_.level == Recompute::full) {
-    const Tensor x = saved.input.whole();
+    const Tensor x = saved.input_in_file ? saved.input_in_file->take() : saved.input.whole();
     const Tensor attended = attention_.forward(x, saved.tokens, saved.attention, use);
     mlp_.save(attended, saved.tokens.count(), saved.mlp, use, saved.tokens.draws);
     saved.input = {};
+    saved.input_in_file = {};
   }
   mlp_.backward(dx, saved.mlp, use, later);
   saved.mlp = {};
@@ -244,8 +255,8 @@ void TransformerBlock::backward(const Tensor& dx, Saved& saved, ParameterUse& us
   saved.attention = {};
 }
 
-// With Recompute::full the kept input is one of the tensors that are there again in backward; where it is divided, its share
-// is freed, and the gathered input of the next block takes that place meanwhile.
+// With Recompute::full the kept input is one of the tensors that are there again in backward; where it is divided or lies in
+// a file, its memory is freed, and the input of the next block takes that place meanwhile.
 LayerCost TransformerBlock::cost(const CostedTokens& tokens) const {
   LayerCost cost = attention_.cost(tokens).before(mlp_.cost(tokens));
   if (tokens.level != Recompute::full) return cost;
@@ -253,8 +264,10 @@ LayerCost TransformerBlock::cost(const CostedTokens& tokens) const {
   const std::int64_t all = tokens.bytes(tokens.count * hidden_);
   const std::int64_t rows =
       recompute_.partition ? share_of(tokens.count, ranks, 0).count : tensor_parallel_.own_rows(tokens.count).count;
-  const std::int64_t input = tokens.bytes(rows * hidden_);
-  cost.backward += cost.kept - input + (recompute_.partition ? all - input : 0);
+  const bool in_file = !recompute_.directory.empty();
+  const std::int64_t input = in_file ? 0 : tokens.bytes(rows * hidden_);
+  const std::int64_t again = recompute_.partition ? all : tokens.bytes(rows * hidden_);
+  cost.backward += cost.kept - input + (recompute_.partition || in_file ? again - input : 0);
   cost.kept = input;
   if (!recompute_.partition) return cost;
   cost.again.exchanges.push_back(

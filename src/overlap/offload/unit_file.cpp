@@ -6,6 +6,7 @@
 
 #include "core/fail.hpp"
 #include "core/log.hpp"
+#include "overlap/offload/aligned_memory.hpp"
 
 namespace stretto {
 namespace {
@@ -19,12 +20,9 @@ std::int64_t largest(const std::vector<std::int64_t>& bytes) {
   return bytes.empty() ? 0 : ScratchFile::aligned(*std::max_element(bytes.begin(), bytes.end()));
 }
 
-Tensor aligned_memory(std::int64_t bytes) {
+Tensor aligned_buffer(std::int64_t bytes) {
   const MemoryScope scope(MemoryKind::buffers);
-  const Tensor all = Tensor::symmetric({ScratchFile::aligned(bytes) + ScratchFile::alignment}, DType::u8);
-  const auto address = reinterpret_cast<std::uintptr_t>(all.raw());
-  const auto past = static_cast<std::int64_t>(address % ScratchFile::alignment);
-  return all.view(past == 0 ? 0 : ScratchFile::alignment - past, {bytes});
+  return aligned_memory(bytes);
 }
 
 }  // namespace
@@ -42,7 +40,7 @@ UnitFile::UnitFile(const std::string& directory, std::vector<std::int64_t> bytes
     offsets_.push_back(offset);
     offset += ScratchFile::aligned(each);
   }
-  for (Buffer& buffer : buffers_) buffer.memory = aligned_memory(largest(bytes_));
+  for (Buffer& buffer : buffers_) buffer.memory = aligned_buffer(largest(bytes_));
 }
 
 UnitFile::~UnitFile() {
@@ -99,7 +97,7 @@ void UnitFile::end() { touch(); }
 
 // ---- single blocks
 
-Tensor UnitFile::memory(std::size_t unit) const { return aligned_memory(bytes_[unit]); }
+Tensor UnitFile::memory(std::size_t unit) const { return aligned_buffer(bytes_[unit]); }
 
 Work UnitFile::read(std::size_t unit, const Tensor& to) {
   const std::int64_t bytes = ScratchFile::aligned(bytes_[unit]);

@@ -36,7 +36,8 @@ PlannedStage::PlannedStage(const TrainingOptions& layout, const Schedule& schedu
 }
 
 LayerCost PlannedStage::chunk_cost(int chunk) const {
-  const std::int64_t ahead = layout_.recompute.partition ? hidden_ - cost_.block.kept : 0;
+  const bool is_elsewhere = layout_.recompute.partition || !layout_.recompute.directory.empty();
+  const std::int64_t ahead = is_elsewhere ? hidden_ - cost_.block.kept : 0;
   LayerCost blocks = cost_.block;  // alike, so that the last one's backward needs most
   blocks.kept *= this->blocks(chunk);
   blocks.later *= this->blocks(chunk);

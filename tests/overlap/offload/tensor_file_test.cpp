@@ -1,0 +1,53 @@
+#include "overlap/offload/tensor_file.hpp"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "support/error.hpp"
+#include "support/temporary_directory.hpp"
+
+namespace stretto {
+namespace {
+
+Tensor numbers(std::int64_t count, int seed) {
+  Tensor result({count}, DType::f32);
+  for (std::int64_t i = 0; i < count; ++i) result.set(i, static_cast<double>(i % 1000 + seed));
+  return result;
+}
+
+void expect_numbers(const Tensor& tensor, std::int64_t count, int seed) {
+  ASSERT_EQ(tensor.size(), count);
+  for (std::int64_t i = 0; i < count; ++i) ASSERT_EQ(tensor.at(i), static_cast<double>(i % 1000 + seed));
+}
+
+TEST(TensorFile, KeepsTensorsOfAllSizesAndUsesPlacesAgain) {
+  const TemporaryDirectory directory;
+  const auto file = std::make_shared<TensorFile>(directory.path());
+  EXPECT_FALSE(file->is_made());
+  const std::vector<std::int64_t> sizes = {1, 127, 128, 129, 1023, 1024, 1025, 7919, 300000};
+  std::int64_t bytes = 0;
+  for (int pass = 0; pass < 3; ++pass) {
+    std::vector<std::shared_ptr<KeptTensor>> kept;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      kept.push_back(file->keep(numbers(sizes[i], pass + static_cast<int>(i))));
+    }
+    kept.back()->fetch();
+    for (std::size_t i = sizes.size(); i-- > 0;) {
+      if (i > 0) kept[i - 1]->fetch();
+      expect_numbers(kept[i]->take(), sizes[i], pass + static_cast<int>(i));
+      kept[i].reset();
+    }
+    if (pass > 0) EXPECT_EQ(file->bytes(), bytes) << "the places of the first pass";
+    bytes = file->bytes();
+  }
+  EXPECT_NE(file->keep(numbers(5, 1))->take().at(0), 2) << "the control: another tensor";
+}
+
+TEST(TensorFile, NamesADirectoryThatIsNotThere) {
+  const auto file = std::make_shared<TensorFile>("/none");
+  EXPECT_NE(sentence_of([&] { file->keep(numbers(5, 1)); }).find("/none cannot hold a scratch file"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace stretto
