@@ -18,6 +18,7 @@ namespace {
 
 constexpr const char* late_lr_note = "late_lr";
 constexpr const char* late_loss_scale_note = "late_loss_scale";
+constexpr const char* norm_before_note = "norm_before";
 
 // Blocks until a GPU has computed the losses, so that it is called after all of them have been enqueued.
 double sum_of(const std::vector<Decoder::Loss>& losses) {
@@ -166,6 +167,7 @@ StepResult Trainer::compute_gradients(const FillSlot& fill) {
 std::map<std::string, std::string> Trainer::notes() const {
   std::map<std::string, std::string> notes;
   if (options_.sharding.dtype == DType::f16) notes = loss_scale_.notes();
+  if (norm_before_) notes[norm_before_note] = fmt::format("{}", *norm_before_);
   if (!sharded_->has_late()) return notes;
   notes[late_lr_note] = fmt::format("{}", late_.lr);
   notes[late_loss_scale_note] = fmt::format("{}", late_.loss_scale);
@@ -174,6 +176,10 @@ std::map<std::string, std::string> Trainer::notes() const {
 
 void Trainer::restore(const std::map<std::string, std::string>& notes) {
   loss_scale_.restore(notes);
+  norm_before_.reset();
+  if (options_.clips_by_step_before && notes.contains(norm_before_note)) {
+    norm_before_ = number_of(notes, norm_before_note, std::nan(""));
+  }
   for (const std::size_t unit : sharded_->in_flight() ? sharded_->update_order() : std::vector<std::size_t>()) {
     for (int age = 1; age < sharded_->options().versions; ++age) sharded_->share_older_values(unit, age);
   }

@@ -91,9 +91,10 @@ class Trainer::Windows final : public PipelineStage {
     its.sharded_->finish_sums();
     const double norm = gradient_norm(*its.sharded_, stage_);
     const double most = its.options_.clip_norm;
+    const double clipped = norm_to_clip(norm);
     its.sharded_->keep_version();
     if (std::isfinite(norm)) {
-      its.optimizer_->step(rate(step), most > 0 && norm > most ? most / norm : 1.0);
+      its.optimizer_->step(rate(step), most > 0 && clipped > most ? most / clipped : 1.0);
     } else {
       ++left_out_;
     }
@@ -103,12 +104,26 @@ class Trainer::Windows final : public PipelineStage {
     is_between_ = true;
   }
 
+  // Stages have begun the sum of the step before a step ago.
+  double norm_to_clip(double of_stage) {
+    if (!trainer_.options_.clips_by_step_before) return of_stage;
+    take_norm();
+    const double norm = trainer_.norm_before_.value_or(of_stage);
+    return std::isfinite(norm) ? norm : of_stage;
+  }
+  void take_norm() {
+    if (reports_.empty()) return;
+    reports_.back().summed.wait();
+    trainer_.norm_before_ = std::sqrt(reports_.back().numbers[1]);
+  }
+
   // Before the stage computes on, and behind the last update: messages that others wait for have begun by then.
   void finish_update() {
     if (!std::exchange(is_between_, false)) return;
     ShardedParameters& sharded = *trainer_.sharded_;
     if (updates_ % schedule_.steps == 0 && steps_.updated) {
       sharded.set_in_flight(true);
+      if (trainer_.options_.clips_by_step_before) take_norm();  // a checkpoint has it
       steps_.updated(updates_ / schedule_.steps - 1);
       sharded.set_in_flight(false);
     }
@@ -138,6 +153,7 @@ class Trainer::Windows final : public PipelineStage {
     result.gradient_norm = std::sqrt(first.numbers[1]);
     result.updated = first.numbers[2] == 0;
     result.ended = first.ended;
+    if (trainer_.options_.clips_by_step_before) trainer_.norm_before_ = result.gradient_norm;
     if (steps_.done) steps_.done(first.step, result);
     reports_.pop_front();
   }

@@ -55,6 +55,14 @@ Schedule TrainingOptions::check() const {
     fragments_of(records, diloco.fragments);  // throws if one would be empty
   }
   if (is_window(schedule)) check_window(*this, schedule);
+  require(
+      !clips_by_step_before || (is_window(schedule) && schedule.steps == 1 && clip_norm > 0),
+      "Schedule {} {}, so that gradients are not clipped by the norm of the step before; choose 2bw and a norm, or clip as "
+      "usual.",
+      schedule.name,
+      !is_window(schedule) ? "knows the norm of a step's own gradients"
+      : schedule.steps > 1 ? "updates after each microbatch"
+                           : "clips by no norm");
   require(!saves_in_flight || (is_window(schedule) && schedule.stashes && sharding.overlap),
           "Schedule {} keeps no older weights to go on with from a checkpoint in flight, or messages do not overlap; choose "
           "2bw or pipedream with overlap, or let a checkpoint empty the pipeline.",

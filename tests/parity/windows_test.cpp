@@ -70,14 +70,34 @@ MissingUpdates missing_of(const std::string& schedule) {
   return [](int, int stages) { return stages - 1; };
 }
 
-Pieces by_loop(Trainer& trainer, const TextOfStep& text, int updates, const MissingUpdates& missing) {
+// The norm of all stages' gradients, as stages tell it each other.
+double norm_of_stages(const Trainer& trainer, double of_stage) {
+  const bool speaks = trainer.mesh().over(token_axes | Axis::tensor).rank() == 0;
+  double squares = speaks ? of_stage * of_stage : 0;
+  trainer.mesh().world().all_reduce(&squares, &squares, 1, DType::f64, ReduceOp::sum, Stream::inline_()).wait();
+  return std::sqrt(squares);
+}
+
+// clips: by the norm of the step before; by that of the step's own, a fault, if `own`.
+struct Clipping {
+  double most = 0;
+  bool own = false;
+};
+
+Pieces by_loop(Trainer& trainer, const TextOfStep& text, int updates, const MissingUpdates& missing,
+               const Clipping& clipping = {}) {
+  std::optional<double> before;
   const int lacks = missing(trainer.mesh().rank(Axis::pipeline), trainer.mesh().size(Axis::pipeline));
   std::vector<WeightsOfRank> versions = {weights_of(trainer)};
   for (int t = 0; t < updates; ++t) {
     set_weights(trainer, versions[static_cast<std::size_t>(std::max(0, t - lacks))]);
     trainer.compute_gradients(text(trainer.options(), t));
+    const double of_stage = gradient_norm(trainer.sharded(), trainer.mesh().over(token_axes | Axis::tensor));
+    const double of_all = norm_of_stages(trainer, of_stage);
+    const double norm = clipping.own ? of_all : before.value_or(of_stage);
+    before = of_all;
     set_weights(trainer, versions.back());
-    trainer.optimizer().step(window_lr, 1);
+    trainer.optimizer().step(window_lr, clipping.most > 0 && norm > clipping.most ? clipping.most / norm : 1);
     versions.push_back(weights_of(trainer));
   }
   return pieces_of(trainer, trainer.sharded().whole_values());
@@ -88,6 +108,7 @@ bool updates_each(const std::string& schedule) { return schedule != "2bw"; }
 
 TrainingOptions flushing(TrainingOptions options, bool each_microbatch) {
   options.stages.schedule_name = "1f1b";
+  options.clips_by_step_before = false;
   if (each_microbatch) options.global_batch = options.mesh[Axis::data];
   return options;
 }
@@ -121,10 +142,13 @@ Pieces run_windows(const Mesh& mesh, const TrainingOptions& options, int updates
   return pieces_of(trainer, trainer.sharded().whole_values());
 }
 
-std::vector<WindowsAndLoop> train_windows(const WindowCell& cell, const MissingUpdates& missing) {
+std::vector<WindowsAndLoop> train_windows(const WindowCell& cell, const MissingUpdates& missing,
+                                          const Clipping& clipping = {}) {
   std::vector<WindowsAndLoop> found(static_cast<std::size_t>(cell.layout.ranks()));
   TrainingOptions options = options_of(cell);
   options.mesh = cell.layout.mesh();
+  options.clip_norm = clipping.most;
+  options.clips_by_step_before = clipping.most > 0;
   const bool each = updates_each(cell.schedule);
   run_threads(cell.layout.ranks(), [&](const Communicator& world) {
     const Mesh mesh(world, cell.layout.mesh());
@@ -134,7 +158,7 @@ std::vector<WindowsAndLoop> train_windows(const WindowCell& cell, const MissingU
     const TextOfStep text = [&](const TrainingOptions& its, std::int64_t t) {
       return each ? microbatch_of(cell, options, t) : text_of_step(its, t);
     };
-    mine.loop = by_loop(trainer, text, trained_windows * (each ? cell.microbatches : 1), missing);
+    mine.loop = by_loop(trainer, text, trained_windows * (each ? cell.microbatches : 1), missing, clipping);
   });
   return found;
 }
@@ -176,6 +200,14 @@ TEST_P(TrainingWindows, HaveTheBitsOfTheLoop) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cells, TrainingWindows, testing::Range(std::size_t{0}, window_cells.size()));
+
+TEST(TrainingWindowsClipping, IsByTheNormOfTheStepBefore) {
+  for (const WindowCell& cell : {WindowCell{{1, 1, 3}, "2bw", 3}, {{2, 2, 2}, "2bw", 2}, {{1, 1, 1}, "2bw", 2}}) {
+    const MissingUpdates missing = missing_of("2bw");
+    EXPECT_EQ(divergence(train_windows(cell, missing, {.most = 0.1})), "") << text_of(cell);
+    EXPECT_NE(divergence(train_windows(cell, missing, {.most = 0.1, .own = true})), "") << "the control: of the same step";
+  }
+}
 
 TEST(TrainingWindowsControl, ALoopWithOtherVersionsDiffers) {
   for (const char* const schedule : {"2bw", "pipedream", "pipedream-vertical"}) {
@@ -430,6 +462,14 @@ TEST(TrainingWindowsRefusals, AreSentences) {
   EXPECT_THAT(refusal([](TrainingOptions& its) { its.sharding.zero = ZeroStage::gradients; }),
               testing::HasSubstr("ZeRO stage 2"));
   EXPECT_THAT(refusal([](TrainingOptions& its) { its.sharding.dtype = DType::f16; }), testing::HasSubstr("bf16 or f32"));
+  for (const char* const schedule : {"pipedream", "1f1b"}) {
+    EXPECT_THAT(refusal([&](TrainingOptions& its) {
+                  its.stages.schedule_name = schedule;
+                  its.clip_norm = 1;
+                  its.clips_by_step_before = true;
+                }),
+                testing::HasSubstr("by the norm of the step before"));
+  }
   for (const char* const schedule : {"pipemare", "1f1b"}) {
     EXPECT_THAT(refusal([&](TrainingOptions& its) {
                   its.stages.schedule_name = schedule;

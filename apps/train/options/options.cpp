@@ -91,6 +91,8 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   OptimizerFlags optimizer;
   add_optimizer_options(app, optimizer);
   app.add_option("--clip-grad", trainer.clip_norm, "Largest gradient norm; 0 for none")->capture_default_str();
+  app.add_flag("--clip-by-step-before", trainer.clips_by_step_before,
+               "With --schedule 2bw, clip by the norm of all stages in the step before, instead of that of each stage");
   app.add_option("--seed", trainer.seed, "Seed of initialisation, data order and samples")->capture_default_str();
 
   group("Types and memory");

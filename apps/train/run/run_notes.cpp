@@ -21,12 +21,28 @@ namespace {
 constexpr const char* model_and_data[] = {"--attention", "--model", "--seed", "--train-data"};
 // Flags that no resumed run may change: which parts are on their way at a step follows from them.
 constexpr const char* rounds[] = {"--replicas", "--diloco", "--diloco-fragments", "--diloco-delay", "--diloco-format"};
-constexpr const char* course[] = {"--train-iters",       "--lr",           "--min-lr",     "--lr-warmup-iters",
-                                  "--global-batch-size", "--weight-decay", "--momentum",   "--freeze-step",
-                                  "--clip-grad",         "--dtype",        "--grad-dtype", "--loss-scale",
-                                  "--val-data",          "--delay",        "--muon-scale", "--muon-lr",
-                                  "--muon-momentum",     "--muon-bf16",    "--schedule",   "--pipemare-annealing",
-                                  "--pipemare-decay"};
+constexpr const char* course[] = {"--train-iters",
+                                  "--lr",
+                                  "--min-lr",
+                                  "--lr-warmup-iters",
+                                  "--global-batch-size",
+                                  "--weight-decay",
+                                  "--momentum",
+                                  "--freeze-step",
+                                  "--clip-grad",
+                                  "--dtype",
+                                  "--grad-dtype",
+                                  "--loss-scale",
+                                  "--val-data",
+                                  "--delay",
+                                  "--muon-scale",
+                                  "--muon-lr",
+                                  "--muon-momentum",
+                                  "--muon-bf16",
+                                  "--schedule",
+                                  "--pipemare-annealing",
+                                  "--pipemare-decay",
+                                  "--clip-by-step-before"};
 
 // Those of adapters, if there are any, say what the model is.
 bool is_of_adapters(const std::string& flag) { return flag.starts_with("--lora") || flag == "--with-adapter"; }

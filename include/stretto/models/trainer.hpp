@@ -80,8 +80,9 @@ class STRETTO_API Trainer {
   // only.
   Tensor next_logits(const std::vector<std::int32_t>& tokens);
 
-  // What a checkpoint must keep beside the states (save_checkpoint): the loss scale in f16, and with a delay the learning
-  // rate and the loss scale of the gradients that no step has applied yet.
+  // What a checkpoint must keep beside the states (save_checkpoint): the loss scale in f16, the norm by which the next step
+  // clips (TrainingOptions::clips_by_step_before), and with a delay the learning rate and the loss scale of the gradients
+  // that no step has applied yet.
   std::map<std::string, std::string> notes() const;
   // Goes on from such notes, behind load_checkpoint(). Throws Error(io) for notes that cannot be, or are missing.
   void restore(const std::map<std::string, std::string>& notes);
@@ -149,7 +150,8 @@ class STRETTO_API Trainer {
   std::unique_ptr<DiLoCo> diloco_;
   std::unique_ptr<PipeMare> pipemare_;  // of a schedule that does not stash
   std::unique_ptr<Pipeline> pipeline_;
-  Communicator reports_;  // of a schedule without a flush
+  Communicator reports_;               // of a schedule without a flush
+  std::optional<double> norm_before_;  // of all stages in the last step, with TrainingOptions::clips_by_step_before
 };
 
 }  // namespace stretto
