@@ -67,10 +67,23 @@ class Check {
     return plan_.groups[static_cast<std::size_t>(step(number).group)];
   }
 
+  bool are_there(const std::set<int>& executors) const {
+    return executors.empty() || (*executors.begin() >= 0 && *executors.rbegin() < std::ssize(plan_.lists));
+  }
+
   void check_shape() const {
     require(plan_.move_of_step.size() == program_.steps().size() && plan_.peak_bytes.size() == plan_.lists.size(),
             "Program '{}' has {} steps, and its plan is for {}, with {} peaks of {} executors.", program_.name(),
             program_.steps().size(), plan_.move_of_step.size(), plan_.peak_bytes.size(), plan_.lists.size());
+    require(plan_.groups.size() == program_.groups().size(), "Program '{}' has {} groups, and its plan is for {}.",
+            program_.name(), program_.groups().size(), plan_.groups.size());
+    for (std::size_t g = 0; g < plan_.groups.size(); ++g) {
+      const std::set<int> distinct(plan_.groups[g].begin(), plan_.groups[g].end());
+      require(
+          std::ssize(distinct) == program_.groups()[g] && distinct.size() == plan_.groups[g].size() && are_there(distinct),
+          "Program '{}': group {} is bound to executors {}; it must have {} distinct ones of {}.", program_.name(), g,
+          fmt::join(plan_.groups[g], ", "), program_.groups()[g], plan_.lists.size());
+    }
     for (std::size_t s = 0; s < program_.steps().size(); ++s) {
       const bool is_move = program_.steps()[s].kind == Program::StepKind::move;
       const int number = plan_.move_of_step[s];
@@ -78,6 +91,13 @@ class Check {
               "Program '{}': step {} names move {} of {}.", program_.name(), s, number, plan_.moves.size());
       if (!is_move) continue;
       const ProgramPlan::PlannedMove& move = plan_.moves[static_cast<std::size_t>(number)];
+      const std::set<int> its_ranks(move.ranks.begin(), move.ranks.end());
+      require(
+          std::ranges::equal(its_ranks, move.ranks) && are_there(its_ranks) && move.plan.ranks == std::ssize(move.ranks) &&
+              move.plan.tensors.size() == 1,
+          "Program '{}': the move of step {} is of {} tensors among {} ranks, which are executors {}; it must be of one, "
+          "and they ascending ones of {}.",
+          program_.name(), s, move.plan.tensors.size(), move.plan.ranks, fmt::join(move.ranks, ", "), plan_.lists.size());
       const auto wrong = verify(move.plan);
       require(!wrong, "Program '{}': the move of step {}: {}", program_.name(), s, wrong.value_or(""));
       const auto lies = [&](const Division& division, int value) {
@@ -89,7 +109,7 @@ class Check {
       };
       const MovedTensor& tensor = move.plan.tensors.front();
       const ValueType& type = program_.values()[static_cast<std::size_t>(program_.steps()[s].inputs.front())].type;
-      require(move.plan.tensors.size() == 1 && tensor.dtype == type.dtype && tensor.shape == type.shape &&
+      require(tensor.dtype == type.dtype && tensor.shape == type.shape &&
                   lies(tensor.from, program_.steps()[s].inputs.front()) &&
                   lies(tensor.to, program_.steps()[s].outputs.front()),
               "Program '{}': the move of step {} is planned for other divisions than its values have.", program_.name(), s);

@@ -163,6 +163,8 @@ ProgramPlan plan_program(const Program& program, std::vector<std::vector<int>> g
                          const std::vector<int>& nodes) {
   require(groups.size() == program.groups().size(), "Program '{}' has {} groups, and executors are given for {}.",
           program.name(), program.groups().size(), groups.size());
+  require(nodes.empty() || std::ssize(nodes) == executors, "Program '{}' is planned for {} executors, and nodes of {}.",
+          program.name(), executors, nodes.size());
   for (std::size_t g = 0; g < groups.size(); ++g) {
     require(std::ssize(groups[g]) == program.groups()[g],
             "Group {} of program '{}' has {} devices, and {} executors are given.", g, program.name(), program.groups()[g],

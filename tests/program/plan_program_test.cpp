@@ -143,6 +143,20 @@ TEST(PlanProgram, PlantedFaultsAreRefusedWithTheirPlace) {
   EXPECT_THAT(refused([&](ProgramPlan& p) { std::swap(p.move_of_step[1], p.move_of_step[3]); }),
               HasSubstr("other divisions"));
   EXPECT_THAT(refused([&](ProgramPlan& p) { p.move_of_step[1] = 7; }), HasSubstr("step 1 names move 7 of 2"));
+  EXPECT_THAT(refused([&](ProgramPlan& p) { p.moves[0].plan.tensors.clear(); }), HasSubstr("step 1 is of 0 tensors"));
+  EXPECT_THAT(refused([&](ProgramPlan& p) { p.moves[0].ranks[3] = 9; }), HasSubstr("are executors 0, 1, 2, 9"));
+  EXPECT_THAT(refused([&](ProgramPlan& p) { p.moves[0].ranks.pop_back(); }), HasSubstr("among 4 ranks"));
+  // Executors of groups.
+  EXPECT_THAT(refused([&](ProgramPlan& p) { p.groups.pop_back(); }), HasSubstr("has 2 groups, and its plan is for 1"));
+  EXPECT_THAT(refused([&](ProgramPlan& p) { p.groups[1][1] = 4; }), HasSubstr("group 1 is bound to executors 2, 4"));
+  EXPECT_THAT(refused([&](ProgramPlan& p) { p.groups[0] = {1, 1}; }), HasSubstr("group 0 is bound to executors 1, 1"));
+}
+
+TEST(PlanProgram, NodesAreThoseOfAllExecutors) {
+  Program program("p");
+  const Program::Group pair = program.group(2);
+  program.call("f", pair, {}, {});
+  expect_refusal([&] { plan_program(program, {{0, 1}}, 2, {0}); }, "planned for 2 executors, and nodes of 1");
 }
 
 // Two programs' actions in opposite orders on two executors: what one order for all prevents.
