@@ -43,5 +43,26 @@ TEST(Program, IsTheSameBehindText) {
   }
 }
 
+// What comes as a message ends in an error of one sentence, whatever it is.
+TEST(Program, TextThatIsNoProgramIsRefused) {
+  Program program("p");
+  const Program::Group one = program.group(1);
+  program.output(program.move(program.input(one, {DType::f32, {4}}), one, ValuePlacement::replicated()));
+  const std::string good = to_text({program, {{0}}, "someone"});
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string text = good;
+    EXPECT_NE(text.find(from), std::string::npos) << text;
+    return text.replace(text.find(from), from.size(), to);
+  };
+  setup_from_text(good);
+  for (const std::string& text : {std::string(), std::string("[]"), good.substr(1), with("\"dispatch\":0", "\"dispatch\":3"),
+                                  with("\"kind\":2", "\"kind\":3"), with("\"dtype\":1", "\"dtype\":-1"),
+                                  with("\"op\":0", "\"op\":77"), with("\"weight\":1.0", "\"weight\":null")}) {
+    expect_refusal([&] { setup_from_text(text); }, "text of a program");
+  }
+  expect_refusal([&] { setup_from_text(with("\"inputs\":[0]", "\"inputs\":[]")); }, "0 inputs and 1 outputs");
+  expect_refusal([&] { setup_from_text(with("\"results\":[1]", "\"results\":[9]")); }, "has no value 9");
+}
+
 }  // namespace
 }  // namespace stretto
