@@ -81,7 +81,7 @@ void visit(ProgramRuntime& runtime) {
   Program program("sums");
   const Program::Group both = program.group(2);
   const Program::Value ranks = program.call("rank", both, {}, {{DType::f32, {2}, ValuePlacement::along(0)}}, 150)
-                                   .front();  // the 150th run is to fail
+                                   .front();  // run 150, counted from 0, is to fail
   program.output(program.reduce(ranks, ReduceOp::sum, ValuePlacement::replicated()));
   const CompiledProgram compiled = runtime.compile(program);
   for (int i = 0; i < 3; ++i) {

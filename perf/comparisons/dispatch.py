@@ -29,7 +29,7 @@ def of(figures, executors, key):
 
 
 def tables(figures):
-    yield Table("a function of the chain", ["executors", *WAYS.values(), "op by op costs 5% from functions of, us"],
+    yield Table("a function of the chain", ["executors", *WAYS.values(), "shortest function for which op by op costs at most 5%, us"],
                 [[str(executors), *(f"{of(figures, executors, key):.1f}" for key in WAYS),
                   f"{MARGIN * max(0, of(figures, executors, 'op_by_op_us') - of(figures, executors, 'loop_us')):.0f}"] for executors in EXECUTORS])
 

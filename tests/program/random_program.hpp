@@ -14,7 +14,8 @@ inline Program random_program(std::mt19937& draw, int executors, int steps, bool
   Program program("random");
   std::vector<Program::Group> groups;
   std::vector<std::vector<Program::Value>> of_group;
-  for (int g = 0; g < 1 + below(3); ++g) {
+  const int number_of_groups = 1 + below(3);
+  for (int g = 0; g < number_of_groups; ++g) {
     groups.push_back(program.group(1 + below(static_cast<std::size_t>(executors))));
     of_group.emplace_back();
   }

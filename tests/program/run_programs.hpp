@@ -16,8 +16,8 @@ namespace stretto {
 
 inline const ValueType four{DType::f64, {4}, ValuePlacement::along(0)};
 
-// "scale" multiplies by its argument; "sum" gives each device three numbers of its part: its sum, its size, and the sum over
-// the group of the devices' numbers in it, for which it communicates.
+// "scale" multiplies by its argument; "sum" gives each device three numbers of its part: its sum, its size, and the sum of
+// the ranks of all devices of the group, for which it communicates.
 inline FunctionTable program_functions() {
   return {{"scale",
            [](const FunctionCall& call) {
