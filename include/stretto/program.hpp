@@ -63,9 +63,9 @@ class STRETTO_API Program {
 
   explicit Program(std::string name) : name_(std::move(name)) {}
 
-  // So many virtual devices, which compile() binds to as many executors.
+  // Adds a group of virtual devices, which compile() binds to as many executors.
   Group group(int devices);
-  // A value that the client gives to each run.
+  // Adds a value that the client gives to each run.
   Value input(Group group, const ValueType& type);
   // Calls the function that executors know by this name, on all devices of the group at once. Inputs must lie on the group.
   std::vector<Value> call(const std::string& function, Group group, const std::vector<Value>& inputs,
@@ -76,7 +76,7 @@ class STRETTO_API Program {
   // Brings a value to a group, this or another one, divided as wanted (stretto/move.hpp). An all-gather is a move within a
   // group.
   Value move(Value value, Group group, ValuePlacement placement);
-  // The client gets this value from the last of the runs that it asks for at a time.
+  // The client gets this value from the last of the runs that a call of run() asks for.
   void output(Value value);
   // The value of the last of these runs stays on its devices, and the client gets a handle (KeptValue), which it may give to
   // runs of any of its programs for a kept_input() of the same type on a group of the same executors.
@@ -148,8 +148,9 @@ struct STRETTO_API ProgramPlan {
   std::string to_string(const Program& program) const;
 };
 
-// Compiles a program: a pure function. groups: the executors of each group; `nodes` has the node of each executor. Throws
-// Error(invalid_argument) if they do not fit to the program. Cost: O(steps x executors), and plan_move() for each move.
+// Compiles a program: a pure function. groups: the executors of each group; `nodes`, if not empty, has the node of each
+// executor. Throws Error(invalid_argument) if they do not fit to the program. Cost: O(steps x executors), and plan_move()
+// for each move.
 STRETTO_API ProgramPlan plan_program(const Program& program, std::vector<std::vector<int>> groups, int executors,
                                      const std::vector<int>& nodes = {});
 // Proves a plan by running all executors symbolically, where a function begins when all of its group have come to it: every
@@ -177,7 +178,8 @@ enum class Dispatch : std::uint8_t {
 };
 
 // A whole value that stays on executors; a handle. When the last copy is dropped, and no run that was given it is under way,
-// the executors free their parts, for which each of them gets a message.
+// the executors free their parts, for which each of them gets a message. If the run ends after the handle, the client's next
+// compile(), run(), wait() or leave() sends it. When a client leaves, executors free all that it keeps.
 class STRETTO_API KeptValue {
  public:
   KeptValue() = default;
@@ -191,12 +193,13 @@ class STRETTO_API KeptValue {
   std::shared_ptr<const State> state_;
 };
 
-// Runs that are under way; a handle. Dropping it does not end them.
+// Runs that are under way; a handle. Dropping it does not end them. It may outlive the runtime.
 class STRETTO_API ProgramRun {
  public:
   ProgramRun() = default;
   // Blocks until the runs are done, and returns the whole outputs of the last one. If a function has thrown, throws
-  // Error(peer_gave_up) that names function, program, client, run and rank.
+  // Error(peer_gave_up) that names function, program, client, run and rank. If the client has left before all of these runs
+  // had begun, throws Error(peer_gave_up), too.
   std::vector<Tensor> wait() const;
   bool done() const;
   // As wait(), but returns what the last run keeps, in the order of Program::keep(). The runs hold these values, too.
@@ -209,13 +212,15 @@ class STRETTO_API ProgramRun {
   std::shared_ptr<State> state_;
 };
 
-// A program that executors know; a handle. They forget it when the last copy is dropped and no run is under way.
+// A program that executors know; a handle. They forget it when the last copy is dropped and no run is under way, as they
+// free a KeptValue.
 class STRETTO_API CompiledProgram {
  public:
   const ProgramPlan& plan() const;
   // Asks for so many runs, each with these inputs: whole tensors in host memory, in the order of Program::input(), and
-  // values that executors keep, in the order of Program::kept_input(). Returns at once, but blocks while as many calls of
-  // run() as may be in flight have not ended. Functions must not write to inputs.
+  // values that executors keep, in the order of Program::kept_input(). Returns at once, but blocks while most_in_flight
+  // calls of run() of this program have not ended. Functions must not write to inputs. Throws Error(invalid_argument) if the
+  // inputs do not fit, and if the client has left.
   ProgramRun run(int times = 1, const std::vector<Tensor>& inputs = {}, const std::vector<KeptValue>& kept = {}) const;
 
   struct STRETTO_HIDDEN State;
@@ -227,25 +232,28 @@ class STRETTO_API CompiledProgram {
 
 // The last `clients` ranks of a communicator are clients, the others executors. Rank 0 also puts the runs of all clients
 // into one order, the same on all executors, so that no two programs wait for each other. Clients take turns by their
-// weights (stride scheduling; Waldspurger and Weihl 1995): of any K runs that were granted while all clients had runs to
-// grant, one with weight w has K w / (sum of weights), give or take one.
+// weights (stride scheduling; Waldspurger and Weihl 1995). Let N clients of weights w, whose sum is W, have the same
+// most_in_flight, 2 or more, and programs on the same executors: of any K runs that begin while all of them have runs that
+// wait, a client's number then differs from K w / W by at most 1 + N w / W. With most_in_flight = 1, a client has nothing to
+// begin while its run is under way, and others take its turns.
 //
 // Failures: if a function throws, the runs of its program that are in flight end, on all executors, and their wait() throws.
 // Other programs go on, and so does this one with its next run. A process that dies ends the job, as everywhere.
 //
-// Threads: one thread of a rank uses the object and what it returns. A rank has one or two threads of the library, which
-// sleep until a message comes.
+// Threads: one thread of a rank uses the object and what it returns. A client has one thread of the library that receives
+// messages, an executor one (rank 0 two), and another one that executes moves. These threads sleep while nothing comes.
 class STRETTO_API ProgramRuntime {
  public:
   struct Options {
     int clients = 1;                // the same on all ranks
     std::string client = "client";  // of a client: its name in errors
-    double weight = 1;              // of a client
-    int most_in_flight = 2;         // of a client: runs of one program that executors have at a time
+    double weight = 1;              // of a client: from 1e-6 to 1e6
+    int most_in_flight = 2;  // of a client: runs of a program that have begun and not ended, and calls of run() for it
   };
-  // Collective. Throws Error(invalid_argument) for options that cannot be, on all ranks.
+  // Collective. Throws Error(invalid_argument) on all ranks if the options of one cannot be.
   ProgramRuntime(const Communicator& world, FunctionTable functions, const Options& options);
-  // A client that has not left leaves: runs that were not begun are given up.
+  // A client that has not left leaves: runs that have not begun are given up. An executor whose serve() has not returned
+  // aborts the job, as clients would wait for it for ever.
   ~ProgramRuntime();
   ProgramRuntime(const ProgramRuntime&) = delete;
   ProgramRuntime& operator=(const ProgramRuntime&) = delete;
@@ -255,8 +263,9 @@ class STRETTO_API ProgramRuntime {
   void serve();
 
   // Clients: binds the program's groups to executors, those of a host together and the least used first, plans it, checks it
-  // and prepares all executors. Throws Error(invalid_argument) if it has a larger group than there are executors, or names
-  // a function that an executor does not have. Executors come to it in the order of runs.
+  // and prepares all executors, which do that in their order of runs. Throws Error(invalid_argument) if a group is larger
+  // than the number of executors, if an executor lacks a function, if a value that is kept, or a kept input that is an
+  // output, lies on a group that does nothing, and for names that are not UTF-8.
   CompiledProgram compile(const Program& program, Dispatch dispatch = Dispatch::parallel);
   // Clients: waits for all runs, and leaves. Other clients go on.
   void leave();

@@ -32,6 +32,23 @@ void for_each_run(const Program::TypedValue& value, int devices, int device, Cop
   }
 }
 
+// Executors that do nothing get no runs, and neither keep nor send what they have.
+void refuse_idle_groups(const Client::Compiled& compiled) {
+  const Program& program = compiled.setup.program;
+  const auto refuse = [&](int value, const char* does) {
+    const int group = program.values()[static_cast<std::size_t>(value)].group;
+    for (const int executor : compiled.plan.groups[static_cast<std::size_t>(group)]) {
+      require(!compiled.plan.lists[static_cast<std::size_t>(executor)].empty(),
+              "Program '{}' {} a value on a group that does nothing; call a function there, or move it.", program.name(),
+              does);
+    }
+  };
+  for (const int value : program.kept()) refuse(value, "keeps");
+  for (const int value : program.outputs()) {
+    if (std::ranges::find(program.kept_inputs(), value) != program.kept_inputs().end()) refuse(value, "outputs");
+  }
+}
+
 }  // namespace
 
 Client::Compiled::~Compiled() {
@@ -60,6 +77,19 @@ void Client::lose(const std::exception_ptr& why) {
   changed_.notify_all();
 }
 
+void Client::end(std::uint64_t request) {
+  const auto found = runs_.find(request);
+  if (found == runs_.end()) return;
+  over_.push_back(std::move(found->second));
+  runs_.erase(found);
+}
+
+void Client::let_go() {
+  std::vector<OpenRun> over;
+  const std::lock_guard lock(mutex_);
+  over.swap(over_);
+}
+
 void Client::handle(const ReceivedMessage& message) {
   const std::lock_guard lock(mutex_);
   const auto kind = static_cast<ControlKind>(message.head.kind);
@@ -84,7 +114,7 @@ void Client::handle(const ReceivedMessage& message) {
   }
   if (state.is_done()) {
     state.changed.notify_all();
-    runs_.erase(found);
+    end(message.head.request);
   }
   changed_.notify_all();
 }
@@ -107,6 +137,7 @@ void Client::take_outputs(const OpenRun& run, const ReceivedMessage& message) co
 }
 
 std::shared_ptr<const Client::Compiled> Client::compile(const ProgramSetup& setup) {
+  let_go();
   const std::uint64_t request = next_request_++;
   send(0, ControlKind::compile, {.request = request}, bytes_of(to_text(setup)));
   ReceivedMessage reply;
@@ -125,17 +156,10 @@ std::shared_ptr<const Client::Compiled> Client::compile(const ProgramSetup& setu
   result->plan = plan_program(result->setup.program, result->setup.groups, executors_, nodes_);
   result->number = reply.head.table;
   result->client = weak_from_this();  // from here on, an error drops it
-  for (const int value : result->setup.program.kept()) {
-    const int group = result->setup.program.values()[static_cast<std::size_t>(value)].group;
-    for (const int executor : result->plan.groups[static_cast<std::size_t>(group)]) {
-      require(!result->plan.lists[static_cast<std::size_t>(executor)].empty(),
-              "Program '{}' keeps a value on a group that does nothing; call a function there, or move it.",
-              result->setup.program.name());
-    }
-  }
+  refuse_idle_groups(*result);
   for (int executor = 0; executor < executors_; ++executor) {
     const Program& program = result->setup.program;
-    // An executor that only has an input that is an output, too, has no list and sends nothing.
+    // An executor that does nothing sends nothing: of what it has, the client has outputs that are inputs.
     if (result->plan.lists[static_cast<std::size_t>(executor)].empty()) continue;
     if (!packed_parts(program, result->plan.groups, program.outputs(), executor, true).parts.empty()) {
       result->senders.push_back(executor);
@@ -153,10 +177,10 @@ void Client::check_inputs(const Compiled& compiled, const std::vector<Tensor>& i
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const ValueType& type = program.values()[static_cast<std::size_t>(program.inputs()[i])].type;
     require(
-        inputs[i] && inputs[i].dtype() == type.dtype && inputs[i].size() == elements_of(type.shape) &&
+        inputs[i] && inputs[i].dtype() == type.dtype && inputs[i].size() == element_count(type.shape) &&
             inputs[i].device() == Device::cpu,
         "Input {} of program '{}' has {} elements of {}, and run() got {} of {}; give host memory of that size and type.", i,
-        program.name(), elements_of(type.shape), name(type.dtype), inputs[i] ? inputs[i].size() : 0,
+        program.name(), element_count(type.shape), name(type.dtype), inputs[i] ? inputs[i].size() : 0,
         inputs[i] ? name(inputs[i].dtype()) : "no type");
   }
   for (std::size_t i = 0; i < kept.size(); ++i) {
@@ -210,11 +234,16 @@ std::shared_ptr<ProgramRun::State> Client::run(const std::shared_ptr<const Compi
   const Program& program = compiled->setup.program;
   require(times > 0, "Program '{}' is to run {} times; give 1 or more.", program.name(), times);
   check_inputs(*compiled, inputs, kept);
+  let_go();
   auto state = std::make_shared<ProgramRun::State>();
   state->missing = static_cast<int>(compiled->senders.size());
+  state->client = weak_from_this();
   for (const int output : program.outputs()) {
     const ValueType& type = program.values()[static_cast<std::size_t>(output)].type;
-    state->outputs.emplace_back(type.shape, type.dtype, Device::cpu);
+    Tensor& tensor = state->outputs.emplace_back(type.shape, type.dtype, Device::cpu);
+    const auto place = std::ranges::find(program.inputs(), output) - program.inputs().begin();
+    if (place == std::ssize(program.inputs()) || tensor.size() == 0) continue;
+    std::memcpy(tensor.raw(), inputs[static_cast<std::size_t>(place)].raw(), tensor.bytes());
   }
   std::uint64_t request = 0;
   {
@@ -224,6 +253,7 @@ std::shared_ptr<ProgramRun::State> Client::run(const std::shared_ptr<const Compi
     };
     changed_.wait(lock, [&] { return loss_ || in_flight() < compiled->setup.most_in_flight; });
     if (loss_) std::rethrow_exception(loss_);
+    require(!has_left_, "Program '{}' cannot run: its client has left.", program.name());
     request = next_request_++;
     for (std::size_t k = 0; k < program.kept().size(); ++k) {
       const Program::TypedValue& value = program.values()[static_cast<std::size_t>(program.kept()[k])];
@@ -236,8 +266,14 @@ std::shared_ptr<ProgramRun::State> Client::run(const std::shared_ptr<const Compi
     }
     runs_[request] = {compiled, state, kept};
   }
-  send_inputs(*compiled, request, inputs, kept);
-  send(0, ControlKind::submit, {.table = compiled->number, .part = times, .request = request});
+  try {
+    send_inputs(*compiled, request, inputs, kept);
+    send(0, ControlKind::submit, {.table = compiled->number, .part = times, .request = request});
+  } catch (...) {  // leaving would wait for this run for ever
+    const std::lock_guard lock(mutex_);
+    end(request);
+    throw;
+  }
   return state;
 }
 
@@ -265,15 +301,10 @@ void Client::free(const KeptValue::State& value) {
 void Client::leave(bool gives_up) {
   if (gives_up) send(0, ControlKind::abandon, {});
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] {
-    return loss_ || std::ranges::all_of(runs_, [&](const auto& each) {
-             const std::lock_guard run_lock(each.second.state->mutex);
-             return gives_up && each.second.state->finished;
-           });
-  });
+  changed_.wait(lock, [&] { return loss_ || runs_.empty(); });
   if (loss_) std::rethrow_exception(loss_);
-  runs_.clear();
   lock.unlock();
+  let_go();
   send(0, ControlKind::abandon, {});  // now none of its programs has runs
   has_left_ = true;
   for (int executor = 0; executor < executors_; ++executor) send(executor, ControlKind::goodbye, {});

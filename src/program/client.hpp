@@ -14,6 +14,8 @@
 
 namespace stretto {
 
+class Client;
+
 struct ProgramRun::State {
   std::mutex mutex;
   std::condition_variable changed;
@@ -23,11 +25,10 @@ struct ProgramRun::State {
   std::vector<KeptValue> kept;
   std::string failure;
   std::exception_ptr loss;
+  std::weak_ptr<Client> client;
 
   bool is_done() const { return loss || !failure.empty() || (finished && missing == 0); }
 };
-
-class Client;
 
 struct KeptValue::State {
   std::weak_ptr<Client> client;
@@ -41,7 +42,8 @@ struct KeptValue::State {
   State& operator=(const State&) = delete;
 };
 
-// A client's requests and what has become of them.
+// A client's requests and what has become of them. Listening threads only receive: a message that one of them sent could
+// wait for an executor that waits for this client.
 class Client : public std::enable_shared_from_this<Client> {
  public:
   struct Compiled {
@@ -67,18 +69,21 @@ class Client : public std::enable_shared_from_this<Client> {
   std::shared_ptr<const Compiled> compile(const ProgramSetup& setup);
   std::shared_ptr<ProgramRun::State> run(const std::shared_ptr<const Compiled>& program, int times,
                                          const std::vector<Tensor>& inputs, const std::vector<KeptValue>& kept);
-  // The executors need not keep it any longer.
+  // Tells executors that the handles of a program, or of a value, are gone.
   void drop(const Compiled& program);
   void free(const KeptValue::State& value);
-  // gives_up: runs that have not begun are given up, and errors are nobody's.
+  // Lets go of what runs that are over have held, for which executors get messages. The caller's thread sends them.
+  void let_go();
+  // gives_up: runs that have not begun are given up.
   void leave(bool gives_up);
 
  private:
   struct OpenRun {
     std::shared_ptr<const Compiled> program;
     std::shared_ptr<ProgramRun::State> state;
-    std::vector<KeptValue> inputs;  // they stay until the run is done
+    std::vector<KeptValue> inputs;  // held until the run is done
   };
+  void end(std::uint64_t request);  // under the lock
   void send(int to, ControlKind kind, MessageHead head, const Tensor& bytes = {});
   void check_inputs(const Compiled& compiled, const std::vector<Tensor>& inputs, const std::vector<KeptValue>& kept) const;
   void send_inputs(const Compiled& compiled, std::uint64_t request, const std::vector<Tensor>& inputs,
@@ -93,6 +98,7 @@ class Client : public std::enable_shared_from_this<Client> {
   std::uint64_t next_request_ = 1;
   std::map<std::uint64_t, ReceivedMessage> replies_;  // to compile()
   std::map<std::uint64_t, OpenRun> runs_;             // that are not done
+  std::vector<OpenRun> over_;                         // that let_go() drops
   std::exception_ptr loss_;
   std::atomic<bool> has_left_ = false;
 };

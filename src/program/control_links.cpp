@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/fail.hpp"
 #include "stretto/ledger.hpp"
 
 namespace stretto {
@@ -16,6 +17,18 @@ std::vector<int> numbers(int first, int last) {
 }
 
 }  // namespace
+
+Tensor bytes_of(const std::string& text) {
+  if (text.empty()) return {};
+  Tensor bytes({static_cast<std::int64_t>(text.size())}, DType::u8, Device::cpu);
+  std::copy(text.begin(), text.end(), static_cast<char*>(bytes.raw()));
+  return bytes;
+}
+
+std::string text_of(const ReceivedMessage& message) {
+  if (!message.bytes) return "";
+  return {static_cast<const char*>(message.bytes.raw()), message.bytes.bytes()};
+}
 
 ControlLinks::ControlLinks(const Communicator& world, int executors) : world_(world) {
   const bool is_executor = world.rank() < executors;
@@ -101,6 +114,8 @@ void ControlLinks::send(int to, MessageHead head, const Tensor& bytes) {
     enter(direction->ranks, Collective::send, to, head.bytes + sizeof(MessageHead), begun);
     return;
   }
+  ensure(false, "Rank {} sends rank {} a message of kind {}, and programs have no link there.", world_.rank(), to,
+         head.kind);
 }
 
 void ControlLinks::join() {

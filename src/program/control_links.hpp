@@ -37,6 +37,10 @@ enum class ControlKind : std::uint32_t {
   run_failed  // executor to scheduler; bytes: a sentence
 };
 
+// Text as the bytes of a message, and back.
+Tensor bytes_of(const std::string& text);
+std::string text_of(const ReceivedMessage& message);
+
 // The messages of clients, executors and the scheduler, which is on rank 0. Executors are ranks 0 to executors - 1, clients
 // the ranks behind. Messages go from clients to executors and back, and between rank 0 and other executors. A thread for
 // each direction that this rank hears gives them to the handler.
@@ -51,7 +55,8 @@ class ControlLinks {
   ControlLinks& operator=(const ControlLinks&) = delete;
 
   void start(const Handler& handler, const OnLoss& on_loss);
-  // Returns when the message has left; the ledger has it. A message to this rank itself is handled at once.
+  // Returns when the message has left; the ledger has it. A message to this rank itself is handled at once. Only rank 0
+  // may send in a handler: a listening thread of another rank that waited there would take no further messages.
   void send(int to, MessageHead head, const Tensor& bytes = {});
   // The other side sends nothing more to this rank: the handler's word.
   void join();

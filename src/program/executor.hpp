@@ -40,6 +40,10 @@ class Executor {
     std::vector<std::unique_ptr<Move>> moves;  // where it takes part
     std::int64_t cancels = 0;                  // that are over
   };
+  struct KeptPart {
+    Tensor part;
+    int client = 0;  // its rank: what it has not freed is freed when it leaves
+  };
   class OneRun;
 
   void set_up(const ReceivedMessage& message);
@@ -55,7 +59,7 @@ class Executor {
   bool scheduler_has_left_;
   Inbox inbox_;
   std::map<std::uint32_t, ExecutedProgram> programs_;
-  std::map<KeptName, Tensor> kept_;
+  std::map<KeptName, KeptPart> kept_;
   Stream moves_{"program moves"};
 };
 

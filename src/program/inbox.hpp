@@ -19,7 +19,7 @@ class Inbox {
     const std::lock_guard lock(mutex_);
     const std::pair run{message.head.table, message.head.clock};
     switch (static_cast<ControlKind>(message.head.kind)) {
-      case ControlKind::inputs: inputs_[{message.head.table, message.head.request}] = message.bytes; break;
+      case ControlKind::inputs: inputs_[{message.head.table, message.head.request}] = message; break;
       case ControlKind::go_on: steps_[run] = message.head.part; break;
       case ControlKind::cancel: cancels_[message.head.table] = message.head.clock; break;
       default: in_order_.push_back(message);
@@ -44,19 +44,32 @@ class Inbox {
     const std::lock_guard lock(mutex_);
     return cancels_of(program);
   }
-  // Blocks until the inputs are there, or the program has been cancelled more than so often: then returns nothing.
+  // Blocks until the inputs are there, or the program has been cancelled more than `cancels` times: then returns nothing.
   std::optional<Tensor> inputs(std::uint32_t program, std::uint64_t request, std::int64_t cancels) {
     std::unique_lock lock(mutex_);
     const auto found = [&] { return inputs_.find({program, request}); };
     wait_until(lock, [&] { return cancels_of(program) > cancels || found() != inputs_.end(); });
     if (found() == inputs_.end()) return std::nullopt;
-    return found()->second;
+    return found()->second.bytes;
   }
   void drop_inputs(std::uint32_t program, std::uint64_t first, std::uint64_t last) {
     const std::lock_guard lock(mutex_);
     inputs_.erase(inputs_.lower_bound({program, first}), inputs_.upper_bound({program, last}));
   }
-  // Blocks until the executor may begin a step of a run, or the program has been cancelled more than so often.
+  // The client has left: also of runs that were given up, and of those that it could not ask for.
+  void drop_inputs_of(int client) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(inputs_, [&](const auto& each) { return each.second.from == client; });
+  }
+  // All of a program that has no run any more.
+  void drop(std::uint32_t program) {
+    const std::lock_guard lock(mutex_);
+    const auto is_its = [&](const auto& each) { return each.first.first == program; };
+    std::erase_if(inputs_, is_its);
+    std::erase_if(steps_, is_its);
+    cancels_.erase(program);
+  }
+  // Blocks until the executor may begin a step of a run, or the program has been cancelled more than `cancels` times.
   void await_step(std::uint32_t program, std::int64_t run, std::int64_t step, std::int64_t cancels) {
     std::unique_lock lock(mutex_);
     wait_until(lock, [&] {
@@ -86,9 +99,9 @@ class Inbox {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<ReceivedMessage> in_order_;
-  std::map<std::pair<std::uint32_t, std::uint64_t>, Tensor> inputs_;      // by program and request
-  std::map<std::pair<std::uint32_t, std::int64_t>, std::int64_t> steps_;  // by program and run: the last that may begin
-  std::map<std::uint32_t, std::int64_t> cancels_;                         // by program
+  std::map<std::pair<std::uint32_t, std::uint64_t>, ReceivedMessage> inputs_;  // by program and request
+  std::map<std::pair<std::uint32_t, std::int64_t>, std::int64_t> steps_;       // by program and run: the last that may begin
+  std::map<std::uint32_t, std::int64_t> cancels_;                              // by program
   std::exception_ptr loss_;
 };
 

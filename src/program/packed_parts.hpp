@@ -36,7 +36,7 @@ inline PackedParts packed_parts(const Program& program, const std::vector<std::v
     const int device = device_of(group, executor);
     if (device < 0 || (sent_once && its.type.placement.dimension < 0 && device > 0)) continue;
     const Shape shape = part_shape(its.type, static_cast<int>(group.size()), device);
-    const std::size_t bytes = static_cast<std::size_t>(elements_of(shape)) * size_of(its.type.dtype);
+    const std::size_t bytes = static_cast<std::size_t>(element_count(shape)) * size_of(its.type.dtype);
     result.parts.push_back({value, device, shape, result.bytes});
     result.bytes += (bytes + alignment - 1) / alignment * alignment;
   }

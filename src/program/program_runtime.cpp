@@ -67,15 +67,29 @@ struct ProgramRuntime::State {
   bool left = false;
 };
 
+namespace {
+
+// Options that one rank alone refused would leave the others waiting for it.
+void agree_on(const Communicator& world, const ProgramRuntime::Options& options) {
+  constexpr double least_weight = 1e-6, most_weight = 1e6;
+  const bool fits = least_weight <= options.weight && options.weight <= most_weight && options.most_in_flight > 0;
+  std::int32_t refuses = fits ? world.size() : world.rank();
+  world.all_reduce(&refuses, &refuses, 1, DType::i32, ReduceOp::min, Stream::inline_()).wait();
+  require(fits,
+          "A client with a weight of {} and {} runs in flight cannot be; give a weight from {} to {}, and runs from 1 on.",
+          options.weight, options.most_in_flight, least_weight, most_weight);
+  require(refuses == world.size(), "Rank {} has options of a client that cannot be, which its own error names.", refuses);
+}
+
+}  // namespace
+
 struct CompiledProgram::State {
   std::shared_ptr<Client> client;
   std::shared_ptr<const Client::Compiled> compiled;
 };
 
 ProgramRuntime::ProgramRuntime(const Communicator& world, FunctionTable functions, const Options& options) {
-  require(options.weight > 0 && options.most_in_flight > 0,
-          "A client with a weight of {} and {} runs in flight cannot be; give a weight above 0, and runs from 1 on.",
-          options.weight, options.most_in_flight);
+  agree_on(world, options);
   state_ = std::make_unique<State>(world, std::move(functions), options);
 }
 
@@ -130,6 +144,8 @@ std::vector<Tensor> ProgramRun::wait() const {
   require(state_ != nullptr, "There is no run to wait for.");
   std::unique_lock lock(state_->mutex);
   state_->changed.wait(lock, [&] { return state_->is_done(); });
+  lock.unlock();  // what is done changes no more
+  if (const auto client = state_->client.lock()) client->let_go();
   if (state_->loss) std::rethrow_exception(state_->loss);
   if (!state_->failure.empty()) throw Error(ErrorCode::peer_gave_up, state_->failure);
   return state_->outputs;

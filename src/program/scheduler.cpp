@@ -12,18 +12,6 @@ constexpr int least_depth = 2;  // runs that an executor has at a time, so that 
 
 }  // namespace
 
-Tensor bytes_of(const std::string& text) {
-  if (text.empty()) return {};
-  Tensor bytes({static_cast<std::int64_t>(text.size())}, DType::u8, Device::cpu);
-  std::copy(text.begin(), text.end(), static_cast<char*>(bytes.raw()));
-  return bytes;
-}
-
-std::string text_of(const ReceivedMessage& message) {
-  if (!message.bytes) return "";
-  return {static_cast<const char*>(message.bytes.raw()), message.bytes.bytes()};
-}
-
 void Scheduler::tell(int to, ControlKind kind, MessageHead head, const std::string& text) {
   head.kind = static_cast<std::uint32_t>(kind);
   links_.send(to, head, bytes_of(text));
@@ -206,7 +194,8 @@ void Scheduler::did_run(const ReceivedMessage& message) {
   if (!program.failure.empty()) {
     if (program.runs.empty()) end_failed(message.head.table, program);
   } else if (its->under_way == 0 && its->waiting == 0) {
-    tell(program.client, ControlKind::finished, {.table = message.head.table, .request = its->request});
+    const MessageHead head{.table = message.head.table, .request = its->request};
+    its->was_cut ? tell_of_cut(program, head) : tell(program.client, ControlKind::finished, head);
     program.submissions.erase(its);
   }
 }
@@ -224,14 +213,24 @@ void Scheduler::end_failed(std::uint32_t number, ScheduledProgram& program) {
   program.failure.clear();
 }
 
+void Scheduler::tell_of_cut(const ScheduledProgram& program, const MessageHead& head) {
+  tell(program.client, ControlKind::failed, head,
+       fmt::format("Client '{}' left before all runs of program '{}' that it had asked for had begun; wait for them before "
+                   "it leaves.",
+                   program.setup.client, program.setup.program.name()));
+}
+
 void Scheduler::abandon(int client) {
   std::vector<std::uint32_t> idle;
   for (auto& [number, program] : programs_) {
     if (program.client != client) continue;
-    for (Submission& submission : program.submissions) submission.waiting = 0;
+    for (Submission& submission : program.submissions) {
+      if (submission.waiting > 0) submission.was_cut = true;
+      submission.waiting = 0;
+    }
     std::erase_if(program.submissions, [&, number = number](const Submission& submission) {
       if (submission.under_way > 0) return false;
-      tell(client, ControlKind::failed, {.table = number, .request = submission.request}, "The client has left.");
+      tell_of_cut(program, {.table = number, .request = submission.request});
       return true;
     });
     if (program.submissions.empty() && program.not_ready == 0) idle.push_back(number);

@@ -30,6 +30,7 @@ class Scheduler {
   struct Submission {
     std::uint64_t request = 0;
     std::int64_t waiting = 0, under_way = 0;  // runs
+    bool was_cut = false;                     // its client has left before all had begun
   };
   struct Run {
     std::uint64_t request = 0;
@@ -59,6 +60,7 @@ class Scheduler {
   void did_step(const ReceivedMessage& message);
   void end_failed(std::uint32_t number, ScheduledProgram& program);
   void abandon(int client);
+  void tell_of_cut(const ScheduledProgram& program, const MessageHead& head);
   void drop(std::uint32_t number);
   void grant_what_can_begin();
   void begin_run(std::uint32_t number);
@@ -76,9 +78,5 @@ class Scheduler {
   std::uint32_t next_program_ = 0;
   std::mutex mutex_;
 };
-
-// Text as the bytes of a message, and back.
-Tensor bytes_of(const std::string& text);
-std::string text_of(const ReceivedMessage& message);
 
 }  // namespace stretto

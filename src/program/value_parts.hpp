@@ -18,14 +18,14 @@ inline Shape part_shape(const ValueType& type, int devices, int i) {
   return shape;
 }
 
-inline std::int64_t elements_of(const Shape& shape) {
+inline std::int64_t element_count(const Shape& shape) {
   std::int64_t product = 1;
   for (const std::int64_t extent : shape) product *= extent;
   return product;
 }
 
 inline std::int64_t part_bytes(const ValueType& type, int devices, int i) {
-  return elements_of(part_shape(type, devices, i)) * static_cast<std::int64_t>(size_of(type.dtype));
+  return element_count(part_shape(type, devices, i)) * static_cast<std::int64_t>(size_of(type.dtype));
 }
 
 inline Division division_of(const ValueType& type, std::vector<int> ranks) {

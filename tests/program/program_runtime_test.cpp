@@ -2,8 +2,11 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
+#include <limits>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "program/random_program.hpp"
 #include "program/run_programs.hpp"
@@ -114,16 +117,77 @@ TEST(ProgramRuntime, SaysWhatCannotBeCompiledOrRun) {
     Program good("good");
     const Program::Group pair = good.group(2);
     good.output(good.call("scale", pair, {good.input(pair, four)}, {four}, 3).front());
+    Program foreign("\xff");
+    foreign.call("scale", foreign.group(1), {}, {});
+    expect_refusal([&] { runtime.compile(foreign); }, "must be UTF-8");
     const CompiledProgram compiled = runtime.compile(good);
     EXPECT_THAT(sentence_of([&] { compiled.run(1); }), HasSubstr("has 1 inputs and 0 kept ones, and run() got 0 and 0"));
     EXPECT_THAT(sentence_of([&] { compiled.run(0, {Tensor({4}, DType::f64)}); }), HasSubstr("to run 0 times"));
     EXPECT_THAT(sentence_of([&] { compiled.run(1, {Tensor({3}, DType::f64)}); }), HasSubstr("4 elements of f64"));
     expect_equal(compiled.run(1, numbered_inputs(good, 0)).wait(), reference(good, numbered_inputs(good, 0)));
   });
+  for (const double weight : {0.0, std::numeric_limits<double>::infinity(), std::nan("")}) {
+    run_threads(3, [&](const Communicator& world) {
+      ProgramRuntime::Options options;
+      if (world.rank() == 2) options.weight = weight;
+      EXPECT_THAT(sentence_of(ErrorCode::invalid_argument, [&] { const ProgramRuntime runtime(world, {}, options); }),
+                  HasSubstr(world.rank() == 2 ? "give a weight from" : "Rank 2 has options of a client that cannot be"));
+    });
+  }
   run_threads(2, [](const Communicator& world) {
     EXPECT_THAT(sentence_of([&] { const ProgramRuntime runtime(world, {}, {.clients = 2}); }),
                 HasSubstr("2 clients of 2 ranks leave no executor"));
   });
+}
+
+// The client has outputs that are inputs itself, also where executors that do nothing have them.
+TEST(ProgramRuntime, AnInputOfExecutorsThatDoNothingIsAnOutput) {
+  with_clients(3, 1, [](ProgramRuntime& runtime, int) {
+    Program program("idle");
+    const Program::Group busy = program.group(1), idle = program.group(2);
+    const Program::Value x = program.input(idle, four), y = program.input(busy, four);
+    program.output(x);
+    program.output(program.call("scale", busy, {y}, {four}, 2).front());
+    program.output(y);
+    const CompiledProgram compiled = runtime.compile(program);
+    for (int i = 0; i < 3; ++i) {
+      const std::vector<Tensor> inputs = numbered_inputs(program, i);
+      expect_equal(compiled.run(2, inputs).wait(), reference(program, inputs));
+    }
+    Program kept("kept");
+    const Program::Group used = kept.group(1), unused = kept.group(1);
+    kept.call("scale", used, {kept.input(used, four)}, {four});
+    kept.output(kept.kept_input(unused, four));
+    expect_refusal([&] { runtime.compile(kept); }, "outputs a value on a group that does nothing");
+  });
+}
+
+// What a thread does while it waits, such as progress of another library, it also does in functions.
+TEST(ProgramRuntime, ThreadsGoOnWithWhatTheyDoInWaits) {
+  static std::atomic<int> looks = 0;
+  std::atomic<int> in_function = 0;
+  FunctionTable table;
+  table["meet"] = [&](const FunctionCall& call) {
+    const int before = looks;
+    if (call.group.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    double one = 1;
+    call.group.all_reduce(&one, &one, 1, DType::f64, ReduceOp::sum, Stream::inline_()).wait();
+    if (call.group.rank() == 0) in_function = looks - before;
+  };
+  run_threads(3, [&](const Communicator& world) {
+    ProgramRuntime runtime(world, table, {});
+    if (runtime.is_executor()) {
+      const Meanwhile before = world.rank() == 0 ? while_waiting({[] { ++looks; }, 1e-3}) : Meanwhile();
+      runtime.serve();
+      if (world.rank() == 0) while_waiting(before);
+      return;
+    }
+    Program program("p");
+    program.call("meet", program.group(2), {}, {});
+    runtime.compile(program).run().wait();
+    runtime.leave();
+  });
+  EXPECT_GT(in_function, 0);
 }
 
 // What executors hold at a time is what the plan says, and at most so many runs are in flight.
@@ -222,6 +286,35 @@ TEST(ProgramRuntime, ValuesAreKeptWhileTheyHaveHandles) {
     idle.keep(idle.input(unused, four));
     EXPECT_THAT(sentence_of([&] { runtime.compile(idle); }), HasSubstr("on a group that does nothing"));
   });
+}
+
+// Runs hold the last handles of what they were given, and end while the client sends large inputs and rank 0 large outputs.
+TEST(ProgramRuntime, ValuesThatRunsAloneHoldAreFreedBetweenLargeMessages) {
+  FunctionTable table;
+  table["copy"] = [](const FunctionCall& call) { call.outputs[0].copy_from(call.inputs[0]); };
+  with_clients(
+      2, 1,
+      [](ProgramRuntime& runtime, int) {
+        const ValueType large{DType::f64, {1 << 18}, ValuePlacement::along(0)};
+        Program make("make"), look("look");
+        const Program::Group makers = make.group(2), lookers = look.group(2);
+        make.keep(make.call("copy", makers, {make.input(makers, large)}, {large}).front());
+        const Program::Value kept = look.kept_input(lookers, large), given = look.input(lookers, large);
+        look.output(look.call("copy", lookers, {kept}, {large}).front());
+        look.output(look.call("copy", lookers, {given}, {large}).front());
+        const CompiledProgram making = runtime.compile(make);
+        const std::vector<Tensor> inputs = numbered_inputs(make, 0);
+        std::vector<ProgramRun> before;
+        for (int i = 0; i < 20; ++i) {
+          const CompiledProgram looking = runtime.compile(look);  // its last run of these outlives it
+          std::vector<ProgramRun> runs;
+          for (int j = 0; j < 3; ++j) runs.push_back(looking.run(1, inputs, making.run(1, inputs).kept()));
+          for (const ProgramRun& run : std::exchange(before, std::move(runs))) {
+            for (const Tensor& found : run.wait()) EXPECT_EQ(found.at((1 << 18) - 1), (1 << 18) - 1);
+          }
+        }
+      },
+      table);
 }
 
 }  // namespace
