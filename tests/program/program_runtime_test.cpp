@@ -113,7 +113,7 @@ TEST(ProgramRuntime, SaysWhatCannotBeCompiledOrRun) {
     Program unknown("unknown");
     unknown.call("nothing", unknown.group(2), {}, {});
     EXPECT_THAT(sentence_of([&] { runtime.compile(unknown); }),
-                AllOf(HasSubstr("'nothing'"), HasSubstr("rank 0"), HasSubstr("'scale', 'sum'")));
+                AllOf(HasSubstr("'nothing', which rank "), HasSubstr("'scale', 'sum'")));
     Program good("good");
     const Program::Group pair = good.group(2);
     good.output(good.call("scale", pair, {good.input(pair, four)}, {four}, 3).front());
