@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """The rules of the rooms (CONTRIBUTING.md): no folder of src/ grows too large, no room includes one above it, only the rooms that are
-there for it name UCX, NCCL, CUDA or MPI (comments and texts do not count), and each file of src/ has a test (docs/contributors.md).
+there for it name UCX, NCCL, CUDA or MPI (comments and texts do not count), no two files define types of one name, and each file of src/
+has a test (docs/contributors.md).
 Prints what breaks a rule and exits 1."""
+import collections
 import pathlib
 import re
 import sys
@@ -86,8 +88,32 @@ def untested():
             yield f"tests/tested_by.txt names tests/{test}, which does not exist."
 
 
+SCOPE = re.compile(r"namespace\s*([\w:]*)\s*\{|(?<!<)(?<!, )\b(?:struct|class)\s+(?:STRETTO_\w+\s+)?(\w+)\b(?!\s*(?:::|<))[^;{}()=]*\{|\{|\}")
+STAND_INS = {"UcxWorker"}  # of a build without UCX
+
+
+def doubles():
+    """Types that two files define by one name outside unnamed namespaces: the linker takes one of them for both, without a word."""
+    places = collections.defaultdict(set)
+    for path in sources():
+        if path.relative_to(ROOT).parts[0] not in ("src", "include") or path.suffix == ".h":
+            continue
+        scopes = []  # names of namespaces; None of what else has braces
+        for scope in SCOPE.finditer("\n".join(code_of(path))):
+            if scope[0] == "}":
+                scopes = scopes[:-1]
+                continue
+            is_namespace = scope[0].startswith("namespace")
+            if scope[2] and None not in scopes and "" not in scopes:
+                places["::".join([*scopes, scope[2]])].add(path.relative_to(ROOT))
+            scopes.append(scope[1] if is_namespace else None)
+    for name, paths in sorted(places.items()):
+        if len(paths) > 1 and name.rpartition("::")[2] not in STAND_INS:
+            yield f"{name} is defined in {' and '.join(map(str, sorted(paths)))}: two types of one name."
+
+
 def main():
-    broken = list(untested())
+    broken = [*untested(), *doubles()]
     for folder in sorted({path.parent for path in (ROOT / "src").rglob("*") if path.is_file()}):
         files = [path for path in folder.iterdir() if path.is_file() and path.name != "__pycache__"]
         if len(files) > MOST_FILES:
