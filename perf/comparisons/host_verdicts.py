@@ -4,7 +4,7 @@ import math
 from perf.pages.text import Verdict, beside, size_text, time_text
 
 # The forms in which each peer is run. At each size, the fastest of them counts.
-PEERS = {"Open MPI": ["openmpi", "openmpi_ucx", "openmpi_sm", "ompi5", "ompi5_sm"], "MPICH": ["mpich", "mpich5"], "Intel MPI": ["impi"],
+PEERS = {"Open MPI": ["openmpi", "openmpi_ucx", "openmpi_sm", "ompi5", "ompi5_ucx", "ompi5_sm"], "MPICH": ["mpich", "mpich5"], "Intel MPI": ["impi"],
          "Gloo": ["gloo"]}
 ALL_REDUCE = "all_reduce"
 OTHERS = ["reduce_scatter", "all_gather", "all_to_all", "broadcast"]

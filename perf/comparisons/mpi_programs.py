@@ -18,6 +18,7 @@ FORMS = {
     "openmpi_sm": "--mca coll_sm_priority 100".split(),  # slower by orders of magnitude if ranks share cores
     "mpich": [],
     "ompi5": [],
+    "ompi5_ucx": "--mca pml ucx --mca opal_common_ucx_tls any --mca opal_common_ucx_devices any".split(),
     "ompi5_sm": "--mca coll_sm_priority 100".split(),
     "mpich5": [],
     "impi": "-genv I_MPI_FABRICS shm".split(),
@@ -38,6 +39,8 @@ def is_here(mpi):
 def newest():
     """The MPIs to compare with: of each kind the newest that this machine has."""
     newer = [mpi for mpi in NEWER if is_here(mpi)]
+    if len(newer) < len(NEWER):
+        print("./dev deps mpi brings newer MPIs than Debian's to compare with")
     replaced = {NEWER[mpi][2] for mpi in newer}
     return [mpi for mpi in MPIS if mpi not in replaced] + newer
 
@@ -54,7 +57,7 @@ def compiler_of(mpi):
 def compiled_loop(mpi, loop="mpi_host_loop"):
     """The program; None if the MPI is absent."""
     if not is_here(mpi):
-        print(f"{mpi} is absent: " + (f"this machine has no {' or '.join(MPIS[mpi])}" if mpi in MPIS else "./dev deps mpi installs it"))
+        print(f"{mpi} is absent: this machine has no {' or '.join(MPIS[mpi])}")
         return None
     directory = ROOT / "build/perf_host"
     directory.mkdir(parents=True, exist_ok=True)

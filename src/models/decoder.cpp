@@ -1,5 +1,6 @@
 #include "stretto/models/decoder.hpp"
 
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -57,7 +58,7 @@ Decoder::Decoder(Parameters& parameters, const DecoderShape& shape, const Tensor
                  const std::shared_ptr<const AttentionCore>& attention, const AdapterOptions& adapters)
     : shape_(shape.filled()),
       tensor_parallel_(tensor_parallel),
-      adapter_weights_(std::make_shared<AdapterWeights>(AdapterWeights{{"", 1}})),
+      adapter_weights_(std::make_shared<AdapterWeights>()),
       table_(parameters.place_next(shape.tied ? cut.place_of_tied_table() : cut.place(0)), "wte", shape.vocabulary,
              shape.hidden, embedding_initial, tensor_parallel),
       positions_(learned_positions(parameters.place_next(cut.place(0)), shape, tensor_parallel)),
@@ -67,6 +68,7 @@ Decoder::Decoder(Parameters& parameters, const DecoderShape& shape, const Tensor
       cross_entropy_(tensor_parallel) {
   if (!shape.tied) head_.emplace(parameters, "lm_head", shape.vocabulary, shape.hidden, embedding_initial, tensor_parallel);
   freeze_base(parameters, shape_, adapters);
+  if (adapters.any()) adapter_weights_->emplace("", 1);
   for (const auto& other : adapters.others) adapter_weights_->emplace(other.first, 1);
 }
 
@@ -74,11 +76,16 @@ void Decoder::weigh_adapters(const AdapterWeights& weights) {
   for (const auto& [name, weight] : weights) {
     require(adapter_weights_->contains(name), "There are no adapters '{}' to count {} times; give the name of some.", name,
             weight);
+    require(std::isfinite(weight), "Adapters '{}' cannot count {} times; give a number.", name, weight);
   }
   for (const auto& [name, weight] : weights) (*adapter_weights_)[name] = weight;
 }
 
-double Decoder::weight_of_adapters(const std::string& name) const { return adapter_weights_->at(name); }
+double Decoder::weight_of_adapters(const std::string& name) const {
+  const auto found = adapter_weights_->find(name);
+  require(found != adapter_weights_->end(), "There are no adapters '{}'; give the name of some.", name);
+  return found->second;
+}
 
 std::vector<Decoder::Chunk> Decoder::make_chunks(Parameters& parameters, const DecoderShape& shape,
                                                  const TensorParallel& tensor_parallel, const RecomputeOptions& recompute,

@@ -209,6 +209,11 @@ double Trainer::evaluate(const FillSlot& fill, std::int64_t count) {
   return sum_over_tokens(sum_of(losses)) / static_cast<double>(slots.counted);
 }
 
+void Trainer::weigh_adapters(const AdapterWeights& weights) {
+  model_->weigh_adapters(weights);
+  kept_.clear();
+}
+
 Tensor Trainer::next_logits(const std::vector<std::int32_t>& tokens) {
   if (mesh_.size(Axis::ring) * mesh_.size(Axis::ulysses) > 1) return divided_logits(tokens);
   const bool grows = kept_.size() < tokens.size() && std::equal(kept_.begin(), kept_.end(), tokens.begin());

@@ -289,6 +289,22 @@ class Harness(unittest.TestCase):
 
 
 class Programs(unittest.TestCase):
+    def test_newest_mpis(self):
+        with tempfile.TemporaryDirectory() as root, mock.patch.object(mpi_programs, "ROOT", pathlib.Path(root)), \
+                mock.patch("shutil.which", lambda name: name):
+            self.assertEqual(mpi_programs.newest(), ["openmpi", "mpich"])
+            for name in ("mpich", "impi_rt"):
+                (pathlib.Path(root) / ".cache/mpi" / name).mkdir(parents=True)
+            self.assertEqual(mpi_programs.newest(), ["openmpi", "mpich5", "impi"])
+            compiler, libraries = mpi_programs.compiler_of("impi")  # with MPICH's headers
+            self.assertIn(f"{root}/.cache/mpi/mpich/include", map(str, compiler))
+            self.assertIn(f"{root}/.cache/mpi/impi_rt/lib", map(str, libraries))
+            alone, sharing = (list(map(str, mpi_programs.launcher_of("impi", ranks))) for ranks in (1, mpi_programs.cores() + 1))
+            self.assertEqual(alone[:3], [f"{root}/.cache/mpi/impi_rt/bin/mpiexec", "-n", "1"])
+            self.assertNotIn("I_MPI_THREAD_YIELD", alone)
+            self.assertIn("I_MPI_THREAD_YIELD", sharing)
+            self.assertIn("coll_sm_priority", mpi_programs.launcher_of("ompi5_sm", 2))
+
     """Real ones."""
 
     def perf(self, *words):

@@ -48,7 +48,7 @@ Beginning begin_training(const Communicator& world, const CommandLine& line, con
   if (!begun.resumed && !line.weights.load_adapter.empty()) read_adapters(world, line.weights.load_adapter, "", trainer);
   for (const WithAdapter& each : line.with) {
     read_adapters(world, each.directory, each.name, trainer);
-    trainer.model().weigh_adapters({{each.name, each.weight}});
+    trainer.weigh_adapters({{each.name, each.weight}});
   }
   if (line.load.empty() && !begun.resumed) return begun;
 

@@ -35,8 +35,8 @@ struct STRETTO_API AdapterOptions {
   // The format in which the frozen weights of the linear modules of blocks lie between uses (QLoRA; Dettmers et al. 2023),
   // from ShardedParameters::store() on.
   StoredFormat base = StoredFormat::plain;
-  // Adapters of other names on the same base, which are frozen: each adds what it computes, as often as its weight says
-  // (Decoder::weigh_adapters()), and drops nothing. They begin with zeros; AdapterFiles::load() reads one.
+  // Adapters of other names on the same base. They are frozen, and drop nothing: each adds what it computes times its weight
+  // (Decoder::weigh_adapters()). They begin with zeros; AdapterFiles::load() reads one.
   std::vector<std::pair<std::string, AdapterOptions>> others = {};
 
   bool any() const { return rank > 0; }
@@ -72,7 +72,7 @@ struct Adapter {
 STRETTO_API std::optional<Adapter> adapter_of(const AdapterOptions& options, const DecoderShape& shape,
                                               const LinearModule& module);
 
-// How often each of several adapters on one base counts, by name; 1 when left out. The trained ones have the name "".
+// The factor of what each of several adapters on one base adds, by name; 1 when left out. The trained ones have the name "".
 using AdapterWeights = std::map<std::string, double>;
 
 // The adapters of some linear layers, by LinearModule::record.

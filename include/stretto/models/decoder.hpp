@@ -75,9 +75,9 @@ class STRETTO_API Decoder {
   // The decoder must hold all parts of the model.
   DecoderCost cost(const CostedTokens& tokens) const;
 
-  // Says how often each of several adapters on the base counts from the next forward on; all count once before. Name all
-  // ranks' alike, between two steps; training needs the trained ones to count once. Throws Error(invalid_argument) for a
-  // name that no adapters have.
+  // Sets the factors of adapters on the base, from the next forward on; they are 1 at first. All ranks must set the same
+  // between two steps, and training needs that of the trained ones to be 1. A Trainer has a function of its own for it.
+  // Throws Error(invalid_argument) for a name that no adapters have, and for a factor that is not finite.
   void weigh_adapters(const AdapterWeights& weights);
   double weight_of_adapters(const std::string& name) const;
 

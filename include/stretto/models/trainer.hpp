@@ -88,7 +88,8 @@ class STRETTO_API Trainer {
   void restore(const std::map<std::string, std::string>& notes);
 
   const Decoder& model() const { return *model_; }
-  Decoder& model() { return *model_; }
+  // Decoder::weigh_adapters(), between two steps or samples; keys and values that next_logits() has kept are computed again.
+  void weigh_adapters(const AdapterWeights& weights);
   const Parameters& parameters() const { return parameters_; }
   ShardedParameters& sharded() { return *sharded_; }
   Optimizer& optimizer() { return *optimizer_; }

@@ -56,6 +56,30 @@ bool is_in_layers(const AdapterOptions& options, std::int64_t layer) {
   return layers.empty() || std::ranges::find(layers, layer) != layers.end();
 }
 
+std::map<std::string, Adapter> adapters_by_record(const AdapterOptions& options, const DecoderShape& shape,
+                                                  std::int64_t layer) {
+  std::map<std::string, Adapter> result;
+  if (!options.any()) return result;
+  for (const LinearModule& module : linear_modules(shape, layer)) {
+    if (const std::optional<Adapter> adapter = adapter_of(options, shape, module)) result[module.record] = *adapter;
+  }
+  return result;
+}
+
+// Each is whole in itself, and has what an adapter without training can have.
+void check_others(const AdapterOptions& options, const DecoderShape& shape) {
+  std::set<std::string> names;
+  for (const auto& [name, other] : options.others) {
+    require(!name.empty() && name.find('.') == std::string::npos && names.insert(name).second,
+            "Adapters beside the trained ones are named '{}'; give each a name of its own, without a dot.", name);
+    require(other.any() && other.others.empty() && other.modules_to_save.empty() && other.base == StoredFormat::plain,
+            "The adapters '{}' are beside those that are trained, and can have neither modules that were trained whole{} "
+            "nor others beside them, nor a format of the base.",
+            name, other.modules_to_save.empty() ? "" : fmt::format(" ({})", fmt::join(other.modules_to_save, ", ")));
+    other.check(shape);
+  }
+}
+
 }  // namespace
 
 bool is_end_of_path(const std::string& path, const std::string& name) {
@@ -98,34 +122,6 @@ std::optional<Adapter> adapter_of(const AdapterOptions& options, const DecoderSh
   const auto divisor = static_cast<double>(rank);
   return Adapter{rank, alpha / (options.uses_root ? std::sqrt(divisor) : divisor)};
 }
-
-namespace {
-
-std::map<std::string, Adapter> adapters_by_record(const AdapterOptions& options, const DecoderShape& shape,
-                                                  std::int64_t layer) {
-  std::map<std::string, Adapter> result;
-  if (!options.any()) return result;
-  for (const LinearModule& module : linear_modules(shape, layer)) {
-    if (const std::optional<Adapter> adapter = adapter_of(options, shape, module)) result[module.record] = *adapter;
-  }
-  return result;
-}
-
-// Each is whole in itself, and has what an adapter without training can have.
-void check_others(const AdapterOptions& options, const DecoderShape& shape) {
-  std::set<std::string> names;
-  for (const auto& [name, other] : options.others) {
-    require(!name.empty() && name.find('.') == std::string::npos && names.insert(name).second,
-            "Adapters beside the trained ones are named '{}'; give each a name of its own, without a dot.", name);
-    require(other.any() && other.others.empty() && other.modules_to_save.empty() && other.base == StoredFormat::plain,
-            "The adapters '{}' are beside those that are trained, and can have neither modules that were trained whole{} "
-            "nor others beside them, nor a format of the base.",
-            name, other.modules_to_save.empty() ? "" : fmt::format(" ({})", fmt::join(other.modules_to_save, ", ")));
-    other.check(shape);
-  }
-}
-
-}  // namespace
 
 AdapterSet adapters_of_block(const AdapterOptions& options, const DecoderShape& shape, std::int64_t layer) {
   AdapterSet set{

@@ -73,6 +73,11 @@ LayerCost column_parallel_cost(const TensorParallel& tensor_parallel, const OwnR
   cost.forward.products = {forward};
   cost.input.products = {input};
   if (weight.trainable()) cost.weight.products = {gradient};
+  if (weight.is_copied()) {  // put together in front of each product, and its gradient taken apart
+    const auto copied = static_cast<double>(tokens.bytes(2 * out * in));
+    for (PassCost* pass : {&cost.forward, &cost.input}) *pass = *pass + PassCost{.bytes = copied, .kernels = 3};
+    if (weight.trainable()) cost.weight = cost.weight + PassCost{.bytes = 1.5 * copied, .kernels = 3};
+  }
   if (adapters != nullptr) adapters->add_cost(tokens, cost);
   const bool trains = !cost.weight.products.empty();
   cost.kept = tensor_parallel.keeps_gathered ? all : own;

@@ -40,16 +40,16 @@ LinearAdapters::LinearAdapters(Parameters& parameters, const std::string& name, 
       first_column_(weight.first.back()) {
   std::vector<NamedParts> candidates = named;
   candidates.insert(candidates.begin(), {"", 0, parts_of(weight)});
-  for (const NamedParts& part : candidates) {
-    const std::string record = name + part.name;
-    const auto add_from = [&](const std::string& set, const std::map<std::string, Adapter>& by_record) {
-      const auto found = by_record.find(record);
-      if (found == by_record.end()) return;
-      add(parameters, record, part, found->second, set, adapters, weight, tensor_parallel, divides_outputs);
-    };
-    add_from("", adapters.by_record);
-    for (const auto& [set, by_record] : adapters.others) add_from(set, by_record);
-  }
+  const auto add_set = [&](const std::string& set, const std::map<std::string, Adapter>& by_record) {
+    for (const NamedParts& part : candidates) {
+      const auto found = by_record.find(name + part.name);
+      if (found == by_record.end()) continue;
+      add(parameters, found->first, part, found->second, set, adapters, weight, tensor_parallel, divides_outputs);
+    }
+  };
+  add_set("", adapters.by_record);
+  trained_rank_ = rank_;
+  for (const auto& [set, by_record] : adapters.others) add_set(set, by_record);
 }
 
 void LinearAdapters::add(Parameters& parameters, const std::string& record, const NamedParts& part, const Adapter& adapter,
@@ -137,8 +137,14 @@ void LinearAdapters::add_gradients(const LowRank& of, const Tensor& x, const Ten
     }
     return;
   }
-  const Tensor narrow({x.rows(), rank_}, x.dtype());
-  kernels::gemm(x, Transpose::no, of.a, Transpose::yes, narrow);
+  const Tensor a = of.a.view(0, {trained_rank_, in_});
+  Tensor b = of.b;
+  if (trained_rank_ < rank_) {
+    b = Tensor({out_, trained_rank_}, of.b.dtype());
+    kernels::copy_columns(of.b, 0, b, 0, trained_rank_);
+  }
+  const Tensor narrow({x.rows(), trained_rank_}, x.dtype());
+  kernels::gemm(x, Transpose::no, a, Transpose::yes, narrow);
   Tensor db;
   for (const One& one : all_) {
     if (!one.b->trainable) continue;
@@ -147,13 +153,13 @@ void LinearAdapters::add_gradients(const LowRank& of, const Tensor& x, const Ten
       continue;
     }
     if (!db) {
-      db = Tensor({out_, rank_}, one.b->gradient.dtype());
+      db = Tensor({out_, trained_rank_}, one.b->gradient.dtype());
       kernels::gemm(dy, Transpose::yes, narrow, Transpose::no, db);
     }
     add_columns(one, db, one.first);
   }
-  const Tensor dnarrow({rank_, dy.rows()}, dy.dtype());  // transposed, so that an adapter's are rows
-  kernels::gemm(of.b, Transpose::yes, dy, Transpose::yes, dnarrow);
+  const Tensor dnarrow({trained_rank_, dy.rows()}, dy.dtype());  // transposed, so that an adapter's are rows
+  kernels::gemm(b, Transpose::yes, dy, Transpose::yes, dnarrow);
   for (const One& one : all_) {
     if (!one.a->trainable) continue;
     const Tensor its = dnarrow.view(one.first * dy.rows(), {one.rank, dy.rows()});
@@ -194,7 +200,7 @@ void LinearAdapters::add_cost(const CostedTokens& tokens, LayerCost& cost) const
   const std::vector<Product> out_first{{count, rank_, out_}, {count, in_, rank_}};
   cost.input.products.insert(cost.input.products.begin(), out_first.begin(), out_first.end());
   for (const One& one : all_) cost.parameters += one.a->elements() + one.b->elements();
-  const auto parts = static_cast<double>(all_.size());
+  const auto parts = static_cast<double>(std::ranges::count_if(all_, [](const One& one) { return one.set.empty(); }));
   const auto input = static_cast<double>(tokens.bytes(count * in_));
   if (dropout_ > 0) {
     cost.forward = cost.forward + PassCost{.bytes = 2 * parts * input, .kernels = 2 * parts};
@@ -205,8 +211,9 @@ void LinearAdapters::add_cost(const CostedTokens& tokens, LayerCost& cost) const
   if (!any_trainable()) return;
   cost.later += factors;
   if (dropout_ > 0) cost.weight = cost.weight + PassCost{.bytes = 2 * parts * input, .kernels = 2 * parts};
+  const std::int64_t rank = trained_rank_;
   const std::vector<Product> gradients{
-      {count, rank_, in_}, {out_, rank_, count, true}, {rank_, count, out_}, {rank_, in_, count, true}};
+      {count, rank, in_}, {out_, rank, count, true}, {rank, count, out_}, {rank, in_, count, true}};
   cost.weight.products.insert(cost.weight.products.end(), gradients.begin(), gradients.end());
 }
 

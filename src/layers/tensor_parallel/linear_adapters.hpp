@@ -56,6 +56,7 @@ class LinearAdapters {
 
   std::vector<One> all_;
   std::int64_t rank_ = 0, in_ = 0, out_ = 0;  // of the slice
+  std::int64_t trained_rank_ = 0;             // of the first ones, which are trained
   double dropout_ = 0;
   std::shared_ptr<const AdapterWeights> weights_;
   std::int64_t first_column_ = 0;  // of the slice

@@ -34,12 +34,19 @@ std::vector<std::int64_t> matrices_between(const std::vector<std::int64_t>& matr
 // the tensor axis as a norm's gradient is, where the axes of a mesh know no group of ranks within it.
 OwnRows::OwnRows(Parameters& parameters, const std::string& name, Shape shape, int parts, const CopiedParts& copied,
                  const Parameter::Traits& traits, const TensorParallel& parallel) {
-  if (copied.count == 0 || parallel.size() <= copied.heads) {
+  if (copied.count == 0 || (copied.heads >= parallel.size() && copied.heads % parallel.size() == 0)) {
     records_ = {&parameters.add(divided(name, std::move(shape), parts, traits, parallel))};
     return;
   }
-  const auto sharing = static_cast<int>(parallel.size() / copied.heads);
   const int first_parts = parts - copied.count;
+  const bool divides = copied.heads >= 1 && parallel.size() % copied.heads == 0 && first_parts >= 1 &&
+                       shape[1] % copied.heads == 0 && first_parts % (parallel.size() / copied.heads) == 0;
+  require(
+      divides,
+      "{} of {} parts, the last {} of {} heads each, does not divide over {} ranks; choose a multiple or a divisor of the "
+      "heads, whose ranks divide the other parts.",
+      name, parts, copied.count, copied.heads, parallel.size());
+  const auto sharing = static_cast<int>(parallel.size() / copied.heads);
   const std::int64_t width = shape[1], size = width / copied.heads, head = parallel.rank() / sharing;
   const std::int64_t columns = std::accumulate(shape.begin() + 2, shape.end(), std::int64_t{1}, std::multiplies<>());
 
@@ -85,6 +92,7 @@ Shape OwnRows::shape() const {
 Tensor OwnRows::value() const {
   if (!any()) return {};
   if (!is_copied()) return records_.front()->value;
+  const MemoryScope scratch(MemoryKind::other);
   Tensor result(shape(), records_.front()->value.dtype());
   as_kernel("copy", [&] {
     for (const Piece& piece : pieces_) {

@@ -25,6 +25,7 @@ class OwnRows {
   std::int64_t elements() const;  // that this rank keeps
   std::int64_t rows() const { return rows_ > 0 ? rows_ : records_.front()->elements() / columns(); }
   std::int64_t columns() const { return records_.front()->extents.back(); }  // of a weight
+  bool is_copied() const { return records_.size() > 1; }
 
   // An empty tensor if there are none. Call it while the records are in use.
   Tensor value() const;
@@ -36,7 +37,6 @@ class OwnRows {
     std::size_t record;
     std::int64_t from, to, count;  // elements of the record, and of value()
   };
-  bool is_copied() const { return records_.size() > 1; }
   Shape shape() const;
 
   std::vector<Parameter*> records_;

@@ -40,7 +40,7 @@ void export_hf(Trainer& trainer, const std::string& directory, std::optional<std
       adapters.emplace(each.weight, std::move(each));
     }
   };
-  add_adapters("");
+  if (trainer.options().adapters.any()) add_adapters("");
   for (const auto& other : trainer.options().adapters.others) add_adapters(other.first);
   const auto merge = [&](const Parameter& parameter, const Tensor& whole, const WholeOf& gather) {
     const auto [begin, end] = adapters.equal_range(&parameter);

@@ -21,6 +21,8 @@ const Parameter* weight_of(const std::map<std::string, const Parameter*>& by_nam
 std::vector<PlacedAdapter> placed_adapters(const Parameters& parameters, const AdapterOptions& all,
                                            const DecoderShape& shape, const std::string& name) {
   const auto other = std::ranges::find_if(all.others, [&](const auto& each) { return each.first == name; });
+  if (!name.empty() && other == all.others.end())
+    fail(ErrorCode::io, "There are no adapters '{}' beside the trained ones; give the name of some.", name);
   const AdapterOptions& options = other == all.others.end() ? all : other->second;
   const std::string suffix = name.empty() ? "weight" : name + ".weight";
   std::map<std::string, const Parameter*> by_name;

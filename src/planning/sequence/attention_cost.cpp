@@ -14,12 +14,8 @@ namespace {
 std::int64_t width_of(const DividedAttention& attention) {
   return attention.hidden / attention.tensor / attention.division.ulysses;
 }
-// The heads of keys and values of a tensor-parallel rank, which may share one with others.
-std::int64_t groups_of(const DividedAttention& attention) {
-  return std::max<std::int64_t>(1, attention.groups() / attention.tensor);
-}
 std::int64_t key_width_of(const DividedAttention& attention) {
-  return attention.hidden / attention.heads * groups_of(attention) / attention.division.ulysses;
+  return attention.hidden / attention.heads * attention.groups_of_rank() / attention.division.ulysses;
 }
 
 std::vector<int> reach_of(const DividedAttention& attention) {
@@ -41,7 +37,7 @@ AttentionBytes ring_bytes(const DividedAttention& attention, const std::vector<i
 // The heads of keys and values of a rank, as Ulysses exchanges them with their queries. The first piece is one of the
 // largest.
 std::vector<Share> pieces_of_groups(const DividedAttention& attention, int pieces) {
-  const std::int64_t groups = groups_of(attention) / attention.division.ulysses;
+  const std::int64_t groups = attention.groups_of_rank() / attention.division.ulysses;
   const int count = attention.division.ulysses == 1 ? 1 : static_cast<int>(std::min<std::int64_t>(pieces, groups));
   std::vector<Share> result;
   result.reserve(static_cast<std::size_t>(count));
@@ -111,7 +107,7 @@ AttentionCost attention_cost(const DividedAttention& attention, const AttentionM
   const std::int64_t row = attention.hidden / attention.tensor * static_cast<std::int64_t>(size_of(attention.dtype));
   AttentionCost cost;
   cost.balance = work.balance();
-  const std::int64_t key_row = row * groups_of(attention) * attention.tensor / attention.heads;
+  const std::int64_t key_row = row * attention.groups_of_rank() * attention.tensor / attention.heads;
   cost.kept = rows * (2 * row + 2 * key_row + attention.heads / attention.tensor * statistic);
   cost.result_again = division.ulysses > 1 ? rows * row : 0;
   const std::vector<int> reach = reach_of(attention);

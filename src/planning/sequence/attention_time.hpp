@@ -38,7 +38,9 @@ class AttentionClock {
   double exchange(std::int64_t groups, bool with_keys);
   // The columns of keys, and of queries, of so many heads of keys.
   std::int64_t key_width(std::int64_t groups) const { return groups * (attention_.hidden / attention_.heads); }
-  std::int64_t width(std::int64_t groups) const { return key_width(groups) * attention_.heads / attention_.groups(); }
+  std::int64_t width(std::int64_t groups) const {
+    return key_width(groups) * (attention_.heads / attention_.tensor) / attention_.groups_of_rank();
+  }
 
   const DividedAttention& attention_;
   const AttentionWork& work_;

@@ -1,7 +1,7 @@
 // Tensor-parallel linear layers on integers, whose sums are exact in any order: the same bits as on one rank.
 #include "stretto/layers/linear.hpp"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <fmt/format.h>
 
@@ -11,6 +11,7 @@
 #include "device/kernels/kernel_data.hpp"
 #include "layers/allocated.hpp"
 #include "stretto/stretto.hpp"
+#include "support/error.hpp"
 #include "support/variables.hpp"
 
 namespace stretto {
@@ -213,6 +214,23 @@ TEST(LinearLayers, HaveNoBiasUnlessTheyAreAskedFor) {
       }
     }
   }
+}
+
+// Three heads divide neither over two ranks nor the ranks over them; nor can an adapter of shared heads be divided.
+TEST(ColumnParallelLinear, RefusesHeadsThatDoNotDivide) {
+  const auto refused = [](int ranks, std::int64_t heads, const AdapterSet& adapters) {
+    Parameters parameters;
+    return sentence_of([&] {
+      const ColumnParallelLinear layer(parameters, "qkv", 4, std::int64_t{4} * 12, 4, {}, {.planned_ranks = ranks}, false,
+                                       adapters, {{".q", 0, 2}, {".k", 2, 1}, {".v", 3, 1}}, {.count = 2, .heads = heads});
+    });
+  };
+  EXPECT_EQ(refused(6, 3, {}), "");
+  EXPECT_THAT(refused(2, 3, {}), testing::HasSubstr("the last 2 of 3 heads each, does not divide over 2 ranks"));
+  EXPECT_THAT(refused(9, 3, {}), testing::HasSubstr("the last 2 of 3 heads each, does not divide over 9 ranks"));
+  EXPECT_THAT(refused(2, 0, {}), testing::HasSubstr("the last 2 of 0 heads each"));
+  EXPECT_EQ(refused(3, 3, {.by_record = {{"qkv.q", {2, 1}}}}), "");
+  EXPECT_THAT(refused(6, 3, {.by_record = {{"qkv.q", {2, 1}}}}), testing::HasSubstr("qkv.q has an adapter, which cannot"));
 }
 
 // On slow links, the stream sums some rows while others are computed. Without overlap the chunks and the bits are the same.

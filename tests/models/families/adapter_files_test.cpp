@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -206,11 +207,15 @@ TEST(AdapterFiles, BesideTrainedOnesStayAsTheyAre) {
       now("trained");
       save_adapters(trainer, at, "");
       export_hf(trainer, at + "-merged", std::nullopt);
-      trainer.model().weigh_adapters({{"", 0}});
+      trainer.next_logits({3, 1, 4, 1});  // whose keys and values are kept, and are wrong with other weights
+      trainer.weigh_adapters({{"", 0}});
       now("first alone");
-      trainer.model().weigh_adapters({{"style", 0}});
+      trainer.weigh_adapters({{"style", 0}});
       now("base");
-      EXPECT_THAT(sentence_of([&] { trainer.model().weigh_adapters({{"x", 1}}); }), HasSubstr("There are no adapters 'x'"));
+      EXPECT_THAT(sentence_of([&] { trainer.weigh_adapters({{"x", 1}}); }), HasSubstr("There are no adapters 'x'"));
+      EXPECT_THAT(sentence_of([&] { trainer.weigh_adapters({{"", NAN}}); }), HasSubstr("cannot count nan times"));
+      EXPECT_THAT(sentence_of([&] { AdapterFiles::of_directory(first).load(trainer, "x"); }),
+                  HasSubstr("There are no adapters 'x'"));
     });
     for (const char* const each : {"begun", "first alone"}) {
       const std::vector<double>& found = logits.at(each + std::to_string(mesh.ranks()));

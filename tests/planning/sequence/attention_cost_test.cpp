@@ -191,6 +191,19 @@ AttentionCost timed(const DividedAttention& attention, double flops_per_second,
   return attention_cost(attention, &machine, pieces);
 }
 
+// Four tensor-parallel ranks, each with one head of queries, share a head of keys and values, whole.
+TEST(AttentionTime, OfAHeadThatRanksShareIsThatOfItsQueries) {
+  for (const SequenceDivision& division : {SequenceDivision{}, SequenceDivision{.ring = 3}}) {
+    DividedAttention attention = planned(division, "dense", 48, DType::bf16, 1);
+    const AttentionCost alone = timed(attention, 1e5);
+    attention.tensor = 4;
+    const AttentionCost shared = timed(attention, 1e5);
+    EXPECT_NEAR(shared.forward.computing, shared.forward.flops / 1e5, 1e-6);
+    EXPECT_NEAR(shared.forward.computing, alone.forward.computing / 4, 1e-6);
+    EXPECT_EQ(shared.forward.ring_bytes, alone.forward.ring_bytes);
+  }
+}
+
 // With slow computation, all is hidden; with fast computation, nothing is.
 TEST(AttentionTime, OfARingIsThatOfItsHops) {
   const DividedAttention attention = planned({.ring = 3});
