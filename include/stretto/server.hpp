@@ -175,7 +175,7 @@ class STRETTO_API ServerSet {
   Traffic traffic() const;
 
  private:
-  struct State;
+  struct STRETTO_HIDDEN State;
   std::unique_ptr<State> state_;
 };
 

@@ -21,7 +21,8 @@ class AdaptersMatrix : public testing::TestWithParam<int> {};
 TEST_P(AdaptersMatrix, EveryCellEqualsOneRank) {
   std::vector<MatrixCell> cells;
   for (const MatrixCell& cell : matrix_cells()) {
-    if (cell.layout.ranks() == GetParam()) cells.push_back(cell);
+    const bool shares_heads = cell.kv_heads > 0 && cell.layout.tensor > cell.kv_heads;  // which adapters refuse
+    if (cell.layout.ranks() == GetParam() && !shares_heads) cells.push_back(cell);
   }
   std::size_t turn = seed_of_the_day();
   for (const MatrixCell& cell : sample(cells, all_tests() ? 48 : 6)) {

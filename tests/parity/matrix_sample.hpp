@@ -23,7 +23,7 @@ struct GradientError {
   // Adds one rank's pieces, which are `scale` times the gradients. `expected`: whole.
   void add(const Pieces& found, const Pieces& expected, double scale) {
     for (const auto& [name, piece] : found) {
-      const Piece& whole = expected.at(name);
+      const Piece& whole = expected.at(piece.parameter);
       for_each_run(piece.global_shape, piece.first, piece.extents,
                    [&, &values = piece.values](std::int64_t here, std::int64_t there, std::int64_t count) {
                      for (std::int64_t i = 0; i < count; ++i) {
