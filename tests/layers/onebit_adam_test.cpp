@@ -288,6 +288,8 @@ TEST(OneBitAdam, NormOfOwnGradientsIsNotBelowThatOfTheSum) {
 
 TEST(OneBitAdam, RefusesWhatCannotBe) {
   run_threads(2, [](const Communicator& world) {
+    EXPECT_THAT(sentence_of([] { OneBitAdam::Options().check({.offload = {.gradients = {"/scratch"}}}); }),
+                testing::HasSubstr("none of them can lie in /scratch"));
     const auto refusal = [&](const OneBitAdam::Options& options, ZeroStage stage = ZeroStage::optimizer,
                              DType dtype = DType::f32) {
       return sentence_of([&] { OneBitTraining(world, {{{Axis::data, 2}}, stage, options, dtype}); });

@@ -36,6 +36,11 @@ std::vector<LocalGradients> local_gradients_of(const Parameters& parameters, con
   require(
       options.zero != ZeroStage::values,
       "Ranks that divide values (ZeRO stage 3) cannot keep their own gradients, which are whole; give stage 2 or below.");
+  require(
+      options.offload.gradients.directory.empty(),
+      "Ranks whose sums of gradients lie in {} cannot keep their own gradients, which are in memory; leave gradients out of "
+      "the offload.",
+      options.offload.gradients.directory);
   const MemoryScope memory(MemoryKind::optimizer);
   std::vector<LocalGradients> result;
   for (LocalVector& its : local_vectors(parameters, units, mesh.shape())) {

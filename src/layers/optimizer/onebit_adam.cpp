@@ -48,6 +48,11 @@ void OneBitAdam::Options::check(const ShardedParameters::Options& sharding) cons
           "1-bit Adam needs whole gradients and momentum on every rank, and ZeRO stage 3 divides the values they belong to; "
           "give "
           "stage 2 or below.");
+  require(
+      sharding.offload.gradients.directory.empty(),
+      "1-bit Adam keeps whole gradients in the memory of every rank, and none of them can lie in {}; leave gradients out "
+      "of the offload.",
+      sharding.offload.gradients.directory);
   require(format == QuantizedFormat::none || sharding.dtype != DType::f64,
           "1-bit Adam sends f32 in one bit, and values of {} have momentum of f64; give f32, bf16 or f16.",
           training_name(sharding.dtype));
