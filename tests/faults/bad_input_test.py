@@ -245,6 +245,11 @@ class BadInput(FaultTest):
         self.expect_refusal({"--zero": 2, "--delay": 1, "--prefetch": 2}, ["--prefetch 2", "--delay 1"])
         self.expect_refusal({"--offload": "/tmp"}, ["--offload '/tmp'", "optimizer=DIRECTORY"])
         self.expect_refusal({"--offload": "optimizer=/tmp,ratio=2"}, ["ratio=", "from 0 to 1"])
+        self.expect_refusal({"--offload": "optimizer=,ratio=0.5"}, ["optimizer=,ratio=0.5", "names no directory"])
+        for what in ("optimizer", "activations"):
+            twice = {"--offload": f"{what}=/tmp", f"--offload={what}=/var/tmp": True}
+            self.expect_refusal(twice, [f"{what}=/var/tmp", f"comes after {what}=/tmp", "give one directory"])
+        self.expect_refusal({"--offload": "gradients=/tmp", "--zero": 2, "--optimizer": "onebit-adam"}, ["1-bit Adam", "/tmp"])
         self.expect_refusal({"--offload": "optimizer=/none"}, ["--offload optimizer=/none", "No such file"])
         self.expect_refusal({"--offload": "gradients=/tmp"}, ["ZeRO stage 1", "/tmp", "give stage 2 or 3"])
         self.expect_refusal({"--offload": "values=/tmp", "--zero": 2}, ["ZeRO stage 2", "/tmp", "give stage 3"])

@@ -41,12 +41,18 @@ void add_offload(const std::string& text, stretto::TrainingOptions& options) {
   const std::size_t comma = text.rfind(share);
   const bool has_ratio = comma != std::string::npos;
   const std::string directory = text.substr(equals + 1, has_ratio ? comma - equals - 1 : comma);
+  require(!directory.empty(), "--offload '{}' names no directory; write {}=DIRECTORY.", text, what);
+  const auto require_first = [&](const std::string& given) {
+    require(given.empty(), "--offload '{}' comes after {}={}; give one directory for {}.", text, what, given, what);
+  };
   if (what == activations) {
+    require_first(options.recompute.directory);
     require(!has_ratio, "--offload '{}': all kept activations lie in the file; leave the ratio out.", text);
     options.recompute.directory = directory;
     return;
   }
   InFile& in_file = options.sharding.offload.*place->second;
+  require_first(in_file.directory);
   in_file = {.directory = directory};
   if (!has_ratio) return;
   const char* const first = text.data() + comma + share.size();
