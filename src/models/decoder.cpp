@@ -62,7 +62,9 @@ Decoder::Decoder(Parameters& parameters, const DecoderShape& shape, const Tensor
       table_(parameters.place_next(shape.tied ? cut.place_of_tied_table() : cut.place(0)), "wte", shape.vocabulary,
              shape.hidden, embedding_initial, tensor_parallel),
       positions_(learned_positions(parameters.place_next(cut.place(0)), shape, tensor_parallel)),
-      chunks_(make_chunks(parameters, shape_, tensor_parallel, recompute, cut, attention, adapters, adapter_weights_)),
+      inputs_(recompute.directory.empty() ? nullptr : std::make_shared<TensorFile>(recompute.directory)),
+      chunks_(
+          make_chunks(parameters, shape_, tensor_parallel, recompute, cut, attention, adapters, adapter_weights_, inputs_)),
       // The norm and the head belong to the last part, like the last block.
       norm_(parameters, "ln_f", shape.hidden, shape.norm, tensor_parallel),
       cross_entropy_(tensor_parallel) {
@@ -70,6 +72,10 @@ Decoder::Decoder(Parameters& parameters, const DecoderShape& shape, const Tensor
   freeze_base(parameters, shape_, adapters);
   if (adapters.any()) adapter_weights_->emplace("", 1);
   for (const auto& other : adapters.others) adapter_weights_->emplace(other.first, 1);
+}
+
+void Decoder::make_files() {
+  if (inputs_) inputs_->make();
 }
 
 void Decoder::weigh_adapters(const AdapterWeights& weights) {
@@ -91,10 +97,10 @@ std::vector<Decoder::Chunk> Decoder::make_chunks(Parameters& parameters, const D
                                                  const TensorParallel& tensor_parallel, const RecomputeOptions& recompute,
                                                  const ModelCut& cut, const std::shared_ptr<const AttentionCore>& attention,
                                                  const AdapterOptions& adapters,
-                                                 const std::shared_ptr<const AdapterWeights>& weights) {
+                                                 const std::shared_ptr<const AdapterWeights>& weights,
+                                                 const std::shared_ptr<TensorFile>& inputs) {
   std::vector<Chunk> chunks;
   const std::shared_ptr<const RotaryPositions> positions = RotaryPositions::of(shape);
-  const auto inputs = recompute.directory.empty() ? nullptr : std::make_shared<TensorFile>(recompute.directory);
   std::int64_t number = 0;
   for (std::size_t part = 0; part < cut.blocks.size(); ++part) {
     parameters.place_next(cut.place(part));

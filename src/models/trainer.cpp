@@ -9,6 +9,7 @@
 #include "core/fail.hpp"
 #include "core/split_mix.hpp"
 #include "layers/note_number.hpp"
+#include "layers/throw_together.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
 
@@ -41,6 +42,9 @@ Trainer::Trainer(const Mesh& mesh, const TrainingOptions& options, const Communi
       std::make_shared<KeptAttention>(options_.attention_mask(), options_.attention(mesh, options.sharding.overlap));
   model_ = std::make_unique<Decoder>(parameters_, options.model, tensor_parallel, options.recompute,
                                      options.cut(schedule, mesh.rank(Axis::pipeline)), attention_, options.adapters);
+  if (!options.recompute.directory.empty()) {
+    throw_together(mesh.world(), "make its file of activations", [&] { model_->make_files(); });
+  }
   // With own rows, the messages of tensor-parallel ranks are not the same.
   pipeline_ = std::make_unique<Pipeline>(
       mesh.over(Axis::pipeline), schedule,

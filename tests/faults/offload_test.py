@@ -40,6 +40,45 @@ ssize_t pwrite(int file, const void* from, size_t bytes, off_t at) { return pwri
 """
 
 
+# The first process that opens a file without a name may not.
+REFUSED = r"""
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static int opened(const char* name, const char* path, int flags, mode_t mode) {
+  int (*next)(const char*, int, ...) = (int (*)(const char*, int, ...))dlsym(RTLD_NEXT, name);
+  if ((flags & O_TMPFILE) == O_TMPFILE) {
+    const int marker = next(getenv("FAIL_ONCE"), O_CREAT | O_EXCL | O_WRONLY, 0600);
+    if (marker >= 0) {
+      close(marker);
+      errno = EACCES;
+      return -1;
+    }
+  }
+  return next(path, flags, mode);
+}
+static mode_t mode_of(int flags, va_list rest) { return flags & (O_CREAT | O_TMPFILE) ? va_arg(rest, mode_t) : 0; }
+int open(const char* path, int flags, ...) {
+  va_list rest;
+  va_start(rest, flags);
+  const mode_t mode = mode_of(flags, rest);
+  va_end(rest);
+  return opened("open", path, flags, mode);
+}
+int open64(const char* path, int flags, ...) {
+  va_list rest;
+  va_start(rest, flags);
+  const mode_t mode = mode_of(flags, rest);
+  va_end(rest);
+  return opened("open64", path, flags, mode);
+}
+"""
+
+
 class Offload(FaultTest):
     ZERO = {"--nproc": 2, "--zero": 3, "--recompute": "full"}
 
@@ -87,13 +126,30 @@ class Offload(FaultTest):
             self.expect_success(run)
             self.assertEqual(losses(self.log(str(i))), expected)
 
-    def test_a_write_that_fails(self):
+    def library(self, text):
+        """A library that is loaded before others, made of this text in C."""
         compiler = shutil.which("cc")
         if compiler is None:
             self.skipTest("there is no C compiler")
         library = self.directory / "fails.so"
         subprocess.run([compiler, "-shared", "-fPIC", "-D_GNU_SOURCE", "-x", "c", "-", "-o", library, "-ldl"],
-                       input=PRELOADED, text=True, check=True)
+                       input=text, text=True, check=True)
+        return library
+
+    def test_one_rank_that_cannot_make_its_file(self):
+        """All ranks give up together, whatever the file is for."""
+        library = self.library(REFUSED)
+        for what in ("optimizer", "gradients", "values", "activations"):
+            with self.subTest(what=what):
+                marker = self.directory / f"failed-{what}"
+                run = self.start({"memory": True, "--offload": f"{what}={self.scratch}"},
+                                 variables={"LD_PRELOAD": str(library), "FAIL_ONCE": str(marker)})
+                self.expect_one_error(run, str(self.scratch), "cannot hold a scratch file: Permission denied")
+                self.assertTrue(marker.exists())
+                self.expect_nothing_left()
+
+    def test_a_write_that_fails(self):
+        library = self.library(PRELOADED)
         expected = self.whole(12)
         saved = self.directory / "saved"
         flags = {"--train-iters": 12, "--save": saved, "--save-interval": 1}

@@ -48,6 +48,10 @@ class STRETTO_API Decoder {
           const RecomputeOptions& recompute = {})
       : Decoder(parameters, shape, tensor_parallel, recompute, ModelCut::whole(shape.layers)) {}
 
+  // Makes the file of RecomputeOptions::directory, if there is one; the first forward would. Throws Error(io) for a
+  // directory that cannot hold it.
+  void make_files();
+
   // The activations of one microbatch in one chunk, between forward and backward. `later` holds the gradients of weights
   // that backward has left for later.
   struct Saved {
@@ -96,8 +100,8 @@ class STRETTO_API Decoder {
   static std::vector<Chunk> make_chunks(Parameters& parameters, const DecoderShape& shape,
                                         const TensorParallel& tensor_parallel, const RecomputeOptions& recompute,
                                         const ModelCut& cut, const std::shared_ptr<const AttentionCore>& attention,
-                                        const AdapterOptions& adapters,
-                                        const std::shared_ptr<const AdapterWeights>& weights);
+                                        const AdapterOptions& adapters, const std::shared_ptr<const AdapterWeights>& weights,
+                                        const std::shared_ptr<TensorFile>& inputs);
   Tensor head_backward(Tensor dlogits, Saved& saved, ParameterUse& use, WeightGradients* later) const;
   const VocabularyParallelTable& head() const { return head_ ? *head_ : table_; }
 
@@ -106,6 +110,7 @@ class STRETTO_API Decoder {
   std::shared_ptr<AdapterWeights> adapter_weights_;
   VocabularyParallelTable table_;
   std::optional<LearnedPositions> positions_;
+  std::shared_ptr<TensorFile> inputs_;  // of blocks; may be null
   std::vector<Chunk> chunks_;
   Norm norm_;
   std::optional<VocabularyParallelTable> head_;  // if it is not tied

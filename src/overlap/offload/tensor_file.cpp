@@ -14,13 +14,17 @@ constexpr std::size_t most_writing = 2;
 
 }  // namespace
 
+void TensorFile::make() {
+  if (!file_) file_ = std::make_unique<ScratchFile>(directory_, 0);
+}
+
 std::int64_t TensorFile::place_for(std::int64_t bytes) {
   if (const auto found = free_.lower_bound(bytes); found != free_.end()) {
     const std::int64_t offset = found->second;
     free_.erase(found);
     return offset;
   }
-  if (!file_) file_ = std::make_unique<ScratchFile>(directory_, 0);
+  make();
   file_->grow(end_ + bytes);
   sizes_[end_] = bytes;
   return std::exchange(end_, end_ + bytes);

@@ -12,19 +12,19 @@ namespace stretto {
 
 class KeptTensor;
 
-// Tensors that a rank has no use for until later, in a scratch file that is made with the first of them and grows with the
-// most that are there at a time (ZeRO-Infinity; Rajbhandari et al. 2021). At most two are on their way out, in memory of
-// their own: a third waits for the first. On the host. Only one thread may use an object and its tensors.
+// Tensors that a rank has no use for until later, in a scratch file that grows with the most that are there at a time
+// (ZeRO-Infinity; Rajbhandari et al. 2021). At most two are on their way out, in memory of their own: a third waits for the
+// first. On the host. Only one thread may use an object and its tensors.
 class TensorFile : public std::enable_shared_from_this<TensorFile> {
  public:
   explicit TensorFile(std::string directory) : directory_(std::move(directory)) {}
 
+  // Makes the file, if it is not there; the first keep() would. Throws as ScratchFile does.
+  void make();
   // Begins to write a copy of the tensor. Throws as ScratchFile does.
   std::shared_ptr<KeptTensor> keep(const Tensor& tensor);
 
   std::int64_t bytes() const { return end_; }  // of the file
-  bool is_made() const { return file_ != nullptr; }
-  const ScratchFile& file() const { return *file_; }
 
  private:
   friend class KeptTensor;

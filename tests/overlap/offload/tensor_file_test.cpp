@@ -24,7 +24,8 @@ void expect_numbers(const Tensor& tensor, std::int64_t count, int seed) {
 TEST(TensorFile, KeepsTensorsOfAllSizesAndUsesPlacesAgain) {
   const TemporaryDirectory directory;
   const auto file = std::make_shared<TensorFile>(directory.path());
-  EXPECT_FALSE(file->is_made());
+  file->make();
+  EXPECT_EQ(file->bytes(), 0);
   const std::vector<std::int64_t> sizes = {1, 127, 128, 129, 1023, 1024, 1025, 7919, 300000};
   std::int64_t bytes = 0;
   for (int pass = 0; pass < 3; ++pass) {
@@ -41,11 +42,24 @@ TEST(TensorFile, KeepsTensorsOfAllSizesAndUsesPlacesAgain) {
     if (pass > 0) EXPECT_EQ(file->bytes(), bytes) << "the places of the first pass";
     bytes = file->bytes();
   }
-  EXPECT_NE(file->keep(numbers(5, 1))->take().at(0), 2) << "the control: another tensor";
+}
+
+TEST(TensorFile, KeepsACopyThatOthersDoNotOverwrite) {
+  const TemporaryDirectory directory;
+  const auto file = std::make_shared<TensorFile>(directory.path());
+  const Tensor tensor = numbers(1024, 3);
+  const std::shared_ptr<KeptTensor> kept = file->keep(tensor);
+  tensor.zero();
+  expect_numbers(kept->take(), 1024, 3);
+  const std::int64_t bytes = file->bytes();
+  const std::shared_ptr<KeptTensor> other = file->keep(tensor);
+  EXPECT_EQ(file->bytes(), 2 * bytes) << "the first one's place is not free";
+  EXPECT_EQ(other->take().at(5), 0);
 }
 
 TEST(TensorFile, NamesADirectoryThatIsNotThere) {
   const auto file = std::make_shared<TensorFile>("/none");
+  EXPECT_NE(sentence_of([&] { file->make(); }).find("/none cannot hold a scratch file"), std::string::npos);
   EXPECT_NE(sentence_of([&] { file->keep(numbers(5, 1)); }).find("/none cannot hold a scratch file"), std::string::npos);
 }
 
