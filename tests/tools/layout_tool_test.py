@@ -169,6 +169,7 @@ class Trainer(unittest.TestCase):
         self.assertIn("--tp 1 --pp 2 --dp 1 --schedule zb-h1 --zero 0 --recompute selective --micro-batch-size 2", flags)
         self.assertIn(" --sp --sp-keep-gathered ", self.trained("--nproc", 2, "--sp-keep-gathered", "--attention", "window:4"))
         self.assertIn(" --recompute full --partition-activations ", self.trained("--nproc", 2, "--partition-activations"))
+        self.assertIn(" --recompute full ", self.trained("--nproc", 2, "--offload", "activations=/tmp"))
 
     def test_divides_sequences(self):
         # One sequence a step leaves no data parallelism, so that with --tp 1 and --pp 1 only the sequence is left to divide.

@@ -67,7 +67,8 @@ LayoutSpace layout_space(const CommandLine& line, int ranks, std::int64_t memory
                     .mask = trainer.mask,
                     .sequence_layout = trainer.sequence_layout,
                     .keeps_gathered = trainer.keeps_gathered,
-                    .partitions_activations = trainer.recompute.partition};
+                    .partitions_activations = trainer.recompute.partition,
+                    .activations_directory = trainer.recompute.directory};
   if (is_given("--tp")) space.tensor = line.trainer.mesh[Axis::tensor];
   if (is_given("--ulysses")) space.ulysses = line.trainer.mesh[Axis::ulysses];
   if (is_given("--cp")) space.ring = line.trainer.mesh[Axis::ring];

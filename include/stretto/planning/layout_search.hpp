@@ -36,7 +36,8 @@ struct STRETTO_API LayoutSpace {
   SequenceLayout sequence_layout = SequenceLayout::zigzag;
   bool keeps_gathered = false;          // TensorParallel::keeps_gathered: only layouts with sequence parallelism
   bool partitions_activations = false;  // RecomputeOptions::partition: only full recomputation without sequence parallelism
-  bool may_split_backward = true;       // false: without zb-h1, zb-h2 and zb-v, unless set
+  std::string activations_directory = {};  // RecomputeOptions::directory: only full recomputation
+  bool may_split_backward = true;          // false: without zb-h1, zb-h2 and zb-v, unless set
 };
 
 struct FoundLayout {

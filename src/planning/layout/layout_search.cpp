@@ -53,7 +53,8 @@ class Enumeration {
   Enumeration(const LayoutSpace& space, const LayoutCosts& costs)
       : space_(space), costs_(costs), divides_rows_(space.divides_rows), recompute_(space.recompute) {
     if (!divides_rows_ && (space.keeps_gathered || space.partitions_activations)) divides_rows_ = space.keeps_gathered;
-    if (!recompute_ && space.partitions_activations) recompute_ = Recompute::full;
+    const bool keeps_inputs_alone = space.partitions_activations || !space.activations_directory.empty();
+    if (!recompute_ && keeps_inputs_alone) recompute_ = Recompute::full;
   }
 
   std::vector<TrainingOptions> layouts() {
@@ -201,7 +202,7 @@ class Enumeration {
   void with_recompute(TrainingOptions layout, bool rows, Recompute level) {
     layout.divides_rows = rows;
     layout.keeps_gathered = space_.keeps_gathered;
-    layout.recompute = {level, space_.partitions_activations};
+    layout.recompute = {level, space_.partitions_activations, space_.activations_directory};
     if (!allowed([&] { layout.check_sizes(); })) return;
     const int ranks = layout.mesh.ranks_over(token_axes);
     for (const ZeroStage zero : zero_stages) {

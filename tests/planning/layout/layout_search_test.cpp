@@ -211,6 +211,13 @@ TEST(LayoutSearch, TakesWhatIsNotTriedByItself) {
     layout.check();
   }
   space.partitions_activations = false;
+  space.activations_directory = "/tmp";
+  ASSERT_FALSE(all().empty());
+  for (const TrainingOptions& layout : all()) {
+    EXPECT_TRUE(layout.recompute.directory == "/tmp" && layout.recompute.level == Recompute::full);
+    layout.check();
+  }
+  space.activations_directory.clear();
   space.ring = 2;
   space.sequence_layout = SequenceLayout::striped;
   ASSERT_FALSE(all().empty());
