@@ -32,7 +32,7 @@ ShardedParameters::ShardedParameters(Parameters& parameters, const Mesh& mesh, c
   const bool streams = options.overlap && divided;
   UnitTraffic::Options how{.prefetch = options.prefetch,
                            .overlap = options.overlap,
-                           .keep_through_step = mesh.size(Axis::pipeline) > 1 && !values_file_,
+                           .keep_through_step = keeps_through_step(mesh.shape(), options),
                            .delay = options.delay};
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     if (members_[unit].trainable && members_[unit].at_both_ends()) how.summed_last.push_back(unit);

@@ -40,4 +40,11 @@ struct SharesInFiles {
 SharesInFiles shares_in_files(const std::vector<UnitMembers>& units, const MeshShape& mesh,
                               const ShardedParameters::Options& options);
 
+// Whether values that come from other ranks stay from their first use in a step until the last: in a pipeline, unless some
+// lie in files, which are for those that the memory has no room for.
+inline bool keeps_through_step(const MeshShape& mesh, const ShardedParameters::Options& options) {
+  const ShardedParameters::Options::InFile& values = options.offload.values;
+  return mesh[Axis::pipeline] > 1 && (values.directory.empty() || values.ratio == 1);
+}
+
 }  // namespace stretto

@@ -44,10 +44,10 @@ STRETTO_API std::vector<std::int64_t> outer_elements(const Parameters& parameter
 // m microbatches of p passes, values of e bytes and gradients of g. There are 2 passes, or 3 with Recompute::full. At stage
 // 3 it is an estimate: a unit that is among the next ones to be used when a use of it ends, such as at the turn from forward
 // to backward, is not gathered again, and one that is used at several places of a pass, such as a tied table's, is gathered
-// for each; in a pipeline, every unit is gathered once. Sums are counted as by algorithms that send every contribution as it
-// is; a ring sends partial sums of 16 bits in f32. Quantized sums are counted as on one node, where they take one hop. With
-// hpZ, all gathers of a step but the first count for the group "hpz". In the ledger, values travel in a group of their own,
-// "dp parameters".
+// for each; in a pipeline, every unit is gathered once, unless values lie in files. Sums are counted as by algorithms that
+// send every contribution as it is; a ring sends partial sums of 16 bits in f32. Quantized sums are counted as on one node,
+// where they take one hop. With hpZ, all gathers of a step but the first count for the group "hpz". In the ledger, values
+// travel in a group of their own, "dp parameters".
 STRETTO_API std::map<std::string, std::int64_t> state_traffic(const Parameters& parameters, const MeshShape& mesh,
                                                               const ShardedParameters::Options& options,
                                                               std::int64_t microbatches, int passes = 2);

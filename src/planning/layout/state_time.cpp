@@ -5,6 +5,7 @@
 
 #include "layers/optimizer/matrices/hidden_matrices.hpp"
 #include "layers/optimizer/matrices/newton_schulz.hpp"
+#include "layers/unit_cut.hpp"
 #include "planning/layout/matrix_plan.hpp"
 #include "stretto/kernels.hpp"
 
@@ -76,7 +77,7 @@ StateTime state_time(const TrainingOptions& layout, const StateElements& element
     time.exposed = left_of_sums(sum, backward) + left(gather, gathered, forward);
   } else if (zero == ZeroStage::gradients && options.delay > 0) {
     time.exposed = left_of_sums(microbatches * sum, microbatches * backward) + left(gather, gathered, forward);
-  } else if (zero == ZeroStage::gradients || mesh[Axis::pipeline] > 1) {
+  } else if (zero == ZeroStage::gradients || keeps_through_step(mesh, options)) {
     time.exposed = microbatches * left(sum, trained, backward) + left(gather, gathered, forward);
   } else {
     const double again = layout.recompute.level == Recompute::full ? 2 : 1;  // gathers in backward

@@ -89,8 +89,7 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
     state_bytes.push_back(states.most(parameters, {unit}, mesh, is_whole));
     if (divided || stored) {
       const std::int64_t gathered = e * whole + (divided ? ranks * stored_bytes(unit.stored, share) : 0);
-      // In a pipeline, values that come from other ranks stay from their first use in a step on.
-      if (mesh[Axis::pipeline] > 1 && divided && options.offload.values.directory.empty()) {
+      if (divided && keeps_through_step(mesh, options)) {
         staying_values += gathered;
       } else {
         largest_values = std::max(largest_values, gathered);
@@ -172,7 +171,8 @@ std::map<std::string, std::int64_t> state_traffic(const Parameters& parameters, 
     const ZeroStage stage = unit.stage(options.zero);
     if (!unit.trainable && stage != ZeroStage::values) continue;  // frozen values are gathered where they are divided
     const bool in_node = stage == ZeroStage::values && unit.has_second_copy() && options.hpz_size > 1;
-    const std::int64_t gathers = mesh[Axis::pipeline] > 1 ? 1 : passes * microbatches;  // of a step, at ZeroStage::values
+    const std::int64_t gathers =
+        keeps_through_step(mesh, options) ? 1 : passes * microbatches;  // of a step, at ZeroStage::values
     // A second copy of frozen values never becomes stale.
     const std::int64_t over_all = !in_node ? gathers : unit.trainable ? 1 : 0;
     std::int64_t& group = sent[group_name(unit.axes)];
