@@ -103,7 +103,7 @@ std::uint64_t CheckpointSnapshot::write(const std::filesystem::path& path,
   SafetensorsWriter file(path, entries(), with_pieces(metadata));
   for (const Part& part : parts_) {
     file.write(part.values.raw(), part.values.bytes());
-    optimizer_.release(part.unit);
+    if (!options_.copies) optimizer_.release(part.unit);  // copies are written by a thread of their own
   }
   for (const Part& part : errors_) file.write(part.values.raw(), part.values.bytes());
   return file.finish();
