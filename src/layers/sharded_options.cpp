@@ -24,8 +24,7 @@ std::vector<std::int64_t> ShardedParameters::Options::InFile::in_file(const std:
   auto left = static_cast<std::int64_t>(ratio * static_cast<double>(std::accumulate(bytes.begin(), bytes.end(), 0LL)));
   std::vector<std::int64_t> result = bytes;
   for (std::int64_t& each : result) {
-    if (each > left) break;
-    left -= std::exchange(each, 0);
+    if (each <= left) left -= std::exchange(each, 0);
   }
   return result;
 }

@@ -32,8 +32,8 @@ struct OffloadUse {
 // none, and stored in one format (Parameter::stored). How units are cut does not depend on the ZeRO stage.
 //
 // In a pipeline of several stages, a rank has units of its stage's parameters only. At ZeroStage::values, values stay from
-// their first use in a step until the last. A parameter that the first and the last stage share is at most at
-// ZeroStage::optimizer, and never quantized.
+// their first use in a step until the last, unless some lie in files (Options::offload). A parameter that the first and the
+// last stage share is at most at ZeroStage::optimizer, and never quantized.
 //
 // The layers' uses, announced through ParameterUse, drive the traffic:
 //
@@ -79,9 +79,10 @@ class STRETTO_API ShardedParameters : public ParameterUse {
     // What lies in scratch files of this rank rather than in memory (ZeRO-Infinity; Rajbhandari et al. 2021). On the host.
     struct InFile {
       std::string directory = {};  // of the file; empty: all of it is in memory
-      double ratio = 0;            // of its bytes, which stay in memory all the same: 0 to 1
+      double ratio = 0;            // of its bytes, which stay in memory all the same, in whole units: 0 to 1
 
-      // Returns the bytes of each unit that are in the file: all, or 0. The first units stay in memory.
+      // Returns the bytes of each unit that are in the file: all, or 0. The first units that fit into the share which stays
+      // in memory are there: at most as many bytes as the ratio says.
       std::vector<std::int64_t> in_file(const std::vector<std::int64_t>& bytes) const;
     };
     // optimizer: the state of what this rank updates. gradients: its share of the summed gradients, at ZeroStage::gradients
