@@ -8,12 +8,13 @@ import contextlib
 import json
 import os
 import pathlib
-import resource
+import signal
 import sys
 import tempfile
+import time
 
 from perf.comparisons.harness import Comparison, Table, flag
-from perf.comparisons.programs import ROOT, run
+from perf.comparisons.programs import ROOT, last_json, run
 from perf.pages.text import Verdict
 
 RANKS, TOKENS, BYTES, TIMES = 2, 64, 18, 3  # 18 bytes of a parameter in bf16: values 2, gradients 4, master weight and moments 12
@@ -35,33 +36,59 @@ def memory_limit(limit):
     except OSError as error:
         sys.exit(f"error: no memory cgroup can be made in {root}: {error.strerror}; run this as root where cgroups may be written to")
     try:
-        (group / name).write_text(str(limit))
+        try:
+            (group / name).write_text(str(limit))
+        except OSError as error:
+            sys.exit(f"error: {group / name} cannot be written: {error.strerror}; the cgroup above must give memory to its children "
+                     f"(write +memory to {root / 'cgroup.subtree_control'})")
         yield group
     finally:
+        end_all(group)
         group.rmdir()
 
 
-def peak_of_children():
-    """Bytes that the largest process which has ended so far had resident, mapped files and shared memory included."""
-    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+def end_all(group):
+    """Kills what still runs in a cgroup, such as ranks behind a time limit, and waits until it is empty."""
+    for _ in range(100):
+        left = (group / "cgroup.procs").read_text().split()
+        if not left:
+            return
+        for process in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(process), signal.SIGKILL)
+        time.sleep(0.1)
+
+
+# Joins the cgroup, runs a program, and prints last the bytes that the largest of its processes had resident, mapped files and shared
+# memory included.
+LIMITED = """
+import json, os, pathlib, resource, subprocess, sys
+pathlib.Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
+done = subprocess.run(sys.argv[2:])
+print(json.dumps({"peak_bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024}))
+sys.exit(done.returncode if done.returncode >= 0 else 1)
+"""
+
+
+def peak_of(output):
+    return last_json(output)["peak_bytes"]
 
 
 def train(options, words, before=()):
     with tempfile.TemporaryDirectory() as log:
-        run([*before, options.program, "--nproc", RANKS, "--train-data", options.train_data, "--num-layers", options.layers, "--hidden-size", options.hidden,
-             "--num-attention-heads", options.hidden // 64, "--seq-length", TOKENS, "--micro-batch-size", 1, "--global-batch-size", RANKS, "--dtype", "bf16",
-             "--zero", 3, "--recompute", "full", "--train-iters", options.steps, "--sample-length", 1, "--log-dir", log, *words],
-            seconds=options.seconds, OMP_NUM_THREADS="1")
+        done = run([*before, options.program, "--nproc", RANKS, "--train-data", options.train_data, "--num-layers", options.layers, "--hidden-size", options.hidden,
+                    "--num-attention-heads", options.hidden // 64, "--seq-length", TOKENS, "--micro-batch-size", 1, "--global-batch-size", RANKS, "--dtype", "bf16",
+                    "--zero", 3, "--recompute", "full", "--train-iters", options.steps, "--sample-length", 1, "--log-dir", log, *words],
+                   seconds=options.seconds, OMP_NUM_THREADS="1")
         lines = [json.loads(line) for line in (pathlib.Path(log) / "metrics.jsonl").read_text().splitlines()]
-    return [line["loss"] for line in lines]
+    return [line["loss"] for line in lines], done.stdout
 
 
 def measured(options):
     files = [word for what in ("optimizer", "gradients", "values") for word in ("--offload", f"{what}={options.directory}")]
     with memory_limit(options.limit * RANKS * MIB) as group:
-        found = {"files": train(options, files, ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', group])}
-    found["peak_bytes"] = peak_of_children()
-    found["memory"] = train(options, [])
+        losses, output = train(options, files, [sys.executable, "-c", LIMITED, group])
+    found = {"files": losses, "peak_bytes": peak_of(output), "memory": train(options, [])[0]}
     yield {**found, "parameters": parameters_of(options.layers, options.hidden), "limit_bytes": options.limit * MIB, "steps": options.steps,
            "layers": options.layers, "hidden": options.hidden}
 

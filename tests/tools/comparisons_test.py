@@ -197,7 +197,7 @@ class Comparisons(unittest.TestCase):
         self.addCleanup(directory.cleanup)
         self.at = pathlib.Path(directory.name)
         patches = [(subprocess, "run", answer), (namespaces, "Network", FakeNetwork), (namespaces, "obstacle", lambda: ""), (mpi_programs, "NEWER", {}),
-                   (hosts, "cpu_share", lambda *_: 0.1), (larger, "memory_limit", contextlib.nullcontext), (larger, "peak_of_children", lambda: 100 * MIB),
+                   (hosts, "cpu_share", lambda *_: 0.1), (larger, "memory_limit", contextlib.nullcontext), (larger, "peak_of", lambda _: 100 * MIB),
                    (startup_and_idle, "use_of_cores", lambda *_: (0.1 if slow_word else 0.001, 0.0005))]
         for patch in [mock.patch.object(*each) for each in patches] + [mock.patch("shutil.which", lambda name: name)]:
             patch.start()
