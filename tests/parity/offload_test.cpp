@@ -5,6 +5,7 @@
 
 #include "parity.hpp"
 #include "stretto/layers/checkpoint.hpp"
+#include "stretto/planning/training_memory.hpp"
 #include "support/error.hpp"
 #include "support/temporary_directory.hpp"
 
@@ -21,12 +22,17 @@ struct OffloadCell {
   ZeroStage zero;
   OptimizerOptions optimizer = AdamW::Options();
   DType dtype = DType::f32;
+  int hpz_size = 1;
+  QuantizedFormat qwz = QuantizedFormat::none, qgz = QuantizedFormat::none;
 };
 
 TrainingOptions options_of(const OffloadCell& cell) {
   TrainingOptions options = tiny(cell.layout, cell.dtype);
   options.sharding.zero = cell.zero;
   options.optimizer = cell.optimizer;
+  options.sharding.hpz_size = cell.hpz_size;
+  options.sharding.qwz = cell.qwz;
+  options.sharding.qgz = cell.qgz;
   options.sharding.unit_bytes = std::size_t{8} << 10;
   return options;
 }
@@ -64,6 +70,16 @@ TrainingOptions in_files(TrainingOptions options, const std::string& directory, 
   };
   options.sharding.offload = {.optimizer = at(ratios[0]), .gradients = at(ratios[1]), .values = at(ratios[2])};
   return options;
+}
+
+TEST(OffloadRatio, IsTheMostThatStaysInMemory) {
+  const auto in_file = [](double ratio) {
+    return ShardedParameters::Options::InFile{"/scratch", ratio}.in_file({60, 20, 10, 10});
+  };
+  EXPECT_THAT(in_file(0), testing::ElementsAre(60, 20, 10, 10));
+  EXPECT_THAT(in_file(0.3), testing::ElementsAre(60, 0, 0, 10)) << "a unit that is too large keeps none out";
+  EXPECT_THAT(in_file(0.8), testing::ElementsAre(0, 0, 10, 10));
+  EXPECT_THAT(in_file(1), testing::Each(0));
 }
 
 TEST(OffloadCombinations, HaveTheBitsOfMemory) {
@@ -115,6 +131,8 @@ const std::vector<OffloadCell> all_cells = {
     {{2, 1, 2}, ZeroStage::values, AdamW::Options(), DType::bf16},
     {{1, 1, 2}, ZeroStage::values, AdamW::Options(), DType::f32},
     {{1, 1, 1, 2}, ZeroStage::values, AdamW::Options(), DType::f32},
+    {{4}, ZeroStage::values, AdamW::Options(), DType::f32, 2, QuantizedFormat::int8},
+    {{2}, ZeroStage::values, AdamW::Options(), DType::f32, 1, QuantizedFormat::none, QuantizedFormat::int8},
 };
 INSTANTIATE_TEST_SUITE_P(Cells, OffloadOfAll, testing::ValuesIn(all_cells));
 
@@ -150,6 +168,48 @@ TEST(OffloadedActivations, HaveTheBitsOfMemory) {
     EXPECT_EQ(divergence(expected, train(layout, options)), "") << layout.ranks() << " ranks";
   }
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
+}
+
+// In a pipeline, values that lie in files are gathered by each microbatch, and a plan counts them so.
+TEST(OffloadTraffic, InPipelinesIsPlanned) {
+  const TemporaryDirectory directory;
+  const Layout layout{2, 1, 2};
+  TrainingOptions options = options_of({layout, ZeroStage::values, AdamW::Options(), DType::f32});
+  options.global_batch = 8;
+  constexpr std::int64_t steps = 2;
+  const auto planned_and_sent = [&](double ratio) {
+    options.sharding.offload.values = {directory.path(), ratio};
+    std::int64_t planned = 0, sent = 0;
+    run_threads(layout.ranks(), [&](const Communicator& world) {
+      Trainer trainer(Mesh(world, layout.mesh()), options);
+      const auto values = [&] {
+        std::int64_t bytes = 0;
+        for (const Record& record : world.job().ledger().records()) {
+          if (record.tag == "parameters") bytes += static_cast<std::int64_t>(record.bytes_sent);
+        }
+        return bytes;
+      };
+      const std::int64_t before = values();
+      advance(trainer, 0, steps);
+      if (world.rank() != 0) return;
+      sent = (values() - before) / steps;
+      const ShardedParameters& sharded = trainer.sharded();
+      const std::int64_t microbatches = trainer.options().microbatches();
+      const auto traffic = [&](ZeroStage zero) {
+        ShardedParameters::Options its = sharded.options();
+        its.zero = zero;
+        return state_traffic(sharded.parameters(), layout.mesh(), its, microbatches).at("dp");
+      };
+      planned = traffic(ZeroStage::values) - traffic(ZeroStage::gradients);
+    });
+    return std::pair(planned, sent);
+  };
+  const auto [more_planned, sent] = planned_and_sent(0);
+  const auto [none_planned, sent_in_memory] = planned_and_sent(1);
+  EXPECT_EQ(none_planned, 0) << "one gather, as at stage 2";
+  EXPECT_GT(more_planned, 0);
+  EXPECT_GT(sent, sent_in_memory);
+  EXPECT_LE(sent - sent_in_memory, more_planned);
 }
 
 // What a step reads and writes is the state, each once, and the memory that it takes are the buffers.
@@ -201,7 +261,7 @@ TEST(OffloadTraffic, OfGradientsAndValuesIsThatOfSumsAndGathers) {
 // Saved from files on 4 ranks, loaded in memory on 3, and the reverse.
 TEST(OffloadCheckpoint, IsThatOfMemory) {
   const TemporaryDirectory scratch;
-  const auto saved_and_resumed = [&](bool offloads, bool all) {
+  const auto saved_and_resumed = [&](bool offloads, bool all, bool loses = false) {
     const TemporaryDirectory saved;
     TrainingOptions options =
         options_of({{4}, all ? ZeroStage::values : ZeroStage::optimizer, AdamW::Options(), all ? DType::bf16 : DType::f64});
@@ -221,6 +281,7 @@ TEST(OffloadCheckpoint, IsThatOfMemory) {
       const LoadedCheckpoint loaded =
           load_checkpoint(trainer.sharded(), trainer.optimizer(), find_checkpoint(saved.path()), true);
       trainer.optimizer().restore(loaded.optimizer_steps);
+      if (loses) trainer.optimizer().states().front().slots[0].zero();
       advance(trainer, 2, 2);
       result[static_cast<std::size_t>(world.rank())] = pieces_of(trainer, trainer.sharded().whole_values());
     });
@@ -230,7 +291,8 @@ TEST(OffloadCheckpoint, IsThatOfMemory) {
   for (const bool all : {false, true}) {
     EXPECT_EQ(bits.pieces(saved_and_resumed(true, all), saved_and_resumed(false, all), "parameter"), "");
   }
-  EXPECT_NE(bits.pieces(saved_and_resumed(true, false), saved_and_resumed(true, true), "parameter"), "") << "the control";
+  EXPECT_NE(bits.pieces(saved_and_resumed(false, true), saved_and_resumed(false, true, true), "parameter"), "")
+      << "the control: some state in the file is lost";
 }
 
 TEST(OffloadControl, GradientsThatAreLostDiffer) {
@@ -246,6 +308,25 @@ TEST(OffloadControl, GradientsThatAreLostDiffer) {
       result = pieces_of(trainer, trainer.sharded().whole_values());
     });
     return result;
+  };
+  Comparer bits(equal_bits);
+  EXPECT_EQ(bits.pieces(train_with(false), train_with(false), "parameter"), "");
+  EXPECT_NE(bits.pieces(train_with(false), train_with(true), "parameter"), "");
+}
+
+TEST(OffloadControl, ValuesThatAreLostDiffer) {
+  const TemporaryDirectory directory;
+  const TrainingOptions options = in_files(options_of({{2}, ZeroStage::values}), directory.path(), {1, 1, 0});
+  const auto train_with = [&](bool loses) {
+    std::vector<Pieces> result(2);
+    run_threads(2, [&](const Communicator& world) {
+      Trainer trainer(Mesh(world, Layout{2}.mesh()), options);
+      advance(trainer, 0, 1);
+      if (loses) trainer.sharded().ranges().front().value.zero();
+      advance(trainer, 1, 1);
+      result[static_cast<std::size_t>(world.rank())] = pieces_of(trainer, trainer.sharded().whole_values());
+    });
+    return result.front();
   };
   Comparer bits(equal_bits);
   EXPECT_EQ(bits.pieces(train_with(false), train_with(false), "parameter"), "");

@@ -39,7 +39,9 @@ TEST(TensorFile, KeepsTensorsOfAllSizesAndUsesPlacesAgain) {
       expect_numbers(kept[i]->take(), sizes[i], pass + static_cast<int>(i));
       kept[i].reset();
     }
-    if (pass > 0) EXPECT_EQ(file->bytes(), bytes) << "the places of the first pass";
+    if (pass > 0) {
+      EXPECT_EQ(file->bytes(), bytes) << "the places of the first pass";
+    }
     bytes = file->bytes();
   }
 }
