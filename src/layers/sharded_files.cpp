@@ -24,7 +24,7 @@ void ShardedParameters::make_files() {
   });
 }
 
-// A unit whose gradients lie in a file has ranges of its share only.
+// Where a unit's gradients lie in a file, all of its ranges are parts of the share.
 void ShardedParameters::set_range_gradients(std::size_t unit, const Tensor& share) {
   std::int64_t first = 0;
   for (const std::size_t i : ranges_of_[unit].all) {
@@ -36,7 +36,7 @@ void ShardedParameters::set_range_gradients(std::size_t unit, const Tensor& shar
 void ShardedParameters::take_from_files(std::size_t unit) {
   const auto share = [&](UnitFile* file, DType dtype) {
     const Tensor block = file != nullptr ? file->take(unit) : Tensor();
-    return block ? block.view(std::size_t{0}, {block.size() / static_cast<std::int64_t>(size_of(dtype))}, dtype) : Tensor();
+    return block ? elements_in(block, dtype) : Tensor();
   };
   if (const Tensor values = share(values_file_.get(), options_.dtype)) set_range_values(unit, values);
   if (const Tensor gradients = share(gradients_file_.get(), options_.gradients())) set_range_gradients(unit, gradients);

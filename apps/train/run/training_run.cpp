@@ -383,7 +383,7 @@ class TrainingRun {
     if (const std::optional<OffloadUse> state = trainer_.optimizer().offloaded()) files.push_back(*state);
     for (const OffloadUse& use : files) {
       reporter_.say(fmt::format(
-          "{} of a rank's {} lie in {}, {}, {}", size_text(static_cast<double>(use.bytes)), use.what, use.directory,
+          "A rank has {} of {} in {}, {}, {}", size_text(static_cast<double>(use.bytes)), use.what, use.directory,
           use.bypasses_cache ? "past the page cache (O_DIRECT)" : "through the page cache, since there is no O_DIRECT",
           use.io_uring ? "by io_uring" : "by pread and pwrite, since io_uring is not there"));
     }

@@ -30,7 +30,7 @@ class ScratchFile {
   void write(std::int64_t offset, const void* from, std::int64_t bytes);
   // False: the file system, such as tmpfs, has no O_DIRECT, and the page cache keeps a copy as long as there is room.
   bool is_direct() const { return direct_ >= 0; }
-  bool has_uring() const { return reads_.has_uring(); }
+  bool has_uring() const { return reads_.has_uring() && writes_.has_uring(); }
 
   // The file as memory, as long as the object lives, for access out of turn: not while parts of it are read or written.
   // forget() gives back the memory that accesses to a part of whole blocks have taken; what they changed stays.

@@ -9,17 +9,13 @@
 namespace stretto {
 namespace {
 
-// A rehearsal without communication moves no blocks either.
+// A rehearsal without communication moves no blocks either: what it adds goes to the mapped file.
 bool moves_blocks() { return !rehearsal_mode.skip_communication; }
-
-Tensor as(const Tensor& block, DType dtype) {
-  return block.view(std::size_t{0}, {block.size() / static_cast<std::int64_t>(size_of(dtype))}, dtype);
-}
 
 ShardedUnit::Options with_shares(ShardedUnit::Options options, const OffloadedUnit::Files& files, DType dtype,
                                  DType gradient_dtype) {
-  if (files.has(files.values)) options.share = as(files.values->mapped(files.block), dtype);
-  if (files.has(files.gradients)) options.gradient_share = as(files.gradients->mapped(files.block), gradient_dtype);
+  if (files.has(files.values)) options.share = elements_in(files.values->mapped(files.block), dtype);
+  if (files.has(files.gradients)) options.gradient_share = elements_in(files.gradients->mapped(files.block), gradient_dtype);
   return options;
 }
 
@@ -49,11 +45,11 @@ Work OffloadedUnit::gather(const Stream& stream) {
   const Coming read = std::exchange(values_, {});
   if (!read.memory) return ShardedUnit::gather(stream);
   if (ranks() == 1) {
-    set_values(as(read.memory, dtype_));
+    set_values(elements_in(read.memory, dtype_));
     return read.arrived;
   }
   stream.wait(read.arrived);
-  set_share(as(read.memory, dtype_));
+  set_share(elements_in(read.memory, dtype_));
   Work gathered = ShardedUnit::gather(stream);
   set_share(in_file_);
   return gathered;
@@ -77,7 +73,7 @@ const std::vector<Tensor>& OffloadedUnit::gradients() {
   const Coming read = std::exchange(sums_, {});
   read.arrived.wait();
   added_to_ = read.memory ? read.memory : files_.gradients->memory(files_.block);
-  set_gradients(as(added_to_, gradient_dtype_));
+  set_gradients(elements_in(added_to_, gradient_dtype_));
   if (!read.memory) begin_gradients();
   return ShardedUnit::gradients();
 }
@@ -101,14 +97,14 @@ Work OffloadedUnit::sum(const Stream& stream) {
   const Coming read = std::exchange(sums_, {});
   const Tensor block = read.memory ? read.memory : files_.gradients->memory(files_.block);
   stream.wait(read.arrived);
-  set_gradient_share(as(block, gradient_dtype_));
+  set_gradient_share(elements_in(block, gradient_dtype_));
   std::ignore = ShardedUnit::sum(stream);
   set_gradient_share(gradients_in_file_);
   return note_and_write(stream, block);
 }
 
 Work OffloadedUnit::note_and_write(const Stream& stream, const Tensor& block) {
-  const Work noted = stream.enqueue([this, share = as(block, gradient_dtype_)] {
+  const Work noted = stream.enqueue([this, share = elements_in(block, gradient_dtype_)] {
     std::int64_t first = 0;  // owned ranges follow each other in the share
     std::vector<Tensor> ranges;
     for (const ElementRange& each : owned()) {

@@ -25,8 +25,8 @@ namespace stretto {
 //
 // read() and write() move a block into and out of the caller's memory(), in streams of the file's own.
 //
-// mapped() is the block in the mapped file, for checkpoints and whoever else comes out of turn, behind touch(). release()
-// gives back the memory that such an access has taken; who goes through all units calls it behind each.
+// mapped() is the block in the mapped file, for checkpoints and other access out of turn; call touch() before. release()
+// gives back the memory that such an access has taken; a caller that goes through all units must call it behind each.
 //
 // Only one thread may use an object.
 class UnitFile {
@@ -89,5 +89,10 @@ class UnitFile {
   Stream in_, out_;
   Traffic traffic_;
 };
+
+// A block, or a file's memory for it, as elements of such a type.
+inline Tensor elements_in(const Tensor& block, DType dtype) {
+  return block.view(std::size_t{0}, {block.size() / static_cast<std::int64_t>(size_of(dtype))}, dtype);
+}
 
 }  // namespace stretto
