@@ -112,10 +112,12 @@ void train(const Communicator& world, int count, const char* name, Consistency c
   if (world.rank() == 0) {  // the slowest one, behind all pushes of the others but the last few
     const std::vector<Example> unseen = examples_of(workers, 10000);
     Batch all(unseen);
+    all.weights.zero();
+    const double untrained = all.mean_loss(unseen);
     set.wait(set.pull(0, all.keys, all.weights));
     const auto* const weights = all.weights.data<float>();
     const auto others = std::count_if(weights, weights + all.keys.size(), [](float weight) { return weight != 0; });
-    std::printf("%s: loss %.3f on other examples (0.693 without training), %d of %d weights are not 0\n", name,
+    std::printf("%s: loss %.3f -> %.3f on other examples, %d of %d weights are not 0\n", name, untrained,
                 all.mean_loss(unseen), static_cast<int>(others), static_cast<int>(all.keys.size()));
   }
   std::fflush(stdout);
