@@ -1,6 +1,7 @@
 #include "server/filters/filter_chain.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <utility>
 
@@ -13,6 +14,10 @@ namespace {
 
 // Which elements of a dense part a message has: all, or by a bit each, or by 4 bytes for each that is there.
 enum Elements : std::int64_t { all_elements, bit_each, listed };
+
+bool ascend(const std::vector<std::uint64_t>& keys) {
+  return std::ranges::adjacent_find(keys, std::ranges::greater_equal()) == keys.end();
+}
 
 Bytes bytes_in(const Tensor& tensor) {
   const auto* const begin = static_cast<const std::byte*>(tensor.raw());
@@ -59,9 +64,20 @@ FilterChain::FilterChain(const ServedTable& table, std::int64_t count, std::uint
   }
 }
 
+void FilterChain::check_encoded(const PushedMessage& message) const {
+  require(ascend(message.keys), "Filters have left {} keys of a push that do not ascend; encode() must keep their order.",
+          message.keys.size());
+  require(is_sparse_ || message.keys.empty() || message.keys.back() < static_cast<std::uint64_t>(count_),
+          "Filters have left element {} of a part of {} in a push; encode() may only leave elements out.",
+          message.keys.empty() ? 0 : message.keys.back(), count_);
+  require(message.notes.size() <= filters_.size(), "{} filters have given a push {} notes; encode() may add one each.",
+          filters_.size(), message.notes.size());
+}
+
 Tensor FilterChain::encoded(KeyedRows rows) {
   PushedMessage message{.keys = std::move(rows.keys), .all = !is_sparse_, .rows = std::move(rows.rows)};
   for (const auto& filter : filters_) filter->encode(message);
+  check_encoded(message);
   Elements elements = all_elements;
   Bytes keys = bytes_of(message.keys);
   if (!is_sparse_ && !message.all) {
@@ -81,8 +97,9 @@ Tensor FilterChain::encoded(KeyedRows rows) {
 KeyedRows FilterChain::decoded(const Tensor& bytes) const {
   const std::vector<Bytes> pieces = unpacked(bytes_in(bytes), 4);
   const auto head = values_of<std::int64_t>(pieces[0]);
-  ensure(head.size() == 2 && head[1] >= 0 && head[1] <= std::ssize(filters_), "A filtered push came with {} numbers.",
-         head.size());
+  ensure(head.size() == 2, "A filtered push came with {} numbers at its head instead of 2.", head.size());
+  ensure(head[0] >= all_elements && head[0] <= listed && head[1] >= 0 && head[1] <= std::ssize(filters_),
+         "A filtered push came in form {} with {} notes of {} filters.", head[0], head[1], filters_.size());
   PushedMessage message{.all = !is_sparse_ && head[0] == all_elements};
   if (is_sparse_) {
     message.keys = values_of<std::uint64_t>(pieces[1]);
@@ -99,6 +116,7 @@ KeyedRows FilterChain::decoded(const Tensor& bytes) const {
   }
   message.notes = unpacked(pieces[3], static_cast<int>(head[1]));
   for (auto filter = filters_.rbegin(); filter != filters_.rend(); ++filter) (*filter)->decode(message);
+  ensure(ascend(message.keys), "A filtered push came with {} keys that do not ascend.", message.keys.size());
   const std::int64_t rows = message.all ? count_ : std::ssize(message.keys);
   ensure(message.rows.size() == rows * width_, "A filtered push came with {} elements for {} rows.", message.rows.size(),
          rows);

@@ -19,11 +19,12 @@ class FilterChain {
   // count: elements of the part, of a sparse table 0. seed: of random numbers, at a worker.
   FilterChain(const ServedTable& table, std::int64_t count, std::uint64_t seed = 0);
 
-  Tensor encoded(KeyedRows rows);
+  Tensor encoded(KeyedRows rows);  // throws Error(invalid_argument) if a filter has broken the rules of PushFilter
   KeyedRows decoded(const Tensor& bytes) const;  // throws Error(internal) for bytes that no such chain has made
   void see_pulled(const std::vector<std::uint64_t>& keys, const Tensor& rows);
 
  private:
+  void check_encoded(const PushedMessage& message) const;
   Tensor spread(const std::vector<std::uint64_t>& elements, const Tensor& rows) const;
 
   bool is_sparse_, packs_;
