@@ -92,8 +92,11 @@ Bytes ServedPart::saved() const {
 void ServedPart::load(const Bytes& saved) {
   const std::vector<Bytes> both = unpacked(saved, 2);
   const auto head = values_of<std::int64_t>(both[0]);
-  ensure(head.size() == applied_.size() + 2, "A copy of a part came with {} clocks for {} workers.", head.size() - 2,
+  ensure(head.size() == applied_.size() + 2, "A copy of a part came with {} numbers for {} workers.", head.size(),
          applied_.size());
+  const auto room = static_cast<std::int64_t>(both[1].size() / sizeof(std::uint64_t));  // of the length of each
+  ensure(head.back() >= 0 && head.back() <= room, "A copy of a part came with {} pieces in {} bytes.", head.back(),
+         both[1].size());
   load_from(unpacked(both[1], static_cast<int>(head.back())));
   version_ = head.front();
   to_apply_.clear();
