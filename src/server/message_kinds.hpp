@@ -4,9 +4,8 @@
 namespace stretto {
 
 enum MessageKind : std::uint32_t {
-  // From workers. The parts of a push that also pulls go as one message each, so that the first ones come back while the
-  // last
-  // ones leave.
+  // From workers. Each part of a push that also pulls is one message, so that the first parts come back while the last ones
+  // leave.
   push_part,
   pull_part,
   push_and_pull_part,
@@ -20,7 +19,7 @@ enum MessageKind : std::uint32_t {
   // A worker pushes and pulls no more; a server serves no more.
   goodbye
 };
-// In the kind of a message from a worker: its keys are those of the last one (KeyCache).
+// A bit in the kind of a message from a worker, whose keys are then those of its last one (KeyCache).
 constexpr std::uint32_t has_cached_keys = 0x100;
 
 }  // namespace stretto

@@ -61,6 +61,13 @@ void ServerSide::send(int to, const PartKey& key, MessageHead head, const Tensor
   live_.send(to, head, bytes);
 }
 
+// All updates behind the part's version follow: see advance().
+void ServerSide::give_part_behind(const PartKey& key, Copy& copy) {
+  copy.passed_on = copy.part->version();
+  if (copy.behind_lacks_part) send(*copy.behind, key, {.kind = saved_part}, tensor_of(copy.part->saved()));
+  copy.behind_lacks_part = false;
+}
+
 void ServerSide::serve() {
   while (live_.open_workers() > 0) handle(live_.receive());
   over_ = true;
@@ -85,7 +92,7 @@ void ServerSide::handle(const ReceivedMessage& message) {
   if (message.head.kind == saved_part) {
     copy.part = make_part(key);
     copy.part->load(bytes_in(message.bytes));
-    copy.passed_on = copy.part->version();
+    give_part_behind(key, copy);
   }
   ensure(copy.part != nullptr, "Rank {} updates part {} of table {} before server {} has it.", message.from, key.second,
          key.first, live_.rank());
@@ -198,14 +205,12 @@ void ServerSide::resume(const std::map<int, std::vector<std::int64_t>>& holdings
       if (linked.acknowledged_to.empty()) continue;
       Copy& copy = copies_[key];
       linked.part = std::move(copy.part);
+      linked.behind_lacks_part = linked.behind && holdings.at(*linked.behind)[number] == 0;
       copy = std::move(linked);
       if (!copy.part) continue;  // it comes from the server before
       ServedPart& part = *copy.part;
-      copy.passed_on = part.version();
+      give_part_behind(key, copy);
       part.forget_pulls();
-      if (copy.behind && holdings.at(*copy.behind)[number] == 0) {
-        send(*copy.behind, key, {.kind = saved_part}, tensor_of(part.saved()));
-      }
       for (int worker = 0; worker < layout_.workers; ++worker) {
         if (!live_.has(worker)) part.lose(worker);
       }

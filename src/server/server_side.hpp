@@ -34,6 +34,7 @@ class ServerSide {
   struct Copy {
     std::unique_ptr<ServedPart> part;                // null until its values have come
     std::optional<int> before, behind;               // servers of the chain; workers talk to the one without any before it
+    bool behind_lacks_part = false;                  // the server behind must get the values before any update
     std::int64_t passed_on = 0;                      // updates
     std::int64_t acknowledged = 0;                   // updates, to the server before
     std::vector<std::int64_t> acknowledged_to = {};  // pushes, by worker
@@ -48,6 +49,7 @@ class ServerSide {
   void advance(const PartKey& key, Copy& copy);
   void acknowledge(const PartKey& key, Copy& copy);
   void send(int to, const PartKey& key, MessageHead head, const Tensor& bytes = {});
+  void give_part_behind(const PartKey& key, Copy& copy);
 
   const ServedLayout& layout_;
   LiveRanks& live_;
