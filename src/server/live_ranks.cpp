@@ -72,7 +72,7 @@ std::vector<int> LiveRanks::lost() const {
   return lost;
 }
 
-void LiveRanks::go_on() {
+void LiveRanks::shrink() {
   // A job numbers its ranks as the smaller job's communicator does; the first communicator may have another order.
   std::vector<int> names_in_job(names_.size());
   for (std::size_t n = 0; n < names_.size(); ++n) {
@@ -87,8 +87,9 @@ void LiveRanks::go_on() {
   for (const int survivor : survivors) names_.push_back(names_in_job[static_cast<std::size_t>(survivor)]);
   std::ranges::fill(numbers_, -1);
   for (std::size_t n = 0; n < names_.size(); ++n) numbers_[static_cast<std::size_t>(names_[n])] = static_cast<int>(n);
-  mailbox_.emplace(ranks_.duplicate("servers"), partners(), layout_.options.inbox_bytes);
 }
+
+void LiveRanks::open() { mailbox_.emplace(ranks_.duplicate("servers"), partners(), layout_.options.inbox_bytes); }
 
 std::optional<int> LiveRanks::lost_by(const Error& error) const {
   int in_job = -1;  // whoever is lost, the job's sentence begins with its rank

@@ -33,9 +33,10 @@ class LiveRanks {
   int open_workers() const;
   Mailbox::Traffic traffic() const;
 
-  // Collective over the ranks that are left: all messages under way are lost. Throws what Job::shrink() throws. If it fails
-  // because more are lost, call it again.
-  void go_on();
+  // Collective over the ranks that are left: Job::shrink(), whose errors are final. All messages under way are lost.
+  void shrink();
+  // Collective, behind shrink(). If it fails because more are lost, begin again with shrink(); no other call is valid then.
+  void open();
   // The rank that an error of the job says is lost, if it says so.
   std::optional<int> lost_by(const Error& error) const;
 

@@ -49,7 +49,7 @@ void Mailbox::send(int to, MessageHead head, const Tensor& bytes) {
   ++traffic_.messages_sent;
   Partner& its = partner(to);
   its.outgoing.push_back(std::move(outgoing));
-  progress_sends(its);
+  naming_losses(links_.network(), [&] { progress_sends(its); });
 }
 
 bool Mailbox::progress_sends(Partner& partner) {
@@ -152,7 +152,12 @@ ReceivedMessage Mailbox::receive() {
 }
 
 std::optional<ReceivedMessage> Mailbox::try_receive() {
-  if (inbox_.empty()) naming_losses(links_.network(), [&] { progress(); });
+  if (inbox_.empty()) {
+    naming_losses(links_.network(), [&] {
+      progress();
+      if (inbox_.empty()) links_.network().job().check();
+    });
+  }
   return inbox_.empty() ? std::nullopt : std::optional(first_of_inbox());
 }
 

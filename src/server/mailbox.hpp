@@ -48,8 +48,9 @@ class Mailbox {
   bool all_sent() const;
   // Blocks until a message has come, and moves what it can meanwhile. Throws Error(peer_lost) if a rank of the job is lost.
   ReceivedMessage receive();
-  std::optional<ReceivedMessage> try_receive();  // moves what it can without waiting
-  void send_all();                               // blocks until all messages have left
+  // Moves what it can without waiting. Throws like receive() if no message has come.
+  std::optional<ReceivedMessage> try_receive();
+  void send_all();  // blocks until all messages have left
   // That partner sends nothing more: its link is not listened to any longer.
   void close(int partner);
   bool is_open(int partner) const;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <exception>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -13,22 +14,14 @@
 #include "server/served_layout.hpp"
 #include "server/server_side.hpp"
 #include "server/worker_side.hpp"
+#include "stretto/device.hpp"
 #include "stretto/server.hpp"
 
 namespace stretto {
-namespace {
-
-// Values that no rank has: nobody can go on.
-class LostParts : public Error {
- public:
-  explicit LostParts(const std::string& sentence) : Error(ErrorCode::peer_lost, sentence) {}
-};
-
-}  // namespace
-
 struct ServerSet::State {
   State(const Communicator& ranks, std::vector<ServedTable> tables, const Options& options)
       : layout(ranks, std::move(tables), options), live(ranks, layout) {
+    const OnDevice host(Device::cpu);
     if (layout.is_server(live.rank())) {
       server.emplace(layout, live);
     } else {
@@ -45,15 +38,15 @@ struct ServerSet::State {
   // Calls body(), and again when ranks have been lost and the others go on.
   template <class Body>
   void through_losses(Body body) {
+    if (end) std::rethrow_exception(end);
+    const OnDevice host(Device::cpu);  // tables lie there, whatever the program's device
     std::optional<Error> failure;
     while (true) {
       try {
         if (failure) go_on(*failure);
         return body();
-      } catch (const LostParts&) {
-        throw;
       } catch (const Error& error) {
-        if (!error.is_of_another_rank()) throw;
+        if (end || !error.is_of_another_rank()) throw;
         if (!layout.goes_on()) throw_naming_parts(error);
         if (worker ? worker->is_over() : server->is_over()) return;
         failure = error;
@@ -67,20 +60,39 @@ struct ServerSet::State {
   }
 
   void go_on(const Error& failure);
-  void check_holdings(const std::map<int, std::vector<std::int64_t>>& holdings) const;
+  void meet(const Error& failure);
+  void check_holdings(const std::map<int, std::vector<std::int64_t>>& holdings);
   [[noreturn]] void throw_naming_parts(const Error& error) const;
 
   ServedLayout layout;
   LiveRanks live;
   std::optional<WorkerSide> worker;  // this rank is one of both
   std::optional<ServerSide> server;
+  std::exception_ptr end;  // why this rank can no longer go on; every later call throws it
+  bool may_go_on = true;   // else the error of go_on() is the end
 };
 
-// The ranks that are left meet, learn which server has which parts, and send again what may have been lost on its way.
+// Fails if more ranks are lost meanwhile, and must then be called again. Any other failure is the end.
 void ServerSet::State::go_on(const Error& failure) {
+  try {
+    meet(failure);
+  } catch (const Error& error) {
+    if (!may_go_on || !error.is_of_another_rank()) end = std::current_exception();
+    throw;
+  } catch (...) {
+    end = std::current_exception();
+    throw;
+  }
+}
+
+// The ranks that are left meet, learn which server has which parts, and send again what may have been lost on its way.
+void ServerSet::State::meet(const Error& failure) {
   const int before = live.size();
-  live.go_on();
-  if (live.size() == before) throw LostParts(failure.what());
+  may_go_on = false;  // a rank that the others have left behind cannot come back
+  live.shrink();
+  if (live.size() == before) throw failure;  // nobody is lost: it would come again
+  may_go_on = true;
+  live.open();
   const std::vector<int> lost = live.lost();
   if (live.is_first()) log().warn("The servers go on without {} of {}: {}", rank_list(lost), layout.ranks, failure.what());
   const std::vector<std::int64_t> mine =
@@ -100,7 +112,7 @@ void ServerSet::State::go_on(const Error& failure) {
   }
 }
 
-void ServerSet::State::check_holdings(const std::map<int, std::vector<std::int64_t>>& holdings) const {
+void ServerSet::State::check_holdings(const std::map<int, std::vector<std::int64_t>>& holdings) {
   std::vector<ServedLayout::PartKey> nowhere;
   std::size_t number = 0;
   for (std::size_t t = 0; t < layout.tables.size(); ++t) {
@@ -111,8 +123,9 @@ void ServerSet::State::check_holdings(const std::map<int, std::vector<std::int64
     }
   }
   if (nowhere.empty()) return;
-  throw LostParts(fmt::format("Lost with {}: {}, of which no other server has a copy.", rank_list(live.lost()),
-                              layout.name_parts(nowhere)));
+  may_go_on = false;
+  fail(ErrorCode::peer_lost, "Lost with {}: {}, of which no other server has a copy.", rank_list(live.lost()),
+       layout.name_parts(nowhere));
 }
 
 void ServerSet::State::throw_naming_parts(const Error& error) const {
@@ -171,7 +184,9 @@ ServerSet::Pending ServerSet::push_pull(int table, const Tensor& pushed, const T
 }
 
 ServerSet::Pending ServerSet::push(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows) {
-  const Pending pending(state_->as_worker("push").begin(table, keys, rows, push_part));
+  WorkerSide& worker = state_->as_worker("push");
+  state_->through_losses([&] { worker.finish_pulls_before_push(table); });
+  const Pending pending(worker.begin(table, keys, rows, push_part));
   state_->send(pending.request_);
   return pending;
 }
@@ -194,6 +209,7 @@ std::int64_t ServerSet::version(int table) const {
 void ServerSet::leave() {
   WorkerSide& worker = state_->as_worker("leave");
   state_->through_losses([&] { worker.leave(); });
+  worker.note_left();
 }
 
 ServerSet::Traffic ServerSet::traffic() const {

@@ -7,6 +7,7 @@
 #include "core/fail.hpp"
 #include "core/split_mix.hpp"
 #include "server/keyed_messages.hpp"
+#include "stretto/device.hpp"
 
 namespace stretto {
 namespace {
@@ -37,6 +38,7 @@ void WorkerSide::require_present(const char* what) const {
 }
 
 std::uint64_t WorkerSide::begin(int table, const Tensor* pushed, const Tensor* values) {
+  const OnDevice host(Device::cpu);
   const ServedLayout::Table& its = layout_.table(table);
   require(its.served.width == 0, "Table {} is sparse; push and pull rows of keys.", its.served.name);
   Tensor from = pushed != nullptr ? checked(its.served, *pushed) : Tensor();
@@ -55,6 +57,7 @@ std::uint64_t WorkerSide::begin(int table, const Tensor* pushed, const Tensor* v
 
 // A push goes to all parts, without keys too, since each of them counts clocks.
 std::uint64_t WorkerSide::begin(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows, MessageKind kind) {
+  const OnDevice host(Device::cpu);
   const ServedLayout::Table& its = layout_.table(table);
   const ServedTable& served = its.served;
   require(served.width > 0, "Table {} is dense, and has no keys; push or pull all of it.", served.name);
@@ -79,11 +82,11 @@ std::uint64_t WorkerSide::begin(Request request) {
   TableState& table = tables_[request.table];
   request.clock = table.clock;
   if (request.kind != pull_part) {
-    ++table.clock;
     for (std::size_t p = 0; p < table.filters.size(); ++p) {
       const ServedTable& served = layout_.tables[request.table].served;
       request.messages[p] = table.filters[p].encoded(unpacked(request.messages[p], served, true));
     }
+    ++table.clock;  // a filter that throws makes no push
     for (std::size_t p = 0; p < request.messages.size() && layout_.goes_on(); ++p) {
       table.kept[p].push_back({request.clock, request.messages[p]});
     }
@@ -120,6 +123,7 @@ void WorkerSide::send(std::uint64_t id) {
     if (request.kind == pull_part && !request.missing.contains(p)) continue;
     send_part(request.kind, request.table, p, request.clock, id, request.messages[p]);
   }
+  take_acknowledgements();
 }
 
 void WorkerSide::take(const ReceivedMessage& message) {
@@ -169,7 +173,12 @@ void WorkerSide::wait(std::uint64_t id) {
     show_pulled(request);
   }
   requests_.erase(found);
-  while (keeps_any()) {  // what the servers have acknowledged meanwhile
+  take_acknowledgements();
+}
+
+// Takes what has come without waiting. A worker that only pushes learns of a loss here.
+void WorkerSide::take_acknowledgements() {
+  while (keeps_any()) {
     const std::optional<ReceivedMessage> message = live_.try_receive();
     if (!message) break;
     take(*message);
@@ -197,7 +206,7 @@ void WorkerSide::show_pulled(const Request& request) {
 
 void WorkerSide::finish_pulls_before_push(int table) {
   layout_.table(table);
-  if (layout_.options.consistency.kind != Consistency::Kind::exact || !layout_.goes_on()) return;
+  if (!layout_.goes_on()) return;
   for (const auto& [id, request] : requests_) {
     while (request.table == static_cast<std::size_t>(table) && !request.missing.empty()) take(live_.receive());
   }
@@ -228,7 +237,6 @@ void WorkerSide::leave() {
   for (int server = layout_.workers; server < layout_.ranks && layout_.goes_on(); ++server) {
     while (serves(server)) take(live_.receive());
   }
-  left_ = true;
 }
 
 void WorkerSide::resume() {

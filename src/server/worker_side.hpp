@@ -27,10 +27,11 @@ class WorkerSide {
   std::uint64_t begin(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows, MessageKind kind);
   void send(std::uint64_t request);
   void wait(std::uint64_t request);  // returns at once for one that is done
-  // Waits for the table's pulls, if their versions would be gone when it has pushed more.
+  // If ranks go on after losses: waits for the table's pulls. After a loss they would be sent again, behind later pushes.
   void finish_pulls_before_push(int table);
   std::int64_t version(int table) const;
   void leave();
+  void note_left() { left_ = true; }
   // Whether a server has said that all workers have left. A loss does not matter then.
   bool is_over() const { return over_; }
 
@@ -67,6 +68,7 @@ class WorkerSide {
   void take_values(const ReceivedMessage& message);
   void show_pulled(const Request& request);
   bool keeps_any() const;
+  void take_acknowledgements();
   void say_goodbye();
 
   const ServedLayout& layout_;

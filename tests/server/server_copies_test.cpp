@@ -3,7 +3,9 @@
 
 #include <atomic>
 #include <csignal>
+#include <latch>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <thread>
 
@@ -53,10 +55,10 @@ void serve_until_death(ServerSet& set) {
 const std::vector<std::uint64_t> counted_keys{3, 17, 1000, 5000000000, ~std::uint64_t{0}};
 
 // Every worker pushes ones to a dense and a sparse table. Counts never become less in the eyes of a worker, are no staler
-// than the consistency allows, and in the end are exact.
+// than the consistency allows, and in the end are exact; so many servers are lost then, and no more.
 void count_through(
     const Communicator& world, const ServerSet::Options& options, const std::vector<Death>& deaths, int pushes,
-    const std::function<void()>& when_made = [] {}) {
+    const std::function<void()>& when_made = [] {}, int kills = 0) {
   const ServerFunction sum = deadly(server_functions::sum(), world, deaths);
   ServerSet set(
       world, {{"dense", counters, DType::i64, {}, sum}, {.name = "sparse", .dtype = DType::i64, .update = sum, .width = 1}},
@@ -95,14 +97,17 @@ void count_through(
   };
   while (!are_all(found)) set.wait(set.pull(0, found));  // until the others' have come, too
   while (!are_all(rows)) set.wait(set.pull(1, counted_keys, rows));
+  const int left = world.size() - static_cast<int>(deaths.size()) - kills;
+  while (set.ranks().size() > left && kills > 0) set.wait(set.pull(0, found));  // they may come late
   set.leave();
+  ensure(set.ranks().size() == left, "{} ranks are left instead of {}.", set.ranks().size(), left);
 }
 
 const Consistency consistencies[] = {Consistency::sequential(), Consistency::bounded(2), Consistency::eventual()};
 
 TEST(ServerCopies, CountsAreExactThroughTheDeathOfAServer) {
   for (const Consistency consistency : consistencies) {
-    for (const int update : {1, 2, 7, 30, 100}) {
+    for (const int update : {1, 2, 7, 30, 60}) {
       for (int server = worker_count; server < worker_count + 3; ++server) {
         run_threads(worker_count + 3, [&](const Communicator& world) {
           count_through(world, {.servers = 3, .consistency = consistency, .part_elements = 10, .copies = 1},
@@ -125,6 +130,124 @@ TEST(ServerCopies, CountsAreExactThroughTheDeathsOfAllServersButOne) {
                     20);
     });
   }
+}
+
+// Two servers of a chain die in one update, and both servers behind the third one are new: the second of them gets the part
+// from the first. Each of the two has parts that the other has not, so that both come to an update.
+TEST(ServerCopies, CountsAreExactThroughTwoDeathsAtOnce) {
+  for (int first = worker_count; first < worker_count + 5; ++first) {
+    for (int second = first + 1; second < worker_count + 5; ++second) {
+      std::latch both(2);
+      run_threads(worker_count + 5, [&](const Communicator& world) {
+        ServerFunction sum = server_functions::sum();
+        sum.update = [&, inner = sum.update, rank = world.rank()](const ServerUpdate& update) {
+          inner(update);
+          if (rank != first && rank != second) return;
+          both.arrive_and_wait();
+          throw Killed();
+        };
+        ServerSet set(world, {{"counts", 20 * counters, DType::i64, {}, sum}},
+                      {.servers = 5, .part_elements = 20, .copies = 2});
+        if (set.is_server()) return serve_until_death(set);
+        const Tensor ones({20 * counters}, DType::i64), found({20 * counters}, DType::i64);
+        std::fill_n(ones.data<std::int64_t>(), ones.size(), 1);
+        for (int i = 1; i <= 10; ++i) {
+          set.wait(set.push_pull(0, ones, found));
+          const auto* const begin = found.data<std::int64_t>();
+          EXPECT_EQ(std::count(begin, begin + found.size(), worker_count * i), found.size());
+        }
+        set.leave();
+        EXPECT_EQ(set.ranks().size(), worker_count + 3);
+      });
+    }
+  }
+}
+
+// The first server of the part, or of half of the keys, is lost while a pull is under way: the pull still reads nothing of
+// the push behind it.
+TEST(ServerCopies, APullReadsNoLaterPushThroughALoss) {
+  std::vector<std::uint64_t> keys(64);
+  std::iota(keys.begin(), keys.end(), 0);
+  for (const Consistency consistency : consistencies) {
+    for (const bool is_sparse : {false, true}) {
+      std::latch pulled(1);
+      run_threads(3, [&](const Communicator& world) {
+        ServedTable table{.name = "counts", .elements = 64, .dtype = DType::i64, .update = server_functions::sum()};
+        if (is_sparse) table.elements = 0, table.width = 1;
+        ServerSet set(world, {table}, {.servers = 2, .consistency = consistency, .copies = 1});
+        if (world.rank() == (is_sparse ? 1 : set.server_of(0, 0))) {
+          pulled.wait();
+          return world.job().abort("it is killed.");
+        }
+        if (set.is_server()) return set.serve();
+        const Tensor ones({64, 1}, DType::i64), found({64, 1}, DType::i64);
+        std::fill_n(ones.data<std::int64_t>(), 64, 1);
+        const auto pull = [&] { return is_sparse ? set.pull(0, keys, found) : set.pull(0, found); };
+        const auto sum = [&] {
+          return std::accumulate(found.data<std::int64_t>(), found.data<std::int64_t>() + 64, std::int64_t{0});
+        };
+        const ServerSet::Pending before = pull();
+        pulled.count_down();
+        set.wait(is_sparse ? set.push(0, keys, ones) : set.push(0, ones));
+        set.wait(before);
+        EXPECT_EQ(sum(), 0);
+        EXPECT_EQ(set.ranks().size(), 2) << "the control: there was a loss";
+        while (sum() < 64) set.wait(pull());
+        set.leave();
+      });
+    }
+  }
+}
+
+// The links to the servers have room for all that the worker sends, so that it never waits for one.
+TEST(ServerCopies, AWorkerThatOnlyPushesLearnsOfALoss) {
+  std::latch dead(1);
+  run_threads(3, [&](const Communicator& world) {
+    const ServerFunction sum = deadly(server_functions::sum(), world, {{2, 1}});
+    ServerSet set(world, {{"counts", counters, DType::i64, {}, sum}},
+                  {.servers = 2, .consistency = Consistency::eventual(), .part_elements = 10, .copies = 1});
+    if (set.is_server()) {
+      serve_until_death(set);
+      if (world.rank() == 2) dead.count_down();
+      return;
+    }
+    const Tensor ones({counters}, DType::i64);
+    std::fill_n(ones.data<std::int64_t>(), counters, 1);
+    set.push(0, ones);
+    dead.wait();
+    set.push(0, ones);
+    EXPECT_EQ(set.ranks().size(), 2);
+    set.leave();
+  });
+}
+
+// Worker 1 calls nothing while the others meet. Each of its later calls says so, and the others go on without it.
+TEST(ServerCopies, AWorkerThatTheOthersHaveLeftBehindEnds) {
+  std::latch met(2);
+  run_threads(4, [&](const Communicator& world) {
+    ServerSet set(world, {{"counts", counters, DType::i64, {}, server_functions::sum()}},
+                  {.servers = 2, .consistency = Consistency::eventual(), .part_elements = 10, .copies = 1});
+    world.job().set_timeout(2);
+    if (world.rank() == 3) return world.job().abort("it is killed.");
+    const Tensor values = Tensor::zeros({counters}, DType::i64);
+    if (world.rank() == 1) {
+      met.wait();
+      for (int call = 0; call < 3; ++call) {
+        EXPECT_THAT(sentence_of(ErrorCode::peer_gave_up, [&] { set.wait(set.pull(0, values)); }),
+                    HasSubstr("have gone on without rank 1"));
+      }
+      return;
+    }
+    if (world.rank() == 0) {
+      set.wait(set.pull(0, values));
+      EXPECT_EQ(set.ranks().size(), 2);
+      met.count_down();
+      set.leave();
+    } else {
+      set.serve();
+      met.count_down();
+    }
+  });
 }
 
 // The next server has the optimizer's state, too: the bits are those of a run without losses.
@@ -291,7 +414,7 @@ int status_through_kills(unsigned servers, int copies, int kills, unsigned seed)
                        .consistency = consistencies[seed % 3],
                        .part_elements = 10,
                        .copies = copies},
-                      {}, 300, kill_some);
+                      {}, 300, kill_some, kills);
       },
       survivors);
 }

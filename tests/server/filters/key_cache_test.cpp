@@ -85,6 +85,7 @@ TEST(KeyCache, SavesTheKeysOfMessagesThatRepeatThem) {
         sent = set.traffic().payload;
       }
       set.leave();
+      EXPECT_EQ(set.ranks().size(), loses ? 3 : 4);
     });
     return result;
   };
