@@ -77,12 +77,14 @@ struct ServedTable {
   std::string name;
   std::int64_t elements = 0;  // 0 for a sparse table
   DType dtype = DType::f32;
-  // Called at each server of the part; empty: zeros.
+  // Gives elements from `first` on their first values; empty: zeros. Each server of a part calls it, and all must get the
+  // same values: they may depend on the numbers of the elements only.
   std::function<void(const Tensor& values, std::int64_t first)> initial;
   ServerFunction update;
-  std::int64_t width = 0;                                                           // above 0: a sparse table
-  std::function<void(const Tensor& row, std::uint64_t key)> initial_row = nullptr;  // empty: zeros
-  // Of a sparse table: keys that a worker has sent to a part with its last message travel as 8 bytes.
+  std::int64_t width = 0;  // above 0: a sparse table
+  // Likewise for the row of a key, which each server makes by itself when the key first comes; empty: zeros.
+  std::function<void(const Tensor& row, std::uint64_t key)> initial_row = nullptr;
+  // For sparse tables: a list of keys that a worker has sent to a part with its last message travels as 8 bytes.
   bool key_cache = false;
   std::vector<FilterKind> filters = {};  // of pushes
 };
@@ -115,7 +117,10 @@ class STRETTO_API HashRing {
 //   Each push is applied exactly once; a pull never reads what a loss could take back. If all copies of a part are lost,
 //   the calls of all ranks throw Error(peer_lost), which names its elements.
 // - A lost worker: its pushes are no longer waited for. The last ones may have reached some parts only.
-// - Processes cannot go on without rank 0 of the job (Job::shrink()).
+// - Processes cannot go on without rank 0 of the job (Job::shrink()), and those that launch() starts need
+//   LaunchOptions::survivors_go_on.
+// - A rank that makes no call within the job's timeout (STRETTO_TIMEOUT) after a loss is left behind, and its calls throw
+//   Error(peer_gave_up). Whatever error ends the set on a rank, each later call that communicates throws it again.
 class STRETTO_API ServerSet {
  public:
   struct Options {
@@ -125,11 +130,12 @@ class STRETTO_API ServerSet {
     std::int64_t part_elements = std::int64_t{1} << 18;
     std::size_t inbox_bytes = std::size_t{64} << 20;  // a server takes further messages off the links below this
     // Servers besides the first one that have each part: chain replication (van Renesse and Schneider 2004) of the sums of
-    // pushes. Memory: as often as that; a worker keeps copies of what it has pushed until all have it.
+    // pushes. Each needs the memory of the values once more; a worker keeps what it has pushed until all have it.
     int copies = 0;
     bool survivors_go_on = false;  // when a worker is lost; also without copies
   };
-  // Collective. Throws Error(invalid_argument) for options that cannot be, on all ranks.
+  // Collective. Throws Error(invalid_argument) for options that cannot be, on all ranks; also for copies or survivors_go_on
+  // in a process that uses a GPU, since its job cannot shrink. Tables lie in host memory.
   ServerSet(const Communicator& ranks, std::vector<ServedTable> tables, const Options& options);
   ~ServerSet();
   ServerSet(const ServerSet&) = delete;
@@ -146,7 +152,8 @@ class STRETTO_API ServerSet {
 
   // Workers. push() adds one to the table's clock. A push is done when its bytes have left, a pull when all parts have come;
   // the tensors, of the table's type and size, must stay as they are until then. If ranks go on after losses, the tensor of
-  // a push is free at once. Pulls and pushes of a table take effect in the order of the calls.
+  // a push is free at once, and a push first blocks until the pulls of its table are done. Pulls and pushes of a table take
+  // effect in the order of the calls.
   class Pending {
    public:
     Pending() = default;

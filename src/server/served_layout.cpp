@@ -7,6 +7,7 @@
 #include "core/fail.hpp"
 #include "core/parts.hpp"
 #include "core/split_mix.hpp"
+#include "device/gpu.hpp"
 #include "server/filters/filter_chain.hpp"
 #include "stretto/require_same.hpp"
 
@@ -54,6 +55,10 @@ ServedLayout::ServedLayout(const Communicator& all, std::vector<ServedTable> ser
   const int in_job = Communicator::Group::of(all).context().job().size();
   require(!goes_on() || ranks == in_job,
           "Servers of {} of a job's {} ranks cannot go on after a loss; give a communicator of all ranks.", ranks, in_job);
+  require(!goes_on() || !gpu_in_use(),
+          "Servers with {} copies, whose survivors {}, cannot go on after a loss in a process that uses a GPU; give neither "
+          "option.",
+          options.copies, options.survivors_go_on ? "go on" : "end");
   std::vector<NamedValue> same;
   for (const ServedTable& table : served) {
     check(table, options);
