@@ -117,14 +117,19 @@ class Trainer::Windows final : public PipelineStage {
     trainer_.norm_before_ = std::sqrt(reports_.back().numbers[1]);
   }
 
+  bool saves_behind(std::int64_t step) const {
+    return trainer_.options_.saves_in_flight && steps_.updated && (!steps_.saves || steps_.saves(step));
+  }
+
   // Before the stage computes on, and behind the last update: messages that others wait for have begun by then.
   void finish_update() {
     if (!std::exchange(is_between_, false)) return;
     ShardedParameters& sharded = *trainer_.sharded_;
-    if (updates_ % schedule_.steps == 0 && steps_.updated) {
+    const std::int64_t step = updates_ / schedule_.steps - 1;
+    if (updates_ % schedule_.steps == 0 && saves_behind(step)) {
       sharded.set_in_flight(true);
       if (trainer_.options_.clips_by_step_before) take_norm();  // a checkpoint has it
-      steps_.updated(updates_ / schedule_.steps - 1);
+      steps_.updated(step);
       sharded.set_in_flight(false);
     }
     if (updates_ < schedule_.steps * steps_.count) sharded.begin_step();

@@ -199,10 +199,8 @@ class TrainingRun {
     trainer_.run({.count = count,
                   .fill_of = [&](std::int64_t i) { return data_->training_slots(samples + i * line_.trainer.global_batch); },
                   .lr_of = [&](std::int64_t i) { return lr_at(first + i); },
-                  .updated =
-                      [&](std::int64_t i) {
-                        if (saves_in_flight(first + i)) save(first + i + 1, samples + (i + 1) * line_.trainer.global_batch);
-                      },
+                  .saves = [&](std::int64_t i) { return saves_in_flight(first + i); },
+                  .updated = [&](std::int64_t i) { save(first + i + 1, samples + (i + 1) * line_.trainer.global_batch); },
                   .done =
                       [&](std::int64_t i, const StepResult& result) {
                         span.reset();

@@ -34,7 +34,9 @@ struct TrainedSteps {
   std::function<double(std::int64_t)> lr_of;
   // With TrainingOptions::saves_in_flight, called on every rank when it has made the updates of a step and before it
   // computes on, though microbatches are under way: what a checkpoint saves there, another run goes on from with the same
-  // bits.
+  // bits. `saves` says behind which steps, the same on every rank; behind all when it is empty. With clips_by_step_before a
+  // stage waits in front of the call until all stages have made the step's updates, whose norm Trainer::notes() has.
+  std::function<bool(std::int64_t)> saves = {};
   std::function<void(std::int64_t)> updated = {};
   // Called on every rank, in the order of the steps, when the step's result is known. Stages of a schedule without a flush
   // have then begun later steps, and each may call it at another time.
@@ -55,8 +57,9 @@ class STRETTO_API Trainer {
   // the next step, or finish(), applies them.
   StepResult step(const FillSlot& fill, double lr);
   // Trains several steps. A schedule without a flush fills the pipeline before them and empties it behind them; between two
-  // updates a step then has one window of the schedule, and every update clips by the norm of its stage's gradients. Under
-  // PipeDream a step has as many updates as microbatches, and gradient_norm is that of the last. Collective.
+  // updates a step then has one window of the schedule. Every update clips by the norm of its stage's gradients, or by that
+  // of all stages in the step before (TrainingOptions::clips_by_step_before). Under PipeDream a step has as many updates as
+  // microbatches, and gradient_norm is that of the last. Collective.
   void run(const TrainedSteps& steps);
   bool flushes() const { return !is_window(pipeline_->schedule()); }
   // With a delay, behind the last step: applies its gradients, so that T steps have made T updates. A step that comes later
@@ -81,10 +84,11 @@ class STRETTO_API Trainer {
   Tensor next_logits(const std::vector<std::int32_t>& tokens);
 
   // What a checkpoint must keep beside the states (save_checkpoint): the loss scale in f16, the norm by which the next step
-  // clips (TrainingOptions::clips_by_step_before), and with a delay the learning rate and the loss scale of the gradients
-  // that no step has applied yet.
+  // clips (TrainingOptions::clips_by_step_before), in flight the name of the schedule, and with a delay the learning rate
+  // and the loss scale of the gradients that no step has applied yet.
   std::map<std::string, std::string> notes() const;
-  // Goes on from such notes, behind load_checkpoint(). Throws Error(io) for notes that cannot be, or are missing.
+  // Goes on from such notes, behind load_checkpoint(). Throws Error(io) for notes that cannot be, or are missing, and
+  // Error(invalid_argument) in flight for another schedule. Collective in flight: shares the older versions.
   void restore(const std::map<std::string, std::string>& notes);
 
   const Decoder& model() const { return *model_; }
