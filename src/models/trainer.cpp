@@ -20,6 +20,7 @@ namespace {
 constexpr const char* late_lr_note = "late_lr";
 constexpr const char* late_loss_scale_note = "late_loss_scale";
 constexpr const char* norm_before_note = "norm_before";
+constexpr const char* in_flight_note = "schedule_in_flight";
 
 // Blocks until a GPU has computed the losses, so that it is called after all of them have been enqueued.
 double sum_of(const std::vector<Decoder::Loss>& losses) {
@@ -172,13 +173,25 @@ std::map<std::string, std::string> Trainer::notes() const {
   std::map<std::string, std::string> notes;
   if (options_.sharding.dtype == DType::f16) notes = loss_scale_.notes();
   if (norm_before_) notes[norm_before_note] = fmt::format("{}", *norm_before_);
+  if (sharded_->in_flight()) notes[in_flight_note] = pipeline_->schedule().name;
   if (!sharded_->has_late()) return notes;
   notes[late_lr_note] = fmt::format("{}", late_.lr);
   notes[late_loss_scale_note] = fmt::format("{}", late_.loss_scale);
   return notes;
 }
 
+void Trainer::check_notes(const std::map<std::string, std::string>& notes) const {
+  const auto saved = notes.find(in_flight_note);
+  if (!sharded_->in_flight() || saved == notes.end()) return;
+  const std::string& now = pipeline_->schedule().name;
+  require(saved->second == now,
+          "The checkpoint was saved with microbatches of schedule {} under way, and {} reads other versions; train on with "
+          "{}, or load the values alone.",
+          saved->second, now, saved->second);
+}
+
 void Trainer::restore(const std::map<std::string, std::string>& notes) {
+  check_notes(notes);
   loss_scale_.restore(notes);
   norm_before_.reset();
   if (options_.clips_by_step_before && notes.contains(norm_before_note)) {

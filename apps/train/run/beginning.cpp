@@ -63,6 +63,7 @@ Beginning begin_training(const Communicator& world, const CommandLine& line, con
         "by --load.",
         checkpoint, saved_by, line.trainer.diloco.replicas, saved_by);
     loaded = read(checkpoint, begun.resumed, replica, trainer);
+    if (begun.resumed) trainer.check_notes(loaded.notes);
     if (!left_out.empty())
       begun.to_say.push_back(fmt::format("{} has no index.json and is left out; loaded {}.", left_out, checkpoint));
     if (!begun.resumed) return;

@@ -95,11 +95,13 @@ STRETTO_API LoadedCheckpoint read_notes(const std::string& checkpoint);
 // Reads what this rank updates into the optimizer's states; without the optimizer, adapters that were not saved keep their
 // values. with_optimizer: reads the slots and the state of quantized
 // sums as well, so that training goes on as if it had not stopped. Not collective, so that one rank can report an error;
-// afterwards all ranks must call optimizer.restore(optimizer_steps), which brings the values to every rank. Throws Error(io)
+// afterwards all ranks must call optimizer.restore(optimizer_steps), which brings the values to every rank, and if
+// parameters.in_flight() then share_older_values() of every unit of update_order() and every age, which brings it the older
+// versions (Trainer::restore() does). Throws Error(io)
 // for a file that is missing, damaged or of another checkpoint, or that has NaN in it, and Error(invalid_argument) for a
 // parameter of another shape, and with_optimizer for another kind of optimizer, for gradients of the last step where there
-// is no delay, or for older versions where none are saved; the states are then unspecified. Each shard that the rank needs a
-// part of is read twice: index.json has its XXH3, which is checked first.
+// is no delay, or for older versions where none or another number of them are saved; the states are then unspecified. Each
+// shard that the rank needs a part of is read twice: index.json has its XXH3, which is checked first.
 //
 // Of a checkpoint of several replicas it reads `replica`, and of replicas that agree every so many steps (DiLoCo) these are
 // different states: a job of as many replicas goes on with each of them, and another one may begin with the first.

@@ -87,8 +87,11 @@ class STRETTO_API Trainer {
   // clips (TrainingOptions::clips_by_step_before), in flight the name of the schedule, and with a delay the learning rate
   // and the loss scale of the gradients that no step has applied yet.
   std::map<std::string, std::string> notes() const;
-  // Goes on from such notes, behind load_checkpoint(). Throws Error(io) for notes that cannot be, or are missing, and
-  // Error(invalid_argument) in flight for another schedule. Collective in flight: shares the older versions.
+  // Behind load_checkpoint(): throws Error(invalid_argument) for notes in flight of another schedule. Not collective, so
+  // that one rank can report it before restore().
+  void check_notes(const std::map<std::string, std::string>& notes) const;
+  // Goes on from such notes, behind load_checkpoint(). Throws like check_notes(), and Error(io) for notes that cannot be, or
+  // are missing. Collective in flight: it shares the older versions.
   void restore(const std::map<std::string, std::string>& notes);
 
   const Decoder& model() const { return *model_; }

@@ -44,6 +44,7 @@ Json json_of(const CheckpointTensors& tensors) {
       if (!piece.tensor.empty()) pieces.back()["tensor"] = piece.tensor;
     }
     result[name] = {{"shape", tensor.shape}, {"pieces", std::move(pieces)}};
+    if (tensor.older > 0) result[name]["older"] = tensor.older;
   }
   return result;
 }
@@ -80,6 +81,7 @@ CheckpointTensors tensors_of(const Json& json, std::size_t shards, const std::st
   for (const auto& [name, tensor] : json.items()) {
     CheckpointTensor& its = result[name];
     its.shape = shape_from_json(tensor.at("shape"));
+    if (tensor.contains("older")) its.older = whole_number(tensor.at("older"));
     for (const Json& piece : tensor.at("pieces")) {
       its.pieces.push_back({static_cast<std::size_t>(whole_number(piece.at("shard"))), shape_from_json(piece.at("first")),
                             shape_from_json(piece.at("extents")), whole_number(piece.at("begin")),
@@ -136,6 +138,7 @@ void index_shards(CheckpointIndex& index, const fs::path& directory, const std::
       for (auto& [name, tensor] : tensors_of(Json::parse(shard.metadata(pieces_key)), digests.size(), path)) {
         CheckpointTensor& all = index.tensors[name];
         all.shape = tensor.shape;
+        all.older = tensor.older;
         all.pieces.insert(all.pieces.end(), tensor.pieces.begin(), tensor.pieces.end());
       }
     } catch (const nlohmann::json::exception&) {

@@ -24,6 +24,7 @@ bool lies_within(const CheckpointPiece& piece, const Shape& shape);
 struct CheckpointTensor {
   Shape shape;  // of the whole parameter
   std::vector<CheckpointPiece> pieces;
+  std::int64_t older = 0;  // versions before the latest, where they are saved
 };
 using CheckpointTensors = std::map<std::string, CheckpointTensor>;  // by Parameter::global_name()
 

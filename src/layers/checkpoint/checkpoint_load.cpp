@@ -105,6 +105,16 @@ LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, Optimizer& optim
     require(saved->second.shape == parameter->global_shape, "{} has {} of shape [{}], but this model's is [{}].", checkpoint,
             parameter->global_name(), fmt::join(saved->second.shape, ", "), fmt::join(parameter->global_shape, ", "));
   }
+  for (const ShardedParameters::Range& range : parameters.ranges()) {
+    const Parameter& parameter = *parameters.parameters().all()[range.parameter];
+    if (!with_optimizer || !index.in_flight || !parameter.trainable) continue;
+    const std::int64_t saved = index.tensors.at(parameter.global_name()).older;
+    require(
+        saved == saved_older_versions(parameters),
+        "{} was saved with microbatches under way and {} older versions of {}, of which this job keeps {}; train on with "
+        "the schedule and the number of stages that saved it, or load the values alone.",
+        checkpoint, saved, parameter.global_name(), saved_older_versions(parameters));
+  }
   parameters.wait_for_late();
   for (std::size_t i = 0; i < parameters.ranges().size(); ++i) {
     const ShardedParameters::Range& range = parameters.ranges()[i];

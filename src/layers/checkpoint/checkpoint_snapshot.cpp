@@ -51,6 +51,7 @@ void CheckpointSnapshot::add_parts() {
       if (number != 0) continue;
       CheckpointTensor& its = pieces_[parameter.global_name()];
       its.shape = parameter.global_shape;
+      its.older = parameter.trainable ? saved_older_versions(parameters_) : 0;
       its.pieces.push_back({options_.shard, parameter.first, parameter.extents, range.first, range.count,
                             parameter.part_of.empty() ? "" : parameter.name});
     }

@@ -13,9 +13,11 @@ namespace stretto {
 
 inline constexpr const char* late_prefix = "late";  // of a gradient's name
 
+inline int saved_older_versions(const ShardedParameters& parameters) {
+  return parameters.options().saves_versions ? std::max(parameters.options().versions - 1, 0) : 0;
+}
 inline std::size_t most_tensors(const ShardedParameters& parameters, const OptimizerKind& kind) {
-  const int older = parameters.options().saves_versions ? parameters.options().versions - 1 : 0;
-  return 2 + kind.slots.size() + static_cast<std::size_t>(std::max(older, 0));
+  return 2 + kind.slots.size() + static_cast<std::size_t>(saved_older_versions(parameters));
 }
 inline bool is_late(const Optimizer& optimizer, std::size_t number) { return number == 1 + optimizer.kind().slots.size(); }
 // How many updates before the latest version; 0: no version.
