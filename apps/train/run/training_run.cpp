@@ -67,6 +67,7 @@ class TrainingRun {
         reporter_(rank0_ ? line.log_dir : "", line.log_interval),
         traffic_(world.job().ledger()),
         stragglers_(mesh_, line.straggler_threshold.value_or(Stragglers::usual_threshold)) {
+    note_pipemare();
     if (line.save.empty()) return;
     if (rank0_) save_lock_ = std::make_unique<DirectoryLock>("--save", line.save);
     saver_ = std::make_unique<CheckpointSaver>(trainer_.sharded(), trainer_.optimizer(), line.save,
@@ -145,6 +146,15 @@ class TrainingRun {
     if (begun.resumed) first_step_ = saved_at_ = begun.step;
     if (!rank0_) return;
     for (const std::string& line : begun.to_say) reporter_.say(line);
+  }
+
+  // The number itself, which follows from --train-iters where it is left out.
+  void note_pipemare() {
+    if (!trainer_.pipeline().schedule().stashes) {
+      run_["--pipemare-annealing"] = std::to_string(line_.trainer.pipemare.annealing_steps);
+      return;
+    }
+    for (const char* const flag : {"--pipemare-annealing", "--pipemare-decay"}) run_.erase(flag);
   }
 
   int replica() const { return replicas_.peers ? replicas_.peers.rank() : 0; }
