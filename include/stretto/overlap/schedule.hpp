@@ -61,7 +61,7 @@ struct STRETTO_API Schedule {
   // receive_forward behind its forward to the window after, and an update to the window of the last gradient that it needs.
   int steps = 1;
   // Weight stashing: a backward reads the version that its forward has read. Without it all computations read the latest
-  // version of their stage, and nothing older is kept (PipeMare).
+  // version of their stage, and nothing older is kept (PipeMare). For windows only.
   bool stashes = true;
 
   int all_microbatches() const { return steps * microbatches; }
@@ -164,7 +164,8 @@ STRETTO_API Schedule with_messages(Schedule computations);
 // - a message without a counterpart, of what was not computed, or to a stage that does not expect it;
 // - a backward that reads another version of the weights than its forward, and a version that is not made yet; in a schedule
 //   that does not stash, any version but the latest;
-// - an update before the step's gradients, before the update of the step before, a second time, or missing.
+// - an update before the step's gradients, before the update of the step before, a second time, or missing;
+// - a schedule that does not stash and is no window, in which nothing is older than the latest version.
 // Windows with updates are run three times in turn (repeated()). As every microbatch and update of a window comes once, the
 // window ends in the state in which it begins, so that it can be repeated for ever. Microbatches and steps in a refusal are
 // counted on from one repetition to the next.

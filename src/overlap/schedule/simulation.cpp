@@ -52,6 +52,11 @@ double steady_step(const Schedule& window, const std::vector<SimulatedAction>& a
 }  // namespace
 
 void check(const Schedule& schedule) {
+  require(
+      schedule.stashes || is_window(schedule),
+      "Schedule {} says 'stash none' and is no window that updates the weights, so that there is nothing to stash; leave "
+      "it out.",
+      schedule.name);
   const std::vector<ScheduleTimes> times(parts_of(schedule));
   const std::optional<Schedule> in_turn = repeated_window(schedule, 3);
   ScheduleRun(in_turn ? *in_turn : schedule, times).run();

@@ -227,6 +227,14 @@ TEST(WrongWindows, ThatStashWhatTheyPromiseNotToOrDoNot) {
   }
 }
 
+TEST(WrongWindows, StashNothingWhereNothingIsUpdated) {
+  Schedule flushes = make_schedule(ScheduleKind::one_forward_one_backward, 2, 2);
+  EXPECT_NO_THROW(check(flushes));
+  flushes.stashes = false;
+  EXPECT_THAT(sentence_of([&] { check(schedule_from_text(to_text(flushes))); }),
+              testing::HasSubstr("Schedule 1f1b says 'stash none' and is no window"));
+}
+
 TEST(WrongWindows, AnyActionDropped) {
   for (const Schedule& right : some_windows()) {
     for_each_place(right, [&](std::size_t stage, std::size_t group, std::size_t i) {
