@@ -57,16 +57,17 @@ Schedule TrainingOptions::check() const {
   if (is_window(schedule)) check_window(*this, schedule);
   require(
       !clips_by_step_before || (is_window(schedule) && schedule.steps == 1 && clip_norm > 0),
-      "Schedule {} {}, so that gradients are not clipped by the norm of the step before; choose 2bw and a norm, or clip as "
-      "usual.",
+      "Clipping by the norm of the step before is for 2bw with a largest norm above 0, and schedule {} {}; leave it out.",
       schedule.name,
       !is_window(schedule) ? "knows the norm of a step's own gradients"
       : schedule.steps > 1 ? "updates after each microbatch"
-                           : "clips by no norm");
+                           : "has one of 0");
   require(!saves_in_flight || (is_window(schedule) && schedule.stashes && sharding.overlap),
-          "Schedule {} keeps no older weights to go on with from a checkpoint in flight, or messages do not overlap; choose "
-          "2bw or pipedream with overlap, or let a checkpoint empty the pipeline.",
-          schedule.name);
+          "Checkpoints in flight are for 2bw and pipedream, and schedule {} {}; let a checkpoint empty the pipeline.",
+          schedule.name,
+          !is_window(schedule) ? "empties the pipeline behind each step"
+          : !schedule.stashes  ? "keeps no older weights to go on with"
+                               : "without overlap lets a stage wait for messages of one that saves");
   return schedule;
 }
 

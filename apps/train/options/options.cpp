@@ -384,8 +384,7 @@ void CommandLine::check(int ranks, int rank) const {
           "--layout auto predicts nothing of how --base {} is restored; give the layout, or leave --base out.", base);
   require(save_interval == 0 || !save.empty(), "--save-interval {} needs --save DIR.", save_interval);
   require(!trainer.saves_in_background || !save.empty(), "--async-save needs --save DIR.");
-  require(!trainer.saves_in_flight || (!save.empty() && !layout.automatic),
-          "--checkpoint-in-flight needs --save DIR, and a --schedule in place of --layout auto.");
+  require(!trainer.saves_in_flight || !save.empty(), "--checkpoint-in-flight needs --save DIR.");
   require(keep >= 0, "--keep {} is no number of checkpoints; give 1 or more, or 0 for all.", keep);
   require(keep == 0 || !save.empty(), "--keep {} needs --save DIR, where the checkpoints are.", keep);
   if (!trace.empty() && rank == 0) stretto::Trace::check_writable(trace);
