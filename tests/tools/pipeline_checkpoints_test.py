@@ -52,17 +52,24 @@ class Checkpoints(PipelineTest):
 
     def test_without_a_flush_go_on_with_the_same_bits(self):
         for words in (["--schedule", "2bw"], ["--schedule", "pipedream", "--zero", 0], ["--schedule", "2bw", "--dp", 2], ["--schedule", "pipemare", "--dp", 2],
-                      ["--schedule", "2bw", "--clip-grad", 0.5, "--clip-by-step-before"]):
+                      ["--schedule", "2bw", "--clip-grad", 0.1, "--clip-by-step-before"]):
             with self.subTest(words):
                 flags = ["--nproc", 4 if "--dp" in words else 2, "--pp", 2, "--model", "llama", "--untied", *words, "--save-interval", 2]
                 save = pathlib.Path(tempfile.mkdtemp(dir=self.directory))
                 whole = self.train(*flags, "--save", save)
                 rest = self.train(*flags, "--save", self.copy_of_step(save, 2), "--resume")
                 self.assertEqual(self.numbers(rest), self.numbers(whole)[2:])
+                if "pipemare" in words:
+                    longer = self.train(*flags, "--save", self.copy_of_step(save, 2), "--resume", "--train-iters", 2 * STEPS)
+                    self.assertIn("--pipemare-annealing 2 instead of 1", longer.output)
+                if "--clip-by-step-before" in words:
+                    by_stage = self.train(*(word for word in flags if word != "--clip-by-step-before"), "--save", pathlib.Path(tempfile.mkdtemp(dir=self.directory)))
+                    self.assertNotEqual(self.numbers(by_stage), self.numbers(whole), "the control: each stage clips by its own norm")
                 if "pipemare" in words or "--clip-by-step-before" in words:
                     continue  # other schedules refuse what is left: the slots of the state, or the flag
                 emptied = self.train(*(word for word in flags if word not in words[:2]), "--save", self.copy_of_step(save, 2), "--resume")
                 self.assertIn(f"--schedule with a flush instead of {words[1]}", emptied.output)
+                self.assertNotIn("--pipemare", emptied.output)
                 never_emptied = self.train(*flags[:-2])
                 self.assertEqual(self.numbers(never_emptied)[:2], self.numbers(whole)[:2])
                 self.assertNotEqual(self.numbers(never_emptied), self.numbers(whole), "the control: a checkpoint empties the pipeline")
@@ -73,7 +80,7 @@ class Checkpoints(PipelineTest):
                       ["--nproc", 4, "--pp", 4, "--schedule", "2bw"],
                       ["--nproc", 4, "--pp", 4, "--schedule", "pipedream", "--zero", 0],
                       ["--nproc", 4, "--pp", 2, "--schedule", "pipedream-vertical", "--dp", 2],
-                      ["--nproc", 4, "--pp", 2, "--schedule", "2bw", "--dp", 2, "--dtype", "bf16", "--clip-grad", 0.5, "--clip-by-step-before"]):
+                      ["--nproc", 4, "--pp", 2, "--schedule", "2bw", "--dp", 2, "--dtype", "bf16", "--clip-grad", 0.1, "--clip-by-step-before"]):
             with self.subTest(words):
                 flags = [*words, "--model", "llama", "--untied"]
                 saving = [*flags, "--save-interval", 1, "--checkpoint-in-flight", *(["--async-save"] if "--dp" in words else [])]
@@ -85,11 +92,31 @@ class Checkpoints(PipelineTest):
                     self.assertEqual(self.numbers(rest), undisturbed[step:])
                 emptied = self.numbers(self.train(*flags, "--save", pathlib.Path(tempfile.mkdtemp(dir=self.directory)), "--save-interval", 1))
                 self.assertNotEqual(emptied, undisturbed, "the control")
+                if "--clip-by-step-before" in words:
+                    by_stage = self.numbers(self.train(*(word for word in flags if word != "--clip-by-step-before")))
+                    self.assertNotEqual(by_stage, undisturbed, "the control: each stage clips by its own norm")
                 refused = self.refused_training(*flags, "--num-layers", 8, "--global-batch-size", 8, "--save", self.copy_of_step(save, 2), "--resume", "--train-iters", STEPS)
                 self.assertIn("was saved with microbatches under way", refused)
-        for words in (["--schedule", "pipemare"], ["--schedule", "1f1b"], ["--schedule", "2bw", "--no-overlap"]):
+        for words, sentence in ((["--schedule", "pipemare"], "keeps no older weights"), (["--schedule", "1f1b"], "empties the pipeline behind each step"),
+                                (["--schedule", "2bw", "--no-overlap"], "without overlap lets a stage wait")):
             refused = self.refused_training("--nproc", 2, "--pp", 2, *words, "--model", "llama", "--untied", "--save", self.directory / "none", "--checkpoint-in-flight")
-            self.assertIn("keeps no older weights", refused)
+            self.assertIn(sentence, refused)
+
+    def test_in_flight_go_on_where_the_versions_are_the_same(self):
+        flags = ["--model", "llama", "--untied", "--checkpoint-in-flight", "--clip-grad", 0]  # other stages have other norms
+        for schedule, stages, others in (("2bw", 2, [(["--pp", 1], "1 older versions of "),
+                                                     (["--pp", 2, "--schedule", "pipedream-vertical"], "microbatches of schedule 2bw under way")]),
+                                         ("pipedream", 4, [(["--pp", 2], " older versions of "), (["--pp", 4, "--schedule", "2bw"], " older versions of ")])):
+            save = pathlib.Path(tempfile.mkdtemp(dir=self.directory))
+            whole = self.train("--nproc", stages, "--pp", stages, "--schedule", schedule, *flags, "--save", save, "--save-interval", 1)
+            for words, sentence in others:
+                with self.subTest(words, schedule=schedule):
+                    refused = self.refused_training("--nproc", words[1], "--schedule", schedule, *flags, "--num-layers", 8, "--global-batch-size", 8,
+                                                    "--train-iters", STEPS, "--save", self.copy_of_step(save, 2), "--resume", *words)
+                    self.assertIn(sentence, refused)
+            if schedule == "2bw":
+                rest = self.train("--nproc", 4, "--pp", 4, "--schedule", schedule, *flags, "--save", self.copy_of_step(save, 2), "--resume")
+                self.assertLess(self.difference(whole, rest), TOLERANCE)
 
     def test_go_on_in_the_same_layout_with_the_same_bits(self):
         for zero in range(4) if EVERYTHING else (1, 3):
