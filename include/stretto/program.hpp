@@ -120,7 +120,7 @@ class STRETTO_API Program {
   std::vector<int> inputs_, outputs_, kept_inputs_, kept_;
 };
 
-// What an executor does for a step, as data.
+// One thing that an executor does for a step, as data.
 struct ProgramAction {
   enum class Kind : std::uint8_t {
     call,
@@ -202,7 +202,8 @@ class STRETTO_API ProgramRun {
   // had begun, throws Error(peer_gave_up), too.
   std::vector<Tensor> wait() const;
   bool done() const;
-  // As wait(), but returns what the last run keeps, in the order of Program::keep(). The runs hold these values, too.
+  // Waits as wait() does, and returns the values that the last run keeps, in the order of Program::keep(). The runs hold
+  // them, too.
   std::vector<KeptValue> kept() const;
 
   struct STRETTO_HIDDEN State;

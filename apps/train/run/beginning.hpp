@@ -15,7 +15,7 @@ void rank0_first(const stretto::Communicator& world, const std::function<void()>
 
 inline constexpr const char* consumed_samples_note = "consumed_samples";  // by training: where it is in the data
 
-// Where a run begins.
+// The step and the data at which a run begins.
 struct Beginning {
   bool resumed = false;
   std::int64_t step = 0, samples = 0;  // done, and consumed

@@ -76,7 +76,7 @@ struct STRETTO_API Parameter {
   // while it was recorded, so it overwrites each time or never.)
   bool take_unset() { return unset && std::exchange(*unset, false); }
   std::int64_t elements() const;  // of this rank's slice
-  // Of the whole parameter, or of the portion that the record has.
+  // The elements of the whole parameter, or of the portion that the record has, over all ranks.
   std::int64_t global_elements() const;
   std::int64_t first_global_element() const;  // of these, in the whole parameter
   const std::string& global_name() const { return part_of.empty() ? name : part_of; }

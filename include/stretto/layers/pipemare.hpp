@@ -15,7 +15,7 @@ struct STRETTO_API PipeMareOptions {
   double decay = 0.135;  // technique 2: D, of the paper's e^-2; above 0, below 1
 
   void check() const;  // throws Error(invalid_argument), in one sentence, for numbers that cannot be
-  // What multiplies the learning rate of a step, counted from 0, on a stage whose forward lacks so many updates.
+  // A stage whose forward lacks `delay` updates multiplies the learning rate of a step, counted from 0, by this factor.
   double rate_factor(double delay, std::int64_t step) const;
   // gamma = D^(1 / discrepancy), of a stage whose forward lacks so many updates more than its backward.
   double keeping(double discrepancy) const;

@@ -76,7 +76,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
     // (begin_versions()). Only with ZeRO stage 0 or 1.
     int versions = 0;
     bool saves_versions = false;  // checkpoints that are saved in_flight() have the older versions, too
-    // What lies in scratch files of this rank rather than in memory (ZeRO-Infinity; Rajbhandari et al. 2021). On the host.
+    // Scratch files of this rank on the host hold these instead of memory (ZeRO-Infinity; Rajbhandari et al. 2021).
     struct InFile {
       std::string directory = {};  // of the file; empty: all of it is in memory
       double ratio = 0;            // of its bytes, which stay in memory all the same, in whole units: 0 to 1

@@ -83,7 +83,7 @@ class STRETTO_API Trainer {
   // only.
   Tensor next_logits(const std::vector<std::int32_t>& tokens);
 
-  // What a checkpoint must keep beside the states (save_checkpoint): the loss scale in f16, the norm by which the next step
+  // A checkpoint must keep these beside the states (save_checkpoint): the loss scale in f16, the norm by which the next step
   // clips (TrainingOptions::clips_by_step_before), in flight the name of the schedule, and with a delay the learning rate
   // and the loss scale of the gradients that no step has applied yet.
   std::map<std::string, std::string> notes() const;

@@ -37,7 +37,7 @@ struct STRETTO_API TrainingOptions {
   PipeMareOptions pipemare;       // of a schedule that does not stash
   LossScale::Options loss_scale;  // with f16
   double clip_norm = 1.0;         // 0: no clipping. A Trainer gives it to OneBitAdam as well.
-  // Of a schedule without a flush that updates once in a step: it clips by the norm of all stages' gradients in the step
+  // A schedule without a flush that updates once in a step then clips by the norm of all stages' gradients in the step
   // before, which has arrived by then, and the first step by that of each stage. False: always by that of each stage.
   bool clips_by_step_before = false;
   std::uint64_t seed = 1;

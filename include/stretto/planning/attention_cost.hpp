@@ -27,7 +27,7 @@ struct STRETTO_API DividedAttention {
   // Throws Error(invalid_argument), in one sentence, if heads or tokens do not divide.
   void check() const;
   std::int64_t groups() const { return kv_heads > 0 ? kv_heads : heads; }
-  // Of keys and values on a tensor-parallel rank, which may share one head with others.
+  // The heads of keys and values of a tensor-parallel rank, which may share one head with others.
   std::int64_t groups_of_rank() const { return groups() > tensor ? groups() / tensor : 1; }
   int ranks() const { return division.ring * division.ulysses * tensor; }
 };
