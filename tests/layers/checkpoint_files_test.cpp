@@ -110,7 +110,7 @@ TEST_F(CheckpointErrors, OneOfTheSameStepIsReplaced) {
 
 TEST_F(CheckpointErrors, OldOnesAreRemovedAndNothingElse) {
   for (const char* const other : {"step_00000000", "step_00000001", "step_00000002", "step_00000009", "mine",
-                                  ".step_00000000.removed", ".step_00000004.unfinished"})
+                                  ".step_00000004.unfinished"})
     std::filesystem::create_directory(directory / other);
   for (const char* const complete : {"step_00000000", "step_00000001"})
     directory.write(fmt::format("{}/index.json", complete), "{}");
@@ -123,6 +123,15 @@ TEST_F(CheckpointErrors, OldOnesAreRemovedAndNothingElse) {
   remove_old_checkpoints(directory.path(), 1);
   EXPECT_FALSE(has("step_00000001"));
   EXPECT_EQ(find_checkpoint(directory.path()), checkpoint);
+}
+
+TEST_F(CheckpointErrors, WhatAKilledJobLeftGoesWhenTheNextOneBegins) {
+  for (const char* const left : {".step_00000000.removed", ".step_00000004.unfinished"})
+    directory.write(fmt::format("{}/file", left), "");
+  begin_checkpoint(directory.path(), "step_00000005");
+  discard_checkpoint(directory.path(), "step_00000005");
+  for (const auto& entry : std::filesystem::directory_iterator(directory.path()))
+    EXPECT_NE(entry.path().filename().string().front(), '.') << entry.path();
 }
 
 TEST_F(CheckpointErrors, ASaverKeepsTheNewest) {

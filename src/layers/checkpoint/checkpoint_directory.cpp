@@ -115,7 +115,9 @@ std::string newest_checkpoint(const std::string& directory, std::string* left_ou
 
 void begin_checkpoint(const fs::path& directory, const std::string& name) {
   fs::create_directories(directory);
-  for (const fs::path& left : entries(directory, ".step_", ".unfinished")) fs::remove_all(left);
+  for (const char* const left_by_a_killed_run : {".unfinished", ".removed"}) {
+    for (const fs::path& left : entries(directory, ".step_", left_by_a_killed_run)) fs::remove_all(left);
+  }
   fs::create_directory(directory / unfinished_name(name));
 }
 
@@ -143,7 +145,7 @@ void remove_old_checkpoints(const fs::path& directory, int keep) {
   std::vector<fs::path> older = entries(directory, "step_", "");
   std::erase_if(older, [&](const fs::path& path) { return path.filename().string() >= newest; });
   std::sort(older.begin(), older.end(), std::greater<>());
-  std::vector<fs::path> removed = entries(directory, ".step_", ".removed");  // by a run that was killed
+  std::vector<fs::path> removed;
   int kept = 1;
   for (const fs::path& each : older) {
     if (is_complete(each) && kept++ < keep) continue;

@@ -22,7 +22,8 @@ std::string checkpoint_name(std::int64_t step);                            // "s
 bool names_a_step(const std::string& name);                                // whether it is such a name
 std::filesystem::path unfinished_name(const std::filesystem::path& name);  // ".step_00000200.unfinished"
 
-// Makes an empty directory for an unfinished checkpoint, and removes those that a killed job has left.
+// Makes an empty directory for an unfinished checkpoint, and removes what a killed job has left: unfinished checkpoints, and
+// old ones that it was removing.
 void begin_checkpoint(const std::filesystem::path& directory, const std::string& name);
 // Gives the unfinished checkpoint its name. An earlier one of that name goes at once.
 void publish_checkpoint(const std::filesystem::path& directory, const std::string& name);
