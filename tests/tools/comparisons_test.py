@@ -117,6 +117,7 @@ ANSWERS = {"train_speed": train_speed, "_gpt.py": train_speed, "context_parallel
            "kernel_speed": kernel_rows("size"), "attention_speed": kernel_rows("shape_"), "quantize_speed": kernel_rows("bytes"),
            "server_speed": server_speed, "zmq_server": server_speed,
            "move_speed": lambda words, slow: {"bytes": MIB, "columns_s": 0.262144 * slow, "copies_s": 1.048576 * slow, "broadcast_s": 2.097152},
+           "relayout_speed": lambda words, slow: {"parameters": 10**7, "moved_s": 0.2 * slow, "saved_s": 0.5, "received_bytes": 10**8},
            "dispatch_speed": lambda words, slow: {"loop_us": 5, "parallel_us": 7 * slow, "sequential_us": 20, "op_by_op_us": 25, "between_us": 8 * slow},
            "startup_and_idle": lambda words, slow: slow}
 
@@ -129,6 +130,7 @@ CASES = {
     "old-weights": ("--train-data x --seeds 2 --steps 8", "2bw, Muon 1.7500 0.0000 1f1b, Muon +0.0000 +0.0000 to +0.0000", "2bw --optimizer muon"),
     "slow-links": ("--train-data x --seeds 1 --steps 20 --rate 100mbit", "1-bit Adam 1.7500 0.0000 4.00 1", "onebit-adam"),
     "saving": ("--rounds 1", "a checkpoint before every step 0.500 1.000 0.50", "--save-in-background"),
+    "relayout": ("--rounds 1", "in memory 0.200 600", "relayout_speed"),
     "replicated-state": ("--rounds 1", "10.0 million 8 (tp 2) 6144 0.100 1.000", "--batch 6"),
     "offload": ("--rounds 1", "10.0 million 0.500 0.500 0.500", "--offload"),
     "larger": ("--train-data x", "50.6 million 434 144 100", "--offload"),

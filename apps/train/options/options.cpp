@@ -1,7 +1,9 @@
 #include "apps/train/options/options.hpp"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
+#include <iterator>
 
 #include "apps/common/fail.hpp"
 #include "apps/train/options/adapter_options.hpp"
@@ -66,6 +68,8 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   add_sequence_options(app, trainer);
   add_pipeline_options(app, trainer);
   add_layout_options(app, line.layout);
+  RelayoutFlags relayouts;
+  add_relayout_options(app, relayouts);
   app.add_option("--dp", line.trainer.mesh[Axis::data], "Data-parallel ranks; derived when left out, checked when given");
 
   app.add_option("--device", device, "cpu, or cuda: each rank on a GPU")->capture_default_str();
@@ -227,6 +231,10 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
       "--cp-layout {} divides sequences over the ranks of --cp, and --cp {} is a single one; give a larger --cp, or leave "
       "it out.",
       name(trainer.sequence_layout), line.trainer.mesh[Axis::ring]);
+  require(relayouts.empty() || !line.dry_run,
+          "--relayout-at {} does not go with --dry-run, which plans one layout; leave one of them out.",
+          relayouts.empty() ? 0 : relayouts.front().first);
+  line.relayouts = relayouts_of(relayouts, trainer);
   line.sample.seed = trainer.seed;
   if (line.sample_only) line.steps = 0;
   line.values = flag_values(app);
@@ -295,8 +303,18 @@ std::unique_ptr<Tokenizer> CommandLine::tokenizer(const std::shared_ptr<const Tr
   return result;
 }
 
-void CommandLine::check(int ranks, int rank) const {
-  require(nproc >= 0, "--nproc {} must be at least 1.", nproc);
+CommandLine CommandLine::laid_out(const TrainingOptions& other) const {
+  CommandLine result = *this;
+  result.trainer = other;
+  return result;
+}
+
+CommandLine CommandLine::after(std::int64_t steps_done) const {
+  const auto later = std::ranges::find_if(relayouts, [&](const Relayout& each) { return each.step > steps_done; });
+  return later == relayouts.begin() ? *this : laid_out(std::prev(later)->trainer);
+}
+
+void CommandLine::check_layout(int ranks) const {
   bool stashes = true;
   if (!layout.automatic) {
     const stretto::Schedule schedule = trainer.on(mesh_on(ranks)).check();
@@ -307,19 +325,30 @@ void CommandLine::check(int ranks, int rank) const {
             trainer.stages.schedule_name);
   }
   require(!stashes || pipemare_flags.empty(), "{} has no effect without --schedule pipemare; leave it out.", pipemare_flags);
-  require(steps >= 0 && warmup >= 0 && save_interval >= 0 && eval_interval >= 0 && sample_interval >= 0 && log_interval >= 1,
-          "--train-iters {}, --lr-warmup-iters {}, --save-interval {}, --eval-interval {} and --sample-interval {} cannot "
-          "be negative, nor "
-          "--log-interval {} below 1.",
-          steps, warmup, save_interval, eval_interval, sample_interval, log_interval);
-  require(check_replicas >= 0, "--check-replicas {} is no number of steps; give 1 or more, or 0 for no comparison.",
-          check_replicas);
   require(check_replicas == 0 || layout.automatic || trainer.sharding.zero != stretto::ZeroStage::values,
           "--check-replicas {} compares copies, and --zero 3 keeps none; leave one of them out.", check_replicas);
   require(
       check_replicas == 0 || layout.automatic || !mesh_on(ranks).divided(stretto::token_axes).empty(),
       "--check-replicas {} compares copies, and this layout has one of each parameter; start more ranks, or leave it out.",
       check_replicas);
+  require(
+      !straggler_threshold || has_ranks_to_compare(ranks),
+      "--straggler-threshold {} compares ranks that do the same work, and of {} ranks with --pp {} none do; leave it out.",
+      straggler_threshold.value_or(0), ranks, trainer.mesh[Axis::pipeline]);
+}
+
+void CommandLine::check(int ranks, int rank) const {
+  require(nproc >= 0, "--nproc {} must be at least 1.", nproc);
+  require(check_replicas >= 0, "--check-replicas {} is no number of steps; give 1 or more, or 0 for no comparison.",
+          check_replicas);
+  require(!straggler_threshold || (*straggler_threshold > 0 && *straggler_threshold <= 1),
+          "--straggler-threshold {} is no share of a step; give 0.1.", straggler_threshold.value_or(0));
+  check_layout(ranks);
+  require(steps >= 0 && warmup >= 0 && save_interval >= 0 && eval_interval >= 0 && sample_interval >= 0 && log_interval >= 1,
+          "--train-iters {}, --lr-warmup-iters {}, --save-interval {}, --eval-interval {} and --sample-interval {} cannot "
+          "be negative, nor "
+          "--log-interval {} below 1.",
+          steps, warmup, save_interval, eval_interval, sample_interval, log_interval);
   require(sample.length >= 1 && sample.temperature >= 0 && sample.top_k >= 0 && sample.top_p > 0 && sample.top_p <= 1,
           "--sample-length {} must be at least 1, --temperature {} and --top-k {} at least 0, and --top-p {} above 0 and at "
           "most 1.",
@@ -333,12 +362,6 @@ void CommandLine::check(int ranks, int rank) const {
   require(warmup <= steps || steps == 0,
           "--lr-warmup-iters {} are more than --train-iters {}, so that --lr {} is never reached; give fewer.", warmup,
           steps, lr);
-  require(!straggler_threshold || (*straggler_threshold > 0 && *straggler_threshold <= 1),
-          "--straggler-threshold {} is no share of a step; give 0.1.", straggler_threshold.value_or(0));
-  require(
-      !straggler_threshold || has_ranks_to_compare(ranks),
-      "--straggler-threshold {} compares ranks that do the same work, and of {} ranks with --pp {} none do; leave it out.",
-      straggler_threshold.value_or(0), ranks, trainer.mesh[Axis::pipeline]);
   require(first_step_timeout == 0 || ranks > 1,
           "--first-step-timeout {} is of waits for other ranks, and {} rank has none; "
           "leave it out.",
@@ -357,6 +380,7 @@ void CommandLine::check(int ranks, int rank) const {
   require(weights.place().empty() || saves_adapters_only || (load.empty() && resume != Resume::yes),
           "{} {} and {} are two models to begin with; leave one out.", weights.flag(), weights.place(),
           resume == Resume::yes ? "--resume" : "--load " + load);
+  check_relayouts(*this, ranks);
   require(max_restarts >= 0, "--max-restarts {} is no number of restarts; give 1 or more, or 0 for none.", max_restarts);
   require(max_restarts == 0 || nproc > 0,
           "--max-restarts {} starts ranks of --nproc again; under a launcher, let it start the job again, and give --resume "

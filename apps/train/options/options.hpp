@@ -6,6 +6,7 @@
 #include "apps/train/data/token_data.hpp"
 #include "apps/train/options/adapter_options.hpp"
 #include "apps/train/options/layout_options.hpp"
+#include "apps/train/options/relayout_options.hpp"
 #include "apps/train/options/weight_options.hpp"
 #include "apps/train/run/sampling.hpp"
 #include "stretto/device.hpp"
@@ -53,11 +54,17 @@ struct CommandLine {
   std::string json;            // of a dry run
   std::string pipemare_flags;  // those that were given
 
+  std::vector<Relayout> relayouts;  // in the order of their steps
+
   std::vector<stretto::NamedValue> values;  // of the flags that must be the same on all ranks
 
   bool scales_loss() const { return trainer.sharding.dtype == stretto::DType::f16; }
   // The layout of so many ranks, or of each replica of them. Throws if they do not divide into it.
   stretto::MeshShape mesh_on(int ranks) const;
+  // The same run in another layout, which changes no more.
+  CommandLine laid_out(const stretto::TrainingOptions& layout) const;
+  // The run in the layout that it has behind so many steps.
+  CommandLine after(std::int64_t steps_done) const;
   // Whether some ranks do the same work, so that one of them can be slow.
   bool has_ranks_to_compare(int ranks) const {
     return ranks / trainer.diloco.replicas > (layout.automatic ? 1 : trainer.mesh[stretto::Axis::pipeline]);
@@ -71,6 +78,7 @@ struct CommandLine {
   // Checks everything that can be checked before a rank is started. Does not touch a GPU, since the process may still fork.
   // Only rank 0, or its parent, tries whether files can be written.
   void check(int ranks, int rank = 0) const;
+  void check_layout(int ranks) const;  // the part of check() that depends on the layout
 
  private:
   DataOptions data_with_tokenizer() const;

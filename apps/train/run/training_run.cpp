@@ -16,11 +16,14 @@
 #include "apps/train/report/step_traffic.hpp"
 #include "apps/train/report/training_plan.hpp"
 #include "apps/train/run/beginning.hpp"
+#include "apps/train/run/description.hpp"
 #include "apps/train/run/directory_lock.hpp"
+#include "apps/train/run/resuming.hpp"
 #include "apps/train/run/run_notes.hpp"
 #include "apps/train/run/sampling.hpp"
 #include "stretto/layers/checkpoint.hpp"
 #include "stretto/layers/replicas.hpp"
+#include "stretto/layers/state_move.hpp"
 #include "stretto/models/adapter_files.hpp"
 #include "stretto/overlap/trace.hpp"
 #include "stretto/stretto.hpp"
@@ -47,6 +50,28 @@ class FirstStepTimeout {
   const double later_;
 };
 
+// What depends on the layout of the ranks.
+struct LaidOut {
+  Mesh mesh;
+  Trainer trainer;
+  TrainingPlan plan;  // on rank 0
+  Stragglers stragglers;
+  std::unique_ptr<CheckpointSaver> saver;  // with --save
+
+  LaidOut(const CommandLine& line, const Communicator& world, const ReplicaGroups& replicas)
+      : mesh(replicas.replica, line.mesh_on(world.size())),
+        trainer(mesh, line.trainer, replicas.peers),
+        plan(world.rank() == 0 ? plan_training(trainer.options(), trainer.pipeline().schedule()) : TrainingPlan()),
+        stragglers(mesh, line.straggler_threshold.value_or(Stragglers::usual_threshold)) {
+    if (line.save.empty()) return;
+    saver = std::make_unique<CheckpointSaver>(trainer.sharded(), trainer.optimizer(), line.save,
+                                              CheckpointSaver::Options{.in_background = line.trainer.saves_in_background,
+                                                                       .keep = line.keep,
+                                                                       .trained_only = line.saves_adapters_only,
+                                                                       .ranks = world});
+  }
+};
+
 class TrainingRun {
  public:
   TrainingRun(const Communicator& world, const CommandLine& line, StopRequest& stop, ReplicatedState* memory)
@@ -56,43 +81,35 @@ class TrainingRun {
         world_(world),
         replicas_(line.trainer.diloco.any() ? split_into_replicas(world, line.trainer.diloco.replicas)
                                             : ReplicaGroups{world, {}}),
-        mesh_(replicas_.replica, line.mesh_on(world.size())),
         data_(line.training_data()),
         contents_(data_ ? data_->contents() : std::vector<NamedValue>()),
         run_(run_notes(line.values, contents_)),
         tokenizer_(line.tokenizer(data_)),
-        trainer_(mesh_, line.trainer, replicas_.peers),
+        layout_(std::make_unique<LaidOut>(line_, world, replicas_)),
         rank0_(world.rank() == 0),
-        plan_(rank0_ ? plan_training(trainer_.options(), trainer_.pipeline().schedule()) : TrainingPlan()),
         reporter_(rank0_ ? line.log_dir : "", line.log_interval),
-        traffic_(world.job().ledger()),
-        stragglers_(mesh_, line.straggler_threshold.value_or(Stragglers::usual_threshold)) {
+        traffic_(world.job().ledger()) {
     note_pipemare();
     if (line.save.empty()) return;
     if (rank0_) save_lock_ = std::make_unique<DirectoryLock>("--save", line.save);
-    saver_ = std::make_unique<CheckpointSaver>(trainer_.sharded(), trainer_.optimizer(), line.save,
-                                               CheckpointSaver::Options{.in_background = line.trainer.saves_in_background,
-                                                                        .keep = line.keep,
-                                                                        .trained_only = line.saves_adapters_only,
-                                                                        .ranks = world});
-    saver_->check_directory();  // not after hours of training
+    layout_->saver->check_directory();  // not after hours of training
   }
 
   void run() {
     FirstStepTimeout first_step(world_, line_.first_step_timeout);
     require_same(world_, contents_);
     load();
-    trainer_.sharded().store();
+    trainer().sharded().store();
     if (line_.sample_only) return show_sample();
     if (memory_ != nullptr) memory_->begin(world_);
     rate_ = matrix_rate(world_, line_.trainer.sharding.dtype);
     delay_ = line_.trainer.sharding.delay;
-    if (!trainer_.flushes()) delay_ = std::ranges::max(simulate(trainer_.pipeline().schedule()).delay);
+    if (!trainer().flushes()) delay_ = std::ranges::max(simulate(trainer().pipeline().schedule()).delay);
     if (rank0_) reporter_.begin_after(first_step_);
     describe();
     if (!line_.trace.empty()) {
       trace_ = std::make_unique<Trace>(world_);
-      if (mesh_.size(Axis::pipeline) > 1) trainer_.pipeline().record_in(trace_.get());
+      if (mesh().size(Axis::pipeline) > 1) trainer().pipeline().record_in(trace_.get());
     }
     const std::uint64_t first_operation = world_.job().ledger().next_sequence();
     std::int64_t done = first_step_;
@@ -102,6 +119,8 @@ class TrainingRun {
       train(done, count);
       done += count;
       first_step.end();
+      const auto next = std::ranges::find(line_.relayouts, done, &Relayout::step);
+      if (next != line_.relayouts.end()) relayout(*next);
     }
     const std::vector<Record> records = world_.job().ledger().records(first_operation);
     if (!line_.save.empty() && saved_at_ != done) save(done, samples_);
@@ -121,6 +140,9 @@ class TrainingRun {
   }
 
  private:
+  Trainer& trainer() const { return layout_->trainer; }
+  const Mesh& mesh() const { return layout_->mesh; }
+
   std::string what_next() const {
     if (line_.save.empty()) return "The run ends without a checkpoint, which --save DIR would write.";
     std::string vocabulary;
@@ -141,7 +163,7 @@ class TrainingRun {
   }
 
   void load() {
-    const Beginning begun = begin_training(world_, line_, run_, replica(), trainer_);
+    const Beginning begun = begin_training(world_, line_, run_, replica(), trainer());
     samples_ = begun.samples;
     if (begun.resumed) first_step_ = saved_at_ = begun.step;
     if (!rank0_) return;
@@ -150,7 +172,7 @@ class TrainingRun {
 
   // The number itself, which follows from --train-iters where it is left out.
   void note_pipemare() {
-    if (!trainer_.pipeline().schedule().stashes) {
+    if (!trainer().pipeline().schedule().stashes) {
       run_["--pipemare-annealing"] = std::to_string(line_.trainer.pipemare.annealing_steps);
       return;
     }
@@ -163,12 +185,12 @@ class TrainingRun {
   void export_model() {
     if (replica() != 0) return;
     if (const std::string& adapter = line_.weights.save_adapter; !adapter.empty()) {
-      save_adapters(trainer_, adapter, line_.weights.load_hf);
+      save_adapters(trainer(), adapter, line_.weights.load_hf);
       if (rank0_) reporter_.say(fmt::format("Saved the adapter to {} for Hugging Face's peft.", adapter));
     }
     const std::string& to = line_.weights.export_hf;
     if (to.empty()) return;
-    export_hf(trainer_, to, tokenizer_->end_of_text(), [&](const std::string& directory) {
+    export_hf(trainer(), to, tokenizer_->end_of_text(), [&](const std::string& directory) {
       write_hf_tokenizer(directory, line_.data, tokenizer_->end_of_text(), line_.trainer.model.sequence);
     });
     if (rank0_) reporter_.say(fmt::format("Exported {} for Hugging Face's transformers.", to));
@@ -177,7 +199,7 @@ class TrainingRun {
   // Steps that follow each other with nothing between them. Without a flush, what comes between steps finds the pipeline
   // empty; a request to stop waits for that.
   std::int64_t steps_in_turn(std::int64_t first) const {
-    if (trainer_.flushes()) return 1;
+    if (trainer().flushes()) return 1;
     std::int64_t step = first;
     while (step + 1 < line_.steps && !empties(step) && (line_.trainer.saves_in_flight || !due(line_.save_interval, step)))
       ++step;
@@ -206,17 +228,18 @@ class TrainingRun {
       step_began_ = now;
     };
     begin_step(first, now_seconds());
-    trainer_.run({.count = count,
-                  .fill_of = [&](std::int64_t i) { return data_->training_slots(samples + i * line_.trainer.global_batch); },
-                  .lr_of = [&](std::int64_t i) { return lr_at(first + i); },
-                  .saves = [&](std::int64_t i) { return saves_in_flight(first + i); },
-                  .updated = [&](std::int64_t i) { save(first + i + 1, samples + (i + 1) * line_.trainer.global_batch); },
-                  .done =
-                      [&](std::int64_t i, const StepResult& result) {
-                        span.reset();
-                        end_step(first + i, result, i + 1 == count);
-                        if (i + 1 < count) begin_step(first + i + 1, result.ended);
-                      }});
+    trainer().run(
+        {.count = count,
+         .fill_of = [&](std::int64_t i) { return data_->training_slots(samples + i * line_.trainer.global_batch); },
+         .lr_of = [&](std::int64_t i) { return lr_at(first + i); },
+         .saves = [&](std::int64_t i) { return saves_in_flight(first + i); },
+         .updated = [&](std::int64_t i) { save(first + i + 1, samples + (i + 1) * line_.trainer.global_batch); },
+         .done =
+             [&](std::int64_t i, const StepResult& result) {
+               span.reset();
+               end_step(first + i, result, i + 1 == count);
+               if (i + 1 < count) begin_step(first + i + 1, result.ended);
+             }});
   }
 
   double lr_at(std::int64_t step) const {
@@ -241,7 +264,7 @@ class TrainingRun {
     report.gradient_norm = result.gradient_norm;
     if (line_.scales_loss()) report.loss_scale = result.loss_scale;
     report.skipped = result.arrived && !result.updated;
-    if (result.updated) report.merged_fragment = line_.trainer.diloco.merged_at(trainer_.optimizer().steps());
+    if (result.updated) report.merged_fragment = line_.trainer.diloco.merged_at(trainer().optimizer().steps());
     report.lr = lr_at(step);
     const double tokens = static_cast<double>(batch * line_.trainer.model.sequence);
     report.tokens_per_second = tokens / report.seconds;
@@ -250,19 +273,20 @@ class TrainingRun {
     rate_ = std::max(rate_, rate);  // products may have been measured in a slow moment
     report.mfu = rate / rate_;
     report.memory_bytes = memory_use(current_device()).peak_bytes;
-    if (due(line_.check_replicas, step)) check_replicas(trainer_.sharded());  // before anything is saved
+    if (due(line_.check_replicas, step)) check_replicas(trainer().sharded());  // before anything is saved
     if (memory_ != nullptr) memory_->wait();  // at most the step that is reported now may be lost
     const bool shows_memory = rank0_ && step == first_step_;
-    const std::string memory = shows_memory ? memory_table_with_measured(plan_.stages.front().memory) : std::string();
+    const std::string memory =
+        shows_memory ? memory_table_with_measured(layout_->plan.stages.front().memory) : std::string();
     if (last || due(line_.eval_interval, step)) report.validation_loss = validate();
     const bool listed = step == 0 || due(line_.log_interval, step) || report.validation_loss || report.skipped;
-    if (listed && is_empty && mesh_.size(Axis::pipeline) > 1) report.pipeline = trainer_.pipeline().times();
+    if (listed && is_empty && mesh().size(Axis::pipeline) > 1) report.pipeline = trainer().pipeline().times();
     // Without a flush, ranks do not begin a step together.
-    if (trainer_.flushes()) report.slowest = stragglers_.step(report.seconds, report.traffic.exposed_seconds);
+    if (trainer().flushes()) report.slowest = layout_->stragglers.step(report.seconds, report.traffic.exposed_seconds);
     if (rank0_) reporter_.step(report);
     // After the report: a job that goes on from this state does not repeat the step, which would then be missing in
     // metrics.jsonl.
-    if (memory_ != nullptr) memory_->keep(trainer_.sharded(), trainer_.optimizer(), step + 1, notes(samples_));
+    if (memory_ != nullptr) memory_->keep(trainer().sharded(), trainer().optimizer(), step + 1, notes(samples_));
     if (shows_memory) reporter_.say(memory);
     if (due(line_.save_interval, step) && !saves_in_flight(step)) save(step + 1, samples_);
     if (due(line_.sample_interval, step)) {
@@ -273,14 +297,14 @@ class TrainingRun {
 
   // With --delay, applies the gradients of the last step.
   void finish(std::int64_t step) {
-    const StepResult result = trainer_.finish();
+    const StepResult result = trainer().finish();
     if (!rank0_ || !result.arrived) return;
     check(result, step);
     if (!result.updated) reporter_.say("The gradients of the last step overflowed, and were left out.");
   }
 
   void check(const StepResult& result, std::int64_t step) {
-    const LossScale& scale = trainer_.loss_scale();
+    const LossScale& scale = trainer().loss_scale();
     if (!line_.scales_loss() && (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm))) {
       fail(ErrorCode::invalid_argument, "Step {} has loss {} and gradient norm {}; lower --lr {}.", step + 1, result.loss,
            result.gradient_norm, line_.lr);
@@ -298,7 +322,7 @@ class TrainingRun {
 
   void write_trace() {
     trace_->write(line_.trace);
-    trainer_.pipeline().record_in(nullptr);
+    trainer().pipeline().record_in(nullptr);
     trace_.reset();
     if (rank0_) reporter_.say(fmt::format("Wrote {}.", line_.trace));
   }
@@ -309,12 +333,12 @@ class TrainingRun {
 
   double validate() {
     const Trace::Span span = part("validate");
-    return trainer_.evaluate(data_->validation_slots(), data_->validation_windows());
+    return trainer().evaluate(data_->validation_slots(), data_->validation_windows());
   }
 
   Notes notes(std::int64_t samples) {
     Notes result = run_;
-    result.merge(trainer_.notes());
+    result.merge(trainer().notes());
     result[consumed_samples_note] = std::to_string(samples);
     if (line_.saves_adapters_only) result[base_note] = line_.weights.flag();
     return result;
@@ -323,8 +347,8 @@ class TrainingRun {
   void save(std::int64_t step, std::int64_t samples) {
     const Trace::Span span = part("save");
     finish_saving();
-    if (trainer_.diloco() != nullptr) trainer_.diloco()->settle();
-    saver_->save(step, notes(samples));
+    if (trainer().diloco() != nullptr) trainer().diloco()->settle();
+    layout_->saver->save(step, notes(samples));
     saved_at_ = step;
     is_saving_ = true;
     if (!line_.trainer.saves_in_background) finish_saving();
@@ -333,23 +357,40 @@ class TrainingRun {
   // Waits for a checkpoint that is being written in the background.
   void finish_saving() {
     if (!std::exchange(is_saving_, false)) return;
-    saver_->wait();
+    layout_->saver->wait();
     if (rank0_) reporter_.say(fmt::format("Saved {}/step_{:08}.", line_.save, saved_at_));
   }
 
   void show_sample() {
     const bool needs_all = line_.trainer.sharding.zero == ZeroStage::values;  // to gather the parameters
-    if (replica() != 0 || (mesh_.rank(Axis::data) != 0 && !needs_all)) return;
+    if (replica() != 0 || (mesh().rank(Axis::data) != 0 && !needs_all)) return;
     const Trace::Span span = part("sample");
-    const std::string text = sample(trainer_, *tokenizer_, line_.prompt, line_.sample);
+    const std::string text = sample(trainer(), *tokenizer_, line_.prompt, line_.sample);
     if (!rank0_) return;
     reporter_.say(line_.sample_only ? printable(text) : "\n--- a sample ---\n" + printable(text) + "\n----------------\n");
+  }
+
+  // The old layout is gone before there is a new one; meanwhile each rank has its part of the state in a copy.
+  void relayout(Relayout to) {
+    const double began = now_seconds();
+    finish_saving();
+    StateMove state(trainer().sharded(), trainer().optimizer());
+    const auto notes = trainer().notes();
+    layout_.reset();
+    line_ = line_.laid_out(to.trainer);
+    layout_ = std::make_unique<LaidOut>(line_, world_, replicas_);
+    const std::int64_t bytes = state.into(trainer().sharded(), trainer().optimizer());
+    trainer().restore(notes);
+    if (!rank0_) return;
+    reporter_.say(fmt::format("Changes the layout behind step {} in {:.3f} s; rank 0 has received {}.", to.step,
+                              now_seconds() - began, size_text(static_cast<double>(bytes))));
+    for (const std::string& sentence : layout_description(line_, trainer(), world_.size())) reporter_.say(sentence);
   }
 
   // Must come last: its steps do not train.
   void report_communication() {
     const OverlapTimes times =
-        measure_overlap(mesh_.world(), [&] { trainer_.rehearse(next_slots()); }, {.warmup = 1, .steps = 2, .rounds = 3});
+        measure_overlap(mesh().world(), [&] { trainer().rehearse(next_slots()); }, {.warmup = 1, .steps = 2, .rounds = 3});
     if (!rank0_) return;
     reporter_.say(comm_report(times));
     if (!line_.log_dir.empty()) write_comm_report(times, line_.log_dir);
@@ -357,109 +398,38 @@ class TrainingRun {
 
   void describe() {
     if (!rank0_) return;
-    if (line_.device == Device::cuda) {
-      const GpuInfo gpu = gpu_info().value();
-      reporter_.say(fmt::format("on {}, {:.1f} GiB", gpu.name, static_cast<double>(gpu.memory_bytes) / (1 << 30)));
-    }
-    const DecoderShape& model = line_.trainer.model;
-    const DiLoCoOptions& diloco = line_.trainer.diloco;
-    const std::int64_t per_pass = line_.trainer.micro_batch * mesh_.size(Axis::data) * diloco.replicas;
-    reporter_.say(fmt::format("{} parameters{}: {} layers, {} wide, {} heads, {} tokens a sequence, {}",
-                              trainer_.parameters().global_elements(), trained(), model.layers, model.hidden, model.heads,
-                              model.sequence, training_name(line_.trainer.sharding.dtype)));
-    reporter_.say(fmt::format(
-        "{} ranks: {}dp {} x tp {} x pp {}{}{}; {} sequences x {} tokens a step = {} microbatches of {} on each dp rank",
-        world_.size(), diloco.any() ? fmt::format("{} replicas of ", diloco.replicas) : "", mesh_.size(Axis::data),
-        mesh_.size(Axis::tensor), mesh_.size(Axis::pipeline),
-        mesh_.size(Axis::ring) > 1 ? fmt::format(" x cp {}", mesh_.size(Axis::ring)) : "",
-        mesh_.size(Axis::ulysses) > 1 ? fmt::format(" x ulysses {}", mesh_.size(Axis::ulysses)) : "",
-        line_.trainer.global_batch, model.sequence, line_.trainer.global_batch / per_pass, line_.trainer.micro_batch));
-    if (diloco.any()) describe_rounds();
+    const auto say = [&](const std::vector<std::string>& sentences) {
+      for (const std::string& sentence : sentences) reporter_.say(sentence);
+    };
+    say(model_description(line_, trainer()));
+    say(layout_description(line_, trainer(), world_.size()));
     if (data_) reporter_.say(data_->description());
-    describe_pipeline();
     reporter_.say(fmt::format(
         "MFU counts {} and 12 layers width sequence FLOP a token against {:.1f} GFLOP/s, the rate of a rank's "
         "matrix products measured now, or against the fastest step where that is faster",
         line_.trainer.adapters.any() ? "4 FLOP a frozen weight, 6 a trained one," : "6 FLOP a weight", rate_ * 1e-9));
-    reporter_.say(memory_table(plan_));
-    describe_files();
+    reporter_.say(memory_table(layout_->plan));
+    say(file_description(trainer()));
     if (first_step_ > 0) reporter_.say(fmt::format("Continues after step {}.", first_step_));
   }
 
-  void describe_files() {
-    std::vector<OffloadUse> files = trainer_.sharded().offloaded();
-    if (const std::optional<OffloadUse> state = trainer_.optimizer().offloaded()) files.push_back(*state);
-    for (const OffloadUse& use : files) {
-      reporter_.say(fmt::format(
-          "A rank has {} of {} in {}, {}, {}", size_text(static_cast<double>(use.bytes)), use.what, use.directory,
-          use.bypasses_cache ? "past the page cache (O_DIRECT)" : "through the page cache, since there is no O_DIRECT",
-          use.io_uring ? "by io_uring" : "by pread and pwrite, since io_uring is not there"));
-    }
-  }
-
-  void describe_rounds() {
-    const DiLoCoOptions& diloco = line_.trainer.diloco;
-    const std::vector<std::int64_t> elements = trainer_.diloco()->elements();
-    reporter_.say(fmt::format(
-        "Replicas agree every {} steps: outer lr {}, momentum {}; every {} steps one of {} fragments is "
-        "exchanged{}, of at most {} elements of this rank, and merged {} steps later, alpha {}",
-        diloco.sync_every, diloco.lr, diloco.momentum, diloco.interval(), diloco.fragments,
-        diloco.format == QuantizedFormat::none ? "" : fmt::format(" in {}", name(diloco.format)),
-        *std::max_element(elements.begin(), elements.end()), diloco.fragment_sync_delay, diloco.fragment_update_alpha));
-  }
-
-  // Says how many parameters are trained where others are frozen.
-  std::string trained() const {
-    if (!line_.trainer.adapters.any()) return "";
-    std::int64_t elements = 0;
-    for (const auto& parameter : trainer_.parameters().all()) {
-      if (parameter->trainable) elements += parameter->global_elements();
-    }
-    return fmt::format(", of which {} are trained", elements);
-  }
-
-  void describe_pipeline() {
-    const StageDivision& options = line_.trainer.stages;
-    const Schedule& schedule = trainer_.pipeline().schedule();
-    if (schedule.stages == 1 && options.schedule_name == StageDivision().schedule_name) return;
-    reporter_.say(fmt::format("{} pipeline: {}", schedule.name, to_string(options.cut(line_.trainer.model, schedule, 0))));
-    if (!trainer_.flushes()) {
-      std::vector<int> versions;
-      for (int stage = 0; stage < schedule.stages; ++stage) versions.push_back(versions_of(schedule, stage));
-      reporter_.say(
-          fmt::format("There is no flush between steps: stages keep {} versions of their weights{}, and read some that "
-                      "lack {} updates.",
-                      fmt::join(versions, ", "), schedule.stashes ? "" : ", corrected ones included",
-                      fmt::join(simulate(schedule).delay, ", ")));
-    }
-    if (schedule.all_microbatches() >= schedule.stages) return;
-    reporter_.say(fmt::format(
-        "A step has fewer microbatches ({}) than stages ({}), so that stages wait; give --global-batch-size {} or more.",
-        schedule.microbatches, schedule.stages,
-        line_.trainer.micro_batch * mesh_.size(Axis::data) * schedule.stages * line_.trainer.diloco.replicas));
-  }
-
-  const CommandLine& line_;
+  CommandLine line_;
   StopRequest& stop_;
   ReplicatedState* memory_;
   Communicator world_;
   ReplicaGroups replicas_;
-  Mesh mesh_;
   std::shared_ptr<const TrainingData> data_;
   std::vector<NamedValue> contents_;
   Notes run_;
   std::unique_ptr<Tokenizer> tokenizer_;
-  Trainer trainer_;
+  std::unique_ptr<LaidOut> layout_;
   bool rank0_;
-  TrainingPlan plan_;  // on rank 0
   Reporter reporter_;
   StepTraffic traffic_;
-  Stragglers stragglers_;
   std::unique_ptr<Trace> trace_;
   double rate_ = 0, step_began_ = 0;
   int delay_ = 0;                             // the most updates that weights lack
   std::unique_ptr<DirectoryLock> save_lock_;  // with --save, on rank 0
-  std::unique_ptr<CheckpointSaver> saver_;    // with --save
   bool is_saving_ = false;
   std::int64_t samples_ = 0;  // consumed
   std::int64_t first_step_ = 0;
@@ -470,7 +440,10 @@ class TrainingRun {
 }  // namespace
 
 void run_training(const Communicator& ranks, const CommandLine& line, StopRequest& stop, ReplicatedState* memory) {
-  TrainingRun(ranks, line, stop, memory).run();
+  if (line.resume != Resume::yes || line.relayouts.empty()) return TrainingRun(ranks, line, stop, memory).run();
+  std::int64_t done = 0;
+  rank0_first(ranks, [&] { done = newest_step(line); });
+  TrainingRun(ranks, line.after(done), stop, memory).run();
 }
 
 }  // namespace apps

@@ -1,0 +1,153 @@
+#include "apps/train/options/relayout_options.hpp"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "apps/common/fail.hpp"
+#include "apps/train/options/flag_hints.hpp"
+#include "apps/train/options/number_flags.hpp"
+#include "apps/train/options/options.hpp"
+#include "apps/train/options/pipeline_options.hpp"
+#include "apps/train/options/precision_options.hpp"
+#include "apps/train/options/sequence_options.hpp"
+#include "apps/train/options/zero_options.hpp"
+
+namespace apps {
+
+using namespace stretto;
+
+namespace {
+
+// The others of the functions that add flags of layouts are of a training, whatever its layout.
+constexpr const char* layout_flag_names[] = {"--tp",
+                                             "--pp",
+                                             "--dp",
+                                             "--cp",
+                                             "--ulysses",
+                                             "--sp",
+                                             "--cp-layout",
+                                             "--sp-keep-gathered",
+                                             "--schedule",
+                                             "--zero",
+                                             "--virtual-stages",
+                                             "--pipeline-layers",
+                                             "--prefetch",
+                                             "--hpz-size",
+                                             "--recompute",
+                                             "--partition-activations",
+                                             "--micro-batch-size"};
+
+TrainingOptions changed(TrainingOptions trainer, const std::string& flags) {
+  CLI::App app("", "--relayout-at");
+  app.set_help_flag();
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  const StageDivision before = trainer.stages;
+  trainer.mesh[Axis::data] = 0;  // follows from the ranks, unless --dp is given
+  app.add_option("--tensor-model-parallel-size,--tp", trainer.mesh[Axis::tensor]);
+  app.add_option("--dp", trainer.mesh[Axis::data]);
+  app.add_option("--micro-batch-size", trainer.micro_batch);
+  add_sequence_options(app, trainer);
+  add_pipeline_options(app, trainer);
+  add_precision_options(app, trainer);
+  add_zero_options(app, trainer);
+  check_numbers(app);
+  try {
+    app.parse(flags);
+  } catch (const CLI::ParseError& error) {
+    for (const std::string& word : app.remaining()) {
+      require(!word.starts_with('-'), "{} is not of a layout, and stays as it is; leave it out.", word);
+    }
+    refuse_command_line(app, error);
+  }
+  for (const CLI::Option* option : app.get_options([](CLI::Option* each) { return each->count() > 0; })) {
+    const bool is_of_layout =
+        std::ranges::any_of(layout_flag_names, [&](const char* name) { return app.get_option(name) == option; });
+    require(is_of_layout, "{} is not of a layout, and stays as it is; leave it out.", option->get_name());
+  }
+  // A number of parts is of one schedule, and a division of one number of parts.
+  if (app.count("--schedule") > 0 && app.count("--virtual-stages") == 0) trainer.stages.virtual_stages = 0;
+  const bool has_other_parts = app.count("--pp") > 0 || trainer.stages.virtual_stages != before.virtual_stages;
+  if (has_other_parts && app.count("--pipeline-layers") == 0) trainer.stages.blocks.clear();
+  return trainer;
+}
+
+// What keeps a training in its layout; null if nothing does.
+const char* obstacle(const CommandLine& line) {
+  const TrainingOptions& trainer = line.trainer;
+  if (line.layout.automatic) return "--layout auto, which chooses one layout";
+  if (line.elastic) return "--elastic, which follows a layout's replicas";
+  if (trainer.diloco.any()) return "--diloco, whose replicas exchange by the places of one layout";
+  if (!line.trace.empty()) return "--trace, which draws the ranks of one layout";
+  if (line.device != Device::cpu) return "--device cuda: state moves between host memories only";
+  if (trainer.sharding.offload.any() || !trainer.recompute.directory.empty()) {
+    return "--offload, whose files are of one layout";
+  }
+  if (trainer.adapters.base != StoredFormat::plain) return "--base, which stores the base by the shares of one layout";
+  if (!line.with.empty()) return "--with-adapter, whose adapters are weighed when they are loaded";
+  if (trainer.sharding.qgz_error_feedback ||
+      (trainer.sharding.qgz != QuantizedFormat::none && trainer.sharding.qgz_rounding == Rounding::stochastic)) {
+    return "--qgz-error-feedback and --qgz-stochastic, whose errors and random numbers are of one layout";
+  }
+  if (std::holds_alternative<OneBitAdam::Options>(trainer.optimizer)) {
+    return "--optimizer onebit-adam, whose errors are of one layout";
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void add_relayout_options(CLI::App& app, RelayoutFlags& flags) {
+  app.add_option(
+         "--relayout-at", flags,
+         "A step and, in quotes, flags of a layout in which training goes on behind it, such as 100 \"--tp 2 --pp 2\": "
+         "state moves between the ranks in memory. Give the flag once for each change")
+      ->type_name("STEP FLAGS")
+      ->allow_extra_args(false)
+      ->take_all();
+}
+
+std::vector<Relayout> relayouts_of(const RelayoutFlags& flags, const TrainingOptions& first) {
+  std::vector<Relayout> result;
+  for (const auto& [step, its] : flags) {
+    const TrainingOptions& before = result.empty() ? first : result.back().trainer;
+    try {
+      result.push_back({step, its, changed(before, its)});
+    } catch (const Error& error) {
+      fail(error.code(), "--relayout-at {} '{}': {}", step, its, error.what());
+    }
+  }
+  return result;
+}
+
+void check_relayouts(const CommandLine& line, int ranks) {
+  if (line.relayouts.empty()) return;
+  const char* const what = obstacle(line);
+  require(what == nullptr, "--relayout-at {} does not go with {}; leave one of them out.", line.relayouts.front().step,
+          what == nullptr ? "" : what);
+  std::int64_t before = 0;
+  for (const Relayout& each : line.relayouts) {
+    require(each.step > before && each.step < line.steps,
+            "--relayout-at {} is not between step {} and the last one, {}; give a step behind which training goes on, in "
+            "ascending order.",
+            each.step, before, line.steps);
+    before = each.step;
+  }
+  const auto require_flush = [&](const TrainingOptions& trainer, const std::string& where) {
+    require(!is_window(trainer.on(line.laid_out(trainer).mesh_on(ranks)).check()),
+            "--schedule {}{} has no flush between steps, where a layout could change; choose one with a flush, or leave "
+            "--relayout-at out.",
+            trainer.stages.schedule_name, where);
+  };
+  require_flush(line.trainer, "");
+  for (const Relayout& each : line.relayouts) {
+    try {
+      const CommandLine other = line.laid_out(each.trainer);
+      other.check_layout(ranks);
+      require_flush(each.trainer, " of the layout");
+    } catch (const Error& error) {
+      fail(error.code(), "--relayout-at {} '{}': {}", each.step, each.flags, error.what());
+    }
+  }
+}
+
+}  // namespace apps

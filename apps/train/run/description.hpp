@@ -1,0 +1,17 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "apps/train/options/options.hpp"
+#include "apps/train/report/training_plan.hpp"
+#include "stretto/models/trainer.hpp"
+
+namespace apps {
+
+// What rank 0 says before the first step: of the device and the model; of the layout, which may change later; and of what
+// lies in files. ranks: of all replicas.
+std::vector<std::string> model_description(const CommandLine& line, const stretto::Trainer& trainer);
+std::vector<std::string> layout_description(const CommandLine& line, stretto::Trainer& trainer, int ranks);
+std::vector<std::string> file_description(stretto::Trainer& trainer);
+
+}  // namespace apps

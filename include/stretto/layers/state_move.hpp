@@ -1,0 +1,46 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+
+#include "stretto/layers/optimizer.hpp"
+
+namespace stretto {
+
+// The state of a training on its way from one layout of the job's ranks to another, without a checkpoint:
+//
+//   StateMove state(trainer->sharded(), trainer->optimizer());
+//   const auto notes = trainer->notes();
+//   trainer.reset();                                          // frees the old layout
+//   trainer = std::make_unique<Trainer>(Mesh(world, other), options);
+//   state.into(trainer->sharded(), trainer->optimizer());
+//   trainer->restore(notes);
+//
+// What moves is what a checkpoint has: values, master weights, the optimizer's slots, its notes and its number of steps,
+// and with a delay the gradients of the last step. The losses that follow are those of the training in its old layout, to
+// rounding. The ranks, the model, the types and the kind of optimizer must be the same; mesh, ZeRO stage, schedule,
+// microbatch and recomputation may be others.
+class STRETTO_API StateMove {
+ public:
+  // Between two steps: copies what this rank owns into host memory, and waits for late gradients. Memory: the same as a
+  // rank's shard of a checkpoint. Throws Error(invalid_argument), in one sentence, for state that belongs to a layout:
+  // errors of quantized sums that are fed back, random numbers of stochastic rounding, a momentum exchange (OneBitAdam),
+  // versions of a pipeline without a flush, frozen values in stored formats (StoredFormat); and on a GPU.
+  StateMove(const ShardedParameters& parameters, const Optimizer& optimizer);
+  ~StateMove();
+  StateMove(const StateMove&) = delete;
+  StateMove& operator=(const StateMove&) = delete;
+
+  // Brings the state to the ranks of another mesh, whose world has the same ranks in the same order, by a Move for some
+  // parameters at a time, gives back the memory of what has been moved, and calls optimizer.restore(). Call it once.
+  // Collective over that world. Returns the bytes that this rank has received. Besides the state, a rank holds at most
+  // 64 MiB of parameters (or the largest one with its slots) that have arrived, and as much of messages. Throws
+  // Error(invalid_argument), on all ranks alike, for another model, type or kind of optimizer, another number of ranks, or
+  // late gradients where there is no delay.
+  std::int64_t into(ShardedParameters& parameters, Optimizer& optimizer);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace stretto

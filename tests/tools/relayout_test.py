@@ -1,0 +1,68 @@
+"""stretto-train --relayout-at: training goes on in another layout, with the state from memory."""
+import unittest
+
+from pipeline_harness import STEPS, TOLERANCE, PipelineTest
+
+FOUR = ("--nproc", 4, "--micro-batch-size", 1)
+
+
+class Relayout(PipelineTest):
+    def test_losses_stay_those_of_the_first_layout(self):
+        whole = self.train(*FOUR)
+        for zero in range(4):
+            with self.subTest(zero=zero):
+                result = self.train(*FOUR, "--zero", zero, "--relayout-at", 1, "--tp 2 --pp 2", "--relayout-at", 3, "--tp 1 --pp 1 --zero 1")
+                self.assertEqual([metrics["step"] for metrics in result.metrics], list(range(1, STEPS + 1)))
+                self.assertLess(self.difference(whole, result), TOLERANCE)
+                self.assertEqual(self.sample(result), self.sample(whole))
+                self.assertRegex(result.output, r"Changes the layout behind step 1 in [0-9.]+ s; rank 0 has received [0-9.]+ \w+\.\n"
+                                                r"4 ranks: dp 1 x tp 2 x pp 2; 8 sequences")
+                self.assertIn("4 ranks: dp 4 x tp 1 x pp 1; 8 sequences x 16 tokens a step = 2 microbatches", result.output.split("behind step 3", 1)[1])
+        other_seed = self.train(*FOUR, "--seed", 2, "--relayout-at", 1, "--tp 2 --pp 2")
+        self.assertGreater(self.difference(whole, other_seed), 1e-4)  # the control: another training
+
+    def test_schedules_and_parts_change(self):
+        result = self.train("--nproc", 4, "--pp", 2, "--pipeline-layers", "3,5", "--relayout-at", 1,
+                            "--pp 4 --schedule interleaved --virtual-stages 2", "--relayout-at", 2, "--pp 2 --tp 2 --sp --schedule zb-h1 --recompute full",
+                            "--relayout-at", 3, "--pp 1 --sp=false --cp 2 --tp 1 --schedule 1f1b")
+        self.assertLess(self.difference(self.one_rank, result), TOLERANCE)
+
+    def test_it_goes_on_from_a_checkpoint_in_the_layout_of_its_step(self):
+        flags = [*FOUR, "--relayout-at", 2, "--tp 2 --pp 2"]
+        whole = self.train(*flags)
+        save = self.directory / "save"
+        self.train(*flags, "--save", save, "--save-interval", 1)
+        for step in (1, 2, 3):
+            with self.subTest(step=step):
+                (save / "latest").write_text(f"step_{step:08}\n")
+                result = self.train(*flags, "--save", save, "--resume")
+                self.assertEqual([metrics["step"] for metrics in result.metrics], list(range(step + 1, STEPS + 1)))
+                self.assertLess(self.difference(whole, result), TOLERANCE)
+                self.assertEqual("Changes the layout" in result.output, step < 2)
+                first = "dp 4 x tp 1 x pp 1" if step < 2 else "dp 1 x tp 2 x pp 2"
+                self.assertIn(f"4 ranks: {first}", result.output.split("\n", 2)[1])
+
+    def test_what_cannot_be_had_is_refused_before_training(self):
+        for words, sentence in [
+                (["--relayout-at", 4, "--tp 2"], f"--relayout-at 4 is not between step 0 and the last one, {STEPS}"),
+                (["--relayout-at", 2, "--tp 2", "--relayout-at", 2, "--tp 1"], "--relayout-at 2 is not between step 2 and"),
+                (["--relayout-at", 1, "--tp 3"], "--relayout-at 1 '--tp 3': 4 ranks do not divide into groups of --tp 3"),
+                (["--relayout-at", 1, "--lr 1"], "--relayout-at 1 '--lr 1': --lr is not of a layout"),
+                (["--relayout-at", 1, "--dtype bf16"], "--relayout-at 1 '--dtype bf16': --dtype is not of a layout"),
+                (["--relayout-at", 1, "--zero 3", "--delay", 1], "--relayout-at 1 '--zero 3': "),
+                (["--relayout-at", 1, "--pp 2 --schedule 2bw"], "--relayout-at 1 '--pp 2 --schedule 2bw': "),
+                (["--relayout-at", 1, "--tp 2", "--layout", "auto", "--global-batch-size", 8], "does not go with --layout auto"),
+                (["--relayout-at", 1, "--tp 2", "--elastic", "--save", self.directory / "none"], "does not go with --elastic"),
+                (["--relayout-at", 1, "--tp 2", "--trace", self.directory / "trace"], "does not go with --trace"),
+                (["--relayout-at", 1, "--tp 2", "--replicas", 2, "--diloco", 2], "does not go with --diloco"),
+                (["--relayout-at", 1, "--tp 2", "--optimizer", "onebit-adam"], "does not go with --optimizer onebit-adam"),
+                (["--relayout-at", 1, "--tp 2", "--offload", f"optimizer={self.directory}"], "does not go with --offload"),
+                (["--relayout-at", 1, "--tp 2", "--zero", 3, "--qgz", "int8", "--qgz-error-feedback"], "does not go with --qgz-error-feedback"),
+                (["--relayout-at", 1, "--tp 2", "--dry-run"], "does not go with --dry-run"),
+                (["--relayout-at", 1, "--zero 3", "--check-replicas", 1], "--check-replicas 1 compares copies, and --zero 3 keeps none")]:
+            with self.subTest(words):
+                self.assertIn(sentence, self.refused_training(*FOUR, "--global-batch-size", 8, "--train-iters", STEPS, *words))
+
+
+if __name__ == "__main__":
+    unittest.main()
