@@ -46,7 +46,10 @@ const std::vector<Rule>& rules() {
         "auto"},
        Kind::choice,
        {"auto", "off"}},
-      {{"STRETTO_RING_BYTES", "shared memory between two ranks of a communicator, in bytes for each direction", "262144"},
+      {{"STRETTO_RING_BYTES",
+        "shared memory between two ranks of a communicator, in bytes for each direction; 0: 1 MiB between 2 ranks, 512 KiB "
+        "among 4, 256 KiB from 8 on",
+        "0"},
        Kind::integer,
        {}},
       {{"STRETTO_SHM_DIR", "directory (a tmpfs) for shared memory; empty: anonymous memory files", ""}, Kind::text, {}},

@@ -72,8 +72,9 @@ Link& Links::to(int member, int lane) {
       return membership_.areas[owner].offset + Board::footprint() +
              ByteRing::footprint() * (static_cast<std::size_t>(sender) * most_lanes + lane);
     };
-    link = network_.modelled(std::make_unique<ShmLink>(network_.segment(), ring(membership_.rank, member),
-                                                       network_.open_segment(peer), ring(member, membership_.rank)),
+    link = network_.modelled(std::make_unique<ShmLink>(static_cast<int>(membership_.job_ranks.size()), network_.segment(),
+                                                       ring(membership_.rank, member), network_.open_segment(peer),
+                                                       ring(member, membership_.rank)),
                              peer);
   } else {
 #ifdef STRETTO_HAVE_UCX

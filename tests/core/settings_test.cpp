@@ -41,7 +41,7 @@ TEST(Settings, AreListedWithMeaningAndDefault) {
   const std::map<std::string, std::string> expected{{"STRETTO_TRANSPORT", "auto"},
                                                     {"STRETTO_TIMEOUT", "600"},
                                                     {"STRETTO_WAIT", "auto"},
-                                                    {"STRETTO_RING_BYTES", "262144"},
+                                                    {"STRETTO_RING_BYTES", "0"},
                                                     {"STRETTO_SHM_DIR", ""},
                                                     {"STRETTO_COMPUTE_THREADS", "1"},
                                                     {"STRETTO_CPU_LEVEL", "native"},

@@ -7,6 +7,7 @@
 #include "collectives/execution/buffers/wire_buffers.hpp"
 #include "stretto/plan.hpp"
 #include "transport/links.hpp"
+#include "transport/shm/copy_to_reader.hpp"
 
 // The places of all ranks' buffers, and the state of a communicator for reading and writing them.
 namespace stretto {
@@ -63,6 +64,7 @@ class SharedMemory {
   std::vector<BufferPlaces> places;  // by member, as each has sent them
   std::vector<const void*> sources;
   std::vector<void*> targets;
+  CopyToReader copy_to_reader;  // into slots and scratch
 
  private:
   const std::byte* look_with_idle_mates(int member, std::size_t bytes);

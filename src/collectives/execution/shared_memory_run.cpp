@@ -92,14 +92,14 @@ bool SharedMemoryRun::begin() {
     if (!board_.may_post(post_bytes_, posts_)) return false;
     scratch_ = board_.draft(packet_bytes_, posts_);
   } else if (kept_bytes_ > 0) {
-    if (!board_.all_posted(shared_.scratch().posts_needed())) return false;
+    if (!board_.all_posted(shared_.scratch().posts_needed(kept_bytes_))) return false;
     scratch_ = shared_.scratch().next(kept_bytes_);
   }
   return begun_ = true;
 }
 
 std::vector<int> SharedMemoryRun::awaited() const {
-  if (!begun_ && kept_bytes_ > 0) return board_.without_post(shared_.scratch().posts_needed());
+  if (!begun_ && kept_bytes_ > 0) return board_.without_post(shared_.scratch().posts_needed(kept_bytes_));
   if (!begun_ || step_ == end_ || step_->kind != StepKind::wait) return board_.behind(post_bytes_, posts_);
   std::vector<int> silent;  // the ones for which this phase waits
   for (const Step* step = step_; step != end_ && step->kind != StepKind::signal; ++step) {
@@ -119,7 +119,11 @@ bool SharedMemoryRun::perform(const Step& step) {
     case StepKind::copy: {
       const std::byte* const from = own(step.source);
       std::byte* const to = own(step.destination);
-      if (from != to) kernels::copy(from, to, bytes(step.source), streams(step));  // equal in place
+      if (step.destination.buffer == Buffer::scratch) {
+        shared_.copy_to_reader(to, from, bytes(step.source));
+      } else if (from != to) {  // equal in place
+        kernels::copy(from, to, bytes(step.source), streams(step));
+      }
       return true;
     }
     default: fail(ErrorCode::internal, "A plan over shared memory has a step of kind {}.", static_cast<int>(step.kind));

@@ -27,6 +27,8 @@ class Board {
   // ahead.
   static constexpr std::uint64_t slots = 16;
   static constexpr std::uint64_t large_slots = 8;
+  // Rooms of large posts take turns in more memory than a core's own cache holds: see shm_link.cpp.
+  static constexpr std::uint64_t large_rooms = 64;
   static std::size_t footprint();  // bytes of one member
 
   struct Member {
@@ -104,7 +106,7 @@ class Board {
 
  private:
   static constexpr std::size_t small_rooms = slots * small_room;
-  static constexpr std::size_t all_rooms = small_rooms + large_slots * room_bytes;
+  static constexpr std::size_t all_rooms = small_rooms + large_rooms * room_bytes;
   static constexpr int number_bits = 48;  // years of posts
   static constexpr std::uint64_t number_mask = (std::uint64_t{1} << number_bits) - 1;
   struct PostLine {
@@ -128,7 +130,7 @@ class Board {
     if (bytes <= line_room) return line(member, number).inside;
     std::byte* const rooms = reinterpret_cast<std::byte*>(members_[member]) - all_rooms;
     if (bytes <= small_room) return rooms + number % slots * small_room;
-    return rooms + small_rooms + number % large_slots * room_bytes;
+    return rooms + small_rooms + number % large_rooms * room_bytes;
   }
   void commit_rooms(std::size_t bytes);
   // The number of posts that all members must have made before this rank's next posts of this size; 0 if they have.

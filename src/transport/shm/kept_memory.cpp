@@ -5,6 +5,7 @@
 namespace stretto {
 
 std::byte* KeptMemory::next(std::size_t bytes) {
+  turn_ = turn_of(bytes);
   Part& part = parts_[turn_];
   if (bytes > part.bytes) {
     part.memory = nullptr;

@@ -15,28 +15,35 @@ constexpr std::size_t piece = std::size_t{64} << 10;
 
 std::size_t round_up(std::size_t bytes) { return (bytes + grain - 1) / grain * grain; }
 
-std::size_t ring_capacity() {
-  const auto wanted = static_cast<std::size_t>(number_setting("STRETTO_RING_BYTES"));
+// A line that the other core has read, and still has in its cache, costs more to write again than one that has left both
+// cores' own caches for the one that they share. So rings together are larger than the former, and smaller than the latter.
+constexpr std::size_t bytes_of_all_members = std::size_t{2} << 20;
+constexpr std::size_t least_bytes = std::size_t{256} << 10, most_bytes = std::size_t{1} << 20;
+
+std::size_t ring_capacity(int members) {
+  auto wanted = static_cast<std::size_t>(number_setting("STRETTO_RING_BYTES"));
+  if (wanted == 0) wanted = std::clamp(bytes_of_all_members / static_cast<std::size_t>(members), least_bytes, most_bytes);
   return std::max<std::size_t>(4096, (wanted + 4095) / 4096 * 4096);
 }
 
 }  // namespace
 
-ByteRing::ByteRing(const Mapping& memory, int file, std::size_t offset)
+ByteRing::ByteRing(const Mapping& memory, int members, int file, std::size_t offset)
     : header(reinterpret_cast<Header*>(memory.data())),
       data(memory.data() + sizeof(Header)),
-      capacity(ring_capacity()),
+      capacity(ring_capacity(members)),
       written(file, offset + offsetof(Header, written)),
       read(file, offset + offsetof(Header, read)) {}
 
-std::size_t ByteRing::footprint() { return (sizeof(Header) + ring_capacity() + 4095) / 4096 * 4096; }
+std::size_t ByteRing::footprint(int members) { return (sizeof(Header) + ring_capacity(members) + 4095) / 4096 * 4096; }
 
-ShmLink::ShmLink(const Segment& own, std::size_t incoming, const std::shared_ptr<PeerSegment>& peer, std::size_t outgoing)
+ShmLink::ShmLink(int members, const Segment& own, std::size_t incoming, const std::shared_ptr<PeerSegment>& peer,
+                 std::size_t outgoing)
     : peer_(peer),
-      incoming_memory_(std::make_unique<Mapping>(own.file(), incoming, ByteRing::footprint())),
-      outgoing_memory_(std::make_unique<Mapping>(peer->file(), outgoing, ByteRing::footprint())),
-      incoming_(*incoming_memory_, own.file(), incoming),
-      outgoing_(*outgoing_memory_, peer->file(), outgoing) {}
+      incoming_memory_(std::make_unique<Mapping>(own.file(), incoming, ByteRing::footprint(members))),
+      outgoing_memory_(std::make_unique<Mapping>(peer->file(), outgoing, ByteRing::footprint(members))),
+      incoming_(*incoming_memory_, members, own.file(), incoming),
+      outgoing_(*outgoing_memory_, members, peer->file(), outgoing) {}
 
 bool ShmLink::progress(Transfer& transfer) {
   return transfer.source != nullptr ? send_some(transfer) : receive_some(transfer);
@@ -51,7 +58,7 @@ bool ShmLink::send_some(Transfer& transfer) {
   const std::size_t at = written % outgoing_.capacity;
   const std::size_t bytes = std::min({transfer.bytes - transfer.moved, room, outgoing_.capacity - at, piece});
   if (bytes == 0) return false;
-  std::memcpy(outgoing_.data + at, transfer.source + transfer.moved, bytes);
+  copy_to_reader_(outgoing_.data + at, transfer.source + transfer.moved, bytes);
   transfer.moved += bytes;
   outgoing_.written.published();
   outgoing_.header->written.store(written + round_up(bytes), std::memory_order_release);

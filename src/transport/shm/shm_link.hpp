@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "transport/link.hpp"
+#include "transport/shm/copy_to_reader.hpp"
 #include "transport/shm/one_word.hpp"
 #include "transport/shm/segment.hpp"
 
@@ -17,9 +18,10 @@ struct ByteRing {
     alignas(128) std::atomic<std::uint64_t> read;
   };
 
-  static std::size_t footprint();  // bytes of header and data together
-  // memory: maps `file` from `offset` on.
-  ByteRing(const Mapping& memory, int file, std::size_t offset);
+  // Bytes of header and data together, of a communicator with this many members; the largest of all if none are given.
+  static std::size_t footprint(int members = 1);
+  // memory: maps `file` from `offset` on, footprint(members) bytes of it.
+  ByteRing(const Mapping& memory, int members, int file, std::size_t offset);
 
   Header* header;
   std::byte* data;
@@ -29,8 +31,10 @@ struct ByteRing {
 
 class ShmLink : public Link {
  public:
-  // incoming and outgoing: offsets of this link's rings in this rank's segment and in the peer's.
-  ShmLink(const Segment& own, std::size_t incoming, const std::shared_ptr<PeerSegment>& peer, std::size_t outgoing);
+  // members: of the communicator. incoming and outgoing: offsets of this link's rings in this rank's segment and in the
+  // peer's.
+  ShmLink(int members, const Segment& own, std::size_t incoming, const std::shared_ptr<PeerSegment>& peer,
+          std::size_t outgoing);
   bool progress(Transfer& transfer) override;
   void cancel(Transfer&) override {}  // nothing outside the transfer knows it
 
@@ -43,6 +47,7 @@ class ShmLink : public Link {
   std::unique_ptr<Mapping> outgoing_memory_;
   ByteRing incoming_;
   ByteRing outgoing_;
+  CopyToReader copy_to_reader_;
 };
 
 }  // namespace stretto

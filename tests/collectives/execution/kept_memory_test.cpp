@@ -4,6 +4,7 @@
 #include <chrono>
 #include <numeric>
 #include <random>
+#include <set>
 #include <thread>
 #include <tuple>
 
@@ -71,21 +72,44 @@ TEST(Staged, ACommunicatorMayGoWhileOthersStillReadItsMemory) {
 }
 
 TEST(KeptMemory, GivesAPartOutAgainWhenItsReadersHavePosted) {
+  constexpr std::size_t large = std::size_t{1} << 20;
   KeptMemory memory;
-  EXPECT_EQ(memory.posts_needed(), 0U);
-  std::byte* const first = memory.next(100);
+  EXPECT_EQ(memory.posts_needed(large), 0U);
+  std::byte* const first = memory.next(large);
   memory.keep(3);
-  EXPECT_EQ(memory.posts_needed(), 0U);
-  std::byte* const second = memory.next(100);
+  EXPECT_EQ(memory.posts_needed(large), 0U);
+  std::byte* const second = memory.next(large);
   EXPECT_NE(first, second);
   memory.keep(5);
-  EXPECT_EQ(memory.posts_needed(), 4U) << "one more than after the operation that used it";
-  EXPECT_EQ(memory.next(50), first);
+  EXPECT_EQ(memory.posts_needed(large), 4U) << "one more than after the operation that used it";
+  EXPECT_EQ(memory.next(large / 2), first);
   memory.keep(6);
-  EXPECT_EQ(memory.posts_needed(), 6U);
-  memory.next(5000);
+  EXPECT_EQ(memory.posts_needed(large), 6U);
+  memory.next(2 * large);
   EXPECT_EQ(memory.release().size(), 2U);
-  EXPECT_EQ(memory.posts_needed(), 0U) << "of nothing";
+  EXPECT_EQ(memory.posts_needed(large), 0U) << "of nothing";
+}
+
+TEST(KeptMemory, MoreSmallPartsTakeTurnsThanLargeOnes) {
+  constexpr std::size_t large = std::size_t{1} << 20, small = large / 8;
+  KeptMemory memory;
+  std::set<std::byte*> parts;
+  for (std::uint64_t i = 1; i <= 8; ++i) {
+    EXPECT_EQ(memory.posts_needed(small), 0U) << i;
+    EXPECT_TRUE(parts.insert(memory.next(small)).second) << i;
+    memory.keep(i);
+  }
+  EXPECT_EQ(memory.posts_needed(small), 2U) << "after the first of eight";
+  EXPECT_TRUE(parts.count(memory.next(small)));
+  memory.keep(9);
+  // Whatever the sizes, no part is taken twice in a row.
+  std::byte* last = nullptr;
+  for (const std::size_t bytes : {large, small, small, large, large, small}) {
+    std::byte* const part = memory.next(bytes);
+    EXPECT_NE(part, last);
+    last = part;
+    memory.keep(10);
+  }
 }
 
 }  // namespace

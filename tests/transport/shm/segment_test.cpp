@@ -72,7 +72,7 @@ TEST(Segment, SaysThatATmpfsIsTooSmall) {
   for (const char* size : {"size=8k", "size=16k"}) {
     EXPECT_THAT(sentence_with(size),
                 AllOf(HasSubstr("bytes of shared memory in " + directory.path()), HasSubstr("No space left"),
-                      HasSubstr("--shm-size"), HasSubstr("STRETTO_RING_BYTES=262144")))
+                      HasSubstr("--shm-size"), HasSubstr("set STRETTO_RING_BYTES=65536")))
         << size;
   }
 }
