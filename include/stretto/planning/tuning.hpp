@@ -29,10 +29,13 @@ struct RouteCost {
   std::vector<Rule>
       rules;  // override the cost model for groups of `ranks` ranks, placed alike, with a similar ranks_per_core
   std::vector<Rule> symmetric_rules;  // like `rules`, for calls with all buffers in symmetric memory
+  bool measured_with(int its_ranks, double its_ranks_per_core) const;  // so that its rules apply to such a group
 };
 // Parses "all_reduce:0-4k:recursive_doubling,4k-inf:ring;broadcast@8:chain/16". Throws Error naming the part that is
 // wrong.
 STRETTO_API std::vector<Rule> rules_from_text(const std::string& text, const std::string& source);
+// A text that rules_from_text() reads as these rules.
+STRETTO_API std::string to_text(const std::vector<Rule>& rules);
 
 // All inputs of the choice that come from outside the call. All ranks of a job use rank 0's Tuning.
 struct STRETTO_API Tuning {

@@ -120,8 +120,9 @@ class SelfCalibration {
   }
   static std::string tuning_of(const MeasuredRoute& route) { return fmt::format(R"({{"routes": [{}]}})", route.to_json()); }
 
-  // Rank 0's route counts. Without times, the route has the costs that the model already used, and is kept all the same:
-  // later jobs choose as this one does. A measurement that the user asked for replaces no earlier one without times.
+  // Rank 0's route counts. Without times, the route has the costs and tables by which this job already chose, and is kept
+  // all the same: later jobs choose as this one does. A measurement that the user asked for replaces no earlier one without
+  // times.
   void keep(const MeasuredRoute& route, const std::string& what, const std::vector<CallTimes>& times) {
     learn(is_first() ? tuning_of(route) : "");
     if (!times.empty() || !must_) routes_.push_back(route.to_json());
@@ -136,12 +137,17 @@ class SelfCalibration {
     const Communicator ranks = ranks_that_measure();
     const std::vector<CallTimes> times =
         several_ ? times_within_node(ranks.node(), budget_within_several) : times_within_node(ranks, budget_of_one_host);
-    const LinkCost known = selector_.tuning().nearest("shm", on_node_, per_core_).cost;
+    const RouteCost& known = selector_.tuning().nearest("shm", on_node_, per_core_);
     MeasuredRoute route;
-    route.route = {.route = "shm", .ranks = on_node_, .ranks_per_core = per_core_, .cost = known};
-    if (!times.empty()) {
+    if (times.empty()) {
+      route.route = {.route = "shm", .ranks = on_node_, .ranks_per_core = per_core_, .cost = known.cost};
+      if (known.measured_with(on_node_, per_core_)) {
+        route.table = to_text(known.rules);
+        route.symmetric_table = to_text(known.symmetric_rules);
+      }
+    } else {
       route = measured_route("shm", on_node_, per_core_, times, reach_within);
-      route.route.cost.quantize = known.quantize;
+      route.route.cost.quantize = known.cost.quantize;
     }
     keep(route, fmt::format("shm, {} ranks, {:.3g} per core", on_node_, per_core_), times);
   }

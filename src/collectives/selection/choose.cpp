@@ -211,8 +211,7 @@ Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning
   const bool placed_alike = circumstances.several_nodes
                                 ? request.ranks_per_node > 0 && like.ranks_per_node == request.ranks_per_node
                                 : like.ranks_per_node == 0;
-  const bool alike = placed_alike && like.ranks == request.size &&
-                     std::abs(std::log(like.ranks_per_core / circumstances.ranks_per_core)) < std::log(1.2);
+  const bool alike = placed_alike && like.measured_with(request.size, circumstances.ranks_per_core);
   const std::vector<Rule>& table = circumstances.symmetric ? like.symmetric_rules : like.rules;
   if (const Rule* measured = alike ? rule_in(table) : nullptr) {
     trial.method = measured->method;

@@ -84,6 +84,17 @@ std::vector<Rule> rules_from_text(const std::string& text, const std::string& so
   return rules;
 }
 
+std::string to_text(const std::vector<Rule>& rules) {
+  std::string text;
+  for (const Rule& rule : rules) {
+    const std::string ranks = rule.ranks == 0 ? "" : fmt::format("@{}", rule.ranks);
+    const std::string last = rule.last == INT64_MAX ? "inf" : std::to_string(rule.last);
+    text += fmt::format("{}{}{}:{}-{}:{}", text.empty() ? "" : ";", name(rule.collective), ranks, rule.first, last,
+                        to_string(rule.method));
+  }
+  return text;
+}
+
 std::string Tuning::file_from_environment() {
   return setting("STRETTO_DETERMINISTIC") == "1" ? "" : setting("STRETTO_TUNING");
 }
@@ -101,6 +112,10 @@ Tuning Tuning::with_settings(const std::string& file_text, const std::string& so
   tuning.rules.insert(tuning.rules.begin(), first.begin(), first.end());
   tuning.deterministic = setting("STRETTO_DETERMINISTIC") == "1";
   return tuning;
+}
+
+bool RouteCost::measured_with(int its_ranks, double its_ranks_per_core) const {
+  return ranks == its_ranks && std::abs(std::log(ranks_per_core / its_ranks_per_core)) < std::log(1.2);
 }
 
 const RouteCost& Tuning::nearest(const std::string& route, int ranks, double ranks_per_core) const {

@@ -115,6 +115,13 @@ TEST(Choose, TheCallerThenRulesThenMeasurementsThenTheModel) {
   EXPECT_EQ(to_string(chosen(what, tuning)), "chain/16");
 }
 
+TEST(Rules, AreReadAgainFromTheirText) {
+  const std::string text =
+      "all_reduce:0-4096:recursive_doubling;all_reduce:4096-inf:ring*2;broadcast@8:0-inf:chain/16;reduce:0-inf:auto";
+  EXPECT_EQ(to_text(rules_from_text(text, "test")), text);
+  EXPECT_EQ(to_text(std::vector<Rule>()), "");
+}
+
 Circumstances on_one_host(bool symmetric) {
   Circumstances where;
   where.shares_memory = true;
