@@ -8,6 +8,7 @@
 #include "stretto/communicator.hpp"
 #include "stretto/dtype.hpp"
 #include "stretto/export.hpp"
+#include "stretto/quantization.hpp"
 #include "stretto/shape.hpp"
 #include "stretto/stream.hpp"
 #include "stretto/tensor.hpp"
@@ -25,6 +26,10 @@
 // arrives there exactly once. An element that several targets lack leaves the source group once: the targets get a part
 // each, and exchange the parts among each other. Where several ranks have copies, they share the sending, those on the
 // target's node first.
+//
+// Quantized moves send records (quantization.hpp) of the elements of each message in place of the elements. Ranks that are to
+// have the same box get the same bits of what they lack, by whatever way it comes: a rank that passes elements on sends them
+// in the blocks in which they arrived, whose records are again the same. Elements that a rank has stay exact.
 namespace stretto {
 
 // The elements of a tensor from `begin` up to, without, `end` in every dimension.
@@ -55,6 +60,8 @@ struct MovedTensor {
   DType dtype = DType::f32;
   Shape shape;
   Division from, to;
+  // Of messages; f32, bf16 and f16 only. A block whose records would take more bytes than its elements travels as it is.
+  QuantizedFormat format = QuantizedFormat::none;
 };
 
 // One message, or a copy within a rank if source == target.
@@ -72,23 +79,29 @@ struct STRETTO_API MovePlan {
   std::vector<MovedTensor> tensors;
   std::vector<std::vector<MoveBlock>> phases;  // one exchange among all ranks each
 
+  bool is_quantized(const MoveBlock& block) const;
+  std::int64_t bytes(const MoveBlock& block) const;  // of its message; for a copy within a rank, of its elements
   // Bytes of messages, without copies within ranks.
   std::int64_t bytes_out_of(int rank) const;
   std::int64_t bytes_into(int rank) const;
   std::int64_t bytes_between_nodes(const std::vector<int>& nodes) const;
-  std::int64_t buffer_bytes(int rank) const;  // that start() takes for messages, at most
-  std::string to_string() const;              // one line per block
+  // That start() takes for messages, at most. For a quantized block it takes the bytes of its elements besides, of one block
+  // at a time.
+  std::int64_t buffer_bytes(int rank) const;
+  std::string to_string() const;  // one line per block
 };
 
 // Plans the move among the ranks 0 to ranks - 1. `nodes` has the node of each rank; empty: all on one. If most_buffer_bytes
 // is not 0, an exchange is cut into several so that no rank needs more than this for messages: at least 64 KiB. Throws
 // Error(invalid_argument) that names the tensor for boxes outside of its shape, ranks that don't exist or occur twice, and
-// elements that no source has or a target has twice. Cost: blocks are found in O(sources x targets) of each tensor.
+// elements that no source has or a target has twice, and types that cannot be quantized. Cost: blocks are found in O(sources
+// x targets) of each tensor.
 STRETTO_API MovePlan plan_move(std::vector<MovedTensor> tensors, int ranks, const std::vector<int>& nodes = {},
                                std::int64_t most_buffer_bytes = 0);
 
-// Proves a plan, whoever made it: each block reads what its source has by then, and every element of every target is written
-// exactly once. Returns the sentence that says what is wrong.
+// Proves a plan, whoever made it: each block reads what its source has by then, every element of every target is written
+// exactly once, and what is passed on of a quantized tensor goes in blocks in which it arrived. Returns the sentence that
+// says what is wrong.
 STRETTO_API std::optional<std::string> verify(const MovePlan& plan);
 
 class STRETTO_API Move {

@@ -30,6 +30,7 @@ extern "C" {
 typedef struct strettoComm* strettoComm_t;      // one rank's end of a communicator
 typedef struct strettoStream* strettoStream_t;  // see "streams" below; NULL is the calling thread
 typedef struct strettoWindow* strettoWindow_t;
+typedef struct strettoMove* strettoMove_t;
 #define STRETTO_COMM_NULL NULL
 
 // Tells ranks where they meet. Plain bytes, which the program passes on by any means. They contain a secret: any
@@ -239,6 +240,55 @@ STRETTO_API strettoResult_t strettoSend(const void* sendbuff, size_t count, stre
                                         strettoComm_t comm, strettoStream_t stream);
 STRETTO_API strettoResult_t strettoRecv(void* recvbuff, size_t count, strettoDataType_t datatype, int peer,
                                         strettoComm_t comm, strettoStream_t stream);
+
+// ---- moves
+//
+// Tensors that lie divided over some ranks of a communicator come to other ranks of it, divided otherwise
+// (stretto/move.hpp): trained weights to ranks that generate, for example. A move is planned once and run as often as
+// wanted.
+
+// The records in which messages travel in place of elements; f32, bf16 and f16 only (stretto/quantization.hpp).
+typedef enum {
+  strettoFormatNone = 0,
+  strettoFormatInt8 = 1,
+  strettoFormatInt4 = 2,
+  strettoFormatFp8 = 3,
+  strettoFormatOnebit = 4,
+  strettoNumFormats = 5
+} strettoFormat_t;
+
+#define STRETTO_REPLICATED (-1)
+typedef struct {
+  int nranks;
+  const int* ranks;  // each at most once, in any order
+  // ranks[i] has the i-th of balanced parts along this dimension, of which the larger ones come first, as a row-major array;
+  // STRETTO_REPLICATED: each has the whole.
+  int dimension;
+} strettoDivision_t;
+
+typedef struct {
+  strettoDataType_t datatype;
+  int ndims;            // 1 to 6
+  const size_t* shape;  // of the whole tensor
+  strettoDivision_t from, to;
+  strettoFormat_t format;
+} strettoMovedTensor_t;
+
+// Collective over comm, whose ranks must all give the same tensors; others are refused on all of them. maxBufferBytes bounds
+// the messages that a rank holds at a time: at least 65536, or 0 for no bound. The call copies what it needs. The
+// communicator owns the move, and frees it at the latest when it is destroyed. Not between strettoGroupStart and
+// strettoGroupEnd.
+STRETTO_API strettoResult_t strettoMoveCreate(strettoMove_t* move, const strettoMovedTensor_t* tensors, int ntensors,
+                                              size_t maxBufferBytes, strettoComm_t comm);
+// The elements of a tensor that this rank has before the move and behind it. Either pointer may be NULL.
+STRETTO_API strettoResult_t strettoMoveCounts(const strettoMove_t move, int tensor, size_t* sendcount, size_t* recvcount,
+                                              strettoComm_t comm);
+// Collective. sendbuffs[t] has this rank's elements of tensor t before the move, recvbuffs[t] gets those behind it; NULL
+// where the rank has none. Host memory only; a send buffer must not overlap a receive buffer. A move runs once at a time.
+// Not between strettoGroupStart and strettoGroupEnd.
+STRETTO_API strettoResult_t strettoMoveStart(const void* const* sendbuffs, void* const* recvbuffs, strettoMove_t move,
+                                             strettoComm_t comm, strettoStream_t stream);
+STRETTO_API strettoResult_t strettoMoveDestroy(strettoMove_t move, strettoComm_t comm);  // even if it is in flight
 
 // ---- groups
 //

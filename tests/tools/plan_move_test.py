@@ -18,6 +18,11 @@ class Move(PlanTool):
         self.assertIn("proved: every element arrives once; 1 exchange", self.lines(*words))
         self.assertIn("proved: every element arrives once; 4 exchanges", self.lines(*words, "--buffer", "1M"))
 
+    def test_formats_make_messages_smaller(self):
+        lines = self.lines("move", "--shape", "1024,1024", "--from", "0@0", "--to", "all@1", "--format", "int8")
+        self.assertIn("phase 0: tensor 0 [0..1024, 0..1024] from 0 to 1 in int8", lines)
+        self.assertIn("rank 1: 0 B before, 4 MiB behind it; sends 0 B, receives 1.016 MiB, buffers 1.016 MiB", lines)
+
     def test_refusals(self):
         for words, sentence in {("--from", "0"): "--from '0' is no division; give a dimension or all, '@', and ranks, like 0@0..3 or all@4,5.",
                                 ("--from", "0@3..1"): "--from '0@3..1' has a range whose end is below its beginning.",

@@ -41,8 +41,7 @@ double least_seconds(const MovePlan& plan, const std::vector<int>& nodes, double
       const auto source = static_cast<std::size_t>(nodes[static_cast<std::size_t>(block.source)]);
       const auto target = static_cast<std::size_t>(nodes[static_cast<std::size_t>(block.target)]);
       if (source == target) continue;
-      const auto bytes = static_cast<double>(block.box.elements()) *
-                         static_cast<double>(size_of(plan.tensors[static_cast<std::size_t>(block.tensor)].dtype));
+      const auto bytes = static_cast<double>(plan.bytes(block));
       out[source] += bytes, in[target] += bytes;
     }
   }
@@ -83,6 +82,7 @@ bool parse(int argc, char** argv, MoveLine& line) {
   app.add_option("--from", line.from, "Dimension @ ranks, like 0@0..3, or all@0,1 for copies")->required();
   app.add_option("--to", line.to, "Likewise")->required();
   app.add_option("--dtype", line.dtype, "Type of the elements")->capture_default_str();
+  app.add_option("--format", line.format, "Of messages: none, int8, int4, fp8 or onebit")->capture_default_str();
   auto* nodes = app.add_option("--ranks-per-node", line.ranks_per_node, "Ranks of a node; default: all")
                     ->check(CLI::Range(1, most_ranks));
   app.add_option("--buffer", line.buffer, "Most bytes of messages that a rank holds; 0: no bound; suffix K, M or G")
@@ -99,7 +99,7 @@ void plan_move_of(int argc, char** argv) {
     shape.push_back(number("--shape", extent, line.shape, std::int64_t{1} << 40));
   }
   const MovedTensor tensor{dtype_from_name(line.dtype.c_str()), shape, division_from_text("--from", line.from, shape),
-                           division_from_text("--to", line.to, shape)};
+                           division_from_text("--to", line.to, shape), quantized_format_from_name(line.format)};
   int ranks = 0;
   for (const Division* division : {&tensor.from, &tensor.to}) {
     for (const int rank : division->ranks) ranks = std::max(ranks, rank + 1);

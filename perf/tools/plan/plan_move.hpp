@@ -6,7 +6,7 @@
 namespace plan_tool {
 
 struct MoveLine {
-  std::string shape, dtype = "f32", from, to;
+  std::string shape, dtype = "f32", format = "none", from, to;
   int ranks_per_node = 0;
   std::string buffer = "0";
   double gbit = 0;

@@ -11,6 +11,7 @@
 #include "core/fail.hpp"
 #include "stretto/communicator.hpp"
 #include "stretto/error.hpp"
+#include "stretto/move.hpp"
 #include "stretto/stretto.h"
 
 // The objects behind the handles of the C interface, and the tables in which a call finds them.
@@ -95,6 +96,12 @@ struct strettoWindow {
   std::shared_ptr<std::byte> memory;
 };
 
+struct strettoMove {
+  explicit strettoMove(stretto::Move its_move) : move(std::move(its_move)) {}
+
+  const stretto::Move move;
+};
+
 struct strettoStream {
   explicit strettoStream(stretto::Stream its_stream) : stream(std::move(its_stream)) {}
 
@@ -110,6 +117,7 @@ struct strettoComm {
   }
   // The end of a rank's last communicator blocks until the other ranks end theirs.
   ~strettoComm() {
+    moves.clear();
     if (clique) clique->leave(std::move(ranks));
   }
   strettoComm(const strettoComm&) = delete;
@@ -129,6 +137,7 @@ struct strettoComm {
   };
   std::map<int, Reduction> reductions;                                           // by strettoRedOp_t
   std::map<const void*, std::shared_ptr<strettoWindow>> registrations, windows;  // by handle
+  std::map<const void*, std::shared_ptr<strettoMove>> moves;                     // by handle
 };
 
 namespace stretto::c {

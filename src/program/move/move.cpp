@@ -7,6 +7,7 @@
 
 #include "core/fail.hpp"
 #include "program/move/box.hpp"
+#include "stretto/kernels.hpp"
 #include "stretto/require_same.hpp"
 
 namespace stretto {
@@ -19,9 +20,17 @@ struct BlockPart {
   std::int64_t offset, bytes;
 };
 
+// A BlockMessage is a block on its way from or to this rank: its elements one after the other, or their records.
+struct BlockMessage {
+  std::vector<BlockPart> parts;
+  std::int64_t bytes = 0, elements = 0;
+  DType dtype = DType::f32;
+  QuantizedFormat format = QuantizedFormat::none;
+};
+
 // Exchange has the copies and messages of one rank in one phase of a plan.
 struct Exchange {
-  std::vector<BlockPart> sent, received;                // in the order of their bytes in the buffers
+  std::vector<BlockMessage> sent, received;             // in the order of their bytes in the buffers
   std::vector<std::pair<BlockPart, BlockPart>> kept;    // copies within the rank: from, to
   std::vector<std::int64_t> send_bytes, receive_bytes;  // by rank
 };
@@ -69,24 +78,20 @@ Exchange exchange_of(const MovePlan& plan, const std::vector<MoveBlock>& phase, 
   Exchange result;
   result.send_bytes.assign(ranks, 0);
   result.receive_bytes.assign(ranks, 0);
-  std::vector<std::vector<BlockPart>> sent(ranks), received(ranks);
+  std::vector<std::vector<BlockMessage>> sent(ranks), received(ranks);
   for (const MoveBlock& block : phase) {
     if (block.source != rank && block.target != rank) continue;
-    const auto bytes = block.box.elements() *
-                       static_cast<std::int64_t>(size_of(plan.tensors[static_cast<std::size_t>(block.tensor)].dtype));
     if (block.source == block.target) {
       match(parts_of(plan, block, rank, block.from_target), parts_of(plan, block, rank, true), result.kept);
-    } else if (block.source == rank) {
-      const std::vector<BlockPart> parts = parts_of(plan, block, rank, block.from_target);
-      auto& list = sent[static_cast<std::size_t>(block.target)];
-      list.insert(list.end(), parts.begin(), parts.end());
-      result.send_bytes[static_cast<std::size_t>(block.target)] += bytes;
-    } else {
-      const std::vector<BlockPart> parts = parts_of(plan, block, rank, true);
-      auto& list = received[static_cast<std::size_t>(block.source)];
-      list.insert(list.end(), parts.begin(), parts.end());
-      result.receive_bytes[static_cast<std::size_t>(block.source)] += bytes;
+      continue;
     }
+    const MovedTensor& tensor = plan.tensors[static_cast<std::size_t>(block.tensor)];
+    const bool sends = block.source == rank;
+    const auto peer = static_cast<std::size_t>(sends ? block.target : block.source);
+    (sends ? sent : received)[peer].push_back({parts_of(plan, block, rank, !sends || block.from_target), plan.bytes(block),
+                                               block.box.elements(), tensor.dtype,
+                                               plan.is_quantized(block) ? tensor.format : QuantizedFormat::none});
+    (sends ? result.send_bytes : result.receive_bytes)[peer] += plan.bytes(block);
   }
   for (std::size_t r = 0; r < ranks; ++r) {
     result.sent.insert(result.sent.end(), sent[r].begin(), sent[r].end());
@@ -99,12 +104,17 @@ std::int64_t sum_of(const std::vector<std::int64_t>& numbers) {
   return std::accumulate(numbers.begin(), numbers.end(), std::int64_t{0});
 }
 
-// True if the parts are one after the other in one tensor: messages then need no buffer.
-bool are_consecutive(const std::vector<BlockPart>& parts) {
-  for (std::size_t i = 1; i < parts.size(); ++i) {
-    if (parts[i].tensor != parts[0].tensor || parts[i].of_output != parts[0].of_output ||
-        parts[i].offset != parts[i - 1].offset + parts[i - 1].bytes) {
-      return false;
+// True if the elements of all messages are one after the other in one tensor: they then need no buffer.
+bool are_consecutive(const std::vector<BlockMessage>& messages) {
+  const BlockPart* last = nullptr;
+  for (const BlockMessage& message : messages) {
+    if (message.format != QuantizedFormat::none) return false;
+    for (const BlockPart& part : message.parts) {
+      if (last != nullptr &&
+          (part.tensor != last->tensor || part.of_output != last->of_output || part.offset != last->offset + last->bytes)) {
+        return false;
+      }
+      last = &part;
     }
   }
   return true;
@@ -118,17 +128,69 @@ struct Places {
   }
 };
 
+void gather_parts(const Places& places, const BlockMessage& message, std::byte* to) {
+  for (const BlockPart& part : message.parts) {
+    std::memcpy(to, places.of(part), static_cast<std::size_t>(part.bytes));
+    to += part.bytes;
+  }
+}
+
+void scatter_parts(const Places& places, const BlockMessage& message, const std::byte* from) {
+  for (const BlockPart& part : message.parts) {
+    std::memcpy(places.of(part), from, static_cast<std::size_t>(part.bytes));
+    from += part.bytes;
+  }
+}
+
+// The elements of a quantized block one after the other: in their own place if they lie so, or in a copy.
+struct BlockElements {
+  Tensor copy;
+  void* at;
+
+  BlockElements(const BlockMessage& message, const Places& places) : at(places.of(message.parts.front())) {
+    if (message.parts.size() == 1) return;
+    copy = Tensor({message.elements}, message.dtype, Device::cpu);
+    at = copy.raw();
+  }
+};
+
+void pack(const std::vector<BlockMessage>& messages, const Places& places, std::byte* to) {
+  for (const BlockMessage& message : messages) {
+    if (message.format == QuantizedFormat::none) {
+      gather_parts(places, message, to);
+    } else {
+      const BlockElements elements(message, places);
+      if (elements.copy) gather_parts(places, message, static_cast<std::byte*>(elements.at));
+      kernels::quantize(message.format, message.dtype, elements.at, to, message.elements);
+    }
+    to += message.bytes;
+  }
+}
+
+void unpack(const std::vector<BlockMessage>& messages, const Places& places, const std::byte* from) {
+  for (const BlockMessage& message : messages) {
+    if (message.format == QuantizedFormat::none) {
+      scatter_parts(places, message, from);
+    } else {
+      const BlockElements elements(message, places);
+      kernels::dequantize(message.format, from, message.dtype, elements.at, message.elements);
+      if (elements.copy) scatter_parts(places, message, static_cast<const std::byte*>(elements.at));
+    }
+    from += message.bytes;
+  }
+}
+
 // The memory of an exchange's messages on one side: the tensor itself, or a buffer.
-struct Messages {
+struct MessageMemory {
   Tensor buffer;
   void* at = nullptr;
 
-  Messages(const std::vector<BlockPart>& parts, std::int64_t bytes, const Places& places) {
-    if (parts.empty()) return;
-    if (are_consecutive(parts)) {
-      at = places.of(parts.front());
+  MessageMemory(const std::vector<BlockMessage>& messages, std::int64_t bytes, const Places& places) {
+    if (messages.empty()) return;
+    if (are_consecutive(messages)) {
+      at = places.of(messages.front().parts.front());
     } else {
-      buffer = Tensor({bytes}, DType::u8);
+      buffer = Tensor({bytes}, DType::u8, Device::cpu);
       at = buffer.raw();
     }
   }
@@ -183,28 +245,18 @@ Work Move::start(const std::vector<Tensor>& inputs, const std::vector<Tensor>& o
   const auto places = std::make_shared<const Places>(Places{inputs, outputs});
   Work last;
   for (const Exchange& exchange : state_->exchanges) {
-    const Messages out(exchange.sent, sum_of(exchange.send_bytes), *places);
-    const Messages in(exchange.received, sum_of(exchange.receive_bytes), *places);
+    const MessageMemory out(exchange.sent, sum_of(exchange.send_bytes), *places);
+    const MessageMemory in(exchange.received, sum_of(exchange.receive_bytes), *places);
     stream.enqueue([state = state_, &exchange, places, out] {
       for (const auto& [from, to] : exchange.kept) {
         std::memcpy(places->of(to), places->of(from), static_cast<std::size_t>(from.bytes));
       }
-      auto* next = static_cast<std::byte*>(out.buffer ? out.at : nullptr);
-      for (const BlockPart& part : exchange.sent) {
-        if (next == nullptr) break;
-        std::memcpy(next, places->of(part), static_cast<std::size_t>(part.bytes));
-        next += part.bytes;
-      }
+      if (out.buffer) pack(exchange.sent, *places, static_cast<std::byte*>(out.at));
     });
     last = state_->ranks.all_to_all_v(out.at, exchange.send_bytes, in.at, exchange.receive_bytes, DType::u8, stream,
                                       state_->options);
     last = stream.enqueue([state = state_, &exchange, places, in, out] {
-      const auto* next = static_cast<const std::byte*>(in.buffer ? in.at : nullptr);
-      for (const BlockPart& part : exchange.received) {
-        if (next == nullptr) break;
-        std::memcpy(places->of(part), next, static_cast<std::size_t>(part.bytes));
-        next += part.bytes;
-      }
+      if (in.buffer) unpack(exchange.received, *places, static_cast<const std::byte*>(in.at));
     });
   }
   return last;

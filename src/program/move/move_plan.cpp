@@ -14,8 +14,7 @@ std::int64_t sum_of_messages(const MovePlan& plan, Counts counts) {
   for (const auto& phase : plan.phases) {
     for (const MoveBlock& block : phase) {
       if (block.source == block.target || !counts(block)) continue;
-      const DType dtype = plan.tensors[static_cast<std::size_t>(block.tensor)].dtype;
-      sum += block.box.elements() * static_cast<std::int64_t>(size_of(dtype));
+      sum += plan.bytes(block);
     }
   }
   return sum;
@@ -32,6 +31,20 @@ bool has(const Division& division, int rank, const Box& box) {
 }
 
 }  // namespace
+
+bool MovePlan::is_quantized(const MoveBlock& block) const {
+  const MovedTensor& tensor = tensors[static_cast<std::size_t>(block.tensor)];
+  const std::int64_t elements = block.box.elements();
+  return block.source != block.target && tensor.format != QuantizedFormat::none &&
+         packed_bytes(tensor.format, elements) < elements * static_cast<std::int64_t>(size_of(tensor.dtype));
+}
+
+std::int64_t MovePlan::bytes(const MoveBlock& block) const {
+  const MovedTensor& tensor = tensors[static_cast<std::size_t>(block.tensor)];
+  const std::int64_t elements = block.box.elements();
+  return is_quantized(block) ? packed_bytes(tensor.format, elements)
+                             : elements * static_cast<std::int64_t>(size_of(tensor.dtype));
+}
 
 std::int64_t MovePlan::bytes_out_of(int rank) const {
   return sum_of_messages(*this, [&](const MoveBlock& block) { return block.source == rank; });
@@ -60,9 +73,11 @@ std::string MovePlan::to_string() const {
   std::string result;
   for (std::size_t phase = 0; phase < phases.size(); ++phase) {
     for (const MoveBlock& block : phases[phase]) {
-      result += fmt::format("phase {}: tensor {} {} {}\n", phase, block.tensor, text(block.box),
-                            block.source == block.target ? fmt::format("stays at {}", block.source)
-                                                         : fmt::format("from {} to {}", block.source, block.target));
+      result += fmt::format(
+          "phase {}: tensor {} {} {}{}\n", phase, block.tensor, text(block.box),
+          block.source == block.target ? fmt::format("stays at {}", block.source)
+                                       : fmt::format("from {} to {}", block.source, block.target),
+          is_quantized(block) ? fmt::format(" in {}", name(tensors[static_cast<std::size_t>(block.tensor)].format)) : "");
     }
   }
   return result;
@@ -77,6 +92,9 @@ std::optional<std::string> verify(const MovePlan& plan) {
     }
     return sum;
   };
+  const auto arrived_as = [&](int tensor, int rank, const Box& box) {
+    return std::ranges::any_of(arrived[{tensor, rank}], [&](const Box* each) { return *each == box; });
+  };
   for (const auto& phase : plan.phases) {
     for (const MoveBlock& block : phase) {
       if (block.tensor < 0 || block.tensor >= static_cast<int>(plan.tensors.size())) {
@@ -88,6 +106,13 @@ std::optional<std::string> verify(const MovePlan& plan) {
       if (!is_there) {
         return fmt::format("Rank {} is to send {} of tensor {} to rank {}, and does not have all of it.", block.source,
                            text(block.box), block.tensor, block.target);
+      }
+      if (block.from_target && tensor.format != QuantizedFormat::none &&
+          !arrived_as(block.tensor, block.source, block.box)) {
+        return fmt::format(
+            "Rank {} is to pass on {} of tensor {}, which has not arrived as one block: its records in {} "
+            "would be others.",
+            block.source, text(block.box), block.tensor, name(tensor.format));
       }
       if (!has(tensor.to, block.target, block.box)) {
         return fmt::format("Rank {} is to get {} of tensor {}, which is in none of its boxes.", block.target,

@@ -91,11 +91,6 @@ class Planner {
 
  private:
   int node(int rank) const { return nodes_.empty() ? 0 : nodes_[static_cast<std::size_t>(rank)]; }
-  std::int64_t bytes(const MoveBlock& block) const {
-    return block.box.elements() *
-           static_cast<std::int64_t>(size_of(plan_.tensors[static_cast<std::size_t>(block.tensor)].dtype));
-  }
-
   // A piece goes to all targets that lack it in three steps: a part of it to each of them; every part once to each node
   // whose ranks have not got it; and within nodes to those that still lack it.
   void bring(int tensor, const Box& piece, const std::vector<int>& holders, const std::vector<int>& targets) {
@@ -113,34 +108,56 @@ class Planner {
     const std::vector<Box> parts = cut(piece, static_cast<int>(lacking.size()));
     for (std::size_t p = 0; p < parts.size(); ++p) {
       const int first = lacking[p];
-      send(tensor, parts[p], holders, first, static_cast<int>(lacking.size()));
+      const std::vector<Box> sent = send(tensor, parts[p], holders, first, static_cast<int>(lacking.size()));
+      const bool is_quantized = plan_.tensors[static_cast<std::size_t>(tensor)].format != QuantizedFormat::none;
+      const auto pass_on = [&](std::size_t step, int from, int to) {
+        for (const Box& box : is_quantized ? sent : std::vector<Box>{parts[p]}) {
+          of_step_[step].push_back({tensor, box, from, to, true});
+        }
+      };
       for (const auto& [number, ranks] : on_node) {
         int holder = first;
         if (number != node(first)) {
           holder = ranks[p % ranks.size()];
-          of_step_[1].push_back({tensor, parts[p], first, holder, true});
+          pass_on(1, first, holder);
         }
         for (const int target : ranks) {
-          if (target != holder) of_step_[2].push_back({tensor, parts[p], holder, target, true});
+          if (target != holder) pass_on(2, holder, target);
         }
       }
     }
   }
 
-  // Holders on the target's node send, all if there are none; in turn, so that all send about equally much.
-  void send(int tensor, const Box& part, const std::vector<int>& holders, int target, int targets) {
+  // Holders on the target's node send, all if there are none; in turn, so that all send about equally much. Returns the
+  // boxes of the blocks.
+  std::vector<Box> send(int tensor, const Box& part, const std::vector<int>& holders, int target, int targets) {
     std::vector<int> near;
     std::copy_if(holders.begin(), holders.end(), std::back_inserter(near),
                  [&](int rank) { return node(rank) == node(target); });
     if (near.empty()) near = holders;
-    MoveBlock block{tensor, part, 0, target, false};
+    MoveBlock block{tensor, part, near.front(), target, false};
     const int shares =
-        static_cast<int>(std::min<std::int64_t>(static_cast<int>(near.size()) / targets, bytes(block) / least_share));
-    for (const Box& share : cut(part, shares)) {
+        static_cast<int>(std::min<std::int64_t>(static_cast<int>(near.size()) / targets, plan_.bytes(block) / least_share));
+    std::vector<Box> boxes = cut(part, shares);
+    for (const Box& share : boxes) {
       block.box = share;
       block.source = near[turn_++ % near.size()];
       of_step_[0].push_back(block);
     }
+    return boxes;
+  }
+
+  // The block in pieces that fit into the buffers; equal boxes have equal pieces.
+  std::vector<Box> pieces(MoveBlock block) const {
+    if (plan_.bytes(block) <= most_ || block.box.elements() <= 1) return {block.box};
+    const auto parts = static_cast<int>((plan_.bytes(block) + most_ - 1) / most_);
+    std::vector<Box> result;
+    for (const Box& part : cut(block.box, parts)) {
+      block.box = part;
+      const std::vector<Box> its = pieces(block);
+      result.insert(result.end(), its.begin(), its.end());
+    }
+    return result;
   }
 
   // The blocks in as many exchanges as the buffers of their ranks ask for, each in the first that has room for it.
@@ -149,12 +166,11 @@ class Planner {
     std::vector<std::vector<MoveBlock>> result;
     std::vector<std::vector<std::int64_t>> used;  // [exchange][rank]
     for (const MoveBlock& whole_block : blocks) {
-      const auto parts = static_cast<int>((bytes(whole_block) + most_ - 1) / most_);
-      for (const Box& part : cut(whole_block.box, parts)) {
+      for (const Box& part : pieces(whole_block)) {
         MoveBlock block = whole_block;
         block.box = part;
         const auto source = static_cast<std::size_t>(block.source), target = static_cast<std::size_t>(block.target);
-        const std::int64_t needs = source == target ? 0 : bytes(block);
+        const std::int64_t needs = source == target ? 0 : plan_.bytes(block);
         std::size_t e = 0;
         while (e < used.size() && std::max(used[e][source], used[e][target]) + needs > most_) ++e;
         if (e == used.size()) {
@@ -189,6 +205,11 @@ MovePlan plan_move(std::vector<MovedTensor> tensors, int ranks, const std::vecto
   for (std::size_t number = 0; number < plan.tensors.size(); ++number) {
     check_division(plan.tensors[number].from, plan.tensors[number], number, ranks, "before it");
     check_division(plan.tensors[number].to, plan.tensors[number], number, ranks, "behind it");
+    const MovedTensor& tensor = plan.tensors[number];
+    require(tensor.format == QuantizedFormat::none || tensor.dtype == DType::f32 || tensor.dtype == DType::bf16 ||
+                tensor.dtype == DType::f16,
+            "Tensor {} of a move is of {}, which does not travel in {}: formats are of f32, bf16 and f16.", number,
+            name(tensor.dtype), name(tensor.format));
     planner.add(number);
   }
   planner.finish();

@@ -112,6 +112,15 @@ TEST(MovePlan, KeepsBuffersWithinTheirBound) {
   }
 }
 
+TEST(MovePlan, CutsRowsThatAreTooLongForTheBuffers) {
+  const Shape shape{3, 10000};  // 40,000 bytes a row, of which two do not fit
+  const MovedTensor tensor{DType::f32, shape, Division::replicated(shape, {0}), Division::replicated(shape, {1})};
+  const MovePlan plan = plan_move({tensor}, 2, {}, 64 << 10);
+  EXPECT_EQ(verify(plan).value_or(""), "");
+  EXPECT_LE(plan.buffer_bytes(1), 64 << 10);
+  EXPECT_EQ(plan.bytes_into(1), 120000);
+}
+
 TEST(MovePlan, ProofRefusesWhatIsWrong) {
   const Shape shape{6, 6};
   const MovePlan good =

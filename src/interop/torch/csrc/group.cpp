@@ -45,9 +45,23 @@ void Group::leave() {
   }
   messages_->leave(until);
   workers_->close(until);
+  std::vector<std::weak_ptr<GroupMove>> moves;
+  {
+    const std::lock_guard lock(mutex_);
+    std::swap(moves, moves_);
+  }
+  for (const std::weak_ptr<GroupMove>& each : moves) {
+    if (const std::shared_ptr<GroupMove> move = each.lock()) move->forget();
+  }
   stretto::Communicator last;  // destroyed after the mutex is released, because its end waits for the other ranks
   const std::lock_guard lock(mutex_);
   std::swap(last, world_);
+}
+
+void Group::keep(const std::shared_ptr<GroupMove>& move) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(moves_, [&](const std::weak_ptr<GroupMove>& each) { return each.expired() || each.lock() == move; });
+  moves_.push_back(move);
 }
 
 void Group::abort(const std::string& reason) {

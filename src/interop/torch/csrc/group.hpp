@@ -2,6 +2,7 @@
 #include "messages/lane.hpp"
 #include "messages/meeting.hpp"
 #include "messages/messages.hpp"
+#include "moves/group_move.hpp"
 
 namespace stretto_torch {
 
@@ -18,6 +19,8 @@ class Group {
   const std::shared_ptr<Workers>& workers() const { return workers_; }
   const std::shared_ptr<Lane>& lane() const { return lane_; }
   Messages& messages() { return *messages_; }
+  // The move forgets the group's ranks when the group is left.
+  void keep(const std::shared_ptr<GroupMove>& move);
 
   // Blocks until all operations in flight and their callbacks have ended, and the other ranks leave too; for about
   // leave_seconds. Operations that take longer are aborted. Only the first call counts.
@@ -32,6 +35,7 @@ class Group {
   std::shared_ptr<Workers> workers_;
   std::shared_ptr<Lane> lane_;
   std::unique_ptr<Messages> messages_;
+  std::vector<std::weak_ptr<GroupMove>> moves_;
   std::atomic<bool> left_ = false;
 };
 

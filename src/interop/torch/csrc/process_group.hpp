@@ -2,6 +2,7 @@
 #include <atomic>
 
 #include "group.hpp"
+#include "moves/group_move.hpp"
 #include "reduction.hpp"
 #include "stretto/quantization.hpp"
 
@@ -67,6 +68,9 @@ class ProcessGroupStretto : public Base {
   // alike.
   WorkPtr quantized_average(const at::Tensor& tensor, const std::string& format, const std::string& result,
                             const std::shared_ptr<stretto::ErrorFeedback>& errors, const std::string& name);
+
+  // Brings the parts of divided tensors to the ranks that a move says. All ranks must give equal moves.
+  WorkPtr move(const std::shared_ptr<GroupMove>& move, const Tensors& inputs, const Tensors& outputs);
 
  private:
   using Body = std::function<void(const stretto::Communicator& world, const stretto::Stream& stream)>;

@@ -29,10 +29,11 @@ def _check_module():
 _check_module()
 
 from . import _C, hooks  # noqa: E402
+from .moves import Divided, Move, MovedTensor, move  # noqa: E402
 from .onebit_adam import OneBitAdam  # noqa: E402
 from .symmetric import put_buckets_into_symmetric_memory, symmetric_memory  # noqa: E402
 
-__all__ = ["OneBitAdam", "backend_of", "hooks", "monitored_barrier", "symmetric_memory"]
+__all__ = ["Divided", "Move", "MovedTensor", "OneBitAdam", "backend_of", "hooks", "monitored_barrier", "move", "symmetric_memory"]
 
 
 def backend_of(group=None):

@@ -15,6 +15,13 @@ PYBIND11_MODULE(_C, module) {
 
   py::class_<stretto::ErrorFeedback, std::shared_ptr<stretto::ErrorFeedback>>(module, "ErrorFeedback").def(py::init<>());
 
+  using stretto_torch::GroupMove;
+  py::class_<GroupMove, std::shared_ptr<GroupMove>>(module, "GroupMove")
+      .def(py::init<int, int, const std::vector<stretto_torch::GivenTensor>&, std::int64_t>(), py::arg("rank"),
+           py::arg("size"), py::arg("tensors"), py::arg("max_buffer_bytes"))
+      .def("boxes", &GroupMove::boxes, py::arg("tensor"), py::arg("behind"))
+      .def("bytes_sent", &GroupMove::bytes_sent);
+
   py::class_<ProcessGroupStretto, c10::intrusive_ptr<ProcessGroupStretto>, stretto_torch::Base>(module,
                                                                                                 "ProcessGroupStretto")
       .def(py::init([](const stretto_torch::StorePtr& store, int rank, int size, stretto_torch::Milliseconds timeout) {
@@ -31,7 +38,8 @@ PYBIND11_MODULE(_C, module) {
           },
           py::arg("timeout") = c10d::kUnsetTimeout, py::arg("wait_all_ranks") = false, Release())
       .def("quantized_average", &ProcessGroupStretto::quantized_average, py::arg("tensor"), py::arg("format"),
-           py::arg("result") = "none", py::arg("errors") = py::none(), py::arg("name") = "", Release());
+           py::arg("result") = "none", py::arg("errors") = py::none(), py::arg("name") = "", Release())
+      .def("move", &ProcessGroupStretto::move, py::arg("move"), py::arg("inputs"), py::arg("outputs"), Release());
 
   module.def("enter_symmetric_memory", &stretto_torch::enter_symmetric_memory);
   module.def("leave_symmetric_memory", &stretto_torch::leave_symmetric_memory);
