@@ -10,6 +10,7 @@
 #include "../device/test_device.hpp"
 #include "hf_files.hpp"
 #include "parity.hpp"
+#include "stretto/models/adapter_files.hpp"
 #include "support/error.hpp"
 #include "support/temporary_directory.hpp"
 
@@ -79,9 +80,13 @@ class HfDirectory {
 // The largest difference between the logits of some sequences and the expected ones.
 double logits_error(const Communicator& world, const MeshShape& mesh, const TrainingOptions& options,
                     const std::string& directory, const std::vector<std::int32_t>& tokens,
-                    const std::vector<double>& expected) {
+                    const std::vector<double>& expected, const char* adapter = nullptr) {
   Trainer trainer(Mesh(world, mesh), options);
   begin_with(trainer, directory);
+  if (adapter != nullptr) {
+    AdapterFiles::of_directory(adapter).load(trainer);
+    trainer.optimizer().restore(0);
+  }
   const Tensor logits = trainer.logits(Batch::of(tokens, {}, options.model.sequence));
   if (!logits) return 0;  // of another stage
   double error = 0;
@@ -111,17 +116,24 @@ TEST(HfModels, GiveTheLogitsOfPyTorch) {
 }
 
 // ./dev interchange sets HF_REFERENCE to a directory that transformers wrote, with reference.safetensors of tokens and
-// logits.
+// logits, and ADAPTER_REFERENCE to one of peft's adapter with which they were computed, if any.
 TEST(HfModels, GiveTheLogitsOfTransformers) {
   const char* const directory = std::getenv("HF_REFERENCE");
   if (directory == nullptr) GTEST_SKIP() << "HF_REFERENCE names no directory of transformers'; ./dev interchange makes one";
   const SafetensorsReader file(std::string(directory) + "/reference.safetensors");
   const DecoderShape shape = ModelFiles::of_directory(directory).shape();
   ModelFiles::of_directory(directory).check(shape);
+  const char* const adapter = std::getenv("ADAPTER_REFERENCE");
+  TrainingOptions options = hf_options(shape);
+  if (adapter != nullptr) options.adapters = AdapterFiles::of_directory(adapter).options();
+  const auto inputs = numbers_of<std::int32_t>(file, "inputs");
+  const auto expected = numbers_of<double>(file, "logits");
   run_threads(2, [&](const Communicator& world) {
-    EXPECT_LT(logits_error(world, {{Axis::tensor, 2}}, hf_options(shape), directory,
-                           numbers_of<std::int32_t>(file, "inputs"), numbers_of<double>(file, "logits")),
-              1e-4);
+    EXPECT_LT(logits_error(world, {{Axis::tensor, 2}}, options, directory, inputs, expected, adapter), 1e-4);
+    if (adapter != nullptr) {
+      EXPECT_GT(logits_error(world, {{Axis::tensor, 2}}, hf_options(shape), directory, inputs, expected), 1e-3)
+          << "the control: without the adapter";
+    }
   });
 }
 

@@ -128,14 +128,14 @@ class ModelsTest(Interchange):
         self.assertEqual({key: list(value) for key, value in info.items()}, {key: [] for key in info})
         return model.eval()
 
-    def expect_their_logits(self, model):
+    def expect_their_logits(self, model, adapter=None):
         tokens = self.torch.randint(model.config.vocab_size, (2, 32))
         with self.torch.no_grad():
             logits = model(tokens).logits
         from safetensors.torch import save_file
         save_file({"inputs": tokens.int(), "logits": logits.contiguous()}, self.directory / "fresh/reference.safetensors")
         output = self.succeeds(os.environ["REFERENCE_TESTS"], "--gtest_filter=HfModels.GiveTheLogitsOfTransformers",
-                                  HF_REFERENCE=str(self.directory / "fresh"))
+                                  HF_REFERENCE=str(self.directory / "fresh"), **({"ADAPTER_REFERENCE": str(adapter)} if adapter else {}))
         self.assertIn("[  PASSED  ] 1 test.", output)
 
     def expect_the_same(self, model, other):
@@ -282,6 +282,7 @@ class Adapters(ModelsTest):
                     for layout in (["--nproc", 1], ["--nproc", 2, "--tp", 2, "--sp"], ["--nproc", 2, "--zero", 3]):
                         metrics = self.train(*layout, "--load-hf", self.directory / "fresh", "--load-adapter", there, "--train-iters", 1)
                         self.assertAlmostEqual(metrics[0]["loss"], loss, delta=1e-5)
+                    self.expect_their_logits(adapted, there)
 
     def test_of_ours_go_on_in_peft_and_merged(self):
         for name, (_, targets) in self.MODELS.items():
@@ -295,6 +296,7 @@ class Adapters(ModelsTest):
                 loss = self.loss_of(adapted)
                 self.assertAlmostEqual(metrics[-1]["val_loss"], loss, delta=1e-5)
                 self.assertGreater(base - loss, 0.01, "the control: the base")
+                self.expect_their_logits(adapted, there)
                 self.assertAlmostEqual(self.loss_of(self.load(merged)), loss, delta=1e-5)
                 # peft's own file of the same adapter has the same tensors.
                 from safetensors.torch import load_file
