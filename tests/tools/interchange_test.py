@@ -307,6 +307,60 @@ class Adapters(ModelsTest):
                     self.assertTrue(self.torch.equal(ours[tensor], theirs[tensor]), tensor)
 
 
+    def examples(self, tokenizer):
+        """Of more than half a sequence each, so that a sequence holds one: (tokens, how many of them are the prompt's)."""
+        draw = random.Random(7)
+        words = (ROOT / "README.md").read_text().split()
+        lines, tokens = [], []
+        while len(lines) < 4:
+            first = draw.randrange(len(words) - 40)
+            prompt, completion = " ".join(words[first:first + 8]), " " + " ".join(words[first + 8:first + 18])
+            begin, whole = tokenizer(prompt).input_ids, tokenizer(prompt + completion).input_ids
+            if 36 < len(whole) < 64 and whole[:len(begin)] == begin:
+                lines.append(json.dumps({"prompt": prompt, "completion": completion}))
+                tokens.append((whole + [tokenizer.eos_token_id], len(begin)))
+        self.text.with_suffix(".jsonl").write_text("\n".join(lines))
+        return tokens
+
+    def losses_there(self, model, examples, metrics):
+        """Of a training loop of PyTorch's that sees all examples in each step, at the rates of these metrics."""
+        cross_entropy, trained = self.torch.nn.functional.cross_entropy, [each for each in model.parameters() if each.requires_grad]
+        optimizer = self.torch.optim.AdamW(trained, betas=(0.9, 0.95), weight_decay=0.1)
+        counted = sum(len(tokens) - prompt for tokens, prompt in examples)
+        losses = []
+        for line in metrics:
+            optimizer.param_groups[0]["lr"] = line["lr"]
+            optimizer.zero_grad()
+            losses.append(0.0)
+            for tokens, prompt in examples:
+                logits = model(self.torch.tensor([tokens[:-1]])).logits[0, prompt - 1:]
+                loss = cross_entropy(logits, self.torch.tensor(tokens[prompt:]), reduction="sum") / counted
+                loss.backward()
+                losses[-1] += loss.item()
+            self.torch.nn.utils.clip_grad_norm_(trained, 1.0)
+            optimizer.step()
+        return losses
+
+    def test_train_as_in_peft(self):
+        """200 steps from the same factors, on the same examples."""
+        vocabulary, merges = self.gpt2_vocabulary()
+        tokenizer = self.transformers.GPT2Tokenizer(vocabulary, merges)
+        examples = self.examples(tokenizer)
+        config = {**self.MODELS["llama"][0], "max_position_embeddings": 64}
+        model = self.save(self.transformers.AutoConfig.for_model("llama", vocab_size=len(tokenizer), initializer_range=0.2, **config))
+        adapted = self.peft.get_peft_model(model, self.peft.LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=8, target_modules="all-linear"))
+        adapted.save_pretrained(self.directory / "begin")
+        data = self.text.with_suffix(".jsonl")
+        metrics = self.train("--nproc", 2, "--zero", 2, "--load-hf", self.directory / "fresh", "--load-adapter", self.directory / "begin", "--vocab-file",
+                             vocabulary, "--merges-file", merges, "--seq-length", 64, "--train-data", data, "--val-data", data, "--global-batch-size",
+                             len(examples), "--train-iters", 200, "--lr", 0.01)
+        theirs = self.losses_there(adapted, examples, metrics)
+        self.assertLess(max(abs(line["loss"] - loss) for line, loss in zip(metrics, theirs, strict=True)), 0.02)
+        self.assertLess(theirs[-1], theirs[0] - 1)
+        everything = self.losses_there(adapted, [(tokens, 1) for tokens, _ in examples], metrics[-1:])
+        self.assertGreater(abs(everything[0] - metrics[-1]["loss"]), 0.02, "the control: the loss of prompts, too")
+
+
 class GgufFiles(Interchange):
     def test_have_the_numbers_of_the_package_gguf(self):
         gguf, = need("gguf")
