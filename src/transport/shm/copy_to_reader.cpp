@@ -10,9 +10,10 @@ namespace {
 
 constexpr std::size_t line = 64;
 constexpr std::size_t watched_from = 4096;   // bytes; a shorter copy takes little longer than two reads of the clock
+constexpr int copies_for_each_watched = 4;
 constexpr std::size_t bypassed_from = 2048;  // below, waiting for the stores costs more than they save
 // Within a shared cache a line takes 2 to 7 ns, from afar 30 and more.
-constexpr double seconds_from_afar = 15e-9;
+constexpr double seconds_from_afar = 20e-9;
 constexpr int slow_copies = 4;  // in a row: a single one may have been interrupted
 constexpr int bypassed_copies = 1024;
 
@@ -23,10 +24,11 @@ void CopyToReader::operator()(void* to, const void* from, std::size_t bytes) {
     --to_bypass_;
     return kernels::copy(from, to, bytes, true);
   }
-  if (bytes < watched_from) {
+  if (bytes < watched_from || ++since_watched_ < copies_for_each_watched) {
     std::memcpy(to, from, bytes);
     return;
   }
+  since_watched_ = 0;
   static const TickClock clock;
   const std::uint64_t begin = ticks();
   std::memcpy(to, from, bytes);
