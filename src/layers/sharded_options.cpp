@@ -67,11 +67,10 @@ void ShardedParameters::Options::check(const MeshShape& mesh) const {
               : fmt::format("{} or {}", training_name(dtype), training_name(kernels::accumulator(dtype))),
           training_name(gradients()));
   require(delay == 0 || delay == 1, "Gradients cannot arrive {} steps late; give a delay of 0 or 1.", delay);
-  require(
-      delay == 0 || zero != ZeroStage::values,
-      "Gradients that arrive a step late (a delay of {}) are kept beside those of the next step, and at ZeRO stage 3 none "
-      "are; give stage 0, 1 or 2, or leave the delay out.",
-      delay);
+  require(delay == 0 || qgz == QuantizedFormat::none,
+          "Quantized sums (qgZ {}) leave errors that the next step adds, before sums that are late (a delay of {}) have left "
+          "theirs; leave one of them out.",
+          name(qgz), delay);
   require(prefetch >= 0, "Parameters cannot be prefetched {} units ahead; give 0 or more.", prefetch);
   require(versions == 0 || zero <= ZeroStage::optimizer,
           "A pipeline without a flush keeps {} versions of the weights, which ZeRO stage {} divides; choose stage 0 or 1.",

@@ -67,6 +67,7 @@ Trainer::Trainer(const Mesh& mesh, const TrainingOptions& options, const Communi
     const double discrepancy = discrepancy_of(schedule, mesh.rank(Axis::pipeline));
     pipemare_ = std::make_unique<PipeMare>(*sharded_, *optimizer_, discrepancy, options.pipemare);
   }
+  if (options_.sharding.updates_behind()) delayed_ = std::make_unique<DelayedUpdate>(*sharded_, *optimizer_);
   if (peers) diloco_ = std::make_unique<DiLoCo>(*sharded_, *optimizer_, peers, options.diloco);
   if (!flushes()) {  // the order of uses is that of no step
     reports_ = mesh.world().duplicate("reports");
@@ -85,8 +86,9 @@ std::vector<Decoder::Loss> Trainer::run_microbatches(const CountedBatch& slots) 
 
 StepResult Trainer::step(const FillSlot& fill, double lr) {
   if (diloco_) diloco_->begin_step();
-  StepResult result = compute_gradients(fill);
-  apply(result, options_.sharding.delay > 0 ? std::exchange(late_.lr, lr) : lr);
+  const double its = options_.sharding.delay > 0 ? std::exchange(late_.lr, lr) : lr;
+  StepResult result = compute_step(fill, its);
+  apply(result, its);
   return result;
 }
 
@@ -106,14 +108,19 @@ StepResult Trainer::finish() {
 void Trainer::apply(StepResult& result, double lr) {
   result.updated = false;
   if (!result.arrived) return;
-  const double norm = result.gradient_norm;
-  const bool clips = optimizer_->clips_gradients() && options_.clip_norm > 0 && norm > options_.clip_norm;
-  const double clip = clips ? options_.clip_norm / norm : 1.0;
+  const double scale = gradient_scale(result.gradient_norm, result.loss_scale);
   if (diloco_) average_over_replicas(result);  // so that all replicas update, or none
   result.updated = loss_scale_.update(result.gradient_norm);
   adapt_errors(result);
-  if (result.updated) optimizer_->step(lr, clip / result.loss_scale);
+  const bool behind = std::exchange(runs_behind_, false);
+  if (result.updated && behind) delayed_->show();
+  if (result.updated && !behind) optimizer_->step(lr, scale);
   if (result.updated && diloco_) diloco_->end_step();
+}
+
+double Trainer::gradient_scale(double norm, double loss_scale) const {
+  const bool clips = optimizer_->clips_gradients() && options_.clip_norm > 0 && norm > options_.clip_norm;
+  return (clips ? options_.clip_norm / norm : 1.0) / loss_scale;
 }
 
 void Trainer::average_over_replicas(StepResult& result) const {
@@ -152,19 +159,30 @@ Trainer::CountedBatch Trainer::slots_of_step(const FillSlot& fill, std::int64_t 
   return batch;
 }
 
-StepResult Trainer::compute_gradients(const FillSlot& fill) {
+StepResult Trainer::compute_gradients(const FillSlot& fill) { return compute_step(fill, {}); }
+
+StepResult Trainer::compute_step(const FillSlot& fill, std::optional<double> lr) {
   require(flushes(), "Schedule {} runs steps without a flush between them; run several.", pipeline_->schedule().name);
   kept_.clear();  // an update changes keys and values
   StepResult result;
   const CountedBatch batch = slots_of_step(fill, optimizer_->steps() + (sharded_->has_late() ? 1 : 0));
   sharded_->begin_step();
+  runs_behind_ = delayed_ && lr && sharded_->sums_arrived();
+  if (runs_behind_) {
+    delayed_->begin(*lr, [this, loss_scale = late_.loss_scale](double norm) -> std::optional<double> {
+      if (!std::isfinite(norm)) return {};
+      return gradient_scale(norm / loss_scale, loss_scale);
+    });
+  }
   const std::vector<Decoder::Loss> losses = run_microbatches(batch);
   sharded_->finish_sums();
   const double scale = loss_scale_.value();
   result.loss_scale = options_.sharding.delay > 0 ? std::exchange(late_.loss_scale, scale) : scale;
   result.arrived = sharded_->sums_arrived();
   // Blocks until a GPU is done, so that the loss is there as well.
-  if (result.arrived) result.gradient_norm = gradient_norm(*sharded_) / result.loss_scale;
+  if (result.arrived) {
+    result.gradient_norm = (runs_behind_ ? delayed_->finish() : gradient_norm(*sharded_)) / result.loss_scale;
+  }
   result.loss = sum_over_tokens(sum_of(losses)) / static_cast<double>(batch.counted);
   return result;
 }

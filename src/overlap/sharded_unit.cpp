@@ -54,8 +54,6 @@ ShardedUnit::ShardedUnit(Communicator gathers, Communicator sums, std::vector<Sh
           "3, or "
           "leave these out.",
           static_cast<int>(options_.stage));
-  require(!options_.has_earlier_gradients || options_.stage != ZeroStage::values,
-          "A unit of ZeRO stage 3 cannot keep the gradients of the step before; give stage 0 to 2.");
   require(
       options_.stored == StoredFormat::plain ||
           (!options_.trainable && !options_.secondary && options_.weights == QuantizedFormat::none),

@@ -33,13 +33,12 @@ UnitTraffic::UnitTraffic(const std::vector<UnitStore*>& units, Stream gathers, S
     return std::count_if(units.begin(), units.end(),
                          [&](const UnitStore* unit) { return unit->trainable() && unit->stage() >= stage; });
   };
-  require(options.delay == 0 || (options.delay == 1 && is_trained_from(ZeroStage::values) == 0),
-          "Sums of gradients cannot be {} steps late{}; give 0, or 1 at ZeRO stage 0 to 2.", options.delay,
-          is_trained_from(ZeroStage::values) > 0 ? " at ZeRO stage 3" : "");
+  require(options.delay == 0 || options.delay == 1, "Sums of gradients cannot be {} steps late; give 0 or 1.", options.delay);
   if (!options.overlap) options_.prefetch = 0;
   // With a delay, all sums of a step may be in flight when the next step's begin, so that the link never waits for backward.
-  most_in_flight_ = static_cast<std::size_t>(options.delay > 0 && options.overlap ? is_trained_from(ZeroStage::gradients)
-                                                                                  : options_.prefetch);
+  // Where even values leave, memory is what is short.
+  const bool all = options.delay > 0 && options.overlap && is_trained_from(ZeroStage::values) == 0;
+  most_in_flight_ = static_cast<std::size_t>(all ? is_trained_from(ZeroStage::gradients) : options_.prefetch);
   for (UnitStore* const store : units) {
     units_.push_back({.store = store});
     whole_.push_back(store->stage() == ZeroStage::none);
@@ -182,6 +181,13 @@ void UnitTraffic::wait_for_sums() {
     computation().wait(state.whole_gradients);
   }
   in_flight_.clear();
+}
+
+void UnitTraffic::wait_for_late_sums(const Stream& stream) const {
+  for (const State& state : units_) {
+    stream.wait(state.late_summed);
+    stream.wait(state.late_whole_gradients);
+  }
 }
 
 // What later steps ask of the order.

@@ -99,7 +99,8 @@ void add_zero_options(CLI::App& app, stretto::TrainingOptions& options) {
       ->take_all();
   app.add_option(
          "--delay", sharding.delay,
-         "With --zero 0 to 2 and 1: update with the gradients of the step before, whose sums have had a step to arrive")
+         "1: update with the gradients of the step before, whose sums have had a step to arrive; with --offload optimizer=DIR "
+         "the update runs behind the next step's computation")
       ->capture_default_str();
   app.add_option("--hpz-size", sharding.hpz_size,
                  "With --zero 3, neighbouring data-parallel ranks that keep a second copy, for backward (ZeRO++ hpZ)")
@@ -124,7 +125,7 @@ void check_zero_options(const CLI::App& app, const stretto::TrainingOptions& opt
   const stretto::ShardedParameters::Options& sharding = options.sharding;
   require(sharding.delay == 0 || sharding.delay == 1,
           "--delay {} is no delay that gradients can have; give 1, or 0 for none.", sharding.delay);
-  require(app.count("--prefetch") == 0 || sharding.delay == 0,
+  require(app.count("--prefetch") == 0 || sharding.delay == 0 || sharding.zero == stretto::ZeroStage::values,
           "--prefetch {} has no effect with --delay {}, with which the gradients of all units are in flight; leave it out.",
           sharding.prefetch, sharding.delay);
   for (const auto& [what, in_file] : places) check_scratch(what, (sharding.offload.*in_file).directory);

@@ -111,6 +111,14 @@ class STRETTO_API Optimizer {
                       const Step& step) = 0;
 
  private:
+  friend class DelayedUpdate;
+  // step() in parts, whose new values wait apart from the values until show_apart(). begin_apart() and then update_apart(),
+  // for each unit of the order, may be called by another thread than the one that computes with the values.
+  void make_apart(const std::vector<std::size_t>& units);  // the memory of their values
+  void begin_apart(const std::vector<std::size_t>& order, double lr, double gradient_scale);
+  void update_apart(std::size_t unit);
+  void show_apart();
+
   struct Place {  // of a tensor of a range's state
     std::size_t range = 0;
     std::optional<std::size_t> slot = {};  // none: the master weights
@@ -118,6 +126,7 @@ class STRETTO_API Optimizer {
     DType dtype = DType::f32;
   };
   void place_states();
+  void update_unit(std::size_t unit, const Step& step, bool apart);
   State state_in(const Tensor& block, std::size_t range) const;
   void release_behind(std::size_t range) const;
 
@@ -128,6 +137,10 @@ class STRETTO_API Optimizer {
   std::unique_ptr<UnitFile> offloaded_;  // with Offload::optimizer
   bool values_are_masters_ = true;       // of one type
   std::int64_t steps_ = 0;
+  struct {
+    std::vector<Tensor> values;  // by range; empty where none wait
+    Step step;
+  } apart_;
 };
 
 // The learning rate at a step, counted from 0: a linear warm-up to `peak`, then half a cosine from `peak` to `floor`

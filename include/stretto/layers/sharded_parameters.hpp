@@ -59,7 +59,8 @@ class STRETTO_API ShardedParameters : public ParameterUse {
     bool overlap = true;
     // 1: an update takes the gradients of the step before, W(t+1) = U(W(t), g(W(t-1))), so that a step's sums travel until
     // the next step's finish_sums(). That takes a second set of gradients. The first step has nothing to update with
-    // (sums_arrived()), and behind the last one take_late() brings what is left. At ZeroStage::none to gradients.
+    // (sums_arrived()), and behind the last one take_late() brings what is left. Not with qgz. With optimizer state in a
+    // file, updates run behind the next step's computation (updates_behind()).
     int delay = 0;
     // ZeroStage::none without a delay: the first steps that are measured, to choose which units' values are gathered in the
     // next forward instead of their gradients in backward, so that the link is used in both (Centauri; Chen et al. 2024).
@@ -96,6 +97,8 @@ class STRETTO_API ShardedParameters : public ParameterUse {
     };
     Offload offload = {};
 
+    // Whether updates run behind computation (DelayedUpdate): with a delay and with optimizer state in a file.
+    bool updates_behind() const { return delay > 0 && overlap && !offload.optimizer.directory.empty(); }
     DType gradients() const;  // their type
     // unit_bytes, or what is usual on the device of the calling thread: 1 MiB on the host, and on a GPU, whose links need
     // larger messages, 25 MiB, the default of PyTorch's DistributedDataParallel.
@@ -132,6 +135,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
 
   // A run of elements of one parameter that this rank updates. At ZeroStage::none that is every element; else its own share.
   struct Range {
+    std::size_t index = 0;              // in ranges()
     std::size_t unit = 0;
     std::size_t parameter = 0;          // index in Parameters::all()
     std::int64_t first = 0, count = 0;  // elements of the slice

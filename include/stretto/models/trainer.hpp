@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "stretto/layers/delayed_update.hpp"
 #include "stretto/layers/diloco.hpp"
 #include "stretto/layers/kept_attention.hpp"
 #include "stretto/layers/loss_scale.hpp"
@@ -118,6 +119,9 @@ class STRETTO_API Trainer {
   std::int64_t first_slot() const;
   // Forward and backward of this rank's slots, one microbatch after the other.
   std::vector<Decoder::Loss> run_microbatches(const CountedBatch& slots);
+  // Computes the gradients of a step. lr: also begins the update behind it, if there are late gradients.
+  StepResult compute_step(const FillSlot& fill, std::optional<double> lr);
+  double gradient_scale(double norm, double loss_scale) const;
   void apply(StepResult& result, double lr);
   std::int64_t slots() const { return options_.replica_batch() / mesh_.size(Axis::data); }
   void average_over_replicas(StepResult& result) const;
@@ -155,6 +159,8 @@ class STRETTO_API Trainer {
   std::unique_ptr<Decoder> model_;
   std::unique_ptr<ShardedParameters> sharded_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<DelayedUpdate> delayed_;  // of updates that run behind computation
+  bool runs_behind_ = false;                // the update of this step
   std::unique_ptr<DiLoCo> diloco_;
   std::unique_ptr<PipeMare> pipemare_;  // of a schedule that does not stash
   std::unique_ptr<Pipeline> pipeline_;

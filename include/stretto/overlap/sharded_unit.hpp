@@ -39,7 +39,7 @@ class STRETTO_API ShardedUnit : public UnitStore {
     bool ordered = true;    // UnitStore::ordered()
     // How many older versions of the values keep_version() keeps. Only where values are always there.
     int older_versions = 0;
-    // Below ZeroStage::values: the unit has a second set of gradients (exchange_gradients()).
+    // The unit has a second set of gradients (exchange_gradients()), not where gradient_share lies in the caller's memory.
     bool has_earlier_gradients = false;
     // The format of store(). Only of a unit that is not trainable, without a second copy and quantized gathers.
     StoredFormat stored = StoredFormat::plain;

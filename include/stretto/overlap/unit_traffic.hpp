@@ -59,8 +59,8 @@ class STRETTO_API UnitTraffic {
     // finish_sums(), behind all others, and they come first in forward_order(). Below ZeroStage::gradients only.
     std::vector<std::size_t> summed_last = {};
     // 1: finish_sums() waits for the sums of the step before only, and those of its own step stay in flight. Between steps,
-    // the caller must give all units other gradients to add to (ShardedUnit::exchange_gradients). From ZeroStage::gradients
-    // on, as many sums are in flight at a time as there are such units, whatever prefetch says. Without ZeroStage::values.
+    // the caller must give all units other gradients to add to (ShardedUnit::exchange_gradients). At ZeroStage::gradients,
+    // as many sums are in flight at a time as there are such units, whatever prefetch says.
     int delay = 0;
   };
   // Give gathers an urgent stream and sums a background one, so that gathers overtake sums. The stores must outlive the
@@ -93,6 +93,8 @@ class STRETTO_API UnitTraffic {
   void finish_sums();
   // Blocks until the sums that finish_sums() has left in flight are done; on a GPU, computation() waits.
   void wait_for_sums();
+  // With a delay, in a step: tasks that the stream gets from now on begin when the sums of the step before are done.
+  void wait_for_late_sums(const Stream& stream) const;
   // The rank has written its share of the unit, or all of a unit that is whole (set_whole). Below ZeroStage::values, the
   // gather of a unit that is not whole begins.
   void updated(std::size_t unit);

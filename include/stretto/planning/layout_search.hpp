@@ -16,8 +16,7 @@ namespace stretto {
 // - micro-batch: powers of two up to 64;
 // - schedule: 1f1b, interleaved with 2 to 8 chunks, zb-h1, zb-h2 and zb-v. gpipe takes as long as 1f1b and needs more
 //   memory, and 1f1b-eager differs from 1f1b only where messages take long: both only if set;
-// - ZeRO stages 0 to 3, or to 2 if gradients are late (ShardedParameters::Options::delay), with several data-parallel ranks,
-// and the three levels of recomputation.
+// - ZeRO stages 0 to 3, with several data-parallel ranks, and the three levels of recomputation.
 struct STRETTO_API LayoutSpace {
   DecoderShape model;
   AdapterOptions adapters = {};  // TrainingOptions::adapters

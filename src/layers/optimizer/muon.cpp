@@ -74,8 +74,7 @@ void Muon::update(const ShardedParameters::Range& range, const Parameter& parame
     return kernels::adamw(adamw, range.gradient, state.master, state.slots[0], state.slots[1], range.value);
   }
   const std::vector<MatrixExchange::Chunk>& updated = exchange_->updated();
-  const auto index = static_cast<std::size_t>(&range - parameters_.ranges().data());
-  for (std::size_t i = chunks_of_[index]; i < updated.size() && updated[i].range == index; ++i) {
+  for (std::size_t i = chunks_of_[range.index]; i < updated.size() && updated[i].range == range.index; ++i) {
     const auto& [unused, matrix, first, count, at] = updated[i];
     const HiddenMatrix& its = exchange_->matrices()[matrix];
     const kernels::SGDStep descent{.lr = step.lr * options_.matrix_lr,

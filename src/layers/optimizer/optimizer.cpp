@@ -170,17 +170,56 @@ void Optimizer::step(double lr, double gradient_scale) {
   const Step step{.lr = lr, .gradient_scale = gradient_scale, .number = ++steps_};
   prepare(step);
   if (offloaded_) offloaded_->begin(parameters_.update_order());
-  parameters_.update([&](std::size_t unit) {
-    const Tensor block = offloaded_ ? offloaded_->take(unit) : Tensor();
-    for (const std::size_t i : parameters_.ranges_to_update(unit)) {
-      const ShardedParameters::Range& range = parameters_.ranges()[i];
-      State state = block ? state_in(block, i) : states_[i];
-      if (values_are_masters_) state.master = range.value;  // which may lie elsewhere during an update
-      update(range, *parameters_.parameters().all()[range.parameter], state, step);
-    }
-    if (block) offloaded_->give_back(unit);
-  });
+  parameters_.update([&](std::size_t unit) { update_unit(unit, step, false); });
   finished(step);
+}
+
+void Optimizer::update_unit(std::size_t unit, const Step& step, bool apart) {
+  const Tensor block = offloaded_ ? offloaded_->take(unit) : Tensor();
+  for (const std::size_t i : parameters_.ranges_to_update(unit)) {
+    ShardedParameters::Range range = parameters_.ranges()[i];
+    if (apart) {
+      if (values_are_masters_) apart_.values[i].copy_from(range.value);
+      range.value = apart_.values[i];
+    }
+    State state = block ? state_in(block, i) : states_[i];
+    if (values_are_masters_) state.master = range.value;  // which may lie elsewhere during an update
+    update(range, *parameters_.parameters().all()[range.parameter], state, step);
+  }
+  if (block) offloaded_->give_back(unit);
+}
+
+// ---- updates whose values wait
+
+void Optimizer::make_apart(const std::vector<std::size_t>& units) {
+  const MemoryScope scope(MemoryKind::values);
+  apart_.values.assign(parameters_.ranges().size(), {});
+  for (const std::size_t unit : units) {
+    for (const std::size_t i : parameters_.ranges_to_update(unit)) {
+      apart_.values[i] = Tensor({parameters_.ranges()[i].count}, parameters_.options().dtype);
+    }
+  }
+}
+
+void Optimizer::begin_apart(const std::vector<std::size_t>& order, double lr, double gradient_scale) {
+  apart_.step = {.lr = lr, .gradient_scale = gradient_scale, .number = steps_ + 1};
+  prepare(apart_.step);
+  if (offloaded_) offloaded_->begin(order);
+}
+
+void Optimizer::update_apart(std::size_t unit) {
+  update_unit(unit, apart_.step, true);
+  parameters_.release(unit);  // of values that were read in the mapped file
+}
+
+void Optimizer::show_apart() {
+  steps_ = apart_.step.number;
+  parameters_.update([&](std::size_t unit) {
+    for (const std::size_t i : parameters_.ranges_to_update(unit)) {
+      parameters_.ranges()[i].value.copy_from(apart_.values[i]);
+    }
+  });
+  finished(apart_.step);
 }
 
 void Optimizer::restore(std::int64_t steps) {

@@ -207,7 +207,6 @@ class Enumeration {
     const int ranks = layout.mesh.ranks_over(token_axes);
     for (const ZeroStage zero : zero_stages) {
       if (space_.zero ? zero != *space_.zero : ranks == 1 && zero != ZeroStage::none) continue;
-      if (zero == ZeroStage::values && space_.sharding.delay > 0) continue;
       layouts_.emplace_back(layout).sharding.zero = zero;
     }
   }

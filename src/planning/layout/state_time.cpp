@@ -75,7 +75,7 @@ StateTime state_time(const TrainingOptions& layout, const StateElements& element
   const double gather = seconds(Collective::all_gather, options.dtype, gathered);
   if (zero == ZeroStage::optimizer) {
     time.exposed = left_of_sums(sum, backward) + left(gather, gathered, forward);
-  } else if (zero == ZeroStage::gradients && options.delay > 0) {
+  } else if ((zero == ZeroStage::gradients || keeps_through_step(mesh, options)) && options.delay > 0) {
     time.exposed = left_of_sums(microbatches * sum, microbatches * backward) + left(gather, gathered, forward);
   } else if (zero == ZeroStage::gradients || keeps_through_step(mesh, options)) {
     time.exposed = microbatches * left(sum, trained, backward) + left(gather, gathered, forward);

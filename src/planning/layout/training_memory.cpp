@@ -85,6 +85,7 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
     memory.values += stored ? stored_bytes(unit.stored, kept) : e * kept - files.values[i];
     if (divided && unit.has_second_copy() && options.hpz_size > 1) memory.values += e * whole / options.hpz_size;
     if (unit.trainable && options.versions > 1) memory.values += (options.versions - 1) * e * whole;
+    if (unit.trainable && options.updates_behind()) memory.values += e * (is_whole(unit) ? whole : share);  // the next ones
     if (unit.trainable) memory.gradients += (1 + options.delay) * g * (leaves ? share : whole) - files.gradients[i];
     state_bytes.push_back(states.most(parameters, {unit}, mesh, is_whole));
     if (divided || stored) {
@@ -113,9 +114,9 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
   if (!files.values.empty()) memory.buffers += (ahead + 3) * *std::ranges::max_element(files.values);
   if (!files.gradients.empty()) memory.buffers += (ahead + 2) * *std::ranges::max_element(files.gradients);
   memory.buffers += staying_values + (ahead + 2) * largest_values;
-  // With a delay, the sums of a whole step are in flight; the second term is of sums of later microbatches, before they are
+  // With a delay, the sums of a whole step are in flight up to stage 2; the second term is of sums of later microbatches, before they are
   // added.
-  const bool late = options.delay > 0 && options.overlap;
+  const bool late = options.delay > 0 && options.overlap && options.zero != ZeroStage::values;
   memory.buffers += (late ? all_gradients : ahead * largest_gradients) + 2 * largest_gradients;
   memory.buffers += (late ? all_sums : ahead * largest_sum) + largest_sum;
   if (optimizer.whole_matrices) memory.buffers += matrix_buffers(parameters, mesh, options);

@@ -15,15 +15,20 @@ std::vector<std::int64_t> begins_of(const std::vector<std::int64_t>& counts) {
   return begins;
 }
 
+const Communicator& stage_of(const ShardedParameters& parameters) {
+  return parameters.mesh().over(token_axes | Axis::tensor);
+}
+
 std::int64_t sum_of(const std::vector<std::int64_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
 }
 
 }  // namespace
 
+// What runs behind the computation needs a communicator of its own.
 MatrixExchange::MatrixExchange(const ShardedParameters& parameters)
     : parameters_(parameters),
-      group_(parameters.mesh().over(token_axes | Axis::tensor)),
+      group_(parameters.options().updates_behind() ? stage_of(parameters).duplicate("matrices") : stage_of(parameters)),
       matrices_(hidden_matrices(parameters.parameters())),
       owners_(owners_of(matrices_, group_.size())),
       of_(parameters.parameters().all().size()) {

@@ -60,7 +60,7 @@ class MatrixExchange {
   Way planned(const std::function<bool(const Described&)>& takes_part) const;
 
   const ShardedParameters& parameters_;
-  const Communicator& group_;
+  Communicator group_;
   std::vector<HiddenMatrix> matrices_;
   std::vector<int> owners_;                           // by matrix
   std::vector<std::vector<std::size_t>> of_;          // matrices_ by parameter
