@@ -241,7 +241,7 @@ class BadInput(FaultTest):
         self.expect_refusal({"--zero": 3, "--prefetch": -1}, ["-1 units ahead"])
         self.expect_refusal({"--delay": 2}, ["--delay 2"])
         self.expect_refusal({"--delay": -1}, ["--delay -1"])
-        self.expect_refusal({"--zero": 3, "--delay": 1}, ["a delay of 1", "ZeRO stage 3", "give stage 0, 1 or 2"])
+        self.expect_refusal({"--zero": 3, "--delay": 1, "--qgz": "int8"}, ["qgZ int8", "a delay of 1"])
         self.expect_refusal({"--zero": 2, "--delay": 1, "--prefetch": 2}, ["--prefetch 2", "--delay 1"])
         self.expect_refusal({"--offload": "/tmp"}, ["--offload '/tmp'", "optimizer=DIRECTORY"])
         self.expect_refusal({"--offload": "optimizer=/tmp,ratio=2"}, ["ratio=", "from 0 to 1"])

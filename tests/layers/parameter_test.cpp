@@ -209,7 +209,7 @@ TEST(ShardedParameters, KeepNoGradientsAndNoStateOfFrozenParameters) {
 
 // Two sets; the control: one set has half the bytes.
 TEST(ShardedParameters, KeepTwoSetsOfGradientsWithADelay) {
-  for (const ZeroStage stage : {ZeroStage::none, ZeroStage::optimizer, ZeroStage::gradients}) {
+  for (const ZeroStage stage : zero_stages) {
     std::vector<std::int64_t> bytes;
     for (const int delay : {0, 1}) {
       const Layout layout{.mesh = {{Axis::data, 2}}, .stage = stage, .dtype = DType::bf16, .delay = delay};

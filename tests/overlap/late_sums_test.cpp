@@ -100,14 +100,29 @@ TEST_F(LateSums, GradientsOfTwoStepsLieApart) {
   });
 }
 
-TEST_F(LateSums, AreRefusedWhereValuesAreDivided) {
-  run_threads(2, [](const Communicator& world) {
-    ShardedUnit unit(world, world, {{5}}, DType::f64, DType::f64, {.stage = ZeroStage::values});
-    EXPECT_THROW(UnitTraffic({&unit}, computation(), computation(), {.delay = 1}), Error);
-    ShardedUnit kept(world, world, {{5}}, DType::f64, DType::f64);
-    EXPECT_THROW(UnitTraffic({&kept}, computation(), computation(), {.delay = 2}), Error);
-    const ShardedUnit::Options two_sets{.stage = ZeroStage::values, .has_earlier_gradients = true};
-    EXPECT_THROW(ShardedUnit(world, world, {{5}}, DType::f64, DType::f64, two_sets), Error);
+// A stream that waits for them runs on when they are done, and the thread that computes does not wait.
+TEST_F(LateSums, AreWaitedForByAStream) {
+  with(1, [](GatedUnit& unit, UnitTraffic& traffic, const std::function<void()>& compute) {
+    compute();
+    traffic.finish_sums();
+    compute();
+    const Stream stream("behind");
+    traffic.wait_for_late_sums(stream);
+    std::atomic<bool> was_done = false;
+    const Work work = stream.enqueue([&] { was_done = unit.gates[0].done.load(); });
+    EXPECT_FALSE(work.done());
+    unit.gates[0].opens.set_value();
+    work.wait();
+    EXPECT_TRUE(was_done);
+    traffic.finish_sums();
+    unit.gates[1].opens.set_value();
+  });
+}
+
+TEST_F(LateSums, AreOneStepLateAtMost) {
+  run_threads(1, [](const Communicator& world) {
+    ShardedUnit unit(world, world, {{5}}, DType::f64, DType::f64);
+    EXPECT_THROW(UnitTraffic({&unit}, computation(), computation(), {.delay = 2}), Error);
   });
 }
 

@@ -122,8 +122,10 @@ Trainings reference(Layout layout, TrainingOptions options, std::size_t delay) {
   });
 }
 
-const std::map<std::string, OptimizerOptions> optimizers = {
-    {"sgd", SGD::Options{.momentum = 0}}, {"momentum", SGD::Options{.momentum = 0.9}}, {"adamw", AdamW::Options{}}};
+const std::map<std::string, OptimizerOptions> optimizers = {{"sgd", SGD::Options{.momentum = 0}},
+                                                            {"momentum", SGD::Options{.momentum = 0.9}},
+                                                            {"adamw", AdamW::Options{}},
+                                                            {"muon", Muon::Options{}}};
 
 struct Case {
   Layout layout;
@@ -177,15 +179,61 @@ std::vector<Case> cases() {
           {{.data = 2, .ulysses = 2}, optimizer, "momentum"},
           {{2, 2, 2}, none, "adamw"},
           {{2, 2, 2}, optimizer, "sgd", DType::f64, "zb-v"},
-          {{2, 2, 2}, gradients, "adamw", DType::bf16}};
+          {{2, 2, 2}, gradients, "adamw", DType::bf16},
+          {{2}, values, "momentum"},
+          {{3}, values, "adamw", DType::bf16},
+          {{2}, values, "muon"},
+          {{2, 2, 2}, values, "adamw"}};
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, Delay, testing::ValuesIn(cases()), [](const auto& it) {
+const auto name_of = [](const auto& it) {
   std::string text = it.param.text();
   std::ranges::replace_if(
       text, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
   return text;
-});
+};
+INSTANTIATE_TEST_SUITE_P(Layouts, Delay, testing::ValuesIn(cases()), name_of);
+
+// With state in a file, updates run behind the next step's computation.
+class DelayInFiles : public testing::TestWithParam<Case> {};
+
+TEST_P(DelayInFiles, HasTheBitsOfTheReferenceLoop) {
+  const Layout layout = GetParam().layout;
+  const TemporaryDirectory directory;
+  TrainingOptions options = options_of(GetParam());
+  options.loss_scale = {.initial = 0x1p22, .window = 2};  // in f16 the first gradients overflow
+  const Trainings expected = reference(layout, options, 1);
+  const auto in_file = [&](double ratio) { return ShardedParameters::Options::InFile{directory.path(), ratio}; };
+  for (const double ratio : {0.0, 0.5}) {
+    options.sharding.offload.optimizer = in_file(ratio);
+    EXPECT_TRUE(delayed(layout, options) == expected) << GetParam().text() << ", ratio " << ratio;
+  }
+  if (options.sharding.zero == ZeroStage::values) {
+    options.sharding.offload.values = in_file(0);
+    EXPECT_TRUE(delayed(layout, options) == expected) << GetParam().text() << ", values in a file";
+  }
+  options.sharding.overlap = false;
+  EXPECT_TRUE(delayed(layout, options) == expected) << GetParam().text() << " without overlap";
+}
+
+std::vector<Case> cases_in_files() {
+  using enum ZeroStage;
+  return {{{1}, none, "adamw"},
+          {{1}, optimizer, "muon", DType::bf16},
+          {{2}, none, "sgd", DType::bf16},
+          {{2}, optimizer, "momentum"},
+          {{2}, optimizer, "adamw", DType::f64},
+          {{2}, gradients, "muon"},
+          {{2}, values, "muon", DType::bf16},
+          {{2}, values, "sgd"},
+          {{4}, gradients, "adamw", DType::f16},
+          {{4}, values, "adamw"},
+          {{2, 2}, optimizer, "muon"},
+          {{2, 1, 2}, gradients, "momentum", DType::f32, "interleaved"},
+          {{2, 2, 2}, values, "adamw", DType::bf16}};
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, DelayInFiles, testing::ValuesIn(cases_in_files()), name_of);
 
 // The comparison sees another delay, an update that is left out, and the batches' order.
 TEST(DelayControl, FailsWithAnotherDelay) {
@@ -195,6 +243,12 @@ TEST(DelayControl, FailsWithAnotherDelay) {
   EXPECT_FALSE(found == reference(its.layout, options_of(its), 0));
   EXPECT_FALSE(found == reference(its.layout, options_of(its), 2));
   EXPECT_FALSE(found == delayed(its.layout, options_of(its), false));
+  const TemporaryDirectory directory;
+  TrainingOptions in_file = options_of(its);
+  in_file.sharding.offload.optimizer.directory = directory.path();
+  EXPECT_TRUE(delayed(its.layout, in_file) == found);
+  EXPECT_FALSE(delayed(its.layout, in_file) == reference(its.layout, in_file, 0));
+  EXPECT_FALSE(delayed(its.layout, in_file, false) == found);
   const Trainings synchronous = on_ranks(its.layout, options_of(its), [&](Trainer& trainer, Training& training) {
     for (int t = 0; t < steps_of_training; ++t) {
       const StepResult result = trainer.step(text_of_step(options_of(its), t), rate(t));
@@ -267,9 +321,10 @@ TEST(Delay, LetsSumsTravelWhileTheNextStepComputes) {
 }
 
 // Trains until a step, saves, and goes on in another trainer, beside one that is not interrupted.
-Trainings resumed(const Case& from, const Case& to, int saved_after) {
-  const TemporaryDirectory directory;
+Trainings resumed(const Case& from, const Case& to, int saved_after, bool in_file = false) {
+  const TemporaryDirectory directory, scratch;
   TrainingOptions options = options_of(from);
+  if (in_file) options.sharding.offload.optimizer.directory = scratch.path();
   options.sharding.delay = 1;
   options.loss_scale = {.initial = 0x1p23, .window = 2};
   on_ranks(from.layout, options, [&](Trainer& trainer, Training&) {
@@ -299,7 +354,7 @@ TEST(Delay, GoesOnFromACheckpointBitForBit) {
       options.loss_scale = {.initial = 0x1p23, .window = 2};
       const Trainings whole = delayed(its.layout, options);
       for (const int saved_after : {1, 2, 3}) {
-        const Trainings rest = resumed(its, its, saved_after);
+        const Trainings rest = resumed(its, its, saved_after, saved_after != 2);
         for (std::size_t rank = 0; rank < rest.size(); ++rank) {
           const auto behind = whole[rank].norms.end() - static_cast<std::ptrdiff_t>(rest[rank].norms.size());
           Comparer bits(equal_bits);

@@ -107,6 +107,7 @@ class STRETTO_API Optimizer {
   virtual void restored() {}  // called by restore(), whose caller has written the states
   // Updates the master weights and slots of one range from range.gradient, and sets range.value to the master weights,
   // rounded. It is called once a step for each range that must be updated, in the order in which forward needs their units.
+  // The range may be a copy of the one in ranges() with another value.
   virtual void update(const ShardedParameters::Range& range, const Parameter& parameter, const State& state,
                       const Step& step) = 0;
 

@@ -177,11 +177,13 @@ void Optimizer::step(double lr, double gradient_scale) {
 void Optimizer::update_unit(std::size_t unit, const Step& step, bool apart) {
   const Tensor block = offloaded_ ? offloaded_->take(unit) : Tensor();
   for (const std::size_t i : parameters_.ranges_to_update(unit)) {
-    ShardedParameters::Range range = parameters_.ranges()[i];
+    ShardedParameters::Range with_apart;
     if (apart) {
-      if (values_are_masters_) apart_.values[i].copy_from(range.value);
-      range.value = apart_.values[i];
+      with_apart = parameters_.ranges()[i];
+      if (values_are_masters_) apart_.values[i].copy_from(with_apart.value);
+      with_apart.value = apart_.values[i];
     }
+    const ShardedParameters::Range& range = apart ? with_apart : parameters_.ranges()[i];
     State state = block ? state_in(block, i) : states_[i];
     if (values_are_masters_) state.master = range.value;  // which may lie elsewhere during an update
     update(range, *parameters_.parameters().all()[range.parameter], state, step);
