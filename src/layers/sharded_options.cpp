@@ -41,6 +41,14 @@ void ShardedParameters::Options::Offload::check(ZeroStage zero, int delay) const
   require(values.directory.empty() || zero == ZeroStage::values,
           "At ZeRO stage {} every rank holds the values whole, and none of them can lie in {}; give stage 3.",
           static_cast<int>(zero), values.directory);
+  require(!speculates || !optimizer.directory.empty(),
+          "Updates that begin before the norm is known are taken back by the state that a file keeps; give the optimizer's "
+          "state a directory, or leave speculation out.");
+  require(!speculates || gradients.directory.empty(),
+          "Updates that begin before the norm is known take gradients in memory, not in {}; leave one of them out.",
+          gradients.directory);
+  require(!speculates || delay == 0,
+          "With a delay of {} an update has a whole step's time, and knows the norm; leave speculation out.", delay);
   require(gradients.directory.empty() || delay == 0,
           "With a delay of {} the gradients of two steps are kept in memory, not in {}; leave one of them out.", delay,
           gradients.directory);
@@ -48,6 +56,8 @@ void ShardedParameters::Options::Offload::check(ZeroStage zero, int delay) const
 
 void ShardedParameters::Options::check(const MeshShape& mesh) const {
   offload.check(zero, delay);
+  require(!offload.speculates || overlap,
+          "Updates that begin before the norm is known run behind backward, which no overlap forbids; leave one of them out.");
   const bool plus = hpz_size > 1 || qwz != QuantizedFormat::none || qgz != QuantizedFormat::none;
   require(!plus || zero == ZeroStage::values,
           "ZeRO++ (hpZ size {}, qwZ {}, qgZ {}) needs ZeRO stage 3, not {}; give stage 3, or leave these out.", hpz_size,

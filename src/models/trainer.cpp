@@ -68,6 +68,7 @@ Trainer::Trainer(const Mesh& mesh, const TrainingOptions& options, const Communi
     pipemare_ = std::make_unique<PipeMare>(*sharded_, *optimizer_, discrepancy, options.pipemare);
   }
   if (options_.sharding.updates_behind()) delayed_ = std::make_unique<DelayedUpdate>(*sharded_, *optimizer_);
+  if (options_.sharding.offload.speculates) speculative_ = std::make_unique<SpeculativeUpdate>(*sharded_, *optimizer_);
   if (peers) diloco_ = std::make_unique<DiLoCo>(*sharded_, *optimizer_, peers, options.diloco);
   if (!flushes()) {  // the order of uses is that of no step
     reports_ = mesh.world().duplicate("reports");
@@ -112,9 +113,20 @@ void Trainer::apply(StepResult& result, double lr) {
   if (diloco_) average_over_replicas(result);  // so that all replicas update, or none
   result.updated = loss_scale_.update(result.gradient_norm);
   adapt_errors(result);
-  const bool behind = std::exchange(runs_behind_, false);
-  if (result.updated && behind) delayed_->show();
-  if (result.updated && !behind) optimizer_->step(lr, scale);
+  bool behind = std::exchange(runs_behind_, false);
+  if (behind && speculative_ && !(result.updated && scale == 1 / result.loss_scale)) {
+    speculative_->take_back();
+    behind = false;
+  }
+  if (result.updated) {
+    if (!behind) {
+      optimizer_->step(lr, scale);
+    } else if (speculative_) {
+      speculative_->keep();
+    } else {
+      delayed_->show();
+    }
+  }
   if (result.updated && diloco_) diloco_->end_step();
 }
 
@@ -167,8 +179,10 @@ StepResult Trainer::compute_step(const FillSlot& fill, std::optional<double> lr)
   StepResult result;
   const CountedBatch batch = slots_of_step(fill, optimizer_->steps() + (sharded_->has_late() ? 1 : 0));
   sharded_->begin_step();
-  runs_behind_ = delayed_ && lr && sharded_->sums_arrived();
-  if (runs_behind_) {
+  runs_behind_ = lr && (speculative_ || (delayed_ && sharded_->sums_arrived()));
+  if (runs_behind_ && speculative_) {
+    speculative_->begin(*lr, 1 / loss_scale_.value());
+  } else if (runs_behind_) {
     delayed_->begin(*lr, [this, loss_scale = late_.loss_scale](double norm) -> std::optional<double> {
       if (!std::isfinite(norm)) return {};
       return gradient_scale(norm / loss_scale, loss_scale);
@@ -181,7 +195,7 @@ StepResult Trainer::compute_step(const FillSlot& fill, std::optional<double> lr)
   result.arrived = sharded_->sums_arrived();
   // Blocks until a GPU is done, so that the loss is there as well.
   if (result.arrived) {
-    result.gradient_norm = (runs_behind_ ? delayed_->finish() : gradient_norm(*sharded_)) / result.loss_scale;
+    result.gradient_norm = (runs_behind_ && delayed_ ? delayed_->finish() : gradient_norm(*sharded_)) / result.loss_scale;
   }
   result.loss = sum_over_tokens(sum_of(losses)) / static_cast<double>(batch.counted);
   return result;

@@ -4,6 +4,7 @@
 
 #include "core/fail.hpp"
 #include "stretto/device.hpp"
+#include "stretto/layers/speculative_update.hpp"
 #include "stretto/models/decoder.hpp"
 #include "stretto/models/decoder_cost.hpp"
 
@@ -48,6 +49,11 @@ Schedule TrainingOptions::check() const {
   require(!diloco.any() || sharding.delay == 0,
           "{} replicas count updates, and a delay of {} leaves the first step without one; leave one of them out.",
           diloco.replicas, sharding.delay);
+  require(!sharding.offload.speculates ||
+              (!is_window(schedule) && !diloco.any() && SpeculativeUpdate::can_update(kind_of(optimizer))),
+          "Updates that begin before the norm is known are those of adamw and sgd, of one replica and a schedule with a "
+          "flush; leave speculation out of {} under {}.",
+          kind_of(optimizer).name, diloco.any() ? fmt::format("{} replicas", diloco.replicas) : schedule.name);
   const ModelCut first = cut(schedule, 0);  // throws if layers and stages do not fit
   if (diloco.any() && diloco.fragments > 1) {
     Parameters records;

@@ -137,7 +137,10 @@ void UnitTraffic::end_use(std::size_t unit) {
   State& state = units_[unit];
   if (--state.in_use > 0) return;
   const bool follows_order = in_step_ && knows_order_ && state.store->ordered();
-  if (follows_order && state.has_gradients && uses_[state.latest_backward].sums) start_sum(unit);
+  if (follows_order && state.has_gradients && uses_[state.latest_backward].sums) {
+    start_sum(unit);
+    if (on_last_sum_ && uses_[state.latest_backward].last_sum) on_last_sum_(unit);
+  }
   if (learning_) state.store->discard_gradients();
   // What was prefetched for a later use outlasts one that has not read it.
   if (std::exchange(state.reading, false) && !keeps_values(state)) {
@@ -183,6 +186,11 @@ void UnitTraffic::wait_for_sums() {
   in_flight_.clear();
 }
 
+void UnitTraffic::wait_for_sum(std::size_t unit, const Stream& stream) const {
+  stream.wait(units_[unit].summed);
+  stream.wait(units_[unit].whole_gradients);
+}
+
 void UnitTraffic::wait_for_late_sums(const Stream& stream) const {
   for (const State& state : units_) {
     stream.wait(state.late_summed);
@@ -193,7 +201,8 @@ void UnitTraffic::wait_for_late_sums(const Stream& stream) const {
 // What later steps ask of the order.
 void UnitTraffic::learn_order() {
   knows_order_ = !uses_.empty();
-  std::vector<bool> is_read(units_.size(), false);
+  std::vector<bool> is_read(units_.size(), false), is_summed(units_.size(), false);
+  sum_order_.clear();
   std::size_t next_read = uses_.size();
   for (std::size_t i = uses_.size(); i-- > 0;) {
     Use& use = uses_[i];
@@ -206,7 +215,11 @@ void UnitTraffic::learn_order() {
     }
     use.next_read = next_read;
     if (adds_gradients(use.pass)) units_[use.unit].gets_gradients = true;
+    if (!use.sums || is_summed[use.unit]) continue;
+    is_summed[use.unit] = use.last_sum = true;
+    sum_order_.push_back(use.unit);
   }
+  std::ranges::reverse(sum_order_);
   forward_order_ = options_.summed_last;
   std::vector<bool> has_place(units_.size(), false);
   for (const std::size_t unit : forward_order_) has_place[unit] = true;

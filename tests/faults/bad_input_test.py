@@ -250,6 +250,12 @@ class BadInput(FaultTest):
             twice = {"--offload": f"{what}=/tmp", f"--offload={what}=/var/tmp": True}
             self.expect_refusal(twice, [f"{what}=/var/tmp", f"comes after {what}=/tmp", "give one directory"])
         self.expect_refusal({"--offload": "gradients=/tmp", "--zero": 2, "--optimizer": "onebit-adam"}, ["1-bit Adam", "/tmp"])
+        speculates = {"--speculate": True, "--offload": "optimizer=/tmp"}
+        self.expect_refusal({"--speculate": True}, ["before the norm is known", "give the optimizer's state a directory"])
+        self.expect_refusal({**speculates, "--delay": 1}, ["a delay of 1", "leave speculation out"])
+        self.expect_refusal({**speculates, "--no-overlap": True}, ["no overlap forbids"])
+        self.expect_refusal({**speculates, "--optimizer": "muon"}, ["leave speculation out of muon"])
+        self.expect_refusal({**speculates, "--offload=gradients=/tmp": True, "--zero": 2}, ["gradients in memory, not in /tmp"])
         self.expect_refusal({"--offload": "optimizer=/none"}, ["--offload optimizer=/none", "No such file"])
         self.expect_refusal({"--offload": "gradients=/tmp"}, ["ZeRO stage 1", "/tmp", "give stage 2 or 3"])
         self.expect_refusal({"--offload": "values=/tmp", "--zero": 2}, ["ZeRO stage 2", "/tmp", "give stage 3"])

@@ -18,10 +18,13 @@ inline void add_parameters(Parameters& parameters, const Mesh& mesh, std::int64_
   parameters.used_together({&divided, &replicated});
 }
 
-// A step without layers: adds value(name, global index) to the gradients of data rank 0, and nothing to the others'.
+// A step without layers: adds value(name, global index) to the gradients of data rank 0, and nothing to the others'. begun:
+// called behind begin_step().
 inline void sum_gradients(ShardedParameters& sharded, Parameters& parameters,
-                          const std::function<double(const std::string&, std::int64_t)>& value) {
+                          const std::function<double(const std::string&, std::int64_t)>& value,
+                          const std::function<void()>& begun = [] {}) {
   sharded.begin_step();
+  begun();
   for (const auto& used : parameters.used()) {
     const InUse in_use(sharded, *used, Pass::backward);
     for (const Parameter* parameter : used->parameters) {

@@ -155,6 +155,36 @@ TEST(OffloadControl, StateThatIsLostDiffers) {
   EXPECT_NE(bits.pieces(train_with(false), train_with(true), "parameter"), "");
 }
 
+// Updates begin behind backward, and are taken back where a norm is clipped. The norms of the plain order choose the largest.
+TEST(OffloadSpeculation, HasTheBitsOfThePlainOrder) {
+  const TemporaryDirectory directory;
+  const std::vector<OffloadCell> cells = {{{1}, ZeroStage::none},
+                                          {{2}, ZeroStage::none, SGD::Options{.momentum = 0.9}},
+                                          {{2}, ZeroStage::gradients, AdamW::Options(), DType::bf16},
+                                          {{4}, ZeroStage::values, AdamW::Options(), DType::f32},
+                                          {{2, 2, 2}, ZeroStage::optimizer, AdamW::Options(), DType::bf16}};
+  for (const OffloadCell& cell : cells) {
+    TrainingOptions options = options_of(cell);
+    options.global_batch = 2L * cell.layout.data * cell.layout.pipeline;
+    std::vector<double> norms = train(cell.layout, options).front().norms;
+    std::ranges::sort(norms);
+    options.clip_norm = norms[norms.size() / 2];
+    const std::vector<Trace> expected = train(cell.layout, options);
+    const auto clipped = std::ranges::count_if(expected.front().norms, [&](double norm) { return norm > options.clip_norm; });
+    EXPECT_GT(clipped, 0);
+    EXPECT_LT(clipped, trained_steps);
+    options.sharding.offload = {.optimizer = {directory.path(), 0.2}, .speculates = true};
+    std::int64_t taken_back = 0;
+    EXPECT_EQ(divergence(expected, train(cell.layout, options)), "") << cell.layout.ranks() << " ranks";
+    run_threads(cell.layout.ranks(), [&](const Communicator& world) {
+      Trainer trainer(Mesh(world, cell.layout.mesh()), options);
+      advance(trainer, 0, trained_steps);
+      if (world.rank() == 0) taken_back = trainer.speculation()->taken_back();
+    });
+    EXPECT_EQ(taken_back, clipped);
+  }
+}
+
 // The inputs of blocks go out behind forward and come back ahead of backward.
 TEST(OffloadedActivations, HaveTheBitsOfMemory) {
   const TemporaryDirectory directory;

@@ -18,6 +18,7 @@ std::string layout_flags(const TrainingOptions& layout) {
     if (layout.stages.virtual_stages > 1) flags += fmt::format(" --virtual-stages {}", layout.stages.virtual_stages);
   }
   if (layout.sharding.delay > 0) flags += fmt::format(" --delay {}", layout.sharding.delay);
+  if (layout.sharding.offload.speculates) flags += " --speculate";
   return flags + fmt::format(" --zero {} --recompute {}{} --micro-batch-size {}", static_cast<int>(layout.sharding.zero),
                              name(layout.recompute.level), layout.recompute.partition ? " --partition-activations" : "",
                              layout.micro_batch);

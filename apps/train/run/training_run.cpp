@@ -130,6 +130,10 @@ class TrainingRun {
       if (sampled_at_ != line_.steps || line_.steps == 0) show_sample();
     }
     if (rank0_) reporter_.finish(records);
+    if (const SpeculativeUpdate* const update = trainer_.speculation(); update != nullptr && rank0_) {
+      reporter_.say(fmt::format("Of {} updates that began before the norm was known, {} were taken back.", done - first_step_,
+                                update->taken_back()));
+    }
     if (trace_) write_trace();
     if (stopped_by != 0) {
       if (rank0_) reporter_.say(fmt::format("Stopped after step {} by SIG{}.", done, sigabbrev_np(stopped_by)));

@@ -113,12 +113,17 @@ class STRETTO_API Optimizer {
 
  private:
   friend class DelayedUpdate;
+  friend class SpeculativeUpdate;
   // step() in parts, whose new values wait apart from the values until show_apart(). begin_apart() and then update_apart(),
-  // for each unit of the order, may be called by another thread than the one that computes with the values.
+  // for each unit of the order, may be called by another thread than the one that computes with the values. show_apart()
+  // updates units that are not in the order, as step() does. may_be_dropped: drop_apart() may take its place; of units whose
+  // state lies in a file with two places for each.
   void make_apart(const std::vector<std::size_t>& units);  // the memory of their values
-  void begin_apart(const std::vector<std::size_t>& order, double lr, double gradient_scale);
+  void begin_apart(const std::vector<std::size_t>& order, double lr, double gradient_scale, bool may_be_dropped = false);
   void update_apart(std::size_t unit);
   void show_apart();
+  void drop_apart();
+  std::vector<std::size_t> in_file(std::vector<std::size_t> units) const;  // those whose state lies in the file
 
   struct Place {  // of a tensor of a range's state
     std::size_t range = 0;
@@ -139,7 +144,8 @@ class STRETTO_API Optimizer {
   bool values_are_masters_ = true;       // of one type
   std::int64_t steps_ = 0;
   struct {
-    std::vector<Tensor> values;  // by range; empty where none wait
+    std::vector<Tensor> values;  // by range
+    std::vector<bool> waits;     // by unit
     Step step;
   } apart_;
 };

@@ -91,6 +91,9 @@ class STRETTO_API ShardedParameters : public ParameterUse {
     // values that are stored in other formats stay in memory, as does what the first and the last stage of a pipeline share.
     struct Offload {
       InFile optimizer = {}, gradients = {}, values = {};
+      // Updates begin before the norm is known (SpeculativeUpdate). Needs state in a file, which takes twice the space, and
+      // overlap; not with gradients in files or a delay.
+      bool speculates = false;
 
       bool any() const { return !(optimizer.directory + gradients.directory + values.directory).empty(); }
       void check(ZeroStage zero, int delay) const;

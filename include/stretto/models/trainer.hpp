@@ -11,6 +11,7 @@
 #include "stretto/layers/loss_scale.hpp"
 #include "stretto/layers/optimizer.hpp"
 #include "stretto/layers/pipemare.hpp"
+#include "stretto/layers/speculative_update.hpp"
 #include "stretto/models/fill_slot.hpp"
 #include "stretto/models/microbatches.hpp"
 #include "stretto/models/training_options.hpp"
@@ -101,6 +102,7 @@ class STRETTO_API Trainer {
   const Parameters& parameters() const { return parameters_; }
   ShardedParameters& sharded() { return *sharded_; }
   Optimizer& optimizer() { return *optimizer_; }
+  const SpeculativeUpdate* speculation() const { return speculative_.get(); }  // null without
   DiLoCo* diloco() { return diloco_.get(); }  // null without replicas
   LossScale& loss_scale() { return loss_scale_; }
   Pipeline& pipeline() { return *pipeline_; }
@@ -160,7 +162,8 @@ class STRETTO_API Trainer {
   std::unique_ptr<ShardedParameters> sharded_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<DelayedUpdate> delayed_;  // of updates that run behind computation
-  bool runs_behind_ = false;                // the update of this step
+  std::unique_ptr<SpeculativeUpdate> speculative_;
+  bool runs_behind_ = false;  // the update of this step
   std::unique_ptr<DiLoCo> diloco_;
   std::unique_ptr<PipeMare> pipemare_;  // of a schedule that does not stash
   std::unique_ptr<Pipeline> pipeline_;

@@ -1,6 +1,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "stretto/overlap/unit_store.hpp"
@@ -93,6 +94,12 @@ class STRETTO_API UnitTraffic {
   void finish_sums();
   // Blocks until the sums that finish_sums() has left in flight are done; on a GPU, computation() waits.
   void wait_for_sums();
+  // Calls f in each step whose order is known when the last sum of a unit has begun, in sum_order(); an empty f: nothing.
+  void on_last_sum(std::function<void(std::size_t unit)> f) { on_last_sum_ = std::move(f); }
+  // The units with gradients but for Options::summed_last and those that are not ordered, in the order of their last sums.
+  const std::vector<std::size_t>& sum_order() const { return sum_order_; }
+  // Tasks that the stream gets from now on begin when the last sum of the unit that has begun is done.
+  void wait_for_sum(std::size_t unit, const Stream& stream) const;
   // With a delay, in a step: tasks that the stream gets from now on begin when the sums of the step before are done.
   void wait_for_late_sums(const Stream& stream) const;
   // The rank has written its share of the unit, or all of a unit that is whole (set_whole). Below ZeroStage::values, the
@@ -129,6 +136,7 @@ class STRETTO_API UnitTraffic {
     int microbatch;
     bool sums = false;  // the unit's gradients are summed when this use has ended
     bool last = false;  // the step's last use of the unit that reads values
+    bool last_sum = false;
     // Indices in uses_ of the next use that reads values, this one included; and of the next of another unit than this one.
     std::size_t next_read = 0, next_of_others = 0;
   };
@@ -165,7 +173,8 @@ class STRETTO_API UnitTraffic {
   Options options_;
   std::vector<bool> whole_;
   std::vector<Use> uses_;  // of a step
-  std::vector<std::size_t> forward_order_;
+  std::vector<std::size_t> forward_order_, sum_order_;
+  std::function<void(std::size_t)> on_last_sum_;
   std::vector<std::size_t> upcoming_;  // of next_reads()
   std::vector<Work> in_flight_;        // sums that nobody has waited for, the oldest first
   std::size_t late_in_flight_ = 0;     // of them, those of the step before

@@ -20,7 +20,7 @@ struct TrainingMemory {
 // stage 3 and of stored values (Parameter::stored) gathered values (at stage 3 in a pipeline those of all units), from stage
 // 2 on whole gradients, each of up to prefetch + 1 units; and the matrices of an optimizer that updates them whole. With a
 // delay, gradients count twice, and at stage 2 whole gradients of all units are on their way; where updates run behind
-// computation, the values that a rank updates count once more. With Psi parameters on N
+// computation (DelayedUpdate, SpeculativeUpdate), the values that a rank updates count once more. With Psi parameters on N
 // data-parallel ranks, in bf16 with 16-bit gradients and with AdamW, the first three are 16 Psi at stage 0,
 // 4 Psi + 12 Psi/N, 2 Psi + 14 Psi/N, and 16 Psi/N. Of the first rank; later ranks have as much, or less by the padding. The
 // optimizer's state and such matrices: of the rank that has the most. Of an optimizer that exchanges its momentum

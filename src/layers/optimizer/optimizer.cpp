@@ -107,7 +107,9 @@ void Optimizer::place_states() {
     throw_together(parameters_.mesh().world(), "make its scratch file", [&] {
       if (std::ranges::none_of(in_file, [](std::int64_t each) { return each > 0; })) return;
       offloaded_ = std::make_unique<UnitFile>(options.offload.optimizer.directory, in_file,
-                                              UnitFile::Options{.overlap = options.overlap, .name = "optimizer state"});
+                                              UnitFile::Options{.overlap = options.overlap,
+                                                                .two_places = options.offload.speculates,
+                                                                .name = "optimizer state"});
     });
   }
   std::int64_t in_memory = 0;
@@ -203,10 +205,17 @@ void Optimizer::make_apart(const std::vector<std::size_t>& units) {
   }
 }
 
-void Optimizer::begin_apart(const std::vector<std::size_t>& order, double lr, double gradient_scale) {
+std::vector<std::size_t> Optimizer::in_file(std::vector<std::size_t> units) const {
+  std::erase_if(units, [&](std::size_t unit) { return !offloaded_ || !offloaded_->has(unit); });
+  return units;
+}
+
+void Optimizer::begin_apart(const std::vector<std::size_t>& order, double lr, double gradient_scale, bool may_be_dropped) {
+  apart_.waits.assign(parameters_.unit_count(), false);
+  for (const std::size_t unit : order) apart_.waits[unit] = true;
   apart_.step = {.lr = lr, .gradient_scale = gradient_scale, .number = steps_ + 1};
   prepare(apart_.step);
-  if (offloaded_) offloaded_->begin(order);
+  if (offloaded_) offloaded_->begin(order, may_be_dropped ? UnitFile::Place::other : UnitFile::Place::same);
 }
 
 void Optimizer::update_apart(std::size_t unit) {
@@ -216,13 +225,27 @@ void Optimizer::update_apart(std::size_t unit) {
 
 void Optimizer::show_apart() {
   steps_ = apart_.step.number;
+  if (offloaded_) {
+    std::vector<bool> moved(parameters_.unit_count());
+    for (const std::size_t unit : offloaded_->accept()) moved[unit] = true;
+    for (std::size_t i = 0; i < places_.size(); ++i) {
+      const std::size_t unit = parameters_.ranges()[i].unit;
+      if (moved[unit]) states_[i] = state_in(offloaded_->mapped(unit), i);
+    }
+    std::vector<std::size_t> left = parameters_.update_order();
+    std::erase_if(left, [&](std::size_t unit) { return apart_.waits[unit]; });
+    offloaded_->begin(left);
+  }
   parameters_.update([&](std::size_t unit) {
+    if (!apart_.waits[unit]) return update_unit(unit, apart_.step, false);
     for (const std::size_t i : parameters_.ranges_to_update(unit)) {
       parameters_.ranges()[i].value.copy_from(apart_.values[i]);
     }
   });
   finished(apart_.step);
 }
+
+void Optimizer::drop_apart() { apart_.waits.clear(); }
 
 void Optimizer::restore(std::int64_t steps) {
   steps_ = steps;

@@ -30,7 +30,7 @@ Tensor aligned_buffer(std::int64_t bytes) {
 UnitFile::UnitFile(const std::string& directory, std::vector<std::int64_t> bytes, const Options& options)
     : name_(options.name),
       bytes_(std::move(bytes)),
-      file_bytes_(aligned_sum(bytes_)),
+      file_bytes_(aligned_sum(bytes_) * (options.two_places ? 2 : 1)),
       file_(directory, file_bytes_),
       written_(bytes_.size()),
       in_(options.overlap ? Stream(name_ + " in") : Stream::inline_()),
@@ -39,6 +39,9 @@ UnitFile::UnitFile(const std::string& directory, std::vector<std::int64_t> bytes
   for (const std::int64_t each : bytes_) {
     offsets_.push_back(offset);
     offset += ScratchFile::aligned(each);
+  }
+  if (options.two_places) {
+    for (const std::int64_t each : offsets_) others_.push_back(offset + each);
   }
   for (Buffer& buffer : buffers_) buffer.memory = aligned_buffer(largest(bytes_));
 }
@@ -61,8 +64,10 @@ std::int64_t UnitFile::buffer_bytes(const std::vector<std::int64_t>& bytes) {
 
 // ---- an update
 
-void UnitFile::begin(std::vector<std::size_t> order) {
+void UnitFile::begin(std::vector<std::size_t> order, Place place) {
+  require(place == Place::same || !others_.empty(), "Blocks of {} have one place each; make the file with two.", name_);
   release();
+  place_ = place;
   order_ = std::move(order);
   std::erase_if(order_, [&](std::size_t unit) { return !has(unit); });
   taken_ = reading_ = 0;
@@ -89,8 +94,16 @@ Tensor UnitFile::take(std::size_t unit) {
 void UnitFile::give_back(std::size_t unit, bool writes) {
   if (!has(unit)) return;
   Buffer& buffer = buffers_[taken_++ % buffers];
-  buffer.written = writes ? write(unit, buffer.memory, {}) : Work();
+  const std::int64_t offset = place_ == Place::other ? others_[unit] : offsets_[unit];
+  buffer.written = writes ? write_at(offset, unit, buffer.memory, {}) : Work();
   read_next();
+}
+
+std::vector<std::size_t> UnitFile::accept() {
+  if (std::exchange(place_, Place::same) == Place::same) return {};
+  const std::vector<std::size_t> taken(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(taken_));
+  for (const std::size_t unit : taken) std::swap(offsets_[unit], others_[unit]);
+  return taken;
 }
 
 void UnitFile::end() { touch(); }
@@ -107,11 +120,14 @@ Work UnitFile::read(std::size_t unit, const Tensor& to) {
 }
 
 Work UnitFile::write(std::size_t unit, const Tensor& from, const Work& after) {
+  return write_at(offsets_[unit], unit, from, after);
+}
+
+Work UnitFile::write_at(std::int64_t offset, std::size_t unit, const Tensor& from, const Work& after) {
   const std::int64_t bytes = ScratchFile::aligned(bytes_[unit]);
   out_.wait(after);
   traffic_.written += bytes;
-  return written_[unit] =
-             out_.enqueue([this, from, offset = offsets_[unit], bytes] { file_.write(offset, from.raw(), bytes); });
+  return written_[unit] = out_.enqueue([this, from, offset, bytes] { file_.write(offset, from.raw(), bytes); });
 }
 
 // ---- out of turn

@@ -1,5 +1,6 @@
 #pragma once
 #include <array>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,6 +24,8 @@ namespace stretto {
 //     file.give_back(unit);             // its write begins
 //   file.end();                         // blocks until all is written; optional
 //
+// With Options::two_places, such a loop may write the blocks to their other place: they are as before until accept().
+//
 // read() and write() move a block into and out of the caller's memory(), in streams of the file's own.
 //
 // mapped() is the block in the mapped file, for checkpoints and other access out of turn; call touch() before. release()
@@ -33,6 +36,7 @@ class UnitFile {
  public:
   struct Options {
     bool overlap = true;         // false: the caller waits for each read and write
+    bool two_places = false;     // the file has room for two of each block
     std::string name = "state";  // of what lies in the file
   };
   // bytes: of each unit's block; 0 where it has none. Throws as ScratchFile does.
@@ -43,11 +47,14 @@ class UnitFile {
 
   bool has(std::size_t unit) const { return bytes_[unit] > 0; }
 
+  enum class Place : std::uint8_t { same, other };
   // The last loop's writes may be in flight, and begin() waits for those of its buffers only.
-  void begin(std::vector<std::size_t> order);
+  void begin(std::vector<std::size_t> order, Place place = Place::same);
   Tensor take(std::size_t unit);  // empty for a unit that has no block
   void give_back(std::size_t unit, bool writes = true);
   void end();
+  // What the last loop has written to other places is what the blocks hold now. Returns their units.
+  std::vector<std::size_t> accept();
 
   // For a block, of type u8 and as long as it, with room behind it up to the end of the file's last page.
   Tensor memory(std::size_t unit) const;
@@ -77,15 +84,18 @@ class UnitFile {
     Work read, written;
   };
   void read_next();
+  Work write_at(std::int64_t offset, std::size_t unit, const Tensor& from, const Work& after);
 
   std::string name_;
   std::vector<std::int64_t> bytes_, offsets_;
+  std::vector<std::int64_t> others_;  // offsets of other places
   std::int64_t file_bytes_ = 0;
   ScratchFile file_;
   std::array<Buffer, buffers> buffers_;
   std::vector<Work> written_;  // the last write of each unit
   std::vector<std::size_t> order_;
   std::size_t taken_ = 0, reading_ = 0;  // places in the order
+  Place place_ = Place::same;            // to which the loop writes
   Stream in_, out_;
   Traffic traffic_;
 };

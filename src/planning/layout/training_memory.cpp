@@ -104,6 +104,9 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
     }
   }
   const std::vector<std::int64_t> in_file = options.offload.optimizer.in_file(state_bytes);
+  for (std::size_t i = 0; i < units.size() && options.offload.speculates; ++i) {
+    if (in_file[i] > 0) memory.values += e * units[i].share(mesh) * (is_whole(units[i]) ? mesh.gradient_ranks(units[i].axes) : 1);
+  }
   memory.optimizer -= std::accumulate(in_file.begin(), in_file.end(), std::int64_t{0});
   for (const std::vector<std::int64_t>* const each : {&in_file, &files.values, &files.gradients}) {
     memory.buffers += UnitFile::buffer_bytes(*each);

@@ -46,6 +46,36 @@ TEST(UnitFile, KeepsEveryByteOverManyPasses) {
   EXPECT_EQ(state.traffic().written, 6 * blocks);
 }
 
+// What a loop has written to other places counts when it is accepted, and not before.
+TEST(UnitFile, KeepsBlocksUntilOthersAreAccepted) {
+  const TemporaryDirectory directory;
+  const std::vector<std::size_t> order = {0, 2, 3};
+  UnitFile state(directory.path(), {5, 0, 5000, 1}, {.two_places = true});
+  const auto add = [&](UnitFile::Place place, double more) {
+    state.begin(order, place);
+    std::vector<double> before;
+    for (const std::size_t unit : order) {
+      const Tensor block = state.take(unit);
+      before.push_back(block.at(0));
+      block.set(0, block.at(0) + more);
+      state.give_back(unit);
+    }
+    return before;
+  };
+  EXPECT_EQ(add(UnitFile::Place::other, 1), (std::vector<double>{0, 0, 0}));
+  EXPECT_EQ(add(UnitFile::Place::other, 2), (std::vector<double>{0, 0, 0})) << "the first were taken back";
+  EXPECT_EQ(state.accept(), order);
+  EXPECT_EQ(state.accept(), std::vector<std::size_t>()) << "once";
+  state.touch();
+  EXPECT_EQ(state.mapped(2).at(0), 2);
+  EXPECT_EQ(add(UnitFile::Place::same, 4), (std::vector<double>{2, 2, 2}));
+  EXPECT_EQ(add(UnitFile::Place::other, 8), (std::vector<double>{6, 6, 6}));
+  EXPECT_EQ(add(UnitFile::Place::same, 0), (std::vector<double>{6, 6, 6}));
+  EXPECT_EQ(state.bytes(), 2 * (4096 + 8192 + 4096));
+  UnitFile single(directory.path(), {5});
+  expect_refusal([&] { single.begin({0}, UnitFile::Place::other); }, "have one place each");
+}
+
 TEST(UnitFile, CanBeReadAndWrittenOutOfTurn) {
   const TemporaryDirectory directory;
   UnitFile state(directory.path(), {5, 100});
