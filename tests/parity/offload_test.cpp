@@ -2,9 +2,11 @@
 #include <gmock/gmock.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "parity.hpp"
 #include "stretto/layers/checkpoint.hpp"
+#include "stretto/layers/replicated_state.hpp"
 #include "stretto/planning/training_memory.hpp"
 #include "support/error.hpp"
 #include "support/temporary_directory.hpp"
@@ -361,6 +363,68 @@ TEST(OffloadControl, ValuesThatAreLostDiffer) {
   Comparer bits(equal_bits);
   EXPECT_EQ(bits.pieces(train_with(false), train_with(false), "parameter"), "");
   EXPECT_NE(bits.pieces(train_with(false), train_with(true), "parameter"), "");
+}
+
+// The bytes of mapped scratch files in the directory that are in this process's memory.
+std::int64_t mapped_bytes(const std::string& directory) {
+  std::ifstream maps("/proc/self/smaps");
+  bool in_file = false;
+  std::int64_t bytes = 0;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.starts_with("Rss:")) {
+      if (in_file) bytes += 1024 * std::stoll(line.substr(4));
+      in_file = false;
+    } else if (line.find(directory) != std::string::npos) {
+      in_file = true;
+    }
+  }
+  return bytes;
+}
+
+// Whoever goes through all state behind an update gives it back: DiLoCo, 1-bit Adam, copies of the state in memory.
+TEST(OffloadMemory, IsGivenBackByWhoeverGoesThroughTheState) {
+  const TemporaryDirectory directory;
+  const auto mapped_behind = [&](int ranks, TrainingOptions options, bool copies, bool keeps = false) {
+    options = offloaded(options, directory.path());
+    std::int64_t most = 0, all = 0;
+    run_threads(ranks, [&](const Communicator& world) {
+      std::optional<ReplicaGroups> groups;
+      if (options.diloco.any()) groups = split_into_replicas(world, options.diloco.replicas);
+      const Layout layout{groups ? 1 : ranks};
+      Trainer trainer(Mesh(groups ? groups->replica : world, layout.mesh()), options,
+                      groups ? groups->peers : Communicator());
+      ReplicatedState state;
+      if (copies) state.begin(world);
+      for (int step = 0; step < 4; ++step) {
+        advance(trainer, step, 1);
+        if (copies) state.keep(trainer.sharded(), trainer.optimizer(), step + 1, {});
+        if (keeps) {
+          double sum = 0;  // the control
+          for (const Optimizer::State& each : trainer.optimizer().states()) {
+            for (const Tensor& slot : each.slots) {
+              if (slot) sum += kernels::sum_of_squares(slot);
+            }
+          }
+          EXPECT_GE(sum, 0);
+        }
+        world.barrier(Stream::inline_()).wait();
+        if (world.rank() == 0) most = std::max(most, mapped_bytes(directory.path()));
+        world.barrier(Stream::inline_()).wait();
+      }
+      if (world.rank() == 0) all = ranks * trainer.optimizer().offloaded()->bytes;
+      if (copies) state.wait();
+    });
+    return static_cast<double>(most) / static_cast<double>(all);
+  };
+  TrainingOptions options = options_of({{2}, ZeroStage::optimizer});
+  EXPECT_LT(mapped_behind(2, options, false), 0.3);
+  EXPECT_LT(mapped_behind(2, options, true), 0.3) << "copies of the state";
+  EXPECT_GT(mapped_behind(2, options, true, true), 0.6) << "the control";
+  options.optimizer = OneBitAdam::Options{.freeze_step = 2};
+  EXPECT_LT(mapped_behind(2, options, false), 0.3) << "1-bit Adam";
+  options.optimizer = AdamW::Options();
+  options.diloco = {.replicas = 2, .sync_every = 2};
+  EXPECT_LT(mapped_behind(2, options, false), 0.3) << "DiLoCo";
 }
 
 TEST(OffloadRefusals, SayWhatCannotLieInFiles) {

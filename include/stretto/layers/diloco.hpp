@@ -110,6 +110,8 @@ class STRETTO_API DiLoCo {
   const Fragment& at(int fragment) const { return fragments_[static_cast<std::size_t>(fragment)]; }
   const Tensor& master(std::size_t range) const { return optimizer_.states()[range].master; }
   const Tensor& outer(std::size_t range) const { return optimizer_.states()[range].slots[slot_]; }
+  // Behind access to the states of a part: gives back its unit's, unless that is the next part's, too.
+  void release_behind(const Fragment& fragment, const Part& part) const;
   void compare_with_peers() const;
   void send(int fragment);
   void merge(const Fragment& fragment);

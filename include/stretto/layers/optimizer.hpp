@@ -77,6 +77,8 @@ class STRETTO_API Optimizer {
   const Tensor& weights(std::size_t range) const;
   // Gives back the memory that access to a unit's state in files has taken, its values and gradients included.
   void release(std::size_t unit) const;
+  // The same behind each of ranges(), in their order: gives back a unit's behind its last range.
+  void release_behind(std::size_t range) const;
   std::int64_t steps() const { return steps_; }
   std::optional<OffloadUse> offloaded() const;  // empty: all state is in memory
   // False: gradients are not clipped now, because the optimizer clips what it applies.
@@ -134,7 +136,6 @@ class STRETTO_API Optimizer {
   void place_states();
   void update_unit(std::size_t unit, const Step& step, bool apart);
   State state_in(const Tensor& block, std::size_t range) const;
-  void release_behind(std::size_t range) const;
 
   ShardedParameters& parameters_;
   OptimizerKind kind_;

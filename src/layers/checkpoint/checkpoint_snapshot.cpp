@@ -16,16 +16,18 @@ bool is_saved(const ShardedParameters& parameters, const ShardedParameters::Rang
 
 }  // namespace
 
-std::vector<Tensor> tensors_to_save(const ShardedParameters& parameters, const Optimizer& optimizer, bool trained_only) {
+std::vector<TensorToSave> tensors_to_save(const ShardedParameters& parameters, const Optimizer& optimizer,
+                                          bool trained_only) {
   parameters.wait_for_late();
-  std::vector<Tensor> result;
+  std::vector<TensorToSave> result;
   for (std::size_t number = 0; number < most_tensors(parameters, optimizer.kind()); ++number) {
     for (std::size_t i = 0; i < parameters.ranges().size(); ++i) {
       if (!is_saved(parameters, parameters.ranges()[i], trained_only)) continue;
-      if (const Tensor state = tensor_of(parameters, optimizer, i, number)) result.push_back(state);
+      const Tensor state = tensor_of(parameters, optimizer, i, number);
+      if (state) result.push_back({state, parameters.ranges()[i].unit});
     }
   }
-  for (const ErrorFeedback::Entry& entry : parameters.errors().entries()) result.push_back(entry.values);
+  for (const ErrorFeedback::Entry& entry : parameters.errors().entries()) result.push_back({entry.values, {}});
   return result;
 }
 
@@ -59,13 +61,13 @@ void CheckpointSnapshot::add_parts() {
 }
 
 void CheckpointSnapshot::take() {
-  const std::vector<Tensor> found = tensors_to_save(parameters_, optimizer_, options_.trained_only);
+  const std::vector<TensorToSave> found = tensors_to_save(parameters_, optimizer_, options_.trained_only);
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     if (options_.copies) {
-      parts_[i].values.copy_from(found[i]);
+      parts_[i].values.copy_from(found[i].values);
       optimizer_.release(parts_[i].unit);
     } else {
-      parts_[i].values = found[i].on(Device::cpu);
+      parts_[i].values = found[i].values.on(Device::cpu);
     }
   }
   units_ = units_text(parameters_);

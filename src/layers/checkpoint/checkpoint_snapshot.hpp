@@ -1,6 +1,7 @@
 #pragma once
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,11 +10,15 @@
 
 namespace stretto {
 
+struct TensorToSave {
+  Tensor values;
+  std::optional<std::size_t> unit;  // whoever has read the values calls Optimizer::release() for it; empty: no state of one
+};
 // The tensors of a rank's shard, in its order; they refer to the state. With a delay, it first waits for the sums in flight;
 // the gradients that these bring are in the shard even if an update has taken them (CheckpointIndex::has_late). The types
 // and sizes of those in front never change; the errors of quantized sums behind them come with the first sum.
-std::vector<Tensor> tensors_to_save(const ShardedParameters& parameters, const Optimizer& optimizer,
-                                    bool trained_only = false);
+std::vector<TensorToSave> tensors_to_save(const ShardedParameters& parameters, const Optimizer& optimizer,
+                                          bool trained_only = false);
 
 // A rank's part of a checkpoint, in host memory.
 class CheckpointSnapshot {

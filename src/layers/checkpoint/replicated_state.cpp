@@ -89,13 +89,13 @@ struct ReplicatedState::State {
   // Makes room for the files, and writes the header of this rank's, which has the same size in every step unless gradients
   // are quantized.
   void prepare(Generation& generation, const ShardedParameters& parameters, const Optimizer& optimizer,
-               const std::vector<Tensor>& values) const {
+               const std::vector<TensorToSave>& values) const {
     CheckpointSnapshot snapshot(parameters, optimizer, {.shard = static_cast<std::size_t>(rank)});
     snapshot.take();
     const std::string name = shard_file(static_cast<std::size_t>(rank));
     const std::string header = snapshot.header(name, {{id_key, generation.index.id}, {shard_key, name}});
     auto own = static_cast<std::int64_t>(header.size());
-    for (const Tensor& each : values) own += static_cast<std::int64_t>(each.bytes());
+    for (const TensorToSave& each : values) own += static_cast<std::int64_t>(each.values.bytes());
     generation.bytes.resize(members.size());
     group.all_gather(&own, generation.bytes.data(), 1, DType::i64, Stream::inline_(), {.tag = tag}).wait();
     std::int64_t all_bytes = 0;
@@ -167,7 +167,7 @@ void ReplicatedState::keep(const ShardedParameters& parameters, const Optimizer&
                       .has_late = parameters.has_late(),
                       .notes = optimizer.notes()};
   generation.index.notes.insert(notes.begin(), notes.end());
-  const std::vector<Tensor> values = tensors_to_save(parameters, optimizer);
+  const std::vector<TensorToSave> values = tensors_to_save(parameters, optimizer);
   const bool changes_size =
       parameters.options().qgz != QuantizedFormat::none || optimizer.kind().momentum_exchange.has_value();
   if (!generation.files || changes_size) state.prepare(generation, parameters, optimizer, values);
@@ -176,8 +176,9 @@ void ReplicatedState::keep(const ShardedParameters& parameters, const Optimizer&
   std::memcpy(file + generation.id_at, generation.index.id.data(), generation.index.id.size());
   std::byte* to = file + own.size();
   for (auto each = values.rbegin(); each != values.rend(); ++each) {
-    to -= each->bytes();
-    kernels::copy(each->raw(), to, each->bytes(), true);  // nobody reads it soon
+    to -= each->values.bytes();
+    kernels::copy(each->values.raw(), to, each->values.bytes(), true);  // nobody reads it soon
+    if (each->unit) optimizer.release(*each->unit);
   }
   std::ignore = state.group.all_gather_v(own.raw(), generation.files.raw(), generation.bytes, DType::u8, state.stream,
                                          {.tag = State::tag});

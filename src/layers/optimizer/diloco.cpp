@@ -126,6 +126,7 @@ void DiLoCo::begin_step() {
   if (optimizer_.steps() == 0) {
     for (std::size_t i = 0; i < optimizer_.states().size(); ++i) {
       if (master(i)) outer(i).copy_from(master(i));
+      optimizer_.release_behind(i);
     }
   }
   compare_with_peers();
@@ -137,6 +138,7 @@ void DiLoCo::compare_with_peers() const {
     for (const Part& part : fragment.parts) {
       const Tensor values = outer(part.range).on(Device::cpu);
       mine = XXH3_64bits_withSeed(values.raw(), values.bytes(), mine);
+      release_behind(fragment, part);
     }
   }
   std::vector<std::uint64_t> all(static_cast<std::size_t>(peers_.size()));
@@ -146,6 +148,12 @@ void DiLoCo::compare_with_peers() const {
           "Replica {} begins with other weights than replica 0, and would stay apart from it; give all the same seed, files "
           "or checkpoint.",
           other - all.begin());
+}
+
+void DiLoCo::release_behind(const Fragment& fragment, const Part& part) const {
+  const auto unit_of = [&](const Part& its) { return parameters_.ranges()[its.range].unit; };
+  if (&part != &fragment.parts.back() && unit_of(*(&part + 1)) == unit_of(part)) return;
+  optimizer_.release(unit_of(part));
 }
 
 void DiLoCo::end_step() {
@@ -170,6 +178,7 @@ void DiLoCo::send(int number) {
     its.copy_from(master(part.range));
     kernels::scale(its, -1);
     kernels::add(outer(part.range), its, its);
+    release_behind(fragment, part);
   }
   OperationOptions how{.method = Algorithm::two_shot, .tag = "changes of weights"};
   if (options_.format != QuantizedFormat::none) {
@@ -195,6 +204,7 @@ void DiLoCo::settle() {
       kernels::sgd({.lr = options_.lr * options_.momentum, .momentum = options_.momentum}, change, value, momentum, value);
     }
     kernels::sgd({.lr = options_.lr, .momentum = 0}, change, value, Tensor(), value);
+    release_behind(at(*in_flight_), part);
   }
   in_flight_.reset();
   change_ = Tensor();
@@ -208,12 +218,13 @@ void DiLoCo::merge(const Fragment& fragment) {
     const Tensor& local = master(part.range);
     if (alpha == 0) {
       local.copy_from(outer(part.range));
-      continue;
+    } else {
+      const Tensor global = outer(part.range).clone();  // the outer value itself must stay
+      kernels::scale(global, 1 - alpha);
+      kernels::scale(local, alpha);
+      kernels::add(global, local, local);
     }
-    const Tensor global = outer(part.range).clone();  // the outer value itself must stay
-    kernels::scale(global, 1 - alpha);
-    kernels::scale(local, alpha);
-    kernels::add(global, local, local);
+    release_behind(fragment, part);
   }
   for (const std::size_t unit : fragment.units) share(unit);
 }
@@ -227,6 +238,7 @@ void DiLoCo::share(std::size_t unit) {
     if (range.unit == unit && master(i)) kernels::convert(master(i), range.value);
   }
   if (!has_all) parameters_.share_values(unit);
+  optimizer_.release(unit);
 }
 
 }  // namespace stretto

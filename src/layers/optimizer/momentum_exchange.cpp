@@ -26,7 +26,7 @@ MomentumExchange::MomentumExchange(ShardedParameters& parameters, double beta1, 
   }
 }
 
-void MomentumExchange::run(double gradient_scale, const std::vector<Optimizer::State>& states) {
+void MomentumExchange::run(double gradient_scale, const Optimizer& optimizer) {
   const std::vector<LocalGradients>& vectors = parameters_.local_gradients();
   for (const LocalGradients& its : vectors) kernels::scale(its.vector, (1 - beta1_) * gradient_scale);
   const bool kept = std::ranges::all_of(vectors, [&](const LocalGradients& its) {
@@ -35,7 +35,7 @@ void MomentumExchange::run(double gradient_scale, const std::vector<Optimizer::S
   for (std::size_t i = 0; i < vectors.size() && kept; ++i) {
     if (vectors[i].group.size() > 1) kept_[i].add_to(vectors[i].vector, beta1_ / vectors[i].group.size());
   }
-  add_slots(states, !kept);
+  add_slots(optimizer, !kept);
   for (std::size_t i = 0; i < vectors.size(); ++i) {
     const LocalGradients& its = vectors[i];
     if (its.group.size() == 1) continue;
@@ -48,11 +48,12 @@ void MomentumExchange::run(double gradient_scale, const std::vector<Optimizer::S
     computation().wait(its.group.all_reduce(its.vector, ReduceOp::sum, computation(), options));
     kept_[i].keep(its.vector);
   }
-  set_slots(states);
+  set_slots(optimizer);
 }
 
 // Adds beta1 m / N to the vectors by the owners' slots: of ranks alone, and of all if nothing is kept.
-void MomentumExchange::add_slots(const std::vector<Optimizer::State>& states, bool of_all) const {
+void MomentumExchange::add_slots(const Optimizer& optimizer, bool of_all) const {
+  const std::vector<Optimizer::State>& states = optimizer.states();
   parameters_.wait_for_values();  // they travel over the same communicators, in another stream
   const std::vector<LocalGradients>& vectors = parameters_.local_gradients();
   for (std::size_t u = 0; u < parameters_.unit_count(); ++u) {
@@ -84,16 +85,20 @@ void MomentumExchange::add_slots(const std::vector<Optimizer::State>& states, bo
       const Tensor target = vectors[place.vector].vector.view(place.first, {members[member].size()});
       kernels::add(target, members[member], target);
     }
+    optimizer.release(u);
   }
 }
 
-void MomentumExchange::set_slots(const std::vector<Optimizer::State>& states) const {
+void MomentumExchange::set_slots(const Optimizer& optimizer) const {
+  const std::vector<Optimizer::State>& states = optimizer.states();
   for (std::size_t i = 0; i < states.size(); ++i) {
     const ShardedParameters::Range& range = parameters_.ranges()[i];
-    if (!range.gradient) continue;
-    const Place& place = places_[range.parameter];
-    const Tensor& vector = parameters_.local_gradients()[place.vector].vector;
-    states[i].slots[0].copy_from(vector.view(place.first + range.first, {range.count}));
+    if (range.gradient) {
+      const Place& place = places_[range.parameter];
+      const Tensor& vector = parameters_.local_gradients()[place.vector].vector;
+      states[i].slots[0].copy_from(vector.view(place.first + range.first, {range.count}));
+    }
+    optimizer.release_behind(i);
   }
 }
 

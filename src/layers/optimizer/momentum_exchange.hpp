@@ -20,13 +20,13 @@ class MomentumExchange {
   static bool is_error_name(const std::string& name) { return name.starts_with("momentum."); }
 
   // m <- the sum over the ranks of beta1 m / N + (1 - beta1) gradient_scale g, in the first slot of each state. Collective.
-  void run(double gradient_scale, const std::vector<Optimizer::State>& states);
+  void run(double gradient_scale, const Optimizer& optimizer);
   // The slots have been written from outside: the next run() brings the owners' to all ranks.
   void forget();
 
  private:
-  void add_slots(const std::vector<Optimizer::State>& states, bool of_all) const;
-  void set_slots(const std::vector<Optimizer::State>& states) const;
+  void add_slots(const Optimizer& optimizer, bool of_all) const;
+  void set_slots(const Optimizer& optimizer) const;
 
   ShardedParameters& parameters_;
   double beta1_;

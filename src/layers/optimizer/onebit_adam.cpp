@@ -73,7 +73,7 @@ OneBitAdam::~OneBitAdam() = default;
 
 void OneBitAdam::prepare(const Step& step) {
   if (!frozen_after_) return;
-  exchange_->run(step.gradient_scale, states());
+  exchange_->run(step.gradient_scale, *this);
   factor_ = 1;
   if (options_.clip_norm == 0) return;
   const double squares = sum_over_owned([](const State& state) { return kernels::sum_of_squares(state.slots[0]); });
@@ -126,6 +126,7 @@ double OneBitAdam::sum_over_owned(double (*of)(const State& state)) const {
   for (std::size_t i = 0; i < states().size(); ++i) {
     const ShardedParameters::Range& range = parameters_.ranges()[i];
     if (range.owned && range.gradient) sum += of(states()[i]);
+    release_behind(i);
   }
   const Communicator& world = parameters_.mesh().world();
   if (world.size() > 1) {

@@ -157,7 +157,6 @@ void Optimizer::release(std::size_t unit) const {
   parameters_.release(unit);
 }
 
-// Behind the last range of a unit.
 void Optimizer::release_behind(std::size_t range) const {
   const std::vector<ShardedParameters::Range>& ranges = parameters_.ranges();
   if (range + 1 == ranges.size() || ranges[range + 1].unit != ranges[range].unit) release(ranges[range].unit);
