@@ -2,6 +2,9 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "apps/common/fail.hpp"
 #include "apps/train/measure/calibration.hpp"
@@ -26,6 +29,15 @@ namespace {
 
 constexpr std::size_t layouts_to_show = 5;
 
+// Of files with state.
+std::vector<std::string> directories_of(const TrainingOptions& trainer) {
+  const ShardedParameters::Options::Offload& files = trainer.sharding.offload;
+  std::set<std::string> directories = {files.optimizer.directory, files.gradients.directory, files.values.directory,
+                                       trainer.recompute.directory};
+  directories.erase("");
+  return {directories.begin(), directories.end()};
+}
+
 void train(const Communicator& world, const CommandLine& given, StopRequest& stop) {
   stop.take_signals(true);
   require_same(world, given.values);
@@ -39,7 +51,7 @@ void train(const Communicator& world, const CommandLine& given, StopRequest& sto
   const OnDevice device(line.device);
   if (!line.layout.automatic) return train_and_go_on(world, line, stop);
   // All ranks have the same figures, and therefore choose alike.
-  const Calibration machine = calibrate(world, line.trainer.model, line.trainer.sharding.dtype);
+  const Calibration machine = calibrate(world, line.trainer.model, line.trainer.sharding.dtype, directories_of(line.trainer));
   const LayoutSpace space = layout_space(line, world.size(), machine.cluster.memory_bytes);
   const LayoutSearch search = search_layouts(space, machine.cluster, layouts_to_show, machine.system);
   const CommandLine chosen = with_layout(line, space, search);

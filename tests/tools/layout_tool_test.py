@@ -86,6 +86,22 @@ class Layouts(unittest.TestCase):
         _, figures = self.planned("--cp", 4, "--ulysses", 2, "--top", 1, model=MODEL.replace("seq=2048", "seq=65536"), batch=64)
         self.assertIn("--cp 4 --cp-layout zigzag --ulysses 2", figures["layouts"][0]["flags"])
 
+    def test_state_in_files(self):
+        """Layouts with state in files need the rate of files, and are chosen where memory does not suffice."""
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            cluster = json.loads(CLUSTER.read_text())
+            words = ["--model", "gpt:layers=24,hidden=2048,heads=16,seq=2048,vocab=51200", "--cluster", file.name, "--ranks", 4,
+                     "--global-batch", 8, "--tp", 1, "--pp", 1, "--recompute", "full", "--memory", "6GiB", "--top", 1, "--offload", "/tmp"]
+            for rate, expected in ((None, 'give it "file_gbs"'), (3, "--offload optimizer=/tmp")):
+                if rate:
+                    cluster["file_gbs"] = rate
+                file.seek(0)
+                file.truncate()
+                file.write(json.dumps(cluster))
+                file.flush()
+                result = run("layout", *words, program=PLAN)
+                self.assertIn(expected, result.stdout + result.stderr)
+
     @unittest.skipUnless(TRAIN, "the trainer was not built")
     def test_the_trainer_plans_the_same_memory(self):
         for words in ([], ["--sp-keep-gathered"], ["--partition-activations"], ["--cp", 2, "--cp-layout", "contiguous", "--attention", "strided:64"],

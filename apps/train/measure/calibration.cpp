@@ -2,10 +2,13 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "apps/train/measure/computation.hpp"
 #include "apps/train/measure/links.hpp"
 #include "apps/train/measure/timing.hpp"
 #include "stretto/device.hpp"
+#include "stretto/file_rate.hpp"
 
 namespace apps {
 
@@ -21,14 +24,28 @@ std::int64_t memory_of_rank(const Communicator& world) {
   return static_cast<std::int64_t>(bytes);
 }
 
+// With all ranks at work.
+double rate_of_files(const Communicator& world, const std::string& directory) {
+  world.barrier(Stream::inline_(), {.tag = "calibration"}).wait();
+  double rate = measured_file_rate(directory);
+  world.all_reduce(&rate, &rate, 1, DType::f64, ReduceOp::min, Stream::inline_(), {.tag = "calibration"}).wait();
+  return rate;
+}
+
 }  // namespace
 
-Calibration calibrate(const Communicator& world, const DecoderShape& model, DType dtype) {
+Calibration calibrate(const Communicator& world, const DecoderShape& model, DType dtype,
+                      const std::vector<std::string>& directories) {
   const Timing timing(world);
   Calibration result;
   result.cluster.shared_cores = timing.shared_cores();
   measure_computation(timing, model, dtype, result.cluster);
   measure_links(timing, model, dtype, result.cluster.links, result.system);
+  for (const std::string& directory : directories) {
+    const double rate = rate_of_files(world, directory);
+    double& slowest = result.cluster.file_bytes_per_second;
+    slowest = slowest == 0 ? rate : std::min(slowest, rate);
+  }
   result.cluster.memory_bytes = memory_of_rank(world);
   result.cluster.narrow_sums = current_device() == Device::cuda;
   return result;

@@ -18,7 +18,17 @@ std::string layout_flags(const TrainingOptions& layout) {
     if (layout.stages.virtual_stages > 1) flags += fmt::format(" --virtual-stages {}", layout.stages.virtual_stages);
   }
   if (layout.sharding.delay > 0) flags += fmt::format(" --delay {}", layout.sharding.delay);
-  if (layout.sharding.offload.speculates) flags += " --speculate";
+  const ShardedParameters::Options::Offload& files = layout.sharding.offload;
+  const auto add = [&](const char* what, const ShardedParameters::Options::InFile& its) {
+    if (its.directory.empty()) return;
+    flags += fmt::format(" --offload {}={}", what, its.directory);
+    if (its.ratio > 0) flags += fmt::format(",ratio={}", its.ratio);
+  };
+  add("optimizer", files.optimizer);
+  add("gradients", files.gradients);
+  add("values", files.values);
+  if (!layout.recompute.directory.empty()) flags += fmt::format(" --offload activations={}", layout.recompute.directory);
+  if (files.speculates) flags += " --speculate";
   return flags + fmt::format(" --zero {} --recompute {}{} --micro-batch-size {}", static_cast<int>(layout.sharding.zero),
                              name(layout.recompute.level), layout.recompute.partition ? " --partition-activations" : "",
                              layout.micro_batch);

@@ -31,6 +31,7 @@ struct SharedCores {
 //    "attention_tflops": 120,                    of the attention kernel; 1e12 operations a second
 //    "memory_gbs": 2000,                         of elementwise work, in 1e9 bytes a second, read and written
 //    "memory_gib": 80,                           of a device
+//    "file_gbs": 1.5,                            of a device's scratch files, read and written; default 0: not known
 //    "launch_us": 4,                             of a kernel's start and end; default 0
 //    "shared_cores": {"ranks": 4, "cores": 2},   default: no rank shares its cores
 //    "narrow_sums": true,                        sums of 16-bit floats travel in 16 bits (NCCL), not in 32; default false
@@ -43,6 +44,7 @@ struct STRETTO_API TrainingCluster {
   double attention_flops = 0;
   double memory_bytes_per_second = 0;
   std::int64_t memory_bytes = 0;
+  double file_bytes_per_second = 0;  // 0: layouts with state in files cannot be predicted
   double launch_seconds = 0;
   SharedCores shared_cores;
   bool narrow_sums = false;

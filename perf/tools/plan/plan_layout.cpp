@@ -48,6 +48,9 @@ void add_fixed(CLI::App& app, Fixed& fixed, LayoutSpace& space) {
   app.add_option("--delay", space.sharding.delay, "With sums of gradients that arrive so many steps late")
       ->capture_default_str()
       ->check(CLI::IsMember({0, 1}));
+  app.add_option("--offload", space.files_directory,
+                 "A directory: also layouts with the optimizer's state, gradients and values in files there, which the "
+                 "cluster's file_gbs tells the time of");
   app.add_option("--sp", fixed.rows, "With sequence parallelism, or without: yes or no")
       ->check(CLI::IsMember({"yes", "no"}));
   app.add_option("--recompute", fixed.recompute, "What backward computes again: none, selective or full")

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "core/fail.hpp"
+#include "planning/layout/file_time.hpp"
 #include "planning/layout/pipeline_time.hpp"
 #include "planning/layout/planned_stage.hpp"
 #include "planning/layout/state_time.hpp"
@@ -60,7 +61,7 @@ class LayoutCosts::Parts {
       its = {std::max(least.seconds, turns() * least.all / shape.stages), content_of(layout, shape, parts, 0)};
     }
     const StateTime state = state_of(layout, shape, its.first);
-    return its.pipeline + state.exposed + state.update * turns();
+    return its.pipeline + state.exposed + state.files + state.update * turns();
   }
 
   LayoutCost cost(const TrainingOptions& layout) {
@@ -71,12 +72,13 @@ class LayoutCosts::Parts {
     const PipelineTime time = known->second;
     LayoutCost cost;
     PartTime busiest;
-    double sums = 0;
+    double sums = 0, files = 0;
     for (int stage = 0; stage < shape.stages; ++stage) {
       const StageContent content = content_of(layout, shape, parts, stage);
       if (stage == time.busiest_stage) busiest = content.microbatch;
       const StateTime state = state_of(layout, shape, content);
       sums = std::max(sums, state.exposed);
+      files = std::max(files, state.files);
       cost.update = std::max(cost.update, state.update * turns());
     }
     const auto microbatches = static_cast<double>(shape.microbatches);
@@ -88,9 +90,10 @@ class LayoutCosts::Parts {
     add(cost, group_name(Axis::ring), microbatches * all.ring * turns());
     add(cost, group_name(Axis::ulysses), microbatches * all.ulysses * turns());
     add(cost, group_name(Axis::data), sums);
+    add(cost, "files", files);
     const double table = table_seconds(layout);
     add(cost, group_name(Axis::pipeline), table);
-    cost.seconds = time.seconds + sums + table + cost.update;
+    cost.seconds = time.seconds + sums + files + table + cost.update;
     const double tokens = static_cast<double>(layout.global_batch * model_.sequence);
     cost.tokens_per_second = tokens / cost.seconds;
     cost.flops_per_second = cost.tokens_per_second * flops_per_token(model_, layout.adapters) / static_cast<double>(ranks_);
@@ -157,9 +160,12 @@ class LayoutCosts::Parts {
   }
 
   StateTime state_of(const TrainingOptions& layout, const PipelineShape& shape, const StageContent& content) {
-    StateTime time = state_time(layout, {content.elements, content.trained, times_of(layout, shape).matrix()},
-                                turns() * content.microbatch, cluster_, system_, costs_);
+    const StateElements elements{content.elements, content.trained, times_of(layout, shape).matrix()};
+    const PartTime microbatch = turns() * content.microbatch;
+    StateTime time = state_time(layout, elements, microbatch, cluster_, system_, costs_);
     time.update += content.matrices;
+    const double computing = static_cast<double>(shape.microbatches) * microbatch.all().all();
+    time.files = file_seconds(layout, elements, computing, time.update * turns(), cluster_);
     return time;
   }
 
@@ -212,9 +218,13 @@ class LayoutCosts::Parts {
                state_memory(*records_of(layout, shape, stage), layout.mesh, layout.sharding, kind_of(layout.optimizer));
   }
 
-  using StateKey = std::tuple<MeshShape, bool, ScheduleKind, int, int, ZeroStage, std::vector<std::int64_t>>;
+  using StateKey = std::tuple<MeshShape, bool, ScheduleKind, int, int, ZeroStage, std::vector<std::int64_t>, std::vector<bool>>;
   static StateKey state_key(const TrainingOptions& layout, const PipelineShape& shape, int stage) {
-    return {layout.mesh, layout.divides_rows, shape.kind, shape.chunks, stage, layout.sharding.zero, layout.stages.blocks};
+    const ShardedParameters::Options::Offload& files = layout.sharding.offload;
+    std::vector<bool> in_files;
+    for (const auto& each : {files.optimizer, files.gradients, files.values}) in_files.push_back(!each.directory.empty());
+    return {layout.mesh,         layout.divides_rows,  shape.kind,           shape.chunks,
+            stage,               layout.sharding.zero, layout.stages.blocks, in_files};
   }
 
   std::unique_ptr<Parameters> records_of(const TrainingOptions& layout, const PipelineShape& shape, int stage) {

@@ -52,6 +52,9 @@ class Enumeration {
  public:
   Enumeration(const LayoutSpace& space, const LayoutCosts& costs)
       : space_(space), costs_(costs), divides_rows_(space.divides_rows), recompute_(space.recompute) {
+    const ShardedParameters::Options::Offload& files = space.sharding.offload;
+    if (!files.gradients.directory.empty()) least_zero_ = ZeroStage::gradients;
+    if (!files.values.directory.empty()) least_zero_ = ZeroStage::values;
     if (!divides_rows_ && (space.keeps_gathered || space.partitions_activations)) divides_rows_ = space.keeps_gathered;
     const bool keeps_inputs_alone = space.partitions_activations || !space.activations_directory.empty();
     if (!recompute_ && keeps_inputs_alone) recompute_ = Recompute::full;
@@ -123,7 +126,7 @@ class Enumeration {
                            .global_batch = space_.global_batch,
                            .sequence_layout = space_.sequence_layout,
                            .mask = space_.mask};
-    layout.sharding.zero = space_.zero.value_or(ZeroStage::none);
+    layout.sharding.zero = space_.zero.value_or(least_zero_);
     if (!allowed([&] { costs_.check(mesh); })) return;
     if (space_.micro_batch) {
       with_batch(layout);
@@ -206,8 +209,22 @@ class Enumeration {
     if (!allowed([&] { layout.check_sizes(); })) return;
     const int ranks = layout.mesh.ranks_over(token_axes);
     for (const ZeroStage zero : zero_stages) {
-      if (space_.zero ? zero != *space_.zero : ranks == 1 && zero != ZeroStage::none) continue;
-      layouts_.emplace_back(layout).sharding.zero = zero;
+      if (space_.zero ? zero != *space_.zero : zero < least_zero_ || (ranks == 1 && zero != least_zero_)) continue;
+      layout.sharding.zero = zero;
+      with_files(layout);
+    }
+  }
+
+  void with_files(TrainingOptions layout) {
+    layouts_.push_back(layout);
+    if (space_.files_directory.empty()) return;
+    ShardedParameters::Options::Offload& files = layout.sharding.offload;
+    for (auto* const each : {&files.optimizer, &files.gradients, &files.values}) {
+      if (each == &files.gradients && (layout.sharding.zero < ZeroStage::gradients || layout.sharding.delay > 0)) continue;
+      if (each == &files.values && layout.sharding.zero < ZeroStage::values) continue;
+      each->directory = space_.files_directory;
+      if (!allowed([&] { layout.check_sizes(); })) return;
+      layouts_.push_back(layout);
     }
   }
 
@@ -216,11 +233,12 @@ class Enumeration {
   // The space's own choices; where it leaves them open, those that its other settings force.
   std::optional<bool> divides_rows_;
   std::optional<Recompute> recompute_;
+  ZeroStage least_zero_ = ZeroStage::none;  // that what lies in files needs
   std::vector<TrainingOptions> layouts_;
   Refusals refusals_;
 };
 
-// Less is simpler: axes that divide the model or sequences, then 1f1b, interleaved, and schedules that split backward, then
+// Less is simpler: state in files, axes that divide the model or sequences, then 1f1b, interleaved, and schedules that split backward, then
 // recomputation, and ZeRO's stage.
 auto complexity(const TrainingOptions& layout) {
   const MeshShape& mesh = layout.mesh;
@@ -230,7 +248,10 @@ auto complexity(const TrainingOptions& layout) {
   const int order = mesh[Axis::pipeline] == 1 || schedule == name(ScheduleKind::one_forward_one_backward) ? 0
                     : schedule == name(ScheduleKind::interleaved)                                         ? 1
                                                                                                           : 2;
-  return std::tuple(axes, order, layout.recompute.level, layout.sharding.zero);
+  const ShardedParameters::Options::Offload& files = layout.sharding.offload;
+  const int in_files = int{!files.optimizer.directory.empty()} + int{!files.gradients.directory.empty()} +
+                       int{!files.values.directory.empty()};
+  return std::tuple(in_files, axes, order, layout.recompute.level, layout.sharding.zero);
 }
 
 bool is_less(const FoundLayout& a, const FoundLayout& b) {

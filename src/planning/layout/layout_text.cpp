@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -27,8 +28,13 @@ std::string to_string(const TrainingOptions& layout) {
     text += fmt::format(", {}", layout.stages.schedule_name);
     if (layout.stages.virtual_stages > 1) text += fmt::format(" of {}", layout.stages.virtual_stages);
   }
-  return text +
-         fmt::format(", ZeRO {}, recomputes {}", static_cast<int>(layout.sharding.zero), name(layout.recompute.level));
+  text += fmt::format(", ZeRO {}, recomputes {}", static_cast<int>(layout.sharding.zero), name(layout.recompute.level));
+  const ShardedParameters::Options::Offload& files = layout.sharding.offload;
+  std::vector<std::string> in_files;
+  if (!files.optimizer.directory.empty()) in_files.emplace_back("optimizer");
+  if (!files.gradients.directory.empty()) in_files.emplace_back("gradients");
+  if (!files.values.directory.empty()) in_files.emplace_back("values");
+  return in_files.empty() ? text : text + fmt::format(", {} in files", fmt::join(in_files, " and "));
 }
 
 }  // namespace stretto

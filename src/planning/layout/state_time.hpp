@@ -7,6 +7,7 @@ namespace stretto {
 struct StateTime {
   double exposed = 0;  // sums of gradients and gathered values that nothing hides
   double update = 0;   // the norm, and the optimizer
+  double files = 0;    // what nothing hides of reads and writes, by file_seconds()
 };
 
 // Elements of a stage's parameters on a rank: of all, of those that are trained, and of a weight of its blocks.

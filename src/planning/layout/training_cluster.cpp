@@ -118,7 +118,7 @@ double TrainingCluster::turns(std::int64_t ranks) const {
 TrainingCluster training_cluster_from_text(const std::string& text) {
   const Json json = parsed(text, "A cluster");
   const JsonObject object(json, "A cluster",
-                          {"peak_tflops", "products", "attention_tflops", "memory_gbs", "memory_gib", "launch_us",
+                          {"peak_tflops", "products", "attention_tflops", "memory_gbs", "memory_gib", "file_gbs", "launch_us",
                            "shared_cores", "narrow_sums", "gpus", "links", "sources"});
   TrainingCluster cluster;
   cluster.peak_flops = object.positive("peak_tflops") * 1e12;
@@ -134,6 +134,7 @@ TrainingCluster training_cluster_from_text(const std::string& text) {
   const double memory_gib = object.positive("memory_gib"), most_gib = 1 << 30;
   require(memory_gib <= most_gib, "A cluster has memory_gib = {}; give at most {}.", memory_gib, most_gib);
   cluster.memory_bytes = static_cast<std::int64_t>(memory_gib * static_cast<double>(1 << 30));
+  cluster.file_bytes_per_second = object.number("file_gbs", 0) * 1e9;
   cluster.launch_seconds = object.number("launch_us", 0) * 1e-6;
   if (object.has("shared_cores")) cluster.shared_cores = shared_cores_of(object.at("shared_cores"));
   cluster.narrow_sums = object.flag("narrow_sums", false);
@@ -170,6 +171,7 @@ std::string to_text(const TrainingCluster& cluster) {
       {"attention_tflops", cluster.attention_flops / 1e12},
       {"memory_gbs", cluster.memory_bytes_per_second / 1e9},
       {"memory_gib", static_cast<double>(cluster.memory_bytes) / static_cast<double>(1 << 30)},
+      {"file_gbs", cluster.file_bytes_per_second / 1e9},
       {"launch_us", cluster.launch_seconds / 1e-6},
       {"shared_cores", {{"ranks", cluster.shared_cores.ranks}, {"cores", cluster.shared_cores.cores}}},
       {"narrow_sums", cluster.narrow_sums},

@@ -34,6 +34,7 @@ TEST(TrainingCluster, ReadsUnits) {
 TEST(TrainingCluster, WritesWhatItReads) {
   TrainingCluster cluster = training_cluster_from_text(cluster_text);
   cluster.shared_cores = {6, 3};
+  cluster.file_bytes_per_second = 1.5e9;
   cluster.narrow_sums = true;
   cluster.gpus = true;
   cluster.links.levels = {{"node", 4, 1, 0.5, 100, 2}, {"network", 0, 5, 0, 10, 1, true}};
@@ -41,6 +42,7 @@ TEST(TrainingCluster, WritesWhatItReads) {
   const TrainingCluster read = training_cluster_from_text(text);
   EXPECT_EQ(to_text(read), text);
   EXPECT_EQ(read.turns(12), 2);
+  EXPECT_DOUBLE_EQ(read.file_bytes_per_second, 1.5e9);
   EXPECT_TRUE(read.narrow_sums && read.gpus && read.links.levels[1].own_ports);
   EXPECT_EQ(read.links.levels[0].ports, 2);
   EXPECT_NE(to_text(training_cluster_from_text(cluster_text)), text) << "the control: another cluster";

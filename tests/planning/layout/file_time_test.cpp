@@ -1,0 +1,100 @@
+// What reading and writing take longer than the computation beside them, by hand.
+#include "planning/layout/file_time.hpp"
+
+#include <gmock/gmock.h>
+
+#include "planning/layout/layout_machine.hpp"
+#include "stretto/planning/layout_search.hpp"
+#include "support/error.hpp"
+
+namespace stretto {
+namespace {
+
+constexpr StateElements elements{.all = 1000, .trained = 1000, .matrix = 100};
+
+// 2 microbatches on 4 data-parallel ranks, bf16 with AdamW: 12 bytes of state for an element.
+TrainingOptions layout_with(const ShardedParameters::Options::Offload& offload, ZeroStage zero = ZeroStage::values) {
+  TrainingOptions layout{.model = {.layers = 2, .hidden = 8, .heads = 2, .sequence = 4, .vocabulary = 16},
+                         .mesh = {{Axis::data, 4}},
+                         .micro_batch = 1,
+                         .global_batch = 8};
+  layout.sharding.dtype = DType::bf16;
+  layout.sharding.zero = zero;
+  layout.sharding.unit_bytes = 400;
+  layout.sharding.offload = offload;
+  return layout;
+}
+
+TEST(FileTraffic, IsWhatAStepReadsAndWrites) {
+  EXPECT_EQ(file_traffic(layout_with({}), elements).all(), 0);
+  const FileTraffic state = file_traffic(layout_with({.optimizer = {"/d"}}), elements);
+  EXPECT_EQ(state.passes, 0);
+  EXPECT_EQ(state.update, 2 * 12 * 1000 / 4);
+  EXPECT_EQ(state.first_and_last, 2 * 12 * 100 / 4);
+  EXPECT_EQ(file_traffic(layout_with({.optimizer = {"/d"}}, ZeroStage::none), elements).update, 2 * 12 * 1000);
+  EXPECT_EQ(file_traffic(layout_with({.optimizer = {"/d", 0.25}}), elements).update, 0.75 * 2 * 12 * 1000 / 4);
+  const FileTraffic gradients = file_traffic(layout_with({.gradients = {"/d"}}), elements);
+  EXPECT_EQ(gradients.passes, 3 * 4 * 1000 / 4) << "written twice, read once";
+  EXPECT_EQ(gradients.update, 4 * 1000 / 4);
+  const FileTraffic values = file_traffic(layout_with({.values = {"/d"}}), elements);
+  EXPECT_EQ(values.passes, 2 * 2 * 2 * 1000 / 4) << "of two microbatches, two gathers each";
+  EXPECT_EQ(values.update, 2 * 2 * 1000 / 4);
+  TrainingOptions activations = layout_with({});
+  activations.recompute = {.level = Recompute::full, .directory = "/d"};
+  EXPECT_EQ(file_traffic(activations, elements).passes, 2 * 2 * 4 * 8 * 2 * 2) << "2 ways, 2 microbatches, 4 x 8, 2 blocks";
+}
+
+TEST(FileSeconds, AreWhatComputationDoesNotHide) {
+  TrainingCluster cluster = machine_without_memory_time();
+  cluster.file_bytes_per_second = 100;
+  const TrainingOptions state = layout_with({.optimizer = {"/d"}});  // 60 s for the update, 6 s of them first and last
+  const auto seconds = [&](const TrainingOptions& layout, double computing, double update) {
+    return file_seconds(layout, elements, computing, update, cluster);
+  };
+  EXPECT_EQ(seconds(state, 1000, 0), 60 + 6);
+  EXPECT_EQ(seconds(state, 0, 20), 40 + 6);
+  EXPECT_EQ(seconds(state, 0, 100), 6);
+  TrainingOptions behind = state;
+  behind.sharding.delay = 1;
+  EXPECT_EQ(seconds(behind, 1000, 0), 0);
+  EXPECT_EQ(seconds(behind, 10, 20), 30);
+  TrainingOptions speculates = state;
+  speculates.sharding.offload.speculates = true;
+  EXPECT_EQ(seconds(speculates, 1000, 0), 3);
+  TrainingOptions serial = state;
+  serial.sharding.overlap = false;
+  EXPECT_EQ(seconds(serial, 1000, 1000), 60) << "the control";
+  const TrainingOptions values = layout_with({.values = {"/d"}});  // 20 s beside passes, 10 s beside the update
+  EXPECT_EQ(seconds(values, 15, 10), 5 + 1);
+  cluster.file_bytes_per_second = 0;
+  EXPECT_EQ(seconds(layout_with({}), 0, 0), 0);
+  expect_refusal([&] { seconds(state, 0, 0); }, "give it \"file_gbs\"");
+}
+
+// A memory that state in files alone lets a model into.
+TEST(FileSeconds, LetALayoutFitThatMemoryHasNoRoomFor) {
+  TrainingCluster cluster = machine_without_memory_time();
+  cluster.file_bytes_per_second = 1e9;
+  LayoutSpace space{.model = {.layers = 4, .hidden = 64, .heads = 4, .sequence = 16, .vocabulary = 512},
+                    .ranks = 2,
+                    .global_batch = 4,
+                    .memory_bytes = std::int64_t{1} << 40};
+  space.tensor = space.pipeline = 1;
+  space.sharding.unit_bytes = 1 << 14;
+  const std::int64_t needed = search_layouts(space, cluster).best.front().cost.memory.total();
+  space.files_directory = "/d";
+  const FoundLayout roomy = search_layouts(space, cluster).best.front();
+  EXPECT_TRUE(roomy.layout.sharding.offload.optimizer.directory.empty()) << "memory is faster";
+  EXPECT_FALSE(roomy.cost.exposed.contains("files"));
+  space.memory_bytes = needed / 4;
+  const FoundLayout small = search_layouts(space, cluster).best.front();
+  EXPECT_EQ(small.layout.sharding.offload.optimizer.directory, "/d");
+  EXPECT_GT(small.cost.exposed.at("files"), 0);
+  EXPECT_LE(small.cost.memory.total(), space.memory_bytes);
+  EXPECT_THAT(to_string(small.layout), testing::HasSubstr("in files"));
+  space.files_directory = "";
+  EXPECT_TRUE(search_layouts(space, cluster).best.empty()) << "the control";
+}
+
+}  // namespace
+}  // namespace stretto
