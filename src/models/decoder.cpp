@@ -78,6 +78,11 @@ void Decoder::make_files() {
   if (inputs_) inputs_->make();
 }
 
+std::optional<OffloadUse> Decoder::offloaded() const {
+  if (!inputs_) return {};
+  return inputs_->use();
+}
+
 void Decoder::weigh_adapters(const AdapterWeights& weights) {
   for (const auto& [name, weight] : weights) {
     require(adapter_weights_->contains(name), "There are no adapters '{}' to count {} times; give the name of some.", name,

@@ -1,5 +1,6 @@
 """What goes wrong with the files of --offload: one sentence, nothing left behind, and checkpoints that stay whole."""
 import os
+import random
 import shutil
 import subprocess
 import unittest
@@ -148,6 +149,39 @@ class Offload(FaultTest):
                 self.assertTrue(marker.exists())
                 self.expect_nothing_left()
 
+    def test_sigkill_at_random_moments(self):
+        """The newest checkpoint loads each time, and at the end the losses are those of a run that nobody has killed.
+        STRETTO_KILLS=100 kills that often."""
+        steps = 300
+        expected = self.whole(steps)
+        saved = self.directory / "saved"
+        flags = {"--train-iters": steps, "--save": saved, "--save-interval": 1, "--keep": 3}
+        moments = random.Random(56)
+        kills = int(os.environ.get("STRETTO_KILLS", 4))
+        killed = 0
+        while killed < kills:
+            has_one = (saved / "latest").exists()
+            if has_one and self.newest(saved) == steps:
+                shutil.rmtree(saved)  # it was fast, and begins anew
+                continue
+            run = self.start({**flags, "--resume": has_one or None})
+            ended = until(lambda: run.process.poll() is not None, moments.uniform(0, 2.5))
+            if ended:
+                self.expect_success(run)
+                continue
+            run.kill_all()
+            killed += 1
+            self.assertTrue(until(lambda: not group_of(run.process.pid), SECONDS_TO_END))
+            self.assertEqual(list(self.scratch.iterdir()), [])
+        newest = self.newest(saved) if (saved / "latest").exists() else 0
+        if newest < steps:
+            self.expect_success(self.start({**flags, "--resume": newest > 0 or None, "--log-dir": self.log("last")}))
+            self.assertEqual(losses(self.log("last")), expected[newest:])
+
+    @staticmethod
+    def newest(saved):
+        return int((saved / "latest").read_text().split("_")[-1])
+
     def test_a_write_that_fails(self):
         library = self.library(PRELOADED)
         expected = self.whole(12)
@@ -157,7 +191,7 @@ class Offload(FaultTest):
         self.expect_one_error(run, "The scratch file in", str(self.scratch), "cannot be written: Input/output error")
         self.assertIn("by pread and pwrite", run.output)
         self.assertTrue(until(lambda: not group_of(run.process.pid), SECONDS_TO_END))
-        newest = int((saved / "latest").read_text().split("_")[-1])
+        newest = self.newest(saved)
         self.assertGreater(newest, 0)
         self.expect_success(self.start({**flags, "--resume": True, "--log-dir": self.log("resumed")}))
         self.assertEqual(losses(self.log("resumed")), expected[newest:])

@@ -202,6 +202,51 @@ TEST(OffloadedActivations, HaveTheBitsOfMemory) {
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
 }
 
+// Overwrites the first block of each scratch file of this process in the directory; returns how many there are.
+int spoil_files(const std::string& directory) {
+  int spoiled = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code ignored;
+    const std::string path = std::filesystem::read_symlink(entry.path(), ignored).string();
+    if (!path.starts_with(directory)) continue;
+    std::ofstream(entry.path(), std::ios::in | std::ios::out | std::ios::binary) << std::string(4096, 'x');
+    ++spoiled;
+  }
+  return spoiled;
+}
+
+// The control: an input that is another one when backward reads it changes the gradients.
+TEST(OffloadedActivations, AreWhatBackwardReads) {
+  const TemporaryDirectory directory;
+  TrainingOptions options = options_of({{1}, ZeroStage::none, AdamW::Options(), DType::f32});
+  options.model.layers = 4;
+  options.global_batch = 1;
+  options.recompute = {.level = Recompute::full, .directory = directory.path()};
+  const auto gradients = [&](bool spoils) {
+    Pieces result;
+    run_threads(1, [&](const Communicator& world) {
+      Trainer trainer(Mesh(world, {}), options);
+      std::vector<std::int32_t> tokens(static_cast<std::size_t>(options.model.sequence)), targets = tokens;
+      text_of_step(options, 0)(0, tokens.data(), targets.data());
+      ShardedParameters& sharded = trainer.sharded();
+      sharded.begin_step();
+      Microbatches one(trainer.model(), sharded, Batch::of(tokens, targets, options.model.sequence), 1, 1.0);
+      one.compute({ActionKind::forward, 0, 0}, {});
+      if (spoils) {
+        EXPECT_GT(spoil_files(directory.path()), 0);
+      }
+      one.compute({ActionKind::backward, 0, 0}, {});
+      sharded.end_microbatch();
+      sharded.finish_sums();
+      result = pieces_of(trainer, sharded.whole_gradients());
+    });
+    return result;
+  };
+  Comparer bits(equal_bits);
+  EXPECT_EQ(bits.pieces(gradients(false), gradients(false), "gradient"), "");
+  EXPECT_NE(bits.pieces(gradients(false), gradients(true), "gradient"), "");
+}
+
 // In a pipeline, values that lie in files are gathered by each microbatch, and a plan counts them so.
 TEST(OffloadTraffic, InPipelinesIsPlanned) {
   const TemporaryDirectory directory;

@@ -90,6 +90,7 @@ std::vector<std::string> layout_description(const CommandLine& line, Trainer& tr
 std::vector<std::string> file_description(Trainer& trainer) {
   std::vector<OffloadUse> files = trainer.sharded().offloaded();
   if (const std::optional<OffloadUse> state = trainer.optimizer().offloaded()) files.push_back(*state);
+  if (const std::optional<OffloadUse> inputs = trainer.model().offloaded()) files.push_back(*inputs);
   std::vector<std::string> result;
   for (const OffloadUse& use : files) {
     result.push_back(fmt::format(

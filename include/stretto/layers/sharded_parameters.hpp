@@ -7,6 +7,7 @@
 
 #include "stretto/layers/local_gradients.hpp"
 #include "stretto/layers/parameter_use.hpp"
+#include "stretto/overlap/offload_use.hpp"
 #include "stretto/overlap/sharded_unit.hpp"
 #include "stretto/overlap/unit_traffic.hpp"
 
@@ -16,14 +17,6 @@ class OffloadedUnit;
 class PostponementChoice;
 class UnitFile;
 struct UnitMembers;
-
-// A scratch file of this rank: what lies in it, where, its size, and what steps have read and written so far, in bytes.
-struct OffloadUse {
-  std::string what = {}, directory = {};
-  std::int64_t bytes = 0, read = 0, written = 0;
-  bool bypasses_cache = true;  // false: the file system has no O_DIRECT, and the page cache keeps copies
-  bool io_uring = true;        // false: the build or the kernel has none, and each read or write is a call
-};
 
 // The memory of a model's parameters and gradients, divided over the ranks that hold copies of them (ZeRO; Rajbhandari et
 // al. 2020), and the traffic of a training step. Parameters lie in units (ShardedUnit) in the reverse order of

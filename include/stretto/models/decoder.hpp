@@ -9,6 +9,7 @@
 #include "stretto/layers/weight_gradients.hpp"
 #include "stretto/models/decoder_cost.hpp"
 #include "stretto/models/model_cut.hpp"
+#include "stretto/overlap/offload_use.hpp"
 
 namespace stretto {
 
@@ -51,6 +52,7 @@ class STRETTO_API Decoder {
   // Makes the file of RecomputeOptions::directory, if there is one; the first forward would. Throws Error(io) for a
   // directory that cannot hold it.
   void make_files();
+  std::optional<OffloadUse> offloaded() const;  // of that file; empty: there is none
 
   // The activations of one microbatch in one chunk, between forward and backward. `later` holds the gradients of weights
   // that backward has left for later.

@@ -39,12 +39,23 @@ std::shared_ptr<KeptTensor> TensorFile::keep(const Tensor& tensor) {
     writing_.front().wait();
     writing_.pop_front();
   }
+  written_ += ScratchFile::aligned(bytes);
   const Tensor memory = aligned_memory(bytes);
   std::memcpy(memory.raw(), tensor.raw(), tensor.bytes());
   kept->written_ =
       out_.enqueue([this, memory, offset] { file_->write(offset, memory.raw(), ScratchFile::aligned(memory.size())); });
   writing_.push_back(kept->written_);
   return kept;
+}
+
+OffloadUse TensorFile::use() const {
+  return {.what = "blocks' inputs",
+          .directory = directory_,
+          .bytes = end_,
+          .read = read_,
+          .written = written_,
+          .bypasses_cache = file_ && file_->is_direct(),
+          .io_uring = file_ && file_->has_uring()};
 }
 
 KeptTensor::KeptTensor(std::shared_ptr<TensorFile> file, std::int64_t offset, const Tensor& tensor)
@@ -68,6 +79,7 @@ void KeptTensor::fetch() {
   const std::int64_t bytes = elements * static_cast<std::int64_t>(size_of(dtype_));
   memory_ = aligned_memory(bytes);
   if (rehearsal_mode.skip_communication) return;
+  file_->read_ += ScratchFile::aligned(bytes);
   file_->in_.wait(written_);
   read_ = file_->in_.enqueue([file = file_->file_.get(), memory = memory_, offset = offset_] {
     file->read(offset, memory.raw(), ScratchFile::aligned(memory.size()));

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/files/scratch_file.hpp"
+#include "stretto/overlap/offload_use.hpp"
 #include "stretto/stream.hpp"
 #include "stretto/tensor.hpp"
 
@@ -25,6 +26,7 @@ class TensorFile : public std::enable_shared_from_this<TensorFile> {
   std::shared_ptr<KeptTensor> keep(const Tensor& tensor);
 
   std::int64_t bytes() const { return end_; }  // of the file
+  OffloadUse use() const;
 
  private:
   friend class KeptTensor;
@@ -32,7 +34,7 @@ class TensorFile : public std::enable_shared_from_this<TensorFile> {
 
   std::string directory_;
   std::unique_ptr<ScratchFile> file_;
-  std::int64_t end_ = 0;
+  std::int64_t end_ = 0, read_ = 0, written_ = 0;
   std::map<std::int64_t, std::int64_t> sizes_;      // of places, by offset
   std::multimap<std::int64_t, std::int64_t> free_;  // offsets of free places, by size
   std::deque<Work> writing_;

@@ -44,6 +44,11 @@ TEST(TensorFile, KeepsTensorsOfAllSizesAndUsesPlacesAgain) {
     }
     bytes = file->bytes();
   }
+  const OffloadUse use = file->use();
+  EXPECT_EQ(use.bytes, bytes);
+  EXPECT_EQ(use.written, 3 * bytes);
+  EXPECT_EQ(use.read, 3 * bytes);
+  EXPECT_EQ(use.directory, directory.path());
 }
 
 TEST(TensorFile, KeepsACopyThatOthersDoNotOverwrite) {
