@@ -12,15 +12,16 @@ namespace stretto {
 
 void ShardedParameters::make_files() {
   const SharesInFiles shares = shares_in_files(members_, mesh_.shape(), options_);
-  const auto file = [&](const std::string& directory, const std::vector<std::int64_t>& bytes, const char* what) {
+  const auto file = [&](const std::string& directory, const std::vector<std::int64_t>& bytes, const char* what,
+                        bool two_places) {
     const bool any = std::ranges::any_of(bytes, [](std::int64_t each) { return each > 0; });
-    const UnitFile::Options how{.overlap = options_.overlap, .name = what};
+    const UnitFile::Options how{.overlap = options_.overlap, .two_places = two_places, .name = what};
     return any ? std::make_unique<UnitFile>(directory, bytes, how) : nullptr;
   };
   if (options_.offload.values.directory.empty() && options_.offload.gradients.directory.empty()) return;
   throw_together(mesh_.world(), "make its scratch files", [&] {
-    values_file_ = file(options_.offload.values.directory, shares.values, "values");
-    gradients_file_ = file(options_.offload.gradients.directory, shares.gradients, "gradients");
+    values_file_ = file(options_.offload.values.directory, shares.values, "values", false);
+    gradients_file_ = file(options_.offload.gradients.directory, shares.gradients, "gradients", options_.delay > 0);
   });
 }
 
@@ -33,23 +34,23 @@ void ShardedParameters::set_range_gradients(std::size_t unit, const Tensor& shar
   }
 }
 
-void ShardedParameters::take_from_files(std::size_t unit) {
+void ShardedParameters::take_from_files(std::size_t unit, UnitFile* gradients_file) {
   const auto share = [&](UnitFile* file, DType dtype) {
     const Tensor block = file != nullptr ? file->take(unit) : Tensor();
     return block ? elements_in(block, dtype) : Tensor();
   };
   if (const Tensor values = share(values_file_.get(), options_.dtype)) set_range_values(unit, values);
-  if (const Tensor gradients = share(gradients_file_.get(), options_.gradients())) set_range_gradients(unit, gradients);
+  if (const Tensor gradients = share(gradients_file, options_.gradients())) set_range_gradients(unit, gradients);
 }
 
-void ShardedParameters::give_back_to_files(std::size_t unit) {
+void ShardedParameters::give_back_to_files(std::size_t unit, UnitFile* gradients_file) {
   if (values_file_ && values_file_->has(unit)) {
     set_range_values(unit, units_[unit]->share());
     values_file_->give_back(unit);
   }
-  if (gradients_file_ && gradients_file_->has(unit)) {
-    set_range_gradients(unit, units_[unit]->gradient_share());
-    gradients_file_->give_back(unit, false);
+  if (gradients_file != nullptr && gradients_file->has(unit)) {
+    set_range_gradients(unit, options_.delay > 0 ? units_[unit]->earlier_gradient_share() : units_[unit]->gradient_share());
+    gradients_file->give_back(unit, false);
   }
 }
 

@@ -49,9 +49,6 @@ void ShardedParameters::Options::Offload::check(ZeroStage zero, int delay) const
           gradients.directory);
   require(!speculates || delay == 0,
           "With a delay of {} an update has a whole step's time, and knows the norm; leave speculation out.", delay);
-  require(gradients.directory.empty() || delay == 0,
-          "With a delay of {} the gradients of two steps are kept in memory, not in {}; leave one of them out.", delay,
-          gradients.directory);
 }
 
 void ShardedParameters::Options::check(const MeshShape& mesh) const {

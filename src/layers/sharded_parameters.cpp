@@ -300,6 +300,7 @@ void ShardedParameters::learn(const std::function<void()>& step) {
 
 // The gradients of the last step become those that an update takes, and its former ones are added to next.
 void ShardedParameters::exchange_gradients() {
+  if (gradients_file_ && options_.delay > 0) gradients_file_->exchange();
   for (const auto& unit : units_) unit->exchange_gradients();
   for (Range& range : ranges_) std::swap(range.gradient, range.late);
   sums_arrived_ = std::exchange(has_late_, false);
@@ -356,18 +357,21 @@ const std::vector<std::size_t>& ShardedParameters::ranges_to_update(std::size_t 
   return traffic_->is_whole(unit) ? ranges_of_[unit].all : ranges_of_[unit].in_share;
 }
 
-void ShardedParameters::update(const std::function<void(std::size_t unit)>& update) {
+void ShardedParameters::update(const std::function<void(std::size_t unit)>& update, bool reads_gradients) {
   if (choice_) choice_->update_begins();
   const std::vector<std::size_t> order = update_order();
-  for (UnitFile* const file : {values_file_.get(), gradients_file_.get()}) {
+  UnitFile* const gradients = reads_gradients ? gradients_file_.get() : nullptr;
+  if (gradients != nullptr && options_.delay > 0) gradients->exchange();  // an update takes those of the step before
+  for (UnitFile* const file : {values_file_.get(), gradients}) {
     if (file != nullptr) file->begin(order);
   }
   for (const std::size_t unit : order) {
-    take_from_files(unit);
+    take_from_files(unit, gradients);
     update(unit);
-    give_back_to_files(unit);
+    give_back_to_files(unit, gradients);
     traffic_->updated(unit);
   }
+  if (gradients != nullptr && options_.delay > 0) gradients->exchange();
   if (values_file_) values_file_->end();
   if (choice_ && choice_->end_step(*traffic_)) choice_.reset();
 }

@@ -75,7 +75,7 @@ ShardedUnit::ShardedUnit(Communicator gathers, Communicator sums, std::vector<Sh
           options_.secondary ? options_.secondary.size() : 0);
   for (const Shape& shape : shapes_) elements_ += elements_of(shape);
   const std::int64_t share = share_elements_ = (elements_ + gathers_.size() - 1) / gathers_.size();
-  for (const Tensor& each : {options_.share, options_.gradient_share}) {
+  for (const Tensor& each : {options_.share, options_.gradient_share, options_.earlier_gradient_share}) {
     require(!each || each.size() == share, "A share of {} elements cannot lie in memory of {}; give as much.", share,
             each.size());
   }
@@ -91,10 +91,11 @@ ShardedUnit::ShardedUnit(Communicator gathers, Communicator sums, std::vector<Sh
     older_.push_back(views_of(older_flat_.back()));
   }
   if (!options_.trainable) return;
-  allocate_gradients(gradient_dtype);
+  allocate_gradients(gradient_dtype, options_.gradient_share);
   if (!options_.has_earlier_gradients) return;
-  exchange_gradients();
-  allocate_gradients(gradient_dtype);
+  ShardedUnit::exchange_gradients();
+  allocate_gradients(gradient_dtype, options_.earlier_gradient_share);
+  ShardedUnit::exchange_gradients();
 }
 
 ZeroStage ShardedUnit::stage() const {
@@ -113,10 +114,9 @@ void ShardedUnit::set_gradients(const Tensor& whole) {
   gradients_ = views_of(whole);
 }
 
-void ShardedUnit::allocate_gradients(DType dtype) {
+void ShardedUnit::allocate_gradients(DType dtype, const Tensor& share) {
   if (!keeps_gradients_) {
-    gradient_share_ =
-        options_.gradient_share ? options_.gradient_share : zeros(share_elements_, dtype, MemoryKind::gradients);
+    gradient_share_ = share ? share : zeros(share_elements_, dtype, MemoryKind::gradients);
   } else {
     set_gradients(zeros(padded_elements(), dtype, MemoryKind::gradients));
     gradient_share_ = gradients_flat_.view(rank() * share_elements_, {share_elements_});

@@ -212,6 +212,13 @@ TEST_P(DelayInFiles, HasTheBitsOfTheReferenceLoop) {
     options.sharding.offload.values = in_file(0);
     EXPECT_TRUE(delayed(layout, options) == expected) << GetParam().text() << ", values in a file";
   }
+  if (options.sharding.zero >= ZeroStage::gradients) {
+    options.sharding.offload.gradients = in_file(0);
+    EXPECT_TRUE(delayed(layout, options) == expected) << GetParam().text() << ", gradients in a file";
+    options.sharding.offload.optimizer = {};
+    EXPECT_TRUE(delayed(layout, options) == expected) << GetParam().text() << ", gradients in a file, state in memory";
+    options.sharding.offload.optimizer = in_file(0);
+  }
   options.sharding.overlap = false;
   EXPECT_TRUE(delayed(layout, options) == expected) << GetParam().text() << " without overlap";
 }

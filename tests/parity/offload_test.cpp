@@ -482,7 +482,9 @@ TEST(OffloadRefusals, SayWhatCannotLieInFiles) {
     };
     EXPECT_THAT(refusal(ZeroStage::optimizer, 0, {.gradients = {"/tmp"}}), testing::HasSubstr("give stage 2 or 3"));
     EXPECT_THAT(refusal(ZeroStage::gradients, 0, {.values = {"/tmp"}}), testing::HasSubstr("give stage 3"));
-    EXPECT_THAT(refusal(ZeroStage::gradients, 1, {.gradients = {"/tmp"}}), testing::HasSubstr("With a delay of 1"));
+    EXPECT_THAT(refusal(ZeroStage::gradients, 1, {.optimizer = {"/tmp"}, .speculates = true}),
+                testing::HasSubstr("With a delay of 1"));
+    EXPECT_THAT(refusal(ZeroStage::gradients, 0, {.speculates = true}), testing::HasSubstr("give the optimizer's state"));
     EXPECT_THAT(refusal(ZeroStage::values, 0, {.values = {"/none"}}), testing::HasSubstr("/none cannot hold"));
   });
 }

@@ -80,12 +80,12 @@ class STRETTO_API ShardedParameters : public ParameterUse {
       std::vector<std::int64_t> in_file(const std::vector<std::int64_t>& bytes) const;
     };
     // optimizer: the state of what this rank updates. gradients: its share of the summed gradients, at ZeroStage::gradients
-    // and values, without a delay. values: its share of the values, at ZeroStage::values, read for each gather; frozen
+    // and values; with a delay, of both sets. values: its share of the values, at ZeroStage::values, read for each gather; frozen
     // values that are stored in other formats stay in memory, as does what the first and the last stage of a pipeline share.
     struct Offload {
       InFile optimizer = {}, gradients = {}, values = {};
       // Updates begin before the norm is known (SpeculativeUpdate). Needs state in a file, which takes twice the space, and
-      // overlap; not with gradients in files or a delay.
+      // overlap; not with gradients in files, nor with a delay.
       bool speculates = false;
 
       bool any() const { return !(optimizer.directory + gradients.directory + values.directory).empty(); }
@@ -183,7 +183,8 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   void set_late(bool has_late) { has_late_ = has_late; }
   // Calls update for each unit, in the order in which forward needs units. The new values travel while later units are
   // updated and while the next step computes.
-  void update(const std::function<void(std::size_t unit)>& update);
+  // reads_gradients: false if update reads none, which then stay in their file.
+  void update(const std::function<void(std::size_t unit)>& update, bool reads_gradients = true);
   std::vector<std::size_t> update_order() const;
   void wait_for_values() { traffic_->wait_for_values(); }
 
@@ -240,8 +241,8 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   int place_of(int version) const;
   void set_range_values(std::size_t unit, const Tensor& share);
   void set_range_gradients(std::size_t unit, const Tensor& share);
-  void take_from_files(std::size_t unit);
-  void give_back_to_files(std::size_t unit);
+  void take_from_files(std::size_t unit, UnitFile* gradients);
+  void give_back_to_files(std::size_t unit, UnitFile* gradients);
   void change_stored(void (ShardedUnit::*change)());
   void make_choice();
   void index_uses();

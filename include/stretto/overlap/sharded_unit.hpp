@@ -39,7 +39,7 @@ class STRETTO_API ShardedUnit : public UnitStore {
     bool ordered = true;    // UnitStore::ordered()
     // How many older versions of the values keep_version() keeps. Only where values are always there.
     int older_versions = 0;
-    // The unit has a second set of gradients (exchange_gradients()), not where gradient_share lies in the caller's memory.
+    // The unit has a second set of gradients (exchange_gradients()).
     bool has_earlier_gradients = false;
     // The format of store(). Only of a unit that is not trainable, without a second copy and quantized gathers.
     StoredFormat stored = StoredFormat::plain;
@@ -65,6 +65,7 @@ class STRETTO_API ShardedUnit : public UnitStore {
     // one dimension, and zeros. Empty: the unit allocates it. In a group of one rank, values and gradients leave between
     // uses only if their shares lie so.
     Tensor share = {}, gradient_share = {};
+    Tensor earlier_gradient_share = {};  // of the second set, if gradient_share is given
   };
   // Gathers and sums use two communicators of the same ranks in the same order, so that gathers on a more urgent stream
   // overtake sums. Values begin as zeros. Throws Error(invalid_argument), before it allocates memory, for formats, types and
@@ -143,7 +144,7 @@ class STRETTO_API ShardedUnit : public UnitStore {
 
   // With Options::has_earlier_gradients: gradients() and gradient_share() change places with a second set, which keeps the
   // sums of the step before while those of this one are added up. Call it between steps; sums into both may be in flight.
-  void exchange_gradients();
+  virtual void exchange_gradients();
   const Tensor& earlier_gradient_share() const { return earlier_.share; }
   const std::vector<Tensor>& earlier_gradients() const { return earlier_.views; }  // empty from ZeroStage::gradients on
 
@@ -165,7 +166,7 @@ class STRETTO_API ShardedUnit : public UnitStore {
  private:
   void allocate_values();
   Work restore_gathered(const Stream& stream);
-  void allocate_gradients(DType dtype);
+  void allocate_gradients(DType dtype, const Tensor& share);
   Work add_locally(const Stream& stream);
   OperationOptions sum_options() const;
 

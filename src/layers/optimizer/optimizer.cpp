@@ -235,12 +235,13 @@ void Optimizer::show_apart() {
     std::erase_if(left, [&](std::size_t unit) { return apart_.waits[unit]; });
     offloaded_->begin(left);
   }
-  parameters_.update([&](std::size_t unit) {
+  const auto show = [&](std::size_t unit) {
     if (!apart_.waits[unit]) return update_unit(unit, apart_.step, false);
     for (const std::size_t i : parameters_.ranges_to_update(unit)) {
       parameters_.ranges()[i].value.copy_from(apart_.values[i]);
     }
-  });
+  };
+  parameters_.update(show, std::ranges::count(apart_.waits, true) < std::ssize(parameters_.update_order()));
   finished(apart_.step);
 }
 

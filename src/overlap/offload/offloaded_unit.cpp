@@ -15,7 +15,11 @@ bool moves_blocks() { return !rehearsal_mode.skip_communication; }
 ShardedUnit::Options with_shares(ShardedUnit::Options options, const OffloadedUnit::Files& files, DType dtype,
                                  DType gradient_dtype) {
   if (files.has(files.values)) options.share = elements_in(files.values->mapped(files.block), dtype);
-  if (files.has(files.gradients)) options.gradient_share = elements_in(files.gradients->mapped(files.block), gradient_dtype);
+  if (!files.has(files.gradients)) return options;
+  options.gradient_share = elements_in(files.gradients->mapped(files.block), gradient_dtype);
+  if (options.has_earlier_gradients) {
+    options.earlier_gradient_share = elements_in(files.gradients->mapped_other(files.block), gradient_dtype);
+  }
   return options;
 }
 
@@ -30,7 +34,11 @@ OffloadedUnit::OffloadedUnit(Communicator gathers, Communicator sums, std::vecto
       gradient_dtype_(gradient_dtype),
       in_file_(share()),
       gradients_in_file_(gradient_share()),
-      squares_(owned().size(), 0) {}
+      squares_(std::make_shared<std::vector<double>>(owned().size(), 0)) {
+  if (!files.has(files.gradients) || !earlier_gradient_share()) return;
+  earlier_in_file_ = earlier_gradient_share();
+  earlier_squares_ = std::make_shared<std::vector<double>>(owned().size(), 0);
+}
 
 // ---- values
 
@@ -103,15 +111,22 @@ Work OffloadedUnit::sum(const Stream& stream) {
   return note_and_write(stream, block);
 }
 
+void OffloadedUnit::exchange_gradients() {
+  ShardedUnit::exchange_gradients();
+  if (!earlier_squares_) return;
+  std::swap(gradients_in_file_, earlier_in_file_);
+  std::swap(squares_, earlier_squares_);
+}
+
 Work OffloadedUnit::note_and_write(const Stream& stream, const Tensor& block) {
-  const Work noted = stream.enqueue([this, share = elements_in(block, gradient_dtype_)] {
+  const Work noted = stream.enqueue([this, squares = squares_, share = elements_in(block, gradient_dtype_)] {
     std::int64_t first = 0;  // owned ranges follow each other in the share
     std::vector<Tensor> ranges;
     for (const ElementRange& each : owned()) {
       ranges.push_back(share.view(first, {each.count}));
       first += each.count;
     }
-    squares_ = kernels::sums_of_squares(ranges);
+    *squares = kernels::sums_of_squares(ranges);
   });
   return files_.gradients->write(files_.block, block, noted);
 }

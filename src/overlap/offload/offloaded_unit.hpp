@@ -37,9 +37,12 @@ class OffloadedUnit : public ShardedUnit {
   const std::vector<Tensor>& gradients() override;
   void discard_gradients() override;
   [[nodiscard]] Work sum(const Stream& stream) override;
+  // Together with UnitFile::exchange() of the file of gradients.
+  void exchange_gradients() override;
 
-  // With gradients in a file: the sum of squares of each of owned(), by kernels::sum_of_squares, of the sums that are there.
-  const std::vector<double>& squares() const { return squares_; }
+  // With gradients in a file: the sum of squares of each of owned(), by kernels::sum_of_squares, of the sums that are there,
+  // or with two sets of gradients of the earlier ones.
+  const std::vector<double>& squares() const { return earlier_squares_ ? *earlier_squares_ : *squares_; }
 
  private:
   void read_sums();
@@ -47,14 +50,14 @@ class OffloadedUnit : public ShardedUnit {
 
   Files files_;
   DType dtype_, gradient_dtype_;
-  Tensor in_file_, gradients_in_file_;  // the mapped shares
+  Tensor in_file_, gradients_in_file_, earlier_in_file_;  // the mapped shares
   struct Coming {                       // a block that is being read, or has been
     Tensor memory;
     Work arrived;
   };
   Coming values_, sums_;
   Tensor added_to_;  // in a group of one rank: the block that gradients() are views of
-  std::vector<double> squares_;
+  std::shared_ptr<std::vector<double>> squares_, earlier_squares_;  // sums in flight write theirs
 };
 
 }  // namespace stretto

@@ -33,6 +33,7 @@ UnitFile::UnitFile(const std::string& directory, std::vector<std::int64_t> bytes
       file_bytes_(aligned_sum(bytes_) * (options.two_places ? 2 : 1)),
       file_(directory, file_bytes_),
       written_(bytes_.size()),
+      others_written_(bytes_.size()),
       in_(options.overlap ? Stream(name_ + " in") : Stream::inline_()),
       out_(options.overlap ? Stream(name_ + " out") : Stream::inline_()) {
   std::int64_t offset = 0;
@@ -48,6 +49,7 @@ UnitFile::UnitFile(const std::string& directory, std::vector<std::int64_t> bytes
 
 UnitFile::~UnitFile() {
   std::vector<Work> works = written_;
+  works.insert(works.end(), others_written_.begin(), others_written_.end());
   for (const Buffer& buffer : buffers_) works.push_back(buffer.read);
   for (const Work& work : works) {
     try {
@@ -137,12 +139,26 @@ Tensor UnitFile::mapped(std::size_t unit) {
   return Tensor::wrap(file_.mapped() + offsets_[unit], {bytes_[unit]}, DType::u8);
 }
 
+void UnitFile::exchange() {
+  std::swap(offsets_, others_);
+  std::swap(written_, others_written_);
+}
+
+Tensor UnitFile::mapped_other(std::size_t unit) {
+  if (!has(unit)) return {};
+  return Tensor::wrap(file_.mapped() + others_[unit], {bytes_[unit]}, DType::u8);
+}
+
 void UnitFile::touch() {
-  for (const Work& work : written_) work.wait();
+  for (const std::vector<Work>* const works : {&written_, &others_written_}) {
+    for (const Work& work : *works) work.wait();
+  }
 }
 
 void UnitFile::release(std::size_t unit) {
-  if (has(unit)) file_.forget(offsets_[unit], ScratchFile::aligned(bytes_[unit]));
+  if (!has(unit)) return;
+  file_.forget(offsets_[unit], ScratchFile::aligned(bytes_[unit]));
+  if (!others_.empty()) file_.forget(others_[unit], ScratchFile::aligned(bytes_[unit]));
 }
 
 void UnitFile::release() { file_.forget(0, file_bytes_); }

@@ -62,9 +62,12 @@ class UnitFile {
   Work read(std::size_t unit, const Tensor& to);
   Work write(std::size_t unit, const Tensor& from, const Work& after);
 
+  // With two places: each block's places change roles, for all that is begun from now on.
+  void exchange();
   Tensor mapped(std::size_t unit);
+  Tensor mapped_other(std::size_t unit);  // the other place
   void touch();  // waits for writes in flight
-  void release(std::size_t unit);
+  void release(std::size_t unit);  // both places
   void release();
 
   const std::string& name() const { return name_; }
@@ -92,7 +95,8 @@ class UnitFile {
   std::int64_t file_bytes_ = 0;
   ScratchFile file_;
   std::array<Buffer, buffers> buffers_;
-  std::vector<Work> written_;  // the last write of each unit
+  std::vector<Work> written_;         // the last write of each unit's block
+  std::vector<Work> others_written_;  // to other places, by exchange()
   std::vector<std::size_t> order_;
   std::size_t taken_ = 0, reading_ = 0;  // places in the order
   Place place_ = Place::same;            // to which the loop writes

@@ -220,7 +220,7 @@ class Enumeration {
     if (space_.files_directory.empty()) return;
     ShardedParameters::Options::Offload& files = layout.sharding.offload;
     for (auto* const each : {&files.optimizer, &files.gradients, &files.values}) {
-      if (each == &files.gradients && (layout.sharding.zero < ZeroStage::gradients || layout.sharding.delay > 0)) continue;
+      if (each == &files.gradients && layout.sharding.zero < ZeroStage::gradients) continue;
       if (each == &files.values && layout.sharding.zero < ZeroStage::values) continue;
       each->directory = space_.files_directory;
       if (!allowed([&] { layout.check_sizes(); })) return;

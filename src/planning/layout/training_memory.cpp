@@ -86,7 +86,7 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
     if (divided && unit.has_second_copy() && options.hpz_size > 1) memory.values += e * whole / options.hpz_size;
     if (unit.trainable && options.versions > 1) memory.values += (options.versions - 1) * e * whole;
     if (unit.trainable && options.updates_behind()) memory.values += e * (is_whole(unit) ? whole : share);  // the next ones
-    if (unit.trainable) memory.gradients += (1 + options.delay) * g * (leaves ? share : whole) - files.gradients[i];
+    if (unit.trainable) memory.gradients += (1 + options.delay) * (g * (leaves ? share : whole) - files.gradients[i]);
     state_bytes.push_back(states.most(parameters, {unit}, mesh, is_whole));
     if (divided || stored) {
       const std::int64_t gathered = e * whole + (divided ? ranks * stored_bytes(unit.stored, share) : 0);
