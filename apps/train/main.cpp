@@ -51,7 +51,8 @@ void train(const Communicator& world, const CommandLine& given, StopRequest& sto
   const OnDevice device(line.device);
   if (!line.layout.automatic) return train_and_go_on(world, line, stop);
   // All ranks have the same figures, and therefore choose alike.
-  const Calibration machine = calibrate(world, line.trainer.model, line.trainer.sharding.dtype, directories_of(line.trainer));
+  const Calibration machine =
+      calibrate(world, line.trainer.model, line.trainer.sharding.dtype, directories_of(line.trainer));
   const LayoutSpace space = layout_space(line, world.size(), machine.cluster.memory_bytes);
   const LayoutSearch search = search_layouts(space, machine.cluster, layouts_to_show, machine.system);
   const CommandLine chosen = with_layout(line, space, search);

@@ -53,8 +53,9 @@ void ShardedParameters::Options::Offload::check(ZeroStage zero, int delay) const
 
 void ShardedParameters::Options::check(const MeshShape& mesh) const {
   offload.check(zero, delay);
-  require(!offload.speculates || overlap,
-          "Updates that begin before the norm is known run behind backward, which no overlap forbids; leave one of them out.");
+  require(
+      !offload.speculates || overlap,
+      "Updates that begin before the norm is known run behind backward, which no overlap forbids; leave one of them out.");
   const bool plus = hpz_size > 1 || qwz != QuantizedFormat::none || qgz != QuantizedFormat::none;
   require(!plus || zero == ZeroStage::values,
           "ZeRO++ (hpZ size {}, qwZ {}, qgZ {}) needs ZeRO stage 3, not {}; give stage 3, or leave these out.", hpz_size,
@@ -74,10 +75,11 @@ void ShardedParameters::Options::check(const MeshShape& mesh) const {
               : fmt::format("{} or {}", training_name(dtype), training_name(kernels::accumulator(dtype))),
           training_name(gradients()));
   require(delay == 0 || delay == 1, "Gradients cannot arrive {} steps late; give a delay of 0 or 1.", delay);
-  require(delay == 0 || qgz == QuantizedFormat::none,
-          "Quantized sums (qgZ {}) leave errors that the next step adds, before sums that are late (a delay of {}) have left "
-          "theirs; leave one of them out.",
-          name(qgz), delay);
+  require(
+      delay == 0 || qgz == QuantizedFormat::none,
+      "Quantized sums (qgZ {}) leave errors that the next step adds, before sums that are late (a delay of {}) have left "
+      "theirs; leave one of them out.",
+      name(qgz), delay);
   require(prefetch >= 0, "Parameters cannot be prefetched {} units ahead; give 0 or more.", prefetch);
   require(versions == 0 || zero <= ZeroStage::optimizer,
           "A pipeline without a flush keeps {} versions of the weights, which ZeRO stage {} divides; choose stage 0 or 1.",

@@ -134,7 +134,8 @@ void ShardedParameters::make_ranges() {
     std::vector<std::int64_t> done(members_[u].parameters.size(), 0);
     const auto add = [&](std::size_t member, std::int64_t first, std::int64_t count, bool own) {
       const std::size_t parameter = members_[u].parameters[member];
-      Range range{.index = ranges_.size(), .unit = u, .parameter = parameter, .first = first, .count = count, .in_share = own};
+      Range range{
+          .index = ranges_.size(), .unit = u, .parameter = parameter, .first = first, .count = count, .in_share = own};
       range.owned = own && first_of_copies(*parameters_.all()[parameter], mesh_);
       if (members_[u].trainable) {
         range.gradient = own ? unit.gradient_share().view(in_share, {count}) : unit.gradients()[member].view(first, {count});

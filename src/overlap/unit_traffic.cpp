@@ -33,7 +33,8 @@ UnitTraffic::UnitTraffic(const std::vector<UnitStore*>& units, Stream gathers, S
     return std::count_if(units.begin(), units.end(),
                          [&](const UnitStore* unit) { return unit->trainable() && unit->stage() >= stage; });
   };
-  require(options.delay == 0 || options.delay == 1, "Sums of gradients cannot be {} steps late; give 0 or 1.", options.delay);
+  require(options.delay == 0 || options.delay == 1, "Sums of gradients cannot be {} steps late; give 0 or 1.",
+          options.delay);
   if (!options.overlap) options_.prefetch = 0;
   // With a delay, all sums of a step may be in flight when the next step's begin, so that the link never waits for backward.
   // Where even values leave, memory is what is short.

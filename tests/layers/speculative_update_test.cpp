@@ -97,7 +97,8 @@ TEST_P(Speculation, HasTheBitsOfThePlainOrder) {
 
 INSTANTIATE_TEST_SUITE_P(Cells, Speculation,
                          testing::Values(Cell{}, Cell{1, ZeroStage::none, SGD::Options{.momentum = 0.9}, DType::bf16},
-                                         Cell{2, ZeroStage::none}, Cell{2, ZeroStage::optimizer, AdamW::Options(), DType::bf16},
+                                         Cell{2, ZeroStage::none},
+                                         Cell{2, ZeroStage::optimizer, AdamW::Options(), DType::bf16},
                                          Cell{2, ZeroStage::gradients, SGD::Options{.momentum = 0.9}},
                                          Cell{2, ZeroStage::values, AdamW::Options(), DType::f64},
                                          Cell{4, ZeroStage::values, AdamW::Options(), DType::bf16},

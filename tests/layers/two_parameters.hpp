@@ -20,9 +20,9 @@ inline void add_parameters(Parameters& parameters, const Mesh& mesh, std::int64_
 
 // A step without layers: adds value(name, global index) to the gradients of data rank 0, and nothing to the others'. begun:
 // called behind begin_step().
-inline void sum_gradients(ShardedParameters& sharded, Parameters& parameters,
-                          const std::function<double(const std::string&, std::int64_t)>& value,
-                          const std::function<void()>& begun = [] {}) {
+inline void sum_gradients(
+    ShardedParameters& sharded, Parameters& parameters, const std::function<double(const std::string&, std::int64_t)>& value,
+    const std::function<void()>& begun = [] {}) {
   sharded.begin_step();
   begun();
   for (const auto& used : parameters.used()) {

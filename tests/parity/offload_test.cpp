@@ -157,7 +157,8 @@ TEST(OffloadControl, StateThatIsLostDiffers) {
   EXPECT_NE(bits.pieces(train_with(false), train_with(true), "parameter"), "");
 }
 
-// Updates begin behind backward, and are taken back where a norm is clipped. The norms of the plain order choose the largest.
+// Updates begin behind backward, and are taken back where a norm is clipped. The norms of the plain order choose the
+// largest.
 TEST(OffloadSpeculation, HasTheBitsOfThePlainOrder) {
   const TemporaryDirectory directory;
   const std::vector<OffloadCell> cells = {{{1}, ZeroStage::none},
@@ -172,7 +173,8 @@ TEST(OffloadSpeculation, HasTheBitsOfThePlainOrder) {
     std::ranges::sort(norms);
     options.clip_norm = norms[norms.size() / 2];
     const std::vector<Trace> expected = train(cell.layout, options);
-    const auto clipped = std::ranges::count_if(expected.front().norms, [&](double norm) { return norm > options.clip_norm; });
+    const auto clipped =
+        std::ranges::count_if(expected.front().norms, [&](double norm) { return norm > options.clip_norm; });
     EXPECT_GT(clipped, 0);
     EXPECT_LT(clipped, trained_steps);
     options.sharding.offload = {.optimizer = {directory.path(), 0.2}, .speculates = true};

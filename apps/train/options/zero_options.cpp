@@ -97,13 +97,14 @@ void add_zero_options(CLI::App& app, stretto::TrainingOptions& options) {
          "--recompute full activations=DIR the inputs of blocks. Give the flag once for each")
       ->allow_extra_args(false)
       ->take_all();
-  app.add_flag("--speculate", sharding.offload.speculates,
-               "With --offload optimizer=DIR: updates begin behind backward, before the norm is known, and are taken back where "
-               "clipping or an overflow says so");
-  app.add_option(
-         "--delay", sharding.delay,
-         "1: update with the gradients of the step before, whose sums have had a step to arrive; with --offload optimizer=DIR "
-         "the update runs behind the next step's computation")
+  app.add_flag(
+      "--speculate", sharding.offload.speculates,
+      "With --offload optimizer=DIR: updates begin behind backward, before the norm is known, and are taken back where "
+      "clipping or an overflow says so");
+  app.add_option("--delay", sharding.delay,
+                 "1: update with the gradients of the step before, whose sums have had a step to arrive; with --offload "
+                 "optimizer=DIR "
+                 "the update runs behind the next step's computation")
       ->capture_default_str();
   app.add_option("--hpz-size", sharding.hpz_size,
                  "With --zero 3, neighbouring data-parallel ranks that keep a second copy, for backward (ZeRO++ hpZ)")

@@ -131,8 +131,8 @@ class TrainingRun {
     }
     if (rank0_) reporter_.finish(records);
     if (const SpeculativeUpdate* const update = trainer_.speculation(); update != nullptr && rank0_) {
-      reporter_.say(fmt::format("Of {} updates that began before the norm was known, {} were taken back.", done - first_step_,
-                                update->taken_back()));
+      reporter_.say(fmt::format("Of {} updates that began before the norm was known, {} were taken back.",
+                                done - first_step_, update->taken_back()));
     }
     if (trace_) write_trace();
     if (stopped_by != 0) {

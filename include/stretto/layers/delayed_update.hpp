@@ -20,8 +20,8 @@ namespace stretto {
 // In the stream "optimizer" the update waits for the sums, computes their norm, and goes through the units. The values stay
 // as they are until show(). The weights have the bits of sums_arrived() and Optimizer::step() behind finish_sums().
 //
-// Memory: the new values wait in memory of their own, as many bytes as the values that this rank updates. Between begin() and
-// show() nobody else may read or write the optimizer's states.
+// Memory: the new values wait in memory of their own, as many bytes as the values that this rank updates. Between begin()
+// and show() nobody else may read or write the optimizer's states.
 class STRETTO_API DelayedUpdate {
  public:
   // Both must outlive the object. Collective over all ranks.

@@ -80,8 +80,9 @@ class STRETTO_API ShardedParameters : public ParameterUse {
       std::vector<std::int64_t> in_file(const std::vector<std::int64_t>& bytes) const;
     };
     // optimizer: the state of what this rank updates. gradients: its share of the summed gradients, at ZeroStage::gradients
-    // and values; with a delay, of both sets. values: its share of the values, at ZeroStage::values, read for each gather; frozen
-    // values that are stored in other formats stay in memory, as does what the first and the last stage of a pipeline share.
+    // and values; with a delay, of both sets. values: its share of the values, at ZeroStage::values, read for each gather;
+    // frozen values that are stored in other formats stay in memory, as does what the first and the last stage of a pipeline
+    // share.
     struct Offload {
       InFile optimizer = {}, gradients = {}, values = {};
       // Updates begin before the norm is known (SpeculativeUpdate). Needs state in a file, which takes twice the space, and
@@ -131,7 +132,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
 
   // A run of elements of one parameter that this rank updates. At ZeroStage::none that is every element; else its own share.
   struct Range {
-    std::size_t index = 0;              // in ranges()
+    std::size_t index = 0;  // in ranges()
     std::size_t unit = 0;
     std::size_t parameter = 0;          // index in Parameters::all()
     std::int64_t first = 0, count = 0;  // elements of the slice

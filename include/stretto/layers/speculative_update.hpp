@@ -6,8 +6,8 @@
 
 namespace stretto {
 
-// Updates that begin before the norm of the whole gradient is known, behind backward, and are taken back where clipping or an
-// overflow says so (SuperOffload; Lian et al. 2025). With ShardedParameters::Options::Offload::speculates:
+// Updates that begin before the norm of the whole gradient is known, behind backward, and are taken back where clipping or
+// an overflow says so (SuperOffload; Lian et al. 2025). With ShardedParameters::Options::Offload::speculates:
 //
 //   sharded.begin_step();
 //   update.begin(lr, gradient_scale);      // as if nothing is clipped

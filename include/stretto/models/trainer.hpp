@@ -103,7 +103,7 @@ class STRETTO_API Trainer {
   ShardedParameters& sharded() { return *sharded_; }
   Optimizer& optimizer() { return *optimizer_; }
   const SpeculativeUpdate* speculation() const { return speculative_.get(); }  // null without
-  DiLoCo* diloco() { return diloco_.get(); }  // null without replicas
+  DiLoCo* diloco() { return diloco_.get(); }                                   // null without replicas
   LossScale& loss_scale() { return loss_scale_; }
   Pipeline& pipeline() { return *pipeline_; }
   const Mesh& mesh() const { return mesh_; }

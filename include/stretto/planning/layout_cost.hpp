@@ -31,15 +31,16 @@ struct LayoutCost {
   // By how much the pipeline takes longer than its busiest stage, relative to that stage's time: 0.1 is 10%.
   double bubble = 0;
   // Seconds of communication that nothing hides, by group (group_name): "tp", "cp" and "ulysses" of the stage that is
-  // busiest; "dp" of sums and gathers, with the token axes; "pp" of the table that the ends of a pipeline share. And of reads
-  // and writes: "files".
+  // busiest; "dp" of sums and gathers, with the token axes; "pp" of the table that the ends of a pipeline share. And of
+  // reads and writes: "files".
   std::map<std::string, double> exposed;
   TrainingMemory memory;  // of the stage that needs most, as plan_stage() says
   int memory_stage = 0;
 };
 
 // Predicts layouts of one model on one cluster, and keeps the results that layouts have in common. All layouts must have the
-// same types, adapters, mask and sharding options but for the ZeRO stage and what lies in files. Used by one thread at a time.
+// same types, adapters, mask and sharding options but for the ZeRO stage and what lies in files. Used by one thread at a
+// time.
 class STRETTO_API LayoutCosts {
  public:
   // The ranks of all layouts together must be `ranks`.

@@ -5,9 +5,7 @@
 namespace stretto {
 
 DelayedUpdate::DelayedUpdate(ShardedParameters& parameters, Optimizer& optimizer)
-    : parameters_(parameters),
-      optimizer_(optimizer),
-      group_(parameters.mesh().world().duplicate("norm of late gradients")) {
+    : parameters_(parameters), optimizer_(optimizer), group_(parameters.mesh().world().duplicate("norm of late gradients")) {
   require(parameters.options().updates_behind(),
           "An update behind computation takes late gradients and state in a file; give a delay of 1, a directory for the "
           "optimizer's state, and overlap.");

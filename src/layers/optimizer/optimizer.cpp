@@ -106,10 +106,10 @@ void Optimizer::place_states() {
   if (!options.offload.optimizer.directory.empty()) {
     throw_together(parameters_.mesh().world(), "make its scratch file", [&] {
       if (std::ranges::none_of(in_file, [](std::int64_t each) { return each > 0; })) return;
-      offloaded_ = std::make_unique<UnitFile>(options.offload.optimizer.directory, in_file,
-                                              UnitFile::Options{.overlap = options.overlap,
-                                                                .two_places = options.offload.speculates,
-                                                                .name = "optimizer state"});
+      offloaded_ = std::make_unique<UnitFile>(
+          options.offload.optimizer.directory, in_file,
+          UnitFile::Options{
+              .overlap = options.overlap, .two_places = options.offload.speculates, .name = "optimizer state"});
     });
   }
   std::int64_t in_memory = 0;

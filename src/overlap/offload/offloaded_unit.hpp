@@ -51,7 +51,7 @@ class OffloadedUnit : public ShardedUnit {
   Files files_;
   DType dtype_, gradient_dtype_;
   Tensor in_file_, gradients_in_file_, earlier_in_file_;  // the mapped shares
-  struct Coming {                       // a block that is being read, or has been
+  struct Coming {                                         // a block that is being read, or has been
     Tensor memory;
     Work arrived;
   };

@@ -66,8 +66,8 @@ class UnitFile {
   void exchange();
   Tensor mapped(std::size_t unit);
   Tensor mapped_other(std::size_t unit);  // the other place
-  void touch();  // waits for writes in flight
-  void release(std::size_t unit);  // both places
+  void touch();                           // waits for writes in flight
+  void release(std::size_t unit);         // both places
   void release();
 
   const std::string& name() const { return name_; }

@@ -15,7 +15,8 @@ FileTraffic file_traffic(const TrainingOptions& layout, const StateElements& ele
   const OptimizerKind kind = kind_of(layout.optimizer);
   const auto values = static_cast<double>(size_of(options.dtype)) * in_file(offload.values);
   const auto gradients = static_cast<double>(size_of(options.gradients())) * in_file(offload.gradients);
-  const double state = static_cast<double>(kind.state_bytes(options.dtype, kind.whole_matrices)) * in_file(offload.optimizer);
+  const double state =
+      static_cast<double>(kind.state_bytes(options.dtype, kind.whole_matrices)) * in_file(offload.optimizer);
   const double part = options.zero == ZeroStage::none ? 1 : 1.0 / layout.mesh.ranks_over(token_axes);
   const auto microbatches = static_cast<double>(layout.microbatches());
   const double gathers = microbatches * (layout.recompute.level == Recompute::full ? 3 : 2);
@@ -32,7 +33,8 @@ FileTraffic file_traffic(const TrainingOptions& layout, const StateElements& ele
   }
   traffic.update = part * elements.trained * (2 * state + 2 * values + gradients);
   const auto width = static_cast<double>(size_of(options.gradients()));
-  const double unit = std::min(elements.trained, std::max(static_cast<double>(options.bytes_of_unit()) / width, elements.matrix));
+  const double unit =
+      std::min(elements.trained, std::max(static_cast<double>(options.bytes_of_unit()) / width, elements.matrix));
   traffic.first_and_last = part * unit * (2 * state + 2 * values + gradients);
   return traffic;
 }

@@ -218,13 +218,14 @@ class LayoutCosts::Parts {
                state_memory(*records_of(layout, shape, stage), layout.mesh, layout.sharding, kind_of(layout.optimizer));
   }
 
-  using StateKey = std::tuple<MeshShape, bool, ScheduleKind, int, int, ZeroStage, std::vector<std::int64_t>, std::vector<bool>>;
+  using StateKey =
+      std::tuple<MeshShape, bool, ScheduleKind, int, int, ZeroStage, std::vector<std::int64_t>, std::vector<bool>>;
   static StateKey state_key(const TrainingOptions& layout, const PipelineShape& shape, int stage) {
     const ShardedParameters::Options::Offload& files = layout.sharding.offload;
     std::vector<bool> in_files;
     for (const auto& each : {files.optimizer, files.gradients, files.values}) in_files.push_back(!each.directory.empty());
-    return {layout.mesh,         layout.divides_rows,  shape.kind,           shape.chunks,
-            stage,               layout.sharding.zero, layout.stages.blocks, in_files};
+    return {layout.mesh, layout.divides_rows,  shape.kind,           shape.chunks,
+            stage,       layout.sharding.zero, layout.stages.blocks, in_files};
   }
 
   std::unique_ptr<Parameters> records_of(const TrainingOptions& layout, const PipelineShape& shape, int stage) {

@@ -238,8 +238,8 @@ class Enumeration {
   Refusals refusals_;
 };
 
-// Less is simpler: state in files, axes that divide the model or sequences, then 1f1b, interleaved, and schedules that split backward, then
-// recomputation, and ZeRO's stage.
+// Less is simpler: state in files, axes that divide the model or sequences, then 1f1b, interleaved, and schedules that split
+// backward, then recomputation, and ZeRO's stage.
 auto complexity(const TrainingOptions& layout) {
   const MeshShape& mesh = layout.mesh;
   const int axes = (mesh[Axis::tensor] > 1) + (mesh[Axis::pipeline] > 1) + (mesh[Axis::ring] > 1) +

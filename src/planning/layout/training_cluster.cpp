@@ -118,8 +118,8 @@ double TrainingCluster::turns(std::int64_t ranks) const {
 TrainingCluster training_cluster_from_text(const std::string& text) {
   const Json json = parsed(text, "A cluster");
   const JsonObject object(json, "A cluster",
-                          {"peak_tflops", "products", "attention_tflops", "memory_gbs", "memory_gib", "file_gbs", "launch_us",
-                           "shared_cores", "narrow_sums", "gpus", "links", "sources"});
+                          {"peak_tflops", "products", "attention_tflops", "memory_gbs", "memory_gib", "file_gbs",
+                           "launch_us", "shared_cores", "narrow_sums", "gpus", "links", "sources"});
   TrainingCluster cluster;
   cluster.peak_flops = object.positive("peak_tflops") * 1e12;
   const Json& products = object.at("products");

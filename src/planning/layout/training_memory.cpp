@@ -105,7 +105,8 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
   }
   const std::vector<std::int64_t> in_file = options.offload.optimizer.in_file(state_bytes);
   for (std::size_t i = 0; i < units.size() && options.offload.speculates; ++i) {
-    if (in_file[i] > 0) memory.values += e * units[i].share(mesh) * (is_whole(units[i]) ? mesh.gradient_ranks(units[i].axes) : 1);
+    if (in_file[i] > 0)
+      memory.values += e * units[i].share(mesh) * (is_whole(units[i]) ? mesh.gradient_ranks(units[i].axes) : 1);
   }
   memory.optimizer -= std::accumulate(in_file.begin(), in_file.end(), std::int64_t{0});
   for (const std::vector<std::int64_t>* const each : {&in_file, &files.values, &files.gradients}) {
@@ -117,8 +118,8 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
   if (!files.values.empty()) memory.buffers += (ahead + 3) * *std::ranges::max_element(files.values);
   if (!files.gradients.empty()) memory.buffers += (ahead + 2) * *std::ranges::max_element(files.gradients);
   memory.buffers += staying_values + (ahead + 2) * largest_values;
-  // With a delay, the sums of a whole step are in flight up to stage 2; the second term is of sums of later microbatches, before they are
-  // added.
+  // With a delay, the sums of a whole step are in flight up to stage 2; the second term is of sums of later microbatches,
+  // before they are added.
   const bool late = options.delay > 0 && options.overlap && options.zero != ZeroStage::values;
   memory.buffers += (late ? all_gradients : ahead * largest_gradients) + 2 * largest_gradients;
   memory.buffers += (late ? all_sums : ahead * largest_sum) + largest_sum;
