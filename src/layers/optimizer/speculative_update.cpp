@@ -25,7 +25,8 @@ void SpeculativeUpdate::begin(double lr, double gradient_scale) {
 }
 
 void SpeculativeUpdate::update_behind_sum(std::size_t unit) {
-  if (!std::exchange(updates_[unit], false)) return;
+  if (!updates_[unit]) return;
+  updates_[unit] = false;
   parameters_.traffic().wait_for_sum(unit, stream_);
   last_ = stream_.enqueue([this, unit] { optimizer_.update_apart(unit); });
 }
