@@ -12,7 +12,7 @@ namespace stretto {
 
 double measured_file_rate(const std::string& directory, std::int64_t bytes) {
   require(bytes > 0, "A rate cannot be measured with {} bytes; give more.", bytes);
-  const std::int64_t half = ScratchFile::aligned(bytes / 2);
+  const std::int64_t half = ScratchFile::aligned((bytes + 1) / 2);
   ScratchFile file(directory, 2 * half);
   const auto memory = [half] {
     void* const block = std::aligned_alloc(ScratchFile::alignment, static_cast<std::size_t>(half));

@@ -81,13 +81,21 @@ TEST(FileSeconds, LetALayoutFitThatMemoryHasNoRoomFor) {
                     .memory_bytes = std::int64_t{1} << 40};
   space.tensor = space.pipeline = 1;
   space.sharding.unit_bytes = 1 << 14;
-  const std::int64_t needed = search_layouts(space, cluster).best.front().cost.memory.total();
+  const auto least_memory = [&](const std::string& directory) {
+    LayoutSpace tight = space;
+    tight.memory_bytes = 1;
+    tight.files_directory = directory;
+    return search_layouts(tight, cluster).least_memory;
+  };
+  EXPECT_LT(least_memory("/d"), least_memory(""));
   space.files_directory = "/d";
   const FoundLayout roomy = search_layouts(space, cluster).best.front();
   EXPECT_TRUE(roomy.layout.sharding.offload.optimizer.directory.empty()) << "memory is faster";
   EXPECT_FALSE(roomy.cost.exposed.contains("files"));
-  space.memory_bytes = needed / 4;
-  const FoundLayout small = search_layouts(space, cluster).best.front();
+  space.memory_bytes = least_memory("/d");
+  const LayoutSearch search = search_layouts(space, cluster);
+  ASSERT_FALSE(search.best.empty());
+  const FoundLayout& small = search.best.front();
   EXPECT_EQ(small.layout.sharding.offload.optimizer.directory, "/d");
   EXPECT_GT(small.cost.exposed.at("files"), 0);
   EXPECT_LE(small.cost.memory.total(), space.memory_bytes);
