@@ -204,20 +204,21 @@ TEST(OffloadedActivations, HaveTheBitsOfMemory) {
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
 }
 
-// Overwrites the first block of each scratch file of this process in the directory; returns how many there are.
+// Overwrites the scratch files of this process in the directory; returns how many there are.
 int spoil_files(const std::string& directory) {
   int spoiled = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     std::error_code ignored;
     const std::string path = std::filesystem::read_symlink(entry.path(), ignored).string();
     if (!path.starts_with(directory)) continue;
-    std::ofstream(entry.path(), std::ios::in | std::ios::out | std::ios::binary) << std::string(4096, 'x');
+    std::ofstream(entry.path(), std::ios::in | std::ios::out | std::ios::binary)
+        << std::string(std::filesystem::file_size(entry.path()), 'x');
     ++spoiled;
   }
   return spoiled;
 }
 
-// The control: an input that is another one when backward reads it changes the gradients.
+// The control: inputs that are others when backward reads them change the gradients. (Two may still be on their way out.)
 TEST(OffloadedActivations, AreWhatBackwardReads) {
   const TemporaryDirectory directory;
   TrainingOptions options = options_of({{1}, ZeroStage::none, AdamW::Options(), DType::f32});

@@ -198,6 +198,7 @@ MovedElements moved_elements(const MoveLayout& from, const MoveLayout& to, const
   run_threads(from.layout.ranks(), [&](const Communicator& world) {
     auto trainer = trainer_on(world, from, training);
     for (std::int64_t step = 0; step < 2; ++step) trainer->step(text_of_step(trainer->options(), step), 3e-3);
+    trainer->sharded().wait_for_late();
     const StateElements owned = elements_of(*trainer, true);
     const std::int64_t steps = trainer->optimizer().steps();
     {

@@ -130,9 +130,9 @@ class TrainingRun {
       if (sampled_at_ != line_.steps || line_.steps == 0) show_sample();
     }
     if (rank0_) reporter_.finish(records);
-    if (const SpeculativeUpdate* const update = trainer_.speculation(); update != nullptr && rank0_) {
+    if (rank0_ && trainer().speculation() != nullptr) {
       reporter_.say(fmt::format("Of {} updates that began before the norm was known, {} were taken back.",
-                                done - first_step_, update->taken_back()));
+                                done - first_step_, taken_back()));
     }
     if (trace_) write_trace();
     if (stopped_by != 0) {
@@ -374,12 +374,19 @@ class TrainingRun {
     reporter_.say(line_.sample_only ? printable(text) : "\n--- a sample ---\n" + printable(text) + "\n----------------\n");
   }
 
+  // Speculative updates, in all layouts.
+  std::int64_t taken_back() const {
+    const SpeculativeUpdate* const update = trainer().speculation();
+    return taken_back_ + (update != nullptr ? update->taken_back() : 0);
+  }
+
   // The old layout is gone before there is a new one; meanwhile each rank has its part of the state in a copy.
   void relayout(Relayout to) {
     const double began = now_seconds();
     finish_saving();
     StateMove state(trainer().sharded(), trainer().optimizer());
     const auto notes = trainer().notes();
+    taken_back_ = taken_back();
     layout_.reset();
     line_ = line_.laid_out(to.trainer);
     layout_ = std::make_unique<LaidOut>(line_, world_, replicas_);
@@ -439,6 +446,7 @@ class TrainingRun {
   std::int64_t first_step_ = 0;
   std::int64_t saved_at_ = -1;
   std::int64_t sampled_at_ = -1;
+  std::int64_t taken_back_ = 0;  // in layouts before this one
 };
 
 }  // namespace
