@@ -12,6 +12,7 @@
 #include "apps/train/report/training_plan.hpp"
 #include "apps/train/run/beginning.hpp"
 #include "apps/train/run/elastic.hpp"
+#include "apps/train/run/rejoin.hpp"
 #include "apps/train/run/resuming.hpp"
 #include "apps/train/run/stop_request.hpp"
 #include "apps/train/run/training_run.hpp"
@@ -38,8 +39,9 @@ std::vector<std::string> directories_of(const TrainingOptions& trainer) {
   return {directories.begin(), directories.end()};
 }
 
-void train(const Communicator& world, const CommandLine& given, StopRequest& stop) {
+void train(const Communicator& world, const CommandLine& given, StopRequest& stop, Rejoin& rejoin) {
   stop.take_signals(true);
+  if (rejoin.joined()) return train_and_go_on(world, given, stop, rejoin);
   require_same(world, given.values);
   rank0_first(world, [&] {
     given.check(world.size(), world.rank());
@@ -49,7 +51,7 @@ void train(const Communicator& world, const CommandLine& given, StopRequest& sto
   const CommandLine line = with_resume_decided(given, world);
   choose_as_saved(line, world);
   const OnDevice device(line.device);
-  if (!line.layout.automatic) return train_and_go_on(world, line, stop);
+  if (!line.layout.automatic) return train_and_go_on(world, line, stop, rejoin);
   // All ranks have the same figures, and therefore choose alike.
   const Calibration machine =
       calibrate(world, line.trainer.model, line.trainer.sharding.dtype, directories_of(line.trainer));
@@ -57,7 +59,7 @@ void train(const Communicator& world, const CommandLine& given, StopRequest& sto
   const LayoutSearch search = search_layouts(space, machine.cluster, layouts_to_show, machine.system);
   const CommandLine chosen = with_layout(line, space, search);
   if (world.rank() == 0) fmt::print("{}\n", layout_report(search));
-  train_and_go_on(world, chosen, stop);
+  train_and_go_on(world, chosen, stop, rejoin);
 }
 
 int dry_run(const CommandLine& given) {
@@ -93,13 +95,14 @@ int start(CommandLine line) {
   use_flight_recorder(line);
   if (line.deterministic) setenv("STRETTO_DETERMINISTIC", "1", 1);  // before there are ranks, which read the setting
   StopRequest stop;
+  Rejoin rejoin(line.nproc, line.rejoin);
   const CommandLine given = line;  // restarts change it
   const bool had_checkpoint = can_go_on(line);
   int rank = 0;
   const auto body = [&](const Communicator& world) {
     write_flights_on(SIGUSR1);
     rank = world.rank();
-    train(world, line, stop);
+    train(world, line, stop, rejoin);
   };
   const auto status_of = [&](int status) {
     if (rank == 0 && stop.asked() == 0) say_how_to_go_on(given, status, had_checkpoint);
@@ -111,6 +114,9 @@ int start(CommandLine line) {
     stop.take_signals(false);
     Restarts restarts(line, stop);
     LaunchOptions options{.starts_again = {}, .survivors_go_on = line.elastic};
+    if (rejoin.any()) {
+      options.replacements = {[&](int left) { return rejoin.wanted(left); }, [&] { return rejoin.join(); }};
+    }
     if (line.max_restarts > 0)
       options.starts_again = [&](const LostRank& lost) {
         const bool again = restarts.after(lost);

@@ -22,6 +22,15 @@ struct LaunchOptions {
   // status is that of rank 0. If shrink() throws because rank 0 is lost, and body does not catch it, a rank 0 that is
   // stopped or hangs is killed, and the status is 1.
   bool survivors_go_on = false;
+  // With survivors_go_on: processes that take the places of those that have ended. `wanted` is called in the launching
+  // process, many times a second while fewer than nproc processes are left, and returns how many to start now. In each of
+  // these, `join` returns the communicator of a job that takes it in, such as by connect() where the others call grow()
+  // (grow.hpp), and body gets it.
+  struct Replacements {
+    std::function<int(int left)> wanted = {};
+    std::function<Communicator()> join = {};
+  };
+  Replacements replacements = {};
 };
 
 // Runs body on nproc ranks and returns an exit status: 0 if every rank's body returned. Each rank is a new process of

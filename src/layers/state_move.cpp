@@ -161,33 +161,72 @@ void check_can_move(const ShardedParameters& parameters, const Optimizer& optimi
           what == nullptr ? "" : what);
 }
 
-}  // namespace
+// The targets' parameters, of which this rank brings nothing.
+MovedByName without_elements(const MovedByName& targets) {
+  MovedByName result;
+  for (const auto& [name, target] : targets) {
+    Moved& moved = result[name];
+    moved.shape = target.shape;
+    moved.types = target.types;
+    moved.tensors.resize(target.types.size());
+  }
+  return result;
+}
 
-struct StateMove::State {
-  int ranks = 0;
-  OptimizerKind kind;
+void broadcast_text(const Communicator& ranks, std::string& text) {
+  const OperationOptions options{.tag = "move"};
+  auto bytes = static_cast<std::int64_t>(text.size());
+  ranks.broadcast(&bytes, &bytes, 1, DType::i64, 0, Stream::inline_(), options).wait();
+  text.resize(static_cast<std::size_t>(bytes));
+  ranks.broadcast(text.data(), text.data(), bytes, DType::u8, 0, Stream::inline_(), options).wait();
+}
+
+// What is said of a state beside its tensors.
+struct Facts {
+  int ranks = 0;     // that have it
+  std::string kind;  // to_string() of the optimizer's
   std::int64_t steps = 0;
   std::map<std::string, std::string> notes;
   bool has_late = false;
+};
+
+// Tells the ranks that join what rank 0 knows.
+void share(const Communicator& ranks, Facts& facts) {
+  std::int64_t numbers[4] = {facts.ranks, facts.steps, facts.has_late ? 1 : 0,
+                             static_cast<std::int64_t>(facts.notes.size())};
+  ranks.broadcast(numbers, numbers, 4, DType::i64, 0, Stream::inline_(), {.tag = "move"}).wait();
+  std::vector<std::pair<std::string, std::string>> notes(facts.notes.begin(), facts.notes.end());
+  notes.resize(static_cast<std::size_t>(numbers[3]));
+  broadcast_text(ranks, facts.kind);
+  for (auto& [name, value] : notes) {
+    broadcast_text(ranks, name);
+    broadcast_text(ranks, value);
+  }
+  facts = {static_cast<int>(numbers[0]), facts.kind, numbers[1], {notes.begin(), notes.end()}, numbers[2] != 0};
+}
+
+}  // namespace
+
+struct StateMove::State {
+  Facts facts;
   MovedByName moved;
 };
+
+StateMove::StateMove() : state_(std::make_unique<State>()) {}
 
 StateMove::StateMove(const ShardedParameters& parameters, const Optimizer& optimizer) : state_(std::make_unique<State>()) {
   check_can_move(parameters, optimizer);
   parameters.wait_for_late();
   State& state = *state_;
-  state.ranks = parameters.mesh().world().size();
-  state.kind = optimizer.kind();
-  state.steps = optimizer.steps();
-  state.notes = optimizer.notes();
-  state.has_late = parameters.has_late();
+  state.facts = {parameters.mesh().world().size(), to_string(optimizer.kind()), optimizer.steps(), optimizer.notes(),
+                 parameters.has_late()};
   state.moved = moved_by_name(parameters, optimizer, true);
   const MemoryScope buffers(MemoryKind::buffers);
   for (auto& [name, moved] : state.moved) {
     moved.tensors.resize(moved.types.size());
     for (std::size_t number = 0; number < moved.types.size(); ++number) {
       const bool is_late = number + 1 == moved.types.size();
-      if (!moved.types[number] || moved.elements.boxes.empty() || (is_late && !state.has_late)) continue;
+      if (!moved.types[number] || moved.elements.boxes.empty() || (is_late && !state.facts.has_late)) continue;
       moved.tensors[number] = Tensor({moved.elements.count()}, *moved.types[number], Device::cpu);
       for_each_tensor(parameters, optimizer, moved, number,
                       [](const Tensor& of_range, const Tensor& here) { here.copy_from(of_range); });
@@ -203,12 +242,17 @@ std::int64_t StateMove::into(ShardedParameters& parameters, Optimizer& optimizer
   check_can_move(parameters, optimizer);
   const Communicator& world = parameters.mesh().world();
   MovedByName targets = moved_by_name(parameters, optimizer, false);
-  require(world.size() == state_->ranks, "The state of {} ranks cannot be moved to a mesh of {}; take the same ranks.",
-          state_->ranks, world.size());
-  require(to_string(state_->kind) == to_string(optimizer.kind()),
-          "The state is that of {}, but this optimizer is {}; make the one that it was.", to_string(state_->kind),
+  const bool joins = state_->facts.ranks == 0;
+  share(world, state_->facts);
+  require(world.size() >= state_->facts.ranks && joins == (world.rank() >= state_->facts.ranks),
+          "The state of {} ranks cannot be moved to a mesh of {}, in which this is rank {}; take the same ranks, and behind "
+          "them those that join.",
+          state_->facts.ranks, world.size(), world.rank());
+  require(state_->facts.kind == to_string(optimizer.kind()),
+          "The state is that of {}, but this optimizer is {}; make the one that it was.", state_->facts.kind,
           to_string(optimizer.kind()));
-  require(!state_->has_late || parameters.options().delay > 0,
+  if (joins) state_->moved = without_elements(targets);
+  require(!state_->facts.has_late || parameters.options().delay > 0,
           "The state has gradients that no update has taken yet; train on with a delay of 1.");
   require(state_->moved.size() == targets.size(), "The state has {} parameters, but this model has {}.",
           state_->moved.size(), targets.size());
@@ -216,7 +260,7 @@ std::int64_t StateMove::into(ShardedParameters& parameters, Optimizer& optimizer
     const auto source = state_->moved.find(name);
     require(source != state_->moved.end() && source->second.shape == target.shape &&
                 (source->second.types == target.types ||
-                 (!state_->has_late && source->second.types.front() == target.types.front())),
+                 (!state_->facts.has_late && source->second.types.front() == target.types.front())),
             "The state has no parameter {} of shape [{}] and the types of this training; make the model that it was.", name,
             fmt::join(target.shape, ", "));
   }
@@ -262,7 +306,7 @@ std::int64_t StateMove::into(ShardedParameters& parameters, Optimizer& optimizer
     for (const std::vector<Box>& boxes : to.at(name)) most = std::max(most, Elements{boxes, {}}.count());
     for (std::size_t number = 0; number < target.types.size(); ++number) {
       const bool is_late = number + 1 == target.types.size();
-      if (!target.types[number] || (is_late && !state->has_late)) continue;
+      if (!target.types[number] || (is_late && !state->facts.has_late)) continue;
       const std::int64_t its = most * static_cast<std::int64_t>(size_of(*target.types[number]));
       if (bytes + its > most_bytes) move_them();
       bytes += its;
@@ -271,9 +315,9 @@ std::int64_t StateMove::into(ShardedParameters& parameters, Optimizer& optimizer
     }
   }
   move_them();
-  optimizer.read_notes(state->notes);
-  if (parameters.options().delay > 0) parameters.set_late(state->has_late);
-  optimizer.restore(state->steps);
+  optimizer.read_notes(state->facts.notes);
+  if (parameters.options().delay > 0) parameters.set_late(state->facts.has_late);
+  optimizer.restore(state->facts.steps);
   return received;
 }
 

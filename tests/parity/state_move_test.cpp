@@ -258,6 +258,36 @@ TEST(StateMove, KeepsTheBitsOfLateGradientsAndOfMuon) {
   }
 }
 
+TEST(StateMove, RanksThatJoinGetTheBitsToo) {
+  const MoveLayout of_two{{.data = 2}, ZeroStage::optimizer};
+  for (const MoveLayout& to : {data_of_4, tensor_pipeline_of_4}) {
+    for (const MovedTraining& training : {MovedTraining{.dtype = DType::bf16}, MovedTraining{.delay = 1}}) {
+      StateElements before, after;
+      std::mutex mutex;
+      const auto add = [&](StateElements& all, const StateElements& its) {
+        const std::lock_guard lock(mutex);
+        for (const auto& [name, elements] : its) all[name].insert(elements.begin(), elements.end());
+      };
+      run_threads(4, [&](const Communicator& world) {
+        const Communicator two = world.subgroup({0, 1}, "two");
+        auto state = std::make_unique<StateMove>();
+        if (two) {
+          const auto trainer = trainer_on(two, of_two, training);
+          for (std::int64_t step = 0; step < 2; ++step) trainer->step(text_of_step(trainer->options(), step), 3e-3);
+          trainer->sharded().wait_for_late();
+          add(before, elements_of(*trainer, true));
+          state = std::make_unique<StateMove>(trainer->sharded(), trainer->optimizer());
+        }
+        const auto trainer = trainer_on(world, to, training);
+        state->into(trainer->sharded(), trainer->optimizer());
+        EXPECT_EQ(trainer->optimizer().steps(), 2 - training.delay);
+        add(after, elements_of(*trainer, false));
+      });
+      EXPECT_EQ(before, after) << to.text();
+    }
+  }
+}
+
 std::string refusal_of(const std::function<void(TrainingOptions&)>& change, Layout layout = {.data = 2}) {
   std::string sentence;
   run_threads(layout.ranks(), [&](const Communicator& world) {

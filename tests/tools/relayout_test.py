@@ -49,7 +49,7 @@ class Relayout(PipelineTest):
                 (["--relayout-at", 1, "--tp 3"], "--relayout-at 1 '--tp 3': 4 ranks do not divide into groups of --tp 3"),
                 (["--relayout-at", 1, "--lr 1"], "--relayout-at 1 '--lr 1': --lr is not of a layout"),
                 (["--relayout-at", 1, "--dtype bf16"], "--relayout-at 1 '--dtype bf16': --dtype is not of a layout"),
-                (["--relayout-at", 1, "--zero 3", "--delay", 1], "--relayout-at 1 '--zero 3': "),
+                (["--relayout-at", 1, "--sp"], "--relayout-at 1 '--sp': Sequence parallelism"),
                 (["--relayout-at", 1, "--pp 2 --schedule 2bw"], "--relayout-at 1 '--pp 2 --schedule 2bw': "),
                 (["--relayout-at", 1, "--tp 2", "--layout", "auto", "--global-batch-size", 8], "does not go with --layout auto"),
                 (["--relayout-at", 1, "--tp 2", "--elastic", "--save", self.directory / "none"], "does not go with --elastic"),

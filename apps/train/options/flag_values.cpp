@@ -15,7 +15,7 @@ namespace apps {
 namespace {
 
 // Only rank 0 reads them, or only the process that starts ranks.
-constexpr const char* of_one_rank[] = {"--help", "--nproc", "--max-restarts", "--ranks", "--json", "--cluster"};
+constexpr const char* of_one_rank[] = {"--help", "--nproc", "--max-restarts", "--rejoin", "--ranks", "--json", "--cluster"};
 constexpr const char* paths[] = {"--train-data", "--val-data", "--vocab-file", "--merges-file", "--tokenizer", "--save",
                                  "--load",       "--load-hf",  "--export-hf",  "--log-dir",     "--trace"};
 

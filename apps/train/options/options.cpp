@@ -147,6 +147,9 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--elastic", line.elastic,
                "When ranks are lost, go on with the replicas that are left, from the newest checkpoint in --save");
+  app.add_option("--rejoin", line.rejoin,
+                 "With --elastic and --nproc, how often processes start for ranks that are lost, and join behind a step")
+      ->capture_default_str();
   app.add_flag("--replicate-state", line.replicate_state,
                "With --elastic, keep the state of each rank in another one's memory after every step, and go on from there");
   group("Reports");
@@ -388,6 +391,7 @@ void CommandLine::check(int ranks, int rank) const {
           max_restarts);
   require(!elastic || !save.empty(), "--elastic goes on from checkpoints; give --save DIR, and --save-interval.");
   require(!replicate_state || elastic, "--replicate-state keeps the state for --elastic; give both.");
+  check_rejoin(*this, ranks);
   require(!elastic || device == stretto::Device::cpu,
           "--elastic is for --device cpu: links between GPUs cannot lose a rank; give --max-restarts, or leave it out.");
   require(weights.export_hf.empty() || !trainer.mask.sparse(),

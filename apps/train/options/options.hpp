@@ -45,6 +45,7 @@ struct CommandLine {
   std::vector<WithAdapter> with;  // to load beside the adapters that are trained
   bool allow_changes = false;
   int max_restarts = 0;
+  int rejoin = 0;  // how often processes start for ranks that are lost
   bool elastic = false, replicate_state = false;
   bool deterministic = false;
   bool comm_report = false;

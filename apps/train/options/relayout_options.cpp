@@ -75,7 +75,6 @@ TrainingOptions changed(TrainingOptions trainer, const std::string& flags) {
 const char* obstacle(const CommandLine& line) {
   const TrainingOptions& trainer = line.trainer;
   if (line.layout.automatic) return "--layout auto, which chooses one layout";
-  if (line.elastic) return "--elastic, which follows a layout's replicas";
   if (trainer.diloco.any()) return "--diloco, whose replicas exchange by the places of one layout";
   if (!line.trace.empty()) return "--trace, which draws the ranks of one layout";
   if (line.device != Device::cpu) return "--device cuda: state moves between host memories only";
@@ -119,9 +118,25 @@ std::vector<Relayout> relayouts_of(const RelayoutFlags& flags, const TrainingOpt
   return result;
 }
 
+void check_rejoin(const CommandLine& line, int ranks) {
+  require(line.rejoin >= 0, "--rejoin {} is no number of starts; give 1 or more, or 0 for none.", line.rejoin);
+  if (line.rejoin == 0) return;
+  require(
+      line.elastic && line.nproc > 0,
+      "--rejoin {} starts processes for ranks of --nproc that are lost while --elastic lets the others go on; give both, "
+      "or leave it out.",
+      line.rejoin);
+  const char* const what = obstacle(line);
+  require(what == nullptr, "--rejoin {} does not go with {}; leave one of them out.", line.rejoin,
+          what == nullptr ? "" : what);
+  require(!is_window(line.trainer.on(line.mesh_on(ranks)).check()),
+          "--rejoin {} takes ranks in between two steps, where --schedule {} has no flush; leave one of them out.",
+          line.rejoin, line.trainer.stages.schedule_name);
+}
+
 void check_relayouts(const CommandLine& line, int ranks) {
   if (line.relayouts.empty()) return;
-  const char* const what = obstacle(line);
+  const char* const what = line.elastic ? "--elastic, which follows a layout's replicas" : obstacle(line);
   require(what == nullptr, "--relayout-at {} does not go with {}; leave one of them out.", line.relayouts.front().step,
           what == nullptr ? "" : what);
   std::int64_t before = 0;

@@ -25,5 +25,6 @@ void add_relayout_options(CLI::App& app, RelayoutFlags& flags);
 std::vector<Relayout> relayouts_of(const RelayoutFlags& flags, const stretto::TrainingOptions& first);
 // Throws Error(invalid_argument) for what cannot change its layout.
 void check_relayouts(const CommandLine& line, int ranks);
+void check_rejoin(const CommandLine& line, int ranks);  // the same for --rejoin, in which the layout gets more ranks
 
 }  // namespace apps

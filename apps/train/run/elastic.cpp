@@ -7,6 +7,7 @@
 #include <numeric>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "apps/common/fail.hpp"
 #include "apps/train/run/resuming.hpp"
@@ -20,25 +21,61 @@ namespace {
 
 class ElasticTraining {
  public:
-  ElasticTraining(const Communicator& world, const CommandLine& line, StopRequest& stop) : line_(line), stop_(stop) {
+  ElasticTraining(const Communicator& world, const CommandLine& line, StopRequest& stop, Rejoin& rejoin)
+      : line_(line), stop_(stop), rejoin_(rejoin) {
     train_on(world);
     line_.layout.automatic = false;  // it has been chosen
+    whole_ = line_;
   }
 
   void run() {
     std::optional<Error> loss;
+    bool joins = rejoin_.joined();
     while (true) {
       try {
         if (loss && !regroup(*loss)) return;
-        return run_training(ranks_, line_, stop_, line_.replicate_state ? &memory_ : nullptr);
+        loss.reset();
+        if (std::exchange(joins, false)) {
+          carried_ = std::make_unique<CarriedTraining>();
+          share(ranks_, *carried_);
+        }
+        rejoin_.trains_on(ranks_);
+        carried_ = run_training(ranks_, line_, stop_,
+                                {.memory = line_.replicate_state ? &memory_ : nullptr,
+                                 .rejoin = rejoin_.any() ? &rejoin_ : nullptr,
+                                 .carried = std::move(carried_)});
+        if (!carried_) return rejoin_.ends(ranks_);
+        take_in();
       } catch (const Error& error) {
+        carried_.reset();
         if (has_ended_ || !error.is_of_another_rank()) throw;
+        rejoin_.regroups(ranks_);
         loss = error;
       }
     }
   }
 
  private:
+  // If those that came are lost, training goes on without them.
+  void take_in() {
+    const int before = ranks_.size();
+    std::string why;
+    try {
+      train_on(rejoin_.take_in(ranks_));
+      line_ = whole_;
+      share(ranks_, *carried_);
+      why = fmt::format("{} of {} ranks have joined.", ranks_.size() - before, ranks_.size());
+    } catch (const Error& error) {
+      if (ranks_.size() > before) throw;
+      ranks_.job().check_ranks();
+      why = error.what();
+    }
+    if (ranks_.rank() != 0) return;
+    const std::string sentence = fmt::format("{} Training goes on with {} ranks, dp {}, after step {}.\n", why,
+                                             ranks_.size(), line_.mesh_on(ranks_.size())[Axis::data], carried_->step);
+    std::fputs(sentence.c_str(), stderr);
+  }
+
   // Returns whether this rank goes on. Shrinks until just those are left that were planned to go on. If another rank is lost
   // meanwhile, saving may fail on some ranks only; these meet the others in the next shrink, and go on as those do.
   bool regroup(const Error& loss) {
@@ -143,16 +180,19 @@ class ElasticTraining {
   std::vector<int> planned_;     // by rank in ranks_: those that train next, if the next shrink leaves just them
   std::vector<int> those_left_;  // their ranks in ranks_
   CommandLine line_;
+  CommandLine whole_;  // with all ranks
   StopRequest& stop_;
+  Rejoin& rejoin_;
   ReplicatedState memory_;
-  bool has_ended_ = false;  // the job cannot go on
+  std::unique_ptr<CarriedTraining> carried_;  // to ranks_ that run_training() gets next
+  bool has_ended_ = false;                    // the job cannot go on
 };
 
 }  // namespace
 
-void train_and_go_on(const Communicator& world, const CommandLine& line, StopRequest& stop) {
-  if (!line.elastic) return run_training(world, line, stop);
-  ElasticTraining(world, line, stop).run();
+void train_and_go_on(const Communicator& world, const CommandLine& line, StopRequest& stop, Rejoin& rejoin) {
+  if (line.elastic) return ElasticTraining(world, line, stop, rejoin).run();
+  run_training(world, line, stop);
 }
 
 std::vector<int> ranks_to_go_on(const std::vector<int>& left, const MeshShape& mesh,

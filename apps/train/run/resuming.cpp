@@ -38,6 +38,13 @@ void require_no_checkpoints(const CommandLine& line) {
           line.save, newest);
 }
 
+void broadcast_text(const Communicator& ranks, std::string& text, const char* tag) {
+  auto bytes = static_cast<std::int64_t>(text.size());
+  ranks.broadcast(&bytes, &bytes, 1, DType::i64, 0, Stream::inline_(), {.tag = tag}).wait();
+  text.resize(static_cast<std::size_t>(bytes));
+  ranks.broadcast(text.data(), text.data(), bytes, DType::u8, 0, Stream::inline_(), {.tag = tag}).wait();
+}
+
 CommandLine resumed(CommandLine line) {
   line.resume = Resume::yes;
   line.load.clear();
@@ -61,11 +68,8 @@ void choose_as_saved(const CommandLine& line, const Communicator& world) {
   if (line.resume != Resume::yes) return;
   const std::string checkpoint = world.rank() == 0 ? find_checkpoint(line.save) : "";
   std::string choices = world.rank() == 0 ? choices_of_checkpoint(checkpoint) : "";
-  auto bytes = static_cast<std::int64_t>(choices.size());
-  world.broadcast(&bytes, &bytes, 1, DType::i64, 0, Stream::inline_(), {.tag = "choices"}).wait();
-  if (bytes == 0) return;
-  choices.resize(static_cast<std::size_t>(bytes));
-  world.broadcast(choices.data(), choices.data(), bytes, DType::u8, 0, Stream::inline_(), {.tag = "choices"}).wait();
+  broadcast_text(world, choices, "choices");
+  if (choices.empty()) return;
   const std::string reason = world.choose_by(choices);
   if (reason.empty() || world.rank() != 0) return;
   fmt::print("Methods are not chosen as by the job that saved {}: {}. The last bits of sums may differ.\n", checkpoint,

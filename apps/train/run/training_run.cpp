@@ -74,10 +74,12 @@ struct LaidOut {
 
 class TrainingRun {
  public:
-  TrainingRun(const Communicator& world, const CommandLine& line, StopRequest& stop, ReplicatedState* memory)
+  TrainingRun(const Communicator& world, const CommandLine& line, StopRequest& stop, ElasticParts elastic)
       : line_(line),
         stop_(stop),
-        memory_(memory),
+        memory_(elastic.memory),
+        rejoin_(elastic.rejoin),
+        carried_(std::move(elastic.carried)),
         world_(world),
         replicas_(line.trainer.diloco.any() ? split_into_replicas(world, line.trainer.diloco.replicas)
                                             : ReplicaGroups{world, {}}),
@@ -95,12 +97,15 @@ class TrainingRun {
     layout_->saver->check_directory();  // not after hours of training
   }
 
-  void run() {
+  std::unique_ptr<CarriedTraining> run() {
     FirstStepTimeout first_step(world_, line_.first_step_timeout);
     require_same(world_, contents_);
     load();
     trainer().sharded().store();
-    if (line_.sample_only) return show_sample();
+    if (line_.sample_only) {
+      show_sample();
+      return nullptr;
+    }
     if (memory_ != nullptr) memory_->begin(world_);
     rate_ = matrix_rate(world_, line_.trainer.sharding.dtype);
     delay_ = line_.trainer.sharding.delay;
@@ -121,6 +126,7 @@ class TrainingRun {
       first_step.end();
       const auto next = std::ranges::find(line_.relayouts, done, &Relayout::step);
       if (next != line_.relayouts.end()) relayout(*next);
+      if (rejoin_ != nullptr && done < line_.steps && rejoin_->is_complete(world_)) return carry(done);
     }
     const std::vector<Record> records = world_.job().ledger().records(first_operation);
     if (!line_.save.empty() && saved_at_ != done) save(done, samples_);
@@ -141,6 +147,7 @@ class TrainingRun {
       report_communication();
     }
     if (rank0_ && stopped_by == 0 && line_.steps > 0) reporter_.say(what_next());
+    return nullptr;
   }
 
  private:
@@ -167,6 +174,7 @@ class TrainingRun {
   }
 
   void load() {
+    if (carried_) return take_carried();
     const Beginning begun = begin_training(world_, line_, run_, replica(), trainer());
     samples_ = begun.samples;
     if (begun.resumed) first_step_ = saved_at_ = begun.step;
@@ -398,6 +406,23 @@ class TrainingRun {
     for (const std::string& sentence : layout_description(line_, trainer(), world_.size())) reporter_.say(sentence);
   }
 
+  std::unique_ptr<CarriedTraining> carry(std::int64_t step) {
+    finish_saving();
+    if (memory_ != nullptr) memory_->wait();
+    auto carried = std::make_unique<CarriedTraining>(trainer());
+    carried->step = step;
+    carried->samples = samples_;
+    return carried;
+  }
+
+  void take_carried() {
+    carried_->state.into(trainer().sharded(), trainer().optimizer());
+    trainer().restore(carried_->notes);
+    first_step_ = carried_->step;
+    samples_ = carried_->samples;
+    carried_.reset();
+  }
+
   // Must come last: its steps do not train.
   void report_communication() {
     const OverlapTimes times =
@@ -427,6 +452,8 @@ class TrainingRun {
   CommandLine line_;
   StopRequest& stop_;
   ReplicatedState* memory_;
+  Rejoin* rejoin_;
+  std::unique_ptr<CarriedTraining> carried_;
   Communicator world_;
   ReplicaGroups replicas_;
   std::shared_ptr<const TrainingData> data_;
@@ -451,11 +478,27 @@ class TrainingRun {
 
 }  // namespace
 
-void run_training(const Communicator& ranks, const CommandLine& line, StopRequest& stop, ReplicatedState* memory) {
-  if (line.resume != Resume::yes || line.relayouts.empty()) return TrainingRun(ranks, line, stop, memory).run();
+CarriedTraining::CarriedTraining(Trainer& trainer) : state(trainer.sharded(), trainer.optimizer()), notes(trainer.notes()) {}
+
+void share(const Communicator& ranks, CarriedTraining& training) {
+  std::int64_t numbers[3] = {training.step, training.samples, static_cast<std::int64_t>(training.notes.size())};
+  ranks.broadcast(numbers, numbers, 3, DType::i64, 0, Stream::inline_(), {.tag = "ranks join"}).wait();
+  std::vector<std::pair<std::string, std::string>> notes(training.notes.begin(), training.notes.end());
+  notes.resize(static_cast<std::size_t>(numbers[2]));
+  for (auto& [name, value] : notes) {
+    broadcast_text(ranks, name, "ranks join");
+    broadcast_text(ranks, value, "ranks join");
+  }
+  training.step = numbers[0];
+  training.samples = numbers[1];
+  training.notes = {notes.begin(), notes.end()};
+}
+
+std::unique_ptr<CarriedTraining> run_training(const Communicator& ranks, const CommandLine& line, StopRequest& stop,
+                                              ElasticParts elastic) {
   std::int64_t done = 0;
-  rank0_first(ranks, [&] { done = newest_step(line); });
-  TrainingRun(ranks, line.after(done), stop, memory).run();
+  if (line.resume == Resume::yes && !line.relayouts.empty()) rank0_first(ranks, [&] { done = newest_step(line); });
+  return TrainingRun(ranks, line.after(done), stop, std::move(elastic)).run();
 }
 
 }  // namespace apps

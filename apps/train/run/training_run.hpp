@@ -1,13 +1,40 @@
 #pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
 #include "apps/train/options/options.hpp"
+#include "apps/train/run/rejoin.hpp"
 #include "apps/train/run/stop_request.hpp"
 #include "stretto/communicator.hpp"
 #include "stretto/layers/replicated_state.hpp"
+#include "stretto/layers/state_move.hpp"
 
 namespace apps {
 
-// Trains as the command line says, with the layout that it has. Collective. memory: of --replicate-state; null without it.
-void run_training(const stretto::Communicator& ranks, const CommandLine& line, StopRequest& stop,
-                  stretto::ReplicatedState* memory = nullptr);
+// A training behind a step, on its way to a job of more ranks.
+struct CarriedTraining {
+  CarriedTraining() = default;  // of a rank that joins
+  explicit CarriedTraining(stretto::Trainer& trainer);
+
+  stretto::StateMove state;
+  std::map<std::string, std::string> notes;  // Trainer::notes()
+  std::int64_t step = 0, samples = 0;        // done, and consumed
+};
+// Tells the ranks that join all but the state. Collective.
+void share(const stretto::Communicator& ranks, CarriedTraining& training);
+
+// The parts of --elastic that outlive a job.
+struct ElasticParts {
+  stretto::ReplicatedState* memory = nullptr;  // of --replicate-state
+  Rejoin* rejoin = nullptr;                    // of --rejoin
+  std::unique_ptr<CarriedTraining> carried = {};
+};
+
+// Trains as the command line says, with the layout that it has, or goes on with what is carried. Collective. Returns the
+// training on its way if ranks are there to join, else null.
+std::unique_ptr<CarriedTraining> run_training(const stretto::Communicator& ranks, const CommandLine& line, StopRequest& stop,
+                                              ElasticParts elastic = {});
 
 }  // namespace apps

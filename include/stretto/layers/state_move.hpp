@@ -19,8 +19,12 @@ namespace stretto {
 // and with a delay the gradients of the last step. The losses that follow are those of the training in its old layout, to
 // rounding. The ranks, the model, the types and the kind of optimizer must be the same; mesh, ZeRO stage, schedule,
 // microbatch and recomputation may be others.
+//
+// Ranks may join: into() may be called on a mesh of more ranks, of which the first are those of the old one in their order.
+// The others take part with an object without state.
 class STRETTO_API StateMove {
  public:
+  StateMove();  // of a rank that joins: it brings nothing
   // Between two steps: copies what this rank owns into host memory, and waits for late gradients. Memory: the same as a
   // rank's shard of a checkpoint. Throws Error(invalid_argument), in one sentence, for state that belongs to a layout:
   // errors of quantized sums that are fed back, random numbers of stochastic rounding, a momentum exchange (OneBitAdam),
@@ -30,12 +34,13 @@ class STRETTO_API StateMove {
   StateMove(const StateMove&) = delete;
   StateMove& operator=(const StateMove&) = delete;
 
-  // Brings the state to the ranks of another mesh, whose world has the same ranks in the same order, by a Move for some
-  // parameters at a time, gives back the memory of what has been moved, and calls optimizer.restore(). Call it once.
+  // Brings the state to the ranks of another mesh, whose world has the same ranks in the same order, and then those that
+  // join, by a Move for some parameters at a time, gives back the memory of what has been moved, and calls
+  // optimizer.restore(). Call it once.
   // Collective over that world. Returns the bytes that this rank has received. Besides the state, a rank holds at most
   // 64 MiB of parameters (or the largest one with its slots) that have arrived, and as much of messages. Throws
-  // Error(invalid_argument), on all ranks alike, for another model, type or kind of optimizer, another number of ranks, or
-  // late gradients where there is no delay.
+  // Error(invalid_argument), on all ranks alike, for another model, type or kind of optimizer, fewer ranks, or late
+  // gradients where there is no delay.
   std::int64_t into(ShardedParameters& parameters, Optimizer& optimizer);
 
  private:

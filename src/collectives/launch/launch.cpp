@@ -166,6 +166,9 @@ int launch(int nproc, const RankBody& body, const LaunchOptions& options) {
       return run_guarded(
           as ? as->rank : 0, as ? as->size : 1, [] { return join_as_launched(true); }, body);
     }
+    require(
+        !options.replacements.wanted || (options.survivors_go_on && options.replacements.join),
+        "Processes can take the places of ranks that are lost only where the others go on, and they need a way to join.");
     if (nproc == 1 && !options.starts_again) {
       return run_guarded(
           0, 1, [] { return connect(0, 1, {}); }, body);
@@ -173,6 +176,7 @@ int launch(int nproc, const RankBody& body, const LaunchOptions& options) {
     while (true) {
       const MeetingPoint point = open_meeting("127.0.0.1");
       const auto run_rank = [&](int rank) {
+        if (rank >= nproc) return run_guarded(rank, nproc, options.replacements.join, body, true);
         MeetingPoint own = point;
         own.may_calibrate = true;
         if (rank != 0) {
@@ -186,7 +190,7 @@ int launch(int nproc, const RankBody& body, const LaunchOptions& options) {
       // Only rank 0 listens, and only until all have come.
       LostChild lost;
       const int status = fork_ranks(
-          nproc, run_rank, [&] { close(point.listener); }, options.survivors_go_on, &lost);
+          nproc, run_rank, [&] { close(point.listener); }, options.survivors_go_on, &lost, options.replacements.wanted);
       if (lost.killed_here || (lost.by_signal && !options.starts_again)) {
         report(0, 1, fmt::format("Rank {} {}.", lost.rank, lost.fate));
       }

@@ -108,17 +108,18 @@ void kill_all(const Children& children) {
   for (const auto& [pid, child] : children) kill(pid, SIGKILL);
 }
 
-Children start(int count, const std::function<int(int rank)>& body, const DefaultSigchld& sigchld) {
+// Adds `count` children, whose numbers begin at `first`.
+void start(int first, int count, const std::function<int(int rank)>& body, const DefaultSigchld& sigchld,
+           Children& children) {
   std::fflush(nullptr);  // else every child would write the buffered output again
   const pid_t parent = getpid();
-  Children children;
-  for (int rank = 0; rank < count; ++rank) {
+  for (int rank = first; rank < first + count; ++rank) {
     const pid_t child = fork();
     if (child < 0) {
       const int error = errno;
       kill_all(children);
       for (const auto& [started, its] : children) waitpid(started, nullptr, 0);
-      fail(ErrorCode::unavailable, "Cannot start rank {} of {}: {}.", rank, count, errno_text(error));
+      fail(ErrorCode::unavailable, "Cannot start rank {} of {}: {}.", rank, first + count, errno_text(error));
     }
     if (child == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -130,16 +131,17 @@ Children start(int count, const std::function<int(int rank)>& body, const Defaul
     }
     children[child] = {rank};
   }
-  return children;
 }
 
 }  // namespace
 
 int fork_ranks(int count, const std::function<int(int rank)>& body, const std::function<void()>& all_started,
-               bool survivors_go_on, LostChild* lost) {
+               bool survivors_go_on, LostChild* lost, const std::function<int(int left)>& wanted) {
   const DefaultSigchld sigchld;
-  Children children = start(count, body, sigchld);
+  Children children;
+  start(0, count, body, sigchld, children);
   if (all_started) all_started();
+  int next = count;  // number of a child that takes the place of another one
 
   int result = 0;
   Verdict verdict;
@@ -148,7 +150,12 @@ int fork_ranks(int count, const std::function<int(int rank)>& body, const std::f
   bool gave_up = false;
   while (!children.empty()) {
     const double deadline = failed_by > 0 ? failed_by : stopped_by;
-    const bool only_looks = deadline > 0 && !gave_up;
+    const bool may_start = wanted && failed_by == 0 && children.size() < static_cast<std::size_t>(count);
+    if (const int more = may_start ? wanted(static_cast<int>(children.size())) : 0; more > 0) {
+      start(next, more, body, sigchld, children);
+      next += more;
+    }
+    const bool only_looks = (deadline > 0 && !gave_up) || may_start;
     int wait_status = 0;
     const pid_t changed = waitpid(-1, &wait_status, WUNTRACED | WCONTINUED | (only_looks ? WNOHANG : 0));
     if (changed < 0 && errno == EINTR) continue;
@@ -157,7 +164,7 @@ int fork_ranks(int count, const std::function<int(int rank)>& body, const std::f
       break;
     }
     if (changed == 0) {
-      gave_up = now_seconds() > deadline;
+      gave_up = deadline > 0 && now_seconds() > deadline;
       if (gave_up) kill_all(children);
       usleep(10000);
       continue;

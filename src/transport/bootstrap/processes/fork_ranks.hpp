@@ -22,8 +22,10 @@ constexpr int lost_rank_0 = 251;
 // - when one has failed; if survivors_go_on, only when rank 0 has ended, whose status is returned, or when a child ends with
 //   lost_rank_0, since rank 0 may hang;
 // - when one has ended and all others are stopped (SIGSTOP). This counts as failure, unless somebody wakes them in time.
-// all_started is called in this process when all children run. lost: is filled in if the status is not 0.
+// all_started is called in this process when all children run. lost: is filled in if the status is not 0. wanted, with
+// survivors_go_on: is asked while fewer than `count` children are left and rank 0 runs, and returns how many to fork now,
+// which get the next numbers from `count` on.
 int fork_ranks(int count, const std::function<int(int rank)>& body, const std::function<void()>& all_started = {},
-               bool survivors_go_on = false, LostChild* lost = nullptr);
+               bool survivors_go_on = false, LostChild* lost = nullptr, const std::function<int(int left)>& wanted = {});
 
 }  // namespace stretto

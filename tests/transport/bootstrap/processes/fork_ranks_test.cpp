@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <vector>
 
 namespace stretto {
 namespace {
@@ -51,6 +52,33 @@ TEST(ForkRanks, KnowsTheSignalThatEndsAllAtOnce) {
             128 + SIGSEGV);
   EXPECT_TRUE(lost.by_signal);
   EXPECT_EQ(lost.fate, "was killed by SIGSEGV");
+}
+
+TEST(ForkRanks, StartsOthersInThePlacesOfThoseThatHaveEnded) {
+  int said[2];
+  ASSERT_EQ(pipe(said), 0);
+  const auto run_rank = [&](int rank) {
+    if (rank == 2) raise(SIGKILL);
+    const int number = rank;
+    if (rank > 2) return write(said[1], &number, sizeof number) == sizeof number ? 0 : 1;
+    int came = 0;
+    for (int i = 0; rank == 0 && i < 2; ++i) {  // 3 and 4, in any order
+      int one = 0;
+      if (read(said[0], &one, sizeof one) != sizeof one) return 1;
+      came += one;
+    }
+    return rank == 0 && came != 7 ? 1 : 0;
+  };
+  std::vector<int> left_at;
+  const auto wanted = [&](int left) {
+    left_at.push_back(left);
+    return left_at.size() <= 2 ? 1 : 0;
+  };
+  EXPECT_EQ(fork_ranks(3, run_rank, {}, true, nullptr, wanted), 0);
+  EXPECT_GE(left_at.size(), 2u);
+  for (const int left : left_at) EXPECT_LT(left, 3);
+  close(said[0]);
+  close(said[1]);
 }
 
 TEST(ForkRanks, LetsSurvivorsGoOnWhileRank0Does) {
