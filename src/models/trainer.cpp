@@ -87,10 +87,15 @@ std::vector<Decoder::Loss> Trainer::run_microbatches(const CountedBatch& slots) 
 
 StepResult Trainer::step(const FillSlot& fill, double lr) {
   if (diloco_) diloco_->begin_step();
-  const double its = options_.sharding.delay > 0 ? std::exchange(late_.lr, lr) : lr;
+  const double its = is_late() ? std::exchange(late_.lr, lr) : lr;
   StepResult result = compute_step(fill, its);
   apply(result, its);
   return result;
+}
+
+// Whether a step's gradients are applied by the next one.
+bool Trainer::is_late() const {
+  return options_.sharding.delay > 0 && (sharded_->has_late() || optimizer_->steps() >= options_.delay_from);
 }
 
 StepResult Trainer::finish() {
@@ -176,6 +181,7 @@ StepResult Trainer::compute_gradients(const FillSlot& fill) { return compute_ste
 StepResult Trainer::compute_step(const FillSlot& fill, std::optional<double> lr) {
   require(flushes(), "Schedule {} runs steps without a flush between them; run several.", pipeline_->schedule().name);
   kept_.clear();  // an update changes keys and values
+  const bool late = is_late();
   StepResult result;
   const CountedBatch batch = slots_of_step(fill, optimizer_->steps() + (sharded_->has_late() ? 1 : 0));
   sharded_->begin_step();
@@ -190,8 +196,9 @@ StepResult Trainer::compute_step(const FillSlot& fill, std::optional<double> lr)
   }
   const std::vector<Decoder::Loss> losses = run_microbatches(batch);
   sharded_->finish_sums();
+  if (options_.sharding.delay > 0 && !late) sharded_->take_late();
   const double scale = loss_scale_.value();
-  result.loss_scale = options_.sharding.delay > 0 ? std::exchange(late_.loss_scale, scale) : scale;
+  result.loss_scale = late ? std::exchange(late_.loss_scale, scale) : scale;
   result.arrived = sharded_->sums_arrived();
   // Blocks until a GPU is done, so that the loss is there as well.
   if (result.arrived) {

@@ -129,6 +129,7 @@ void TrainingOptions::check_sizes() const {
   sharding.check(mesh);
   if (const auto* const onebit = std::get_if<OneBitAdam::Options>(&optimizer)) onebit->check(sharding);
   if (const auto* const muon = std::get_if<Muon::Options>(&optimizer)) muon->check(sharding.dtype);
+  require(delay_from >= 0, "A delay cannot begin behind {} updates; give 0 or more.", delay_from);
   loss_scale.check();
   pipemare.check();
   require(!divides_rows || mesh[Axis::tensor] > 1,

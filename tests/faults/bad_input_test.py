@@ -241,6 +241,8 @@ class BadInput(FaultTest):
         self.expect_refusal({"--zero": 3, "--prefetch": -1}, ["-1 units ahead"])
         self.expect_refusal({"--delay": 2}, ["--delay 2"])
         self.expect_refusal({"--delay": -1}, ["--delay -1"])
+        self.expect_refusal({"--delay-from": 3}, ["--delay-from 3", "give --delay 1"])
+        self.expect_refusal({"--delay": 1, "--delay-from": -3}, ["behind -3 updates"])
         self.expect_refusal({"--zero": 3, "--delay": 1, "--qgz": "int8"}, ["qgZ int8", "a delay of 1"])
         self.expect_refusal({"--zero": 2, "--delay": 1, "--prefetch": 2}, ["--prefetch 2", "--delay 1"])
         self.expect_refusal({"--offload": "/tmp"}, ["--offload '/tmp'", "optimizer=DIRECTORY"])

@@ -62,13 +62,14 @@ Trainings on_ranks(Layout layout, const TrainingOptions& options, Body body) {
   return trainings;
 }
 
+// options.delay_from: so many updates are made without the delay.
 Trainings delayed(Layout layout, TrainingOptions options, bool finishes = true) {
   options.sharding.delay = 1;
   return on_ranks(layout, options, [&](Trainer& trainer, Training& its) {
     for (int t = 0; t < steps_of_training; ++t) {
       const StepResult result = trainer.step(text_of_step(options, t), rate(t));
       its.losses.push_back(result.loss);
-      EXPECT_EQ(result.arrived, t > 0);
+      EXPECT_EQ(result.arrived, t != options.delay_from);
       note(its, result);
     }
     if (finishes) note(its, trainer.finish());
@@ -97,28 +98,32 @@ void give(Trainer& trainer, const Weights& weights) {
   trainer.loss_scale() = weights.scale;
 }
 
-// A synchronous trainer of the same layout, driven by the reference loop.
+// A synchronous trainer of the same layout, driven by the reference loop: options.delay_from steps without a delay, and then
+// the others with it.
 Trainings reference(Layout layout, TrainingOptions options, std::size_t delay) {
   options.sharding.measured_steps = 0;  // every rank has the whole weights at stage 0
   return on_ranks(layout, options, [&](Trainer& trainer, Training& its) {
-    const Weights last = delayed_updates(
-        weights_of(trainer), delay, steps_of_training,
-        [&](int t, const Weights& at) {
-          give(trainer, at);
-          const StepResult result = trainer.compute_gradients(text_of_step(options, t));
-          its.losses.push_back(result.loss);
-          return result;
-        },
-        [&](int t, const Weights& from, StepResult result) {
-          give(trainer, from);
-          const double norm = result.gradient_norm;
-          const double clip = options.clip_norm > 0 && norm > options.clip_norm ? options.clip_norm / norm : 1.0;
-          result.updated = trainer.loss_scale().update(norm);
-          note(its, result);
-          if (result.updated) trainer.optimizer().step(rate(t), clip / result.loss_scale);
-          return weights_of(trainer);
-        });
-    give(trainer, last);
+    const auto train = [&](Weights weights, std::size_t its_delay, int first, int steps) {
+      return delayed_updates(
+          std::move(weights), its_delay, steps,
+          [&](int t, const Weights& at) {
+            give(trainer, at);
+            const StepResult result = trainer.compute_gradients(text_of_step(options, first + t));
+            its.losses.push_back(result.loss);
+            return result;
+          },
+          [&](int t, const Weights& from, StepResult result) {
+            give(trainer, from);
+            const double norm = result.gradient_norm;
+            const double clip = options.clip_norm > 0 && norm > options.clip_norm ? options.clip_norm / norm : 1.0;
+            result.updated = trainer.loss_scale().update(norm);
+            note(its, result);
+            if (result.updated) trainer.optimizer().step(rate(first + t), clip / result.loss_scale);
+            return weights_of(trainer);
+          });
+    };
+    const auto from = static_cast<int>(options.delay_from);
+    give(trainer, train(train(weights_of(trainer), 0, 0, from), delay, from, steps_of_training - from));
   });
 }
 
@@ -242,6 +247,25 @@ std::vector<Case> cases_in_files() {
 
 INSTANTIATE_TEST_SUITE_P(Layouts, DelayInFiles, testing::ValuesIn(cases_in_files()), name_of);
 
+// The switch is exact: updates without the delay, and then with it, also where they run behind computation.
+TEST(Delay, BeginsAtTheUpdateThatIsNamed) {
+  const TemporaryDirectory directory;
+  for (const Case& its : {Case{{2}, ZeroStage::optimizer}, Case{{2}, ZeroStage::values, "momentum"},
+                          Case{{2, 1, 2}, ZeroStage::gradients, "adamw", DType::bf16}}) {
+    TrainingOptions options = options_of(its);
+    const Trainings at_once = delayed(its.layout, options);
+    for (const int from : {1, 2, 3}) {
+      options.delay_from = from;
+      options.sharding.offload = {};
+      const Trainings expected = reference(its.layout, options, 1);
+      EXPECT_TRUE(delayed(its.layout, options) == expected) << its.text() << ", from " << from;
+      options.sharding.offload.optimizer.directory = directory.path();
+      EXPECT_TRUE(delayed(its.layout, options) == expected) << its.text() << ", in files, from " << from;
+      EXPECT_FALSE(expected == at_once) << "the control";
+    }
+  }
+}
+
 // The comparison sees another delay, an update that is left out, and the batches' order.
 TEST(DelayControl, FailsWithAnotherDelay) {
   const Case its{{2}, ZeroStage::optimizer};
@@ -272,7 +296,12 @@ TEST(Delay, HasTheSameBitsOnABusyMachine) {
   for (const Case& its : {Case{{4}, ZeroStage::none}, Case{{2, 1, 2}, ZeroStage::gradients}}) {
     const Trainings expected = reference(its.layout, options_of(its), 1);
     const RandomInterruptions interruptions(11);
-    for (int round = 0; round < 3; ++round) EXPECT_TRUE(delayed(its.layout, options_of(its)) == expected) << its.text();
+    TrainingOptions options = options_of(its);
+    const TemporaryDirectory directory;
+    for (int round = 0; round < 3; ++round) {
+      EXPECT_TRUE(delayed(its.layout, options) == expected) << its.text();
+      options.sharding.offload.optimizer.directory = directory.path();
+    }
   }
 }
 

@@ -310,6 +310,35 @@ TEST(OffloadTraffic, IsTheStateOnceEachWay) {
   });
 }
 
+// Behind computation an update moves as much. One that begins before the norm is known, too, and once more where it is taken
+// back: each time to the other place of two.
+TEST(OffloadTraffic, IsThatOfUpdatesBehindComputation) {
+  const TemporaryDirectory directory;
+  const auto state_and_use = [&](int delay, bool speculates, double clip_norm) {
+    TrainingOptions options = offloaded(options_of({{1}, ZeroStage::none, AdamW::Options(), DType::bf16}), directory.path());
+    options.sharding.delay = delay;
+    options.sharding.offload.speculates = speculates;
+    options.clip_norm = clip_norm;
+    OffloadUse use;
+    run_threads(1, [&](const Communicator& world) {
+      Trainer trainer(Mesh(world, {}), options);
+      advance(trainer, 0, 3);
+      use = trainer.optimizer().offloaded().value();
+    });
+    return use;
+  };
+  const OffloadUse plain = state_and_use(0, false, 0), late = state_and_use(1, false, 0);
+  EXPECT_EQ(late.bytes, plain.bytes);
+  EXPECT_EQ(late.read, 2 * plain.bytes) << "the third step's is not made";
+  EXPECT_EQ(late.written, 2 * plain.bytes);
+  const OffloadUse kept = state_and_use(0, true, 0), taken_back = state_and_use(0, true, 1e-9);
+  EXPECT_EQ(kept.bytes, 2 * plain.bytes);
+  EXPECT_EQ(kept.read, 3 * plain.bytes);
+  EXPECT_EQ(kept.written, 3 * plain.bytes);
+  EXPECT_EQ(taken_back.read, 6 * plain.bytes);
+  EXPECT_EQ(taken_back.written, 6 * plain.bytes);
+}
+
 // Gradients are written and, but for the first time, read in each microbatch; values are read for each gather.
 TEST(OffloadTraffic, OfGradientsAndValuesIsThatOfSumsAndGathers) {
   const TemporaryDirectory directory;

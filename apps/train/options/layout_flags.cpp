@@ -18,6 +18,7 @@ std::string layout_flags(const TrainingOptions& layout) {
     if (layout.stages.virtual_stages > 1) flags += fmt::format(" --virtual-stages {}", layout.stages.virtual_stages);
   }
   if (layout.sharding.delay > 0) flags += fmt::format(" --delay {}", layout.sharding.delay);
+  if (layout.delay_from > 0) flags += fmt::format(" --delay-from {}", layout.delay_from);
   const ShardedParameters::Options::Offload& files = layout.sharding.offload;
   const auto add = [&](const char* what, const ShardedParameters::Options::InFile& its) {
     if (its.directory.empty()) return;

@@ -80,7 +80,8 @@ Beginning begin_training(const Communicator& world, const CommandLine& line, con
   if (!begun.resumed) return begun;
   trainer.restore(loaded.notes);
   begun.step = loaded.step;
-  if (line.trainer.sharding.delay > 0 && !trainer.sharded().has_late() && loaded.step > 0) {
+  if (line.trainer.sharding.delay > 0 && !trainer.sharded().has_late() && loaded.step > 0 &&
+      loaded.optimizer_steps >= line.trainer.delay_from) {
     begun.to_say.emplace_back(
         "The checkpoint has no gradients of its last step, so that the first step of --delay 1 updates nothing.");
   }

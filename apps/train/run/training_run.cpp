@@ -264,12 +264,13 @@ class TrainingRun {
     samples_ += batch;
     if (rank0_) check(result, step);  // all ranks have the same numbers
     const bool last = step + 1 == line_.steps;
+    const bool is_late = !trainer().flushes() || trainer().sharded().has_late();
     if (last) finish(step);
 
     StepReport report;
     report.seconds = result.ended - step_began_;
     report.traffic = traffic_.end();
-    report.delay = delay_;
+    report.delay = is_late ? delay_ : 0;
     report.step = step + 1;
     report.steps = line_.steps;
     report.loss = result.loss;

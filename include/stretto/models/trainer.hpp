@@ -19,7 +19,7 @@
 namespace stretto {
 
 // With a delay (ShardedParameters::Options::delay), the loss is that of the step's own batch, and all else is of the
-// gradients that the step applied: those of the step before.
+// gradients that the step applied: those of the step before. (Until TrainingOptions::delay_from it is as without.)
 struct StepResult {
   double loss = 0;           // mean over all tokens of the step that count, and then over the replicas
   double gradient_norm = 0;  // before clipping; the mean over the replicas
@@ -123,6 +123,7 @@ class STRETTO_API Trainer {
   std::vector<Decoder::Loss> run_microbatches(const CountedBatch& slots);
   // Computes the gradients of a step. lr: also begins the update behind it, if there are late gradients.
   StepResult compute_step(const FillSlot& fill, std::optional<double> lr);
+  bool is_late() const;
   double gradient_scale(double norm, double loss_scale) const;
   void apply(StepResult& result, double lr);
   std::int64_t slots() const { return options_.replica_batch() / mesh_.size(Axis::data); }

@@ -36,6 +36,7 @@ struct STRETTO_API TrainingOptions {
   StageDivision stages;
   PipeMareOptions pipemare;       // of a schedule that does not stash
   LossScale::Options loss_scale;  // with f16
+  std::int64_t delay_from = 0;    // with ShardedParameters::Options::delay: how many updates are made without it first
   double clip_norm = 1.0;         // 0: no clipping. A Trainer gives it to OneBitAdam as well.
   // A schedule without a flush that updates once in a step then clips by the norm of all stages' gradients in the step
   // before, which has arrived by then, and the first step by that of each stage. False: always by that of each stage.
