@@ -12,7 +12,7 @@ from perf.comparisons import harness, namespaces
 from perf.comparisons.programs import BIN, ROOT
 from perf.pages import collectives as page
 
-PYTHON = "/usr/bin/python3"
+TORCH2 = ROOT / ".cache/torch2/bin/python"
 # By name: module, targets to build, what ./dev deps installs, and what is measured.
 COMMANDS = {
     "train": ("train", "train_speed", "torch2", "training speed beside PyTorch DDP, in turn"),
@@ -47,7 +47,7 @@ COMMANDS = {
     "kernels": ("kernels", "kernel_speed attention_speed quantize_speed", "", "kernels of training beside plain loops over as much memory, attention "
                 "beside products, quantization beside a copy"),
     "quantization": ("quantization", "stretto-perf", "", "from which bandwidth on it no longer pays"),
-    "torch": ("torch_door", "stretto_torch", "torch", "torch.distributed over Stretto and over Gloo"),
+    "torch": ("torch_door", "stretto", "torch2", "torch.distributed over Stretto and over Gloo"),
 }
 
 
@@ -59,11 +59,12 @@ def collectives(words):
     page.main([str(figures), "-o", str(target)])
 
 
-def prepare(targets, needs):
+def prepare(targets, needs, with_door):
     """Installs and builds, unless the caller has: a process that this one becomes, or a test."""
     if os.environ.setdefault("PERF_PREPARED", "") != "yes":
         os.environ["PERF_PREPARED"] = "yes"
-        for command in ([["./dev", "deps", needs]] if needs else []) + [["./dev", "build", *targets.split()]]:
+        door = [[TORCH2, "-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps", "src/interop/torch"]]
+        for command in ([["./dev", "deps", needs]] if needs else []) + [["./dev", "build", *targets.split()]] + door * with_door:
             if status := subprocess.run(command, cwd=ROOT).returncode:
                 sys.exit(status)
 
@@ -76,11 +77,12 @@ def main():
     name, words = parser.parse_args(sys.argv[1:2]).name, sys.argv[2:]
     module, targets, needs, _ = COMMANDS[name]
     measures = not {"-h", "--help", "--from"} & {word.split("=")[0] for word in words}
-    ready = functools.partial(prepare, targets, "" if "--predict" in words else needs) if measures else lambda: None
-    if name == "torch":  # it imports PyTorch, which Debian has for its own Python
+    ready = functools.partial(prepare, targets, "" if "--predict" in words else needs, name == "torch") if measures else lambda: None
+    if name == "torch":  # it imports PyTorch
         ready()
-        if os.path.realpath(sys.executable) != os.path.realpath(PYTHON):
-            os.execv(PYTHON, [PYTHON, "-B", "-m", "perf", *sys.argv[1:]])
+        if not os.environ.get("PERF_PYTHON"):
+            python = str(TORCH2 if TORCH2.exists() else "/usr/bin/python3")
+            os.execve(python, [python, "-B", "-m", "perf", *sys.argv[1:]], {**os.environ, "PERF_PYTHON": python})
     if not module:
         ready()
         return collectives(words)

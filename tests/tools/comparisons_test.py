@@ -214,7 +214,7 @@ class Comparisons(unittest.TestCase):
 
     def torch_figures(self, slow):
         times = {"gloo": [100.0], "stretto": [20.0 * slow], "symmetric": [10.0], "none": [50.0]}
-        return {"torch": "1", "cores": 2, "rounds": 1, "parameters": 10**7, "all_reduce": {str(MIB): times}, "steps": {"1 x 64": times}}
+        return {"torch": "1", "cores": 2, "rounds": 1, "parameters": 10**7, "all_reduce": {str(MIB): times}, "steps": {"DDP, 1 x 64": times, "FSDP2, 1 x 64": {"gloo": [100.0], "stretto": [50.0]}}}
 
     def test_each(self):
         global slow_word
