@@ -12,7 +12,7 @@
 namespace stretto {
 
 std::size_t Links::area_bytes(int members) {
-  return Board::footprint() + ByteRing::footprint() * static_cast<std::size_t>(members) * most_lanes;
+  return Board::footprint() + ByteRing::largest_footprint() * static_cast<std::size_t>(members) * most_lanes;
 }
 
 Links::Links(Network& network, Membership membership, int area_members)
@@ -70,7 +70,7 @@ Link& Links::to(int member, int lane) {
     // After the board, each area holds one ring for each pair of a sending member and a lane.
     const auto ring = [&](int owner, int sender) {
       return membership_.areas[owner].offset + Board::footprint() +
-             ByteRing::footprint() * (static_cast<std::size_t>(sender) * most_lanes + lane);
+             ByteRing::largest_footprint() * (static_cast<std::size_t>(sender) * most_lanes + lane);
     };
     link = network_.modelled(std::make_unique<ShmLink>(static_cast<int>(membership_.job_ranks.size()), network_.segment(),
                                                        ring(membership_.rank, member), network_.open_segment(peer),

@@ -105,7 +105,8 @@ Network::Network(JobControl& job, bool may_pin)
   const std::string wanted = setting("STRETTO_TRANSPORT");
   // A heap takes address space, of which a job may have little (ulimit -v). So none is made if no rank will open it.
   const HeapAddress heap = wanted == "ucx" ? HeapAddress{} : Heap::mine().address();
-  RankIdentity mine{host_identity(), segment_->address(), heap, {}, ByteRing::footprint(), allowed_threads(), may_pin_};
+  RankIdentity mine{host_identity(), segment_->address(), heap, {}, ByteRing::largest_footprint(), allowed_threads(),
+                    may_pin_};
   wanted.copy(mine.transport.data(), mine.transport.size() - 1);
   const auto* bytes = reinterpret_cast<const std::byte*>(&mine);
   const std::vector<Bytes> identities = job.exchange(Bytes(bytes, bytes + sizeof mine));

@@ -310,15 +310,14 @@ class Adapters(ModelsTest):
     def examples(self, tokenizer):
         """Of more than half a sequence each, so that a sequence holds one: (tokens, how many of them are the prompt's)."""
         draw = random.Random(7)
-        words = (ROOT / "README.md").read_text().split()
+        words = "every rank sends its part of the ring to the next one and adds what it has received before the step ends".split()
         lines, tokens = [], []
-        while len(lines) < 4:
-            first = draw.randrange(len(words) - 40)
-            prompt, completion = " ".join(words[first:first + 8]), " " + " ".join(words[first + 8:first + 18])
+        for _ in range(4):
+            prompt, completion = " ".join(draw.choices(words, k=15)), "".join(f" {word}" for word in draw.choices(words, k=30))
             begin, whole = tokenizer(prompt).input_ids, tokenizer(prompt + completion).input_ids
-            if 36 < len(whole) < 64 and whole[:len(begin)] == begin:
-                lines.append(json.dumps({"prompt": prompt, "completion": completion}))
-                tokens.append((whole + [tokenizer.eos_token_id], len(begin)))
+            self.assertEqual((32 < len(whole) < 64, whole[:len(begin)]), (True, begin))
+            lines.append(json.dumps({"prompt": prompt, "completion": completion}))
+            tokens.append((whole + [tokenizer.eos_token_id], len(begin)))
         self.text.with_suffix(".jsonl").write_text("\n".join(lines))
         return tokens
 

@@ -107,6 +107,8 @@ struct STRETTO_API MeasuredRoute {
 // in pieces gets four times as many pieces for four times as many bytes, up to most_pieces.
 STRETTO_API MeasuredRoute measured_route(const std::string& route, int ranks, double ranks_per_core,
                                          const std::vector<CallTimes>& times, int reach = 0);
+// The route of ranks that nobody has timed: the costs by which the tuning already chooses, and its tables if they apply.
+STRETTO_API MeasuredRoute unmeasured_route(const Tuning& tuning, const std::string& route, int ranks, double ranks_per_core);
 // The table alone: "all_reduce:0-4096:packet,4096-inf:ring;...".
 STRETTO_API std::string table_of(const std::vector<CallTimes>& times, int reach = 0);
 

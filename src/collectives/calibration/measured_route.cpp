@@ -66,6 +66,17 @@ MeasuredRoute measured_route(const std::string& route, int ranks, double ranks_p
   return measured;
 }
 
+MeasuredRoute unmeasured_route(const Tuning& tuning, const std::string& route, int ranks, double ranks_per_core) {
+  const RouteCost& known = tuning.nearest(route, ranks, ranks_per_core);
+  MeasuredRoute same;
+  same.route = {.route = route, .ranks = ranks, .ranks_per_core = ranks_per_core, .cost = known.cost};
+  if (known.measured_with(ranks, ranks_per_core)) {
+    same.table = to_text(known.rules);
+    same.symmetric_table = to_text(known.symmetric_rules);
+  }
+  return same;
+}
+
 std::string MeasuredRoute::to_json() const {
   constexpr double fastest = 1e-13;  // seconds a byte, which stand for a fitted cost of 0: its inverse would be infinite
   nlohmann::ordered_json json{{"route", route.route},

@@ -137,17 +137,11 @@ class SelfCalibration {
     const Communicator ranks = ranks_that_measure();
     const std::vector<CallTimes> times =
         several_ ? times_within_node(ranks.node(), budget_within_several) : times_within_node(ranks, budget_of_one_host);
-    const RouteCost& known = selector_.tuning().nearest("shm", on_node_, per_core_);
-    MeasuredRoute route;
-    if (times.empty()) {
-      route.route = {.route = "shm", .ranks = on_node_, .ranks_per_core = per_core_, .cost = known.cost};
-      if (known.measured_with(on_node_, per_core_)) {
-        route.table = to_text(known.rules);
-        route.symmetric_table = to_text(known.symmetric_rules);
-      }
-    } else {
+    MeasuredRoute route = unmeasured_route(selector_.tuning(), "shm", on_node_, per_core_);
+    if (!times.empty()) {
+      const double quantize = route.route.cost.quantize;
       route = measured_route("shm", on_node_, per_core_, times, reach_within);
-      route.route.cost.quantize = known.cost.quantize;
+      route.route.cost.quantize = quantize;
     }
     keep(route, fmt::format("shm, {} ranks, {:.3g} per core", on_node_, per_core_), times);
   }

@@ -9,7 +9,9 @@ namespace stretto {
 namespace {
 
 constexpr std::size_t line = 64;
-constexpr std::size_t watched_from = 4096;   // bytes; a shorter copy takes little longer than two reads of the clock
+constexpr std::size_t watched_from = 4096;  // bytes; a shorter copy takes little longer than two reads of the clock
+// The first write to a page takes as long as a line from afar takes for each of its lines.
+constexpr std::size_t unwatched_bytes = std::size_t{4} << 20;
 constexpr int copies_for_each_watched = 4;
 constexpr std::size_t bypassed_from = 2048;  // below, waiting for the stores costs more than they save
 // Within a shared cache a line takes 2 to 7 ns, from afar 30 and more.
@@ -24,8 +26,10 @@ void CopyToReader::operator()(void* to, const void* from, std::size_t bytes) {
     --to_bypass_;
     return kernels::copy(from, to, bytes, true);
   }
-  if (bytes < watched_from || ++since_watched_ < copies_for_each_watched) {
-    std::memcpy(to, from, bytes);
+  const bool touches_pages = copied_ < unwatched_bytes;
+  if (touches_pages) copied_ += bytes;
+  if (bytes < watched_from || touches_pages || ++since_watched_ < copies_for_each_watched) {
+    if (bytes > 0) std::memcpy(to, from, bytes);
     return;
   }
   since_watched_ = 0;

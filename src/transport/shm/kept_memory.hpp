@@ -9,11 +9,10 @@
 namespace stretto {
 
 // Memory of this rank in the symmetric heap that the members of a communicator may still read when the rank's own operation
-// is done, so that they need not signal that they have read. Parts take turns: two large ones, or as many small ones as are
-// together larger than a core's own cache (see shm_link.cpp). A part is used again when all members have posted on the board
-// after the operation that used it: then they have read it. To begin an operation, a rank thus waits only for the first
-// posts of an earlier one, and no member makes those depend on a later operation: the oldest operation in flight always
-// proceeds.
+// is done, so that they need not signal that they have read. Parts take turns: two large ones, or as many small ones, up to
+// 32, as take 1 MiB together (shm_link.cpp says why). A part is used again when all members have posted on the board after
+// the operation that used it: then they have read it. To begin an operation, a rank thus waits only for the first posts of
+// an earlier one, and no member makes those depend on a later operation: the oldest operation in flight always proceeds.
 class KeptMemory {
  public:
   // The number of posts that every member must have made before next() may be called with as many bytes.

@@ -13,7 +13,8 @@ namespace stretto {
 void commit_memory(int file, std::size_t offset, std::size_t bytes) {
   const std::string ring = setting("STRETTO_RING_BYTES");
   commit_pages(file, offset, whole_pages(bytes),
-               ring == "0" ? "set STRETTO_RING_BYTES=65536" : "lower STRETTO_RING_BYTES=" + ring);
+               ring == "0" ? "set STRETTO_RING_BYTES=65536, make fewer communicators"
+                           : "lower STRETTO_RING_BYTES=" + ring + ", make fewer communicators");
 }
 
 Mapping::Mapping(int file, std::size_t offset, std::size_t bytes, std::size_t first_committed) : bytes_(whole_pages(bytes)) {

@@ -16,7 +16,8 @@ constexpr std::size_t piece = std::size_t{64} << 10;
 std::size_t round_up(std::size_t bytes) { return (bytes + grain - 1) / grain * grain; }
 
 // A line that the other core has read, and still has in its cache, costs more to write again than one that has left both
-// cores' own caches for the one that they share. So rings together are larger than the former, and smaller than the latter.
+// cores' own caches for the one that they share. So a ring of few ranks holds more than a core's own cache. Those of many
+// would together no longer fit into the shared one.
 constexpr std::size_t bytes_of_all_members = std::size_t{2} << 20;
 constexpr std::size_t least_bytes = std::size_t{256} << 10, most_bytes = std::size_t{1} << 20;
 
@@ -34,6 +35,8 @@ ByteRing::ByteRing(const Mapping& memory, int members, int file, std::size_t off
       capacity(ring_capacity(members)),
       written(file, offset + offsetof(Header, written)),
       read(file, offset + offsetof(Header, read)) {}
+
+std::size_t ByteRing::largest_footprint() { return footprint(1); }
 
 std::size_t ByteRing::footprint(int members) { return (sizeof(Header) + ring_capacity(members) + 4095) / 4096 * 4096; }
 

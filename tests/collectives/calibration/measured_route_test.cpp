@@ -167,5 +167,21 @@ TEST(MeasuredRoute, BetweenNodesForTheSamePlacementOnly) {
   EXPECT_THAT(choose(request, DType::f32, ReduceOp::sum, tuning, where).reason, HasSubstr("cost model"));
 }
 
+// A machine that was too busy to be timed goes on as before, table and all.
+TEST(MeasuredRoute, WithoutTimesKeepsTheTablesThatApply) {
+  const Tuning tuning = Tuning::from_json(
+      R"({"routes": [{"route": "shm", "ranks": 2, "ranks_per_core": 1, "alpha_us": 1, "overhead_us": 2, "bandwidth_gbs": 4,
+ "local_gbs": 8, "lane_gain": 0, "table": "broadcast:0-4096:packet,4096-inf:chain/16",
+ "symmetric_table": "broadcast:0-inf:push"}]})",
+      "test");
+  const MeasuredRoute same = unmeasured_route(tuning, "shm", 2, 1.0);
+  EXPECT_EQ(same.table, "broadcast:0-4096:packet;broadcast:4096-inf:chain/16");
+  EXPECT_EQ(same.symmetric_table, "broadcast:0-inf:push");
+  const Tuning again = Tuning::from_json(R"({"routes": [)" + same.to_json() + "]}", "test");
+  EXPECT_EQ(to_text(again.routes[0].rules), same.table);
+  EXPECT_DOUBLE_EQ(again.routes[0].cost.overhead, 2e-6);
+  EXPECT_EQ(unmeasured_route(tuning, "shm", 3, 1.5).table, "") << "measured with other ranks";
+}
+
 }  // namespace
 }  // namespace stretto
