@@ -352,9 +352,9 @@ class Adapters(ModelsTest):
         data = self.text.with_suffix(".jsonl")
         metrics = self.train("--nproc", 2, "--zero", 2, "--load-hf", self.directory / "fresh", "--load-adapter", self.directory / "begin", "--vocab-file",
                              vocabulary, "--merges-file", merges, "--seq-length", 64, "--train-data", data, "--val-data", data, "--global-batch-size",
-                             len(examples), "--train-iters", 200, "--lr", 0.01)
+                             len(examples), "--train-iters", 200, "--lr", 0.001)
         theirs = self.losses_there(adapted, examples, metrics)
-        self.assertLess(max(abs(line["loss"] - loss) for line, loss in zip(metrics, theirs, strict=True)), 0.02)
+        self.assertLess(max(abs(line["loss"] - loss) for line, loss in zip(metrics, theirs, strict=True)), 1e-3)
         self.assertLess(theirs[-1], theirs[0] - 1)
         everything = self.losses_there(adapted, [(tokens, 1) for tokens, _ in examples], metrics[-1:])
         self.assertGreater(abs(everything[0] - metrics[-1]["loss"]), 0.02, "the control: the loss of prompts, too")
