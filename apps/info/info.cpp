@@ -1,11 +1,13 @@
 // stretto-info: prints the parts of this build, the machine, and every setting with its meaning, default and value.
 // stretto-info flight DIRECTORY: compares the last operations of all ranks of a job.
+// stretto-info servers HOST:PORT...: what parameter servers hold, and how far they are.
 #include <fmt/format.h>
 #include <hwloc.h>
 #include <sched.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -19,6 +21,7 @@
 #include "stretto/error.hpp"
 #include "stretto/plan.hpp"
 #include "stretto/planning/tuning.hpp"
+#include "stretto/server.hpp"
 #include "stretto/settings.hpp"
 
 namespace {
@@ -151,14 +154,42 @@ int print_everything() {
   return 0;
 }
 
+// Of each server that is named; those that do not answer are said at the end.
+int print_servers(int count, char** addresses) {
+  int status = 0;
+  for (int i = 0; i < count; ++i) {
+    try {
+      const std::string address = addresses[i];
+      const std::size_t colon = address.rfind(':');
+      const char* const first = address.data() + (colon == std::string::npos ? address.size() : colon + 1);
+      const char* const end = address.data() + address.size();
+      int port = 0;
+      const auto [behind, error] = std::from_chars(first, end, port);
+      if (error != std::errc() || behind != end || port < 1 || port > 65535) {
+        throw Error(
+            ErrorCode::invalid_argument,
+            fmt::format("'{}' names no port of a server; give HOST:PORT, with the PORT of STRETTO_SERVERS_PORT.", address));
+      }
+      std::fputs(server_state(address.substr(0, colon), port).c_str(), stdout);
+    } catch (const std::exception& error) {
+      std::fflush(stdout);
+      std::fprintf(stderr, "error: %s\n", error_sentence(error).c_str());
+      status = 1;
+    }
+  }
+  return status;
+}
+
 int main(int argc, char** argv) {
   if (argc == 1) return print_everything();
   const std::string verb = argv[1];
+  if (verb == "servers" && argc > 2) return print_servers(argc - 2, argv + 2);
   if (argc != 3 || verb != "flight") {
     const bool help = verb == "--help" || verb == "-h";
     std::fputs(
         "stretto-info                    the build, the machine and all settings\n"
-        "stretto-info flight DIRECTORY   what the ranks' last operations, written to DIRECTORY, say about a hang\n",
+        "stretto-info flight DIRECTORY   what the ranks' last operations, written to DIRECTORY, say about a hang\n"
+        "stretto-info servers HOST:PORT  what parameter servers hold, and how far they are (STRETTO_SERVERS_PORT)\n",
         help ? stdout : stderr);
     return help ? 0 : 1;
   }

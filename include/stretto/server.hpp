@@ -49,6 +49,7 @@ struct STRETTO_API Consistency {
 // What a server function gets. pushed: the sum of all workers' pushes of a clock, added in the order of workers, or with
 // `eventual` one push. All tensors have one size and type.
 struct ServerUpdate {
+  std::int64_t first = 0;     // of a dense table: the number of the first element in the table
   Tensor values;              // of a part; the function changes them
   std::vector<Tensor> state;  // of the function, one tensor for each slot, zeros at first; it changes them, too
   Tensor pushed;
@@ -106,7 +107,8 @@ class STRETTO_API HashRing {
   std::vector<std::pair<std::uint64_t, int>> ring_;  // ascending
 };
 
-// All ranks give the same tables and options. One thread of a rank uses the object.
+// All ranks give the same tables and options. One thread of a rank uses the object. With the setting STRETTO_SERVERS_PORT,
+// the i-th server listens on that port + i for who asks for its state (server_state()).
 //
 // A lost rank ends the job with an error on all others, which names what a lost server held. With `copies` or
 // `survivors_go_on` the others go on: servers and workers call Job::shrink() themselves, within the calls that find the
@@ -132,6 +134,8 @@ class STRETTO_API ServerSet {
     // Servers besides the first one that have each part: chain replication (van Renesse and Schneider 2004) of the sums of
     // pushes. Each needs the memory of the values once more; a worker keeps what it has pushed until all have it.
     int copies = 0;
+    // The last so many servers have no parts until they join(). Not with copies or survivors_go_on.
+    int spares = 0;
     bool survivors_go_on = false;  // when a worker is lost; also without copies
   };
   // Collective. Throws Error(invalid_argument) for options that cannot be, on all ranks; also for copies or survivors_go_on
@@ -143,12 +147,16 @@ class STRETTO_API ServerSet {
 
   bool is_server() const;
   int workers() const;
-  int server_of(int table, std::int64_t element) const;  // its rank in the communicator of the constructor
+  // Its rank in the communicator of the constructor; with servers that join, as far as a worker has been told.
+  int server_of(int table, std::int64_t element) const;
   // The communicator of the constructor, or after a loss that of the ranks that are left.
   const Communicator& ranks() const;
 
   // Servers: answers workers until the last one has left. The thread sleeps while nothing comes.
   void serve();
+  // Spares, before serve(): takes the parts whose owner on the ring of servers that serve it then is, from serve() on, while
+  // workers push and pull: no other part moves, no push is lost or applied twice, and values keep their bits.
+  void join();
 
   // Workers. push() adds one to the table's clock. A push is done when its bytes have left, a pull when all parts have come;
   // the tensors, of the table's type and size, must stay as they are until then. If ranks go on after losses, the tensor of
@@ -166,6 +174,9 @@ class STRETTO_API ServerSet {
   Pending push(int table, const Tensor& pushed);
   Pending pull(int table, const Tensor& values);
   Pending push_pull(int table, const Tensor& pushed, const Tensor& values);  // the pull is at the clock behind the push
+  // Dense tables, whatever the consistency: the values with all pushes of all workers of clocks before this worker's, for
+  // workers that meet. None may push further, or with `eventual` leave, before all have them.
+  Pending pull_settled(int table, const Tensor& values);
   // Sparse tables. keys ascend, each once; rows: [keys, width], in their order. A clock counts pushes of any keys.
   Pending push(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows);
   Pending pull(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows);
@@ -180,10 +191,17 @@ class STRETTO_API ServerSet {
                   messages = 0;  // sent by this rank: bytes of values, of what precedes them, messages
   };
   Traffic traffic() const;
+  // Servers: which parts this one has, their clocks, copies and queues, and what it has sent, as text. From any thread.
+  std::string state() const;
 
  private:
   struct STRETTO_HIDDEN State;
   std::unique_ptr<State> state_;
 };
+
+// ServerSet::state() of the server that listens at a port (STRETTO_SERVERS_PORT), for a process that has the job's
+// STRETTO_JOB_SECRET. Throws Error(unavailable) or Error(invalid_argument) with the reason if there is no answer within
+// `seconds`.
+STRETTO_API std::string server_state(const std::string& host, int port, double seconds = 5);
 
 }  // namespace stretto

@@ -24,7 +24,8 @@ std::vector<int> LiveRanks::partners() const {
   std::vector<int> numbers;
   for (std::size_t n = 0; n < names_.size(); ++n) {
     const bool both_serve = is_server && layout_.is_server(names_[n]);
-    if (names_[n] == rank_ || (is_server == layout_.is_server(names_[n]) && !(both_serve && layout_.options.copies > 0))) {
+    if (names_[n] == rank_ || (is_server == layout_.is_server(names_[n]) &&
+                               !(both_serve && layout_.options.copies + layout_.options.spares > 0))) {
       continue;
     }
     numbers.push_back(static_cast<int>(n));
@@ -52,6 +53,13 @@ int LiveRanks::open_workers() const {
   int open = 0;
   for (int worker = 0; worker < layout_.workers; ++worker) open += is_open(worker) ? 1 : 0;
   return open;
+}
+
+bool LiveRanks::any_server_open() const {
+  for (int server = layout_.workers; server < layout_.ranks; ++server) {
+    if (server != rank_ && is_open(server)) return true;
+  }
+  return false;
 }
 
 Mailbox::Traffic LiveRanks::traffic() const {

@@ -27,11 +27,14 @@ class LiveRanks {
   void send(int to, const MessageHead& head, const Tensor& bytes = {});
   ReceivedMessage receive();
   std::optional<ReceivedMessage> try_receive();
+  bool is_connected() const { return mailbox_.has_value(); }  // not between shrink() and open()
   void send_all() { mailbox_->send_all(); }
   void close(int rank) { mailbox_->close(number_of(rank)); }
   bool is_open(int rank) const { return has(rank) && mailbox_->is_open(number_of(rank)); }
   int open_workers() const;
+  bool any_server_open() const;  // other than this one
   Mailbox::Traffic traffic() const;
+  Mailbox::Queue queue() const { return mailbox_->queue(); }
 
   // Collective over the ranks that are left: Job::shrink(), whose errors are final. All messages under way are lost.
   void shrink();

@@ -59,6 +59,10 @@ class Mailbox {
     std::uint64_t payload_sent = 0, heads_sent = 0, messages_sent = 0;  // bytes, bytes, messages
   };
   const Traffic& traffic() const { return traffic_; }
+  struct Queue {
+    std::size_t messages = 0, bytes = 0;  // that have come and were not received
+  };
+  Queue queue() const { return {inbox_.size(), inbox_bytes_}; }
 
  private:
   struct Outgoing {

@@ -16,10 +16,20 @@ enum MessageKind : std::uint32_t {
   saved_part,      // to a new copy
   update_of_part,  // to the next copy
   copied_updates,  // to the copy before: this one and those behind it have the updates below the clock
+  // Of servers that join.
+  server_joins,  // to all servers
+  moved_part,    // to workers: the server `clock` has it from now on, since so many servers (`request`) have joined
+  switched,      // a worker's answer, behind all that it sends there; passed on to the part's new server
   // A worker pushes and pulls no more; a server serves no more.
   goodbye
 };
 // A bit in the kind of a message from a worker, whose keys are then those of its last one (KeyCache).
 constexpr std::uint32_t has_cached_keys = 0x100;
+// A bit in the kind of a pull, which waits for all pushes of the clocks before its own, whatever the consistency.
+constexpr std::uint32_t is_settled = 0x200;
+// A bit in the kind of a push that a server passes on as it has decoded it, without the table's filters.
+constexpr std::uint32_t is_decoded = 0x400;
+// The worker of a message that a server passes on, plus one, from this bit on.
+constexpr int forwarded_shift = 16;
 
 }  // namespace stretto

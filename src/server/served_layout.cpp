@@ -18,10 +18,11 @@ std::string text(const ServedTable& table, const ServerSet::Options& options) {
   std::string filters;
   for (const FilterKind& filter : table.filters) filters += (filters.empty() ? "" : ", ") + filter.name;
   return fmt::format(
-      "{} of {} {}, rows of {}{}, filters [{}], {} servers, {} points, parts of {}, consistency {} {}, {} copies, survivors "
+      "{} of {} {}, rows of {}{}, filters [{}], {} servers, {} of them spares, {} points, parts of {}, consistency {} {}, "
+      "{} copies, survivors "
       "{}",
       table.name, table.elements, name(table.dtype), table.width, table.key_cache ? " with a key cache" : "", filters,
-      options.servers, options.points, options.part_elements, static_cast<int>(options.consistency.kind),
+      options.servers, options.spares, options.points, options.part_elements, static_cast<int>(options.consistency.kind),
       options.consistency.delay, options.copies, options.survivors_go_on ? "go on" : "end");
 }
 
@@ -35,6 +36,8 @@ void check(const ServedTable& table, const ServerSet::Options& options) {
   require(table.width == 0 || options.consistency.kind != Consistency::Kind::exact,
           "Table {} is sparse, and exact consistency keeps versions of whole parts; choose another.", table.name);
   require(!table.key_cache || table.width > 0, "Table {} is dense: it has no keys to cache.", table.name);
+  require(!table.key_cache || options.spares == 0,
+          "Table {} has a key cache, which a server that joins has not; give no cache, or no spares.", table.name);
   check_filters(table);
 }
 
@@ -52,6 +55,13 @@ ServedLayout::ServedLayout(const Communicator& all, std::vector<ServedTable> ser
   require(0 <= options.copies && options.copies < options.servers,
           "{} servers cannot keep {} copies besides the first; give from 0 to {}.", options.servers, options.copies,
           options.servers - 1);
+  require(0 <= options.spares && options.spares < options.servers,
+          "{} spares of {} servers leave none that serves, or are none; give from 0 to {}.", options.spares, options.servers,
+          options.servers - 1);
+  require(options.spares == 0 || !goes_on(),
+          "{} spares do not go with {} copies and survivors that {}: a server that joins is not told of losses; leave the "
+          "spares, or both of the others, out.",
+          options.spares, options.copies, options.survivors_go_on ? "go on" : "end");
   const int in_job = Communicator::Group::of(all).context().job().size();
   require(!goes_on() || ranks == in_job,
           "Servers of {} of a job's {} ranks cannot go on after a loss; give a communicator of all ranks.", ranks, in_job);
@@ -66,16 +76,17 @@ ServedLayout::ServedLayout(const Communicator& all, std::vector<ServedTable> ser
   }
   require_same(all, same);
   HashRing ring(options.points);
-  for (int server = workers; server < ranks; ++server) ring.add(server);
+  for (int server = workers; !is_spare(server) && server < ranks; ++server) ring.add(server);
+  const int serving = options.servers - options.spares;
   for (ServedTable& table : served) {
     constexpr int key_parts = 4;  // of a server: when it is lost, that many others share its keys
     Table& its = tables.emplace_back();
     const auto parts =
         static_cast<int>(table.width > 0 ? key_parts * options.servers : (table.elements - 1) / options.part_elements + 1);
-    const int most = (parts - 1) / options.servers + 1;  // of a server
+    const int most = (parts - 1) / serving + 1;  // of a server
     std::map<int, int> of_server;
     for (int p = 0; p < parts; ++p) {
-      std::vector<int> order = ring.order((static_cast<std::uint64_t>(tables.size()) << 32) + static_cast<std::uint64_t>(p));
+      std::vector<int> order = ring.order(ring_key({tables.size() - 1, static_cast<std::size_t>(p)}));
       // Consistent hashing with bounded loads (Mirrokni et al. 2018): the first server that has room.
       const auto with_room = std::ranges::find_if(order, [&](int server) { return of_server[server] < most; });
       std::rotate(order.begin(), with_room, order.end());
@@ -88,6 +99,10 @@ ServedLayout::ServedLayout(const Communicator& all, std::vector<ServedTable> ser
 
 std::int64_t ServedLayout::Table::part_of(std::uint64_t key) const {
   return static_cast<std::int64_t>(split_mixed(key) % parts.size());
+}
+
+std::uint64_t ServedLayout::ring_key(const PartKey& key) const {
+  return (static_cast<std::uint64_t>(key.first + 1) << 32) + static_cast<std::uint64_t>(key.second);
 }
 
 const ServedLayout::Table& ServedLayout::table(int number) const {

@@ -29,6 +29,8 @@ struct ServedLayout {
 
   const Table& table(int number) const;  // throws Error(invalid_argument) if there is none
   bool is_server(int rank) const { return rank >= workers; }
+  std::uint64_t ring_key(const PartKey& key) const;  // its key on the hash ring
+  bool is_spare(int rank) const { return rank >= ranks - options.spares; }
   bool goes_on() const { return options.survivors_go_on || options.copies > 0; }
   // The servers that have a part when some are lost: 1 + copies, or fewer if no more are left.
   std::vector<int> chain(const Part& part, const std::function<bool(int rank)>& is_left) const;

@@ -10,12 +10,15 @@
 #include "core/fail.hpp"
 #include "core/log.hpp"
 #include "core/rank_list.hpp"
+#include "core/setting_values.hpp"
 #include "server/live_ranks.hpp"
 #include "server/served_layout.hpp"
 #include "server/server_side.hpp"
+#include "server/state_door.hpp"
 #include "server/worker_side.hpp"
 #include "stretto/device.hpp"
 #include "stretto/server.hpp"
+#include "stretto/settings.hpp"
 
 namespace stretto {
 struct ServerSet::State {
@@ -24,6 +27,7 @@ struct ServerSet::State {
     const OnDevice host(Device::cpu);
     if (layout.is_server(live.rank())) {
       server.emplace(layout, live);
+      open_door();
     } else {
       worker.emplace(layout, live);
     }
@@ -48,7 +52,7 @@ struct ServerSet::State {
       } catch (const Error& error) {
         if (end || !error.is_of_another_rank()) throw;
         if (!layout.goes_on()) throw_naming_parts(error);
-        if (worker ? worker->is_over() : server->is_over()) return;
+        if (is_over_by_now()) return;
         failure = error;
       }
     }
@@ -59,6 +63,8 @@ struct ServerSet::State {
     });
   }
 
+  bool is_over_by_now();
+  void open_door();
   void go_on(const Error& failure);
   void meet(const Error& failure);
   void check_holdings(const std::map<int, std::vector<std::int64_t>>& holdings);
@@ -68,9 +74,35 @@ struct ServerSet::State {
   LiveRanks live;
   std::optional<WorkerSide> worker;  // this rank is one of both
   std::optional<ServerSide> server;
-  std::exception_ptr end;  // why this rank can no longer go on; every later call throws it
-  bool may_go_on = true;   // else the error of go_on() is the end
+  std::optional<StateDoor> door;  // of a server
+  std::exception_ptr end;         // why this rank can no longer go on; every later call throws it
+  bool may_go_on = true;          // else the error of go_on() is the end
 };
+
+// A loss behind the last goodbye does not matter, also if this rank has not looked at the goodbye yet.
+bool ServerSet::State::is_over_by_now() {
+  const auto is_over = [&] { return worker ? worker->is_over() : server->is_over(); };
+  if (is_over() || !live.is_connected()) return is_over();
+  try {
+    if (worker) worker->take_what_has_come();
+    if (server) server->take_what_has_come();
+  } catch (const Error& error) {
+    if (!error.is_of_another_rank()) throw;
+  }
+  return is_over();
+}
+
+void ServerSet::State::open_door() {
+  const auto port = static_cast<int>(number_setting("STRETTO_SERVERS_PORT"));
+  if (port == 0) return;
+  const int number = live.rank() - layout.workers;
+  require(port + number <= 65535, "STRETTO_SERVERS_PORT={} leaves no port for server {}; give a smaller one.", port, number);
+  door.emplace(Meeting{.host = "",
+                       .port = port + number,
+                       .secret = setting("STRETTO_JOB_SECRET"),
+                       .insecure = setting("STRETTO_INSECURE") == "1"},
+               introduce(live.rank(), live.size(), "servers"), [this] { return server->state(); });
+}
 
 // Fails if more ranks are lost meanwhile, and must then be called again. Any other failure is the end.
 void ServerSet::State::go_on(const Error& failure) {
@@ -133,7 +165,8 @@ void ServerSet::State::throw_naming_parts(const Error& error) const {
   std::vector<ServedLayout::PartKey> parts;
   for (std::size_t t = 0; t < layout.tables.size(); ++t) {
     for (std::size_t p = 0; p < layout.tables[t].parts.size(); ++p) {
-      if (layout.tables[t].parts[p].servers.front() == lost) parts.emplace_back(t, p);
+      const int owner = worker ? worker->server_of(t, p) : layout.tables[t].parts[p].servers.front();
+      if (owner == lost) parts.emplace_back(t, p);
     }
   }
   if (parts.empty()) throw error;
@@ -153,12 +186,20 @@ int ServerSet::server_of(int table, std::int64_t element) const {
   const ServedLayout::Table& its = state_->layout.table(table);
   require(element >= 0 && element < its.served.elements, "Table {} has no element {}.", its.served.name, element);
   const auto behind = std::ranges::upper_bound(its.parts, element, {}, &ServedLayout::Part::first);
-  return state_->layout.chain(*std::prev(behind), [&](int rank) { return state_->live.has(rank); }).front();
+  const auto part = static_cast<std::size_t>(std::prev(behind) - its.parts.begin());
+  if (state_->worker) return state_->worker->server_of(static_cast<std::size_t>(table), part);
+  return state_->layout.chain(its.parts[part], [&](int rank) { return state_->live.has(rank); }).front();
 }
 
 void ServerSet::serve() {
   require(is_server(), "Rank {} is a worker and serves nothing.", state_->live.rank());
   state_->through_losses([&] { state_->server->serve(); });
+}
+
+void ServerSet::join() {
+  require(is_server() && state_->layout.is_spare(state_->live.rank()), "Rank {} is no spare server, and cannot join.",
+          state_->live.rank());
+  state_->through_losses([&] { state_->server->join(); });
 }
 
 ServerSet::Pending ServerSet::push(int table, const Tensor& pushed) {
@@ -171,6 +212,12 @@ ServerSet::Pending ServerSet::push(int table, const Tensor& pushed) {
 
 ServerSet::Pending ServerSet::pull(int table, const Tensor& values) {
   const Pending pending(state_->as_worker("pull").begin(table, nullptr, &values));
+  state_->send(pending.request_);
+  return pending;
+}
+
+ServerSet::Pending ServerSet::pull_settled(int table, const Tensor& values) {
+  const Pending pending(state_->as_worker("pull").begin(table, nullptr, &values, true));
   state_->send(pending.request_);
   return pending;
 }
@@ -210,6 +257,19 @@ void ServerSet::leave() {
   WorkerSide& worker = state_->as_worker("leave");
   state_->through_losses([&] { worker.leave(); });
   worker.note_left();
+}
+
+std::string ServerSet::state() const {
+  require(is_server(), "Rank {} is a worker and has no parts.", state_->live.rank());
+  return state_->server->state();
+}
+
+std::string server_state(const std::string& host, int port, double seconds) {
+  return state_behind({.host = host,
+                       .port = port,
+                       .secret = setting("STRETTO_JOB_SECRET"),
+                       .timeout = seconds,
+                       .insecure = setting("STRETTO_INSECURE") == "1"});
 }
 
 ServerSet::Traffic ServerSet::traffic() const {

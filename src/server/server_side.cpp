@@ -6,24 +6,14 @@
 #include "core/fail.hpp"
 #include "server/keyed_messages.hpp"
 #include "server/message_kinds.hpp"
+#include "server/parts/tensor_bytes.hpp"
 
 namespace stretto {
-namespace {
-
-Tensor tensor_of(const Bytes& bytes) {
-  Tensor tensor({std::ssize(bytes)}, DType::u8);
-  tensor.copy_from_host(bytes.data());
-  return tensor;
-}
-
-Bytes bytes_in(const Tensor& tensor) {
-  const auto* const begin = static_cast<const std::byte*>(tensor.raw());
-  return {begin, begin + tensor.bytes()};
-}
-
-}  // namespace
-
-ServerSide::ServerSide(const ServedLayout& layout, LiveRanks& live) : layout_(layout), live_(live) {
+ServerSide::ServerSide(const ServedLayout& layout, LiveRanks& live)
+    : layout_(layout), live_(live), ring_(layout.options.points) {
+  for (int server = layout.workers; server < layout.ranks; ++server) {
+    if (!layout.is_spare(server)) ring_.add(server);
+  }
   for (std::size_t t = 0; t < layout.tables.size(); ++t) {
     for (std::size_t p = 0; p < layout.tables[t].parts.size(); ++p) {
       Copy copy;
@@ -47,6 +37,7 @@ void ServerSide::link(const PartKey& key, Copy& copy) const {
   const std::vector<int> chain =
       layout_.chain(layout_.tables[key.first].parts[key.second], [&](int rank) { return live_.has(rank); });
   const auto place = std::ranges::find(chain, live_.rank());
+  copy.chain = chain;
   copy.before = copy.behind = std::nullopt;
   copy.acknowledged_to.clear();
   if (place == chain.end()) return;
@@ -69,10 +60,32 @@ void ServerSide::give_part_behind(const PartKey& key, Copy& copy) {
 }
 
 void ServerSide::serve() {
-  while (live_.open_workers() > 0) handle(live_.receive());
+  while (live_.open_workers() > 0) handle_and_note(live_.receive());
+  end();
+}
+
+void ServerSide::take_what_has_come() {
+  try {
+    while (const std::optional<ReceivedMessage> message = live_.try_receive()) handle_and_note(*message);
+  } catch (const Error& error) {
+    if (!error.is_of_another_rank()) throw;
+  }
+  if (live_.open_workers() == 0) end();
+}
+
+void ServerSide::handle_and_note(const ReceivedMessage& message) {
+  const std::lock_guard lock(mutex_);
+  handle(message);
+  traffic_ = live_.traffic();
+  queue_ = live_.queue();
+}
+
+// Rank 0, without which no others can meet, hears last that it may end: the others' messages have left then.
+void ServerSide::end() {
+  if (layout_.options.spares > 0) end_together();
   over_ = true;
-  if (layout_.goes_on()) {
-    for (int worker = 0; worker < layout_.workers; ++worker) live_.send(worker, {.kind = goodbye});
+  if (layout_.goes_on() || layout_.options.spares > 0) {
+    for (int worker = layout_.workers; worker-- > 0;) live_.send(worker, {.kind = goodbye});
   }
   if (layout_.options.copies > 0) {
     for (int server = layout_.workers; server < layout_.ranks; ++server) {
@@ -84,8 +97,13 @@ void ServerSide::serve() {
 
 void ServerSide::handle(const ReceivedMessage& message) {
   if (message.head.kind == goodbye) return handle_goodbye(message.from);
+  if (message.head.kind == server_joins) return note_joined(message.from);
   const PartKey key{static_cast<std::size_t>(message.head.table), static_cast<std::size_t>(message.head.part)};
+  if (message.head.kind == saved_part && layout_.options.spares > 0) return take_moved_part(message, key);
   const auto found = copies_.find(key);
+  if (layout_.is_spare(live_.rank()) || (found != copies_.end() && found->second.moved)) {
+    return take_moving(message, key, copies_[key]);
+  }
   ensure(found != copies_.end(), "Rank {} asks server {} for part {} of table {}, which it does not have.", message.from,
          live_.rank(), message.head.part, message.head.table);
   Copy& copy = found->second;
@@ -107,7 +125,7 @@ void ServerSide::handle(const ReceivedMessage& message) {
 }
 
 Tensor ServerSide::with_keys(const ReceivedMessage& message, const PartKey& key) {
-  const bool has_rows = (message.head.kind & ~has_cached_keys) != pull_part;
+  const bool has_rows = (message.head.kind & ~(has_cached_keys | is_settled)) != pull_part;
   const ServedTable& table = layout_.tables[key.first].served;
   KeyCache& known = known_keys_[message.from];
   if ((message.head.kind & has_cached_keys) != 0) {
@@ -122,15 +140,16 @@ Tensor ServerSide::with_keys(const ReceivedMessage& message, const PartKey& key)
 }
 
 void ServerSide::take_from_worker(const ReceivedMessage& message, const PartKey& key, ServedPart& part) {
-  const std::uint32_t kind = message.head.kind & ~has_cached_keys;
+  const std::uint32_t kind = message.head.kind & ~(has_cached_keys | is_settled | is_decoded);
   const ServedLayout::Table& table = layout_.tables[key.first];
   const Tensor bytes = table.served.key_cache ? with_keys(message, key) : message.bytes;
   if (kind == pull_part) {
     std::vector<std::uint64_t> keys = unpacked(bytes, table.served, false).keys;
-    part.pull({message.from, message.head.clock, message.head.request, std::move(keys)});
+    part.pull(
+        {message.from, message.head.clock, message.head.request, std::move(keys), (message.head.kind & is_settled) != 0});
     return;
   }
-  if (table.served.filters.empty()) {
+  if (table.served.filters.empty() || (message.head.kind & is_decoded) != 0) {
     part.push(message.from, message.head.clock, unpacked(bytes, table.served, true));
   } else {
     const auto filters = filters_.try_emplace(key, table.served, table.parts[key.second].count).first;
@@ -177,6 +196,10 @@ void ServerSide::handle_goodbye(int rank) {
   live_.close(rank);
   if (layout_.is_server(rank)) return;
   for (auto& [key, copy] : copies_) {
+    if (copy.moved) {
+      take_moving({rank, {.kind = goodbye}, {}}, key, copy);
+      continue;
+    }
     if (copy.before || !copy.part) continue;
     copy.part->leave(rank);
     advance(key, copy);
@@ -195,6 +218,7 @@ std::vector<std::int64_t> ServerSide::holdings() const {
 }
 
 void ServerSide::resume(const std::map<int, std::vector<std::int64_t>>& holdings) {
+  const std::lock_guard lock(mutex_);
   known_keys_.clear();
   std::size_t number = 0;
   for (std::size_t t = 0; t < layout_.tables.size(); ++t) {

@@ -1,8 +1,12 @@
 #pragma once
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "server/filters/filter_chain.hpp"
@@ -21,8 +25,14 @@ class ServerSide {
   ServerSide(const ServedLayout& layout, LiveRanks& live);
 
   void serve();  // until the last worker has left
+  void join();
   // Whether all workers have left. A loss does not matter then.
   bool is_over() const { return over_; }
+  // Behind a loss: handles what has come before it, which may be the last that the server waited for.
+  void take_what_has_come();
+
+  // Which parts it has, their clocks, copies and queues, as text. From any thread.
+  std::string state() const;
 
   // By part, in the order of tables: whether this server has its values.
   std::vector<std::int64_t> holdings() const;
@@ -33,18 +43,38 @@ class ServerSide {
   using PartKey = ServedLayout::PartKey;
   struct Copy {
     std::unique_ptr<ServedPart> part;                // null until its values have come
+    std::vector<int> chain;                          // of servers
     std::optional<int> before, behind;               // servers of the chain; workers talk to the one without any before it
     bool behind_lacks_part = false;                  // the server behind must get the values before any update
     std::int64_t passed_on = 0;                      // updates
     std::int64_t acknowledged = 0;                   // updates, to the server before
     std::vector<std::int64_t> acknowledged_to = {};  // pushes, by worker
+    // A part that comes from, or goes to, another server, because one has joined. What a worker has sent to the server
+    // before comes through that one, up to `switched`; what the worker sends here meanwhile is held back.
+    struct Moved {
+      std::optional<int> to;                          // it is gone; what comes for it is passed on
+      std::vector<bool> told;                         // by worker: it sends nothing more here
+      std::vector<bool> comes_directly;               // by worker
+      std::vector<std::deque<ReceivedMessage>> held;  // by worker
+    };
+    std::optional<Moved> moved = {};
   };
 
   std::unique_ptr<ServedPart> make_part(const PartKey& key) const;
   void link(const PartKey& key, Copy& copy) const;
   void handle(const ReceivedMessage& message);
+  void handle_and_note(const ReceivedMessage& message);
   Tensor with_keys(const ReceivedMessage& message, const PartKey& key);
   void take_from_worker(const ReceivedMessage& message, const PartKey& key, ServedPart& part);
+  // Of servers that join.
+  void note_joined(int server);
+  void move_part(const PartKey& key, Copy& copy);
+  void take_moved_part(const ReceivedMessage& message, const PartKey& key);
+  void take_moving(const ReceivedMessage& message, const PartKey& key, Copy& copy);
+  void accept(const ReceivedMessage& message, const PartKey& key, Copy& copy);
+  void forward(int worker, MessageHead head, const Tensor& bytes, const PartKey& key, const Copy& copy);
+  void end_together();
+  void end();
   void handle_goodbye(int rank);
   void advance(const PartKey& key, Copy& copy);
   void acknowledge(const PartKey& key, Copy& copy);
@@ -53,6 +83,11 @@ class ServerSide {
 
   const ServedLayout& layout_;
   LiveRanks& live_;
+  mutable std::mutex mutex_;  // of what state() reads: copies_ and what follows; not held while the server waits
+  Mailbox::Traffic traffic_;
+  Mailbox::Queue queue_;
+  HashRing ring_;  // of all servers that serve
+  std::set<int> joined_;
   std::map<PartKey, Copy> copies_;
   std::map<PartKey, FilterChain> filters_;
   std::map<int, KeyCache> known_keys_;  // by worker

@@ -37,7 +37,7 @@ void WorkerSide::require_present(const char* what) const {
   require(!left_, "Rank {} cannot {}: it has left the servers.", live_.rank(), what);
 }
 
-std::uint64_t WorkerSide::begin(int table, const Tensor* pushed, const Tensor* values) {
+std::uint64_t WorkerSide::begin(int table, const Tensor* pushed, const Tensor* values, bool settled) {
   const OnDevice host(Device::cpu);
   const ServedLayout::Table& its = layout_.table(table);
   require(its.served.width == 0, "Table {} is sparse; push and pull rows of keys.", its.served.name);
@@ -47,6 +47,7 @@ std::uint64_t WorkerSide::begin(int table, const Tensor* pushed, const Tensor* v
                           : pushed == nullptr ? pull_part
                                               : push_and_pull_part,
                   .table = static_cast<std::size_t>(table),
+                  .settled = settled,
                   .values = values != nullptr ? checked(its.served, *values) : Tensor()};
   for (const ServedLayout::Part& part : its.parts) {
     request.messages.push_back(from ? from.view(part.first, {part.count}) : Tensor());
@@ -97,11 +98,13 @@ std::uint64_t WorkerSide::begin(Request request) {
 }
 
 int WorkerSide::server_of(std::size_t table, std::size_t part) const {
+  const auto moved = moved_.find({table, part});
+  if (moved != moved_.end()) return moved->second.rank;
   return layout_.chain(layout_.tables[table].parts[part], [&](int rank) { return live_.has(rank); }).front();
 }
 
-void WorkerSide::send_part(MessageKind kind, std::size_t table, std::size_t part, std::int64_t clock, std::uint64_t request,
-                           const Tensor& bytes) {
+void WorkerSide::send_part(std::uint32_t kind, std::size_t table, std::size_t part, std::int64_t clock,
+                           std::uint64_t request, const Tensor& bytes) {
   MessageHead head{.kind = kind,
                    .table = static_cast<std::uint32_t>(table),
                    .part = static_cast<std::int64_t>(part),
@@ -121,7 +124,7 @@ void WorkerSide::send(std::uint64_t id) {
   const Request& request = requests_.at(id);
   for (std::size_t p = 0; p < request.messages.size(); ++p) {
     if (request.kind == pull_part && !request.missing.contains(p)) continue;
-    send_part(request.kind, request.table, p, request.clock, id, request.messages[p]);
+    send_part(request.kind | request.flags(), request.table, p, request.clock, id, request.messages[p]);
   }
   take_acknowledgements();
 }
@@ -132,9 +135,17 @@ void WorkerSide::take(const ReceivedMessage& message) {
     return live_.close(message.from);
   }
   if (message.head.kind == values_of_part) return take_values(message);
+  if (message.head.kind == moved_part) return take_move(message);
   ensure(message.head.kind == applied_pushes, "Rank {} sends a message of kind {}.", message.from, message.head.kind);
   std::deque<KeptPush>& kept = tables_.at(message.head.table).kept.at(static_cast<std::size_t>(message.head.part));
   while (!kept.empty() && kept.front().clock < message.head.clock) kept.pop_front();
+}
+
+// Servers may tell of two moves in another order than they were.
+void WorkerSide::take_move(const ReceivedMessage& message) {
+  NewServer& server = moved_[{message.head.table, static_cast<std::size_t>(message.head.part)}];
+  if (message.head.request > server.joined) server = {static_cast<int>(message.head.clock), message.head.request};
+  if (!said_goodbye_) live_.send(message.from, {.kind = switched, .table = message.head.table, .part = message.head.part});
 }
 
 void WorkerSide::take_values(const ReceivedMessage& message) {
@@ -176,9 +187,17 @@ void WorkerSide::wait(std::uint64_t id) {
   take_acknowledgements();
 }
 
+void WorkerSide::take_what_has_come() {
+  try {
+    while (const std::optional<ReceivedMessage> message = live_.try_receive()) take(*message);
+  } catch (const Error& error) {
+    if (!error.is_of_another_rank()) throw;
+  }
+}
+
 // Takes what has come without waiting. A worker that only pushes learns of a loss here.
 void WorkerSide::take_acknowledgements() {
-  while (keeps_any()) {
+  while (keeps_any() || layout_.options.spares > 0) {
     const std::optional<ReceivedMessage> message = live_.try_receive();
     if (!message) break;
     take(*message);
@@ -234,7 +253,7 @@ void WorkerSide::leave() {
   if (!said_goodbye_) say_goodbye();
   live_.send_all();
   const auto serves = [&](int rank) { return layout_.is_server(rank) && live_.is_open(rank); };
-  for (int server = layout_.workers; server < layout_.ranks && layout_.goes_on(); ++server) {
+  for (int server = layout_.workers; server < layout_.ranks && (layout_.goes_on() || layout_.options.spares > 0); ++server) {
     while (serves(server)) take(live_.receive());
   }
 }
@@ -250,7 +269,8 @@ void WorkerSide::resume() {
     for (const std::size_t p : request.missing) {
       // The pull of a push that pulls is at the clock behind the push, and has no bytes.
       const bool pushes = request.kind == push_and_pull_part;
-      send_part(pull_part, request.table, p, request.clock + (pushes ? 1 : 0), id, pushes ? Tensor() : request.messages[p]);
+      send_part(pull_part | request.flags(), request.table, p, request.clock + (pushes ? 1 : 0), id,
+                pushes ? Tensor() : request.messages[p]);
     }
   }
   if (said_goodbye_) say_goodbye();

@@ -23,17 +23,19 @@ class WorkerSide {
   WorkerSide(const ServedLayout& layout, LiveRanks& live);
 
   // Return the number of a request, whose messages send() sends. pushed, values: null if it does not push or does not pull.
-  std::uint64_t begin(int table, const Tensor* pushed, const Tensor* values);
+  std::uint64_t begin(int table, const Tensor* pushed, const Tensor* values, bool settled = false);
   std::uint64_t begin(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows, MessageKind kind);
   void send(std::uint64_t request);
   void wait(std::uint64_t request);  // returns at once for one that is done
   // If ranks go on after losses: waits for the table's pulls. After a loss they would be sent again, behind later pushes.
   void finish_pulls_before_push(int table);
   std::int64_t version(int table) const;
+  int server_of(std::size_t table, std::size_t part) const;
   void leave();
   void note_left() { left_ = true; }
   // Whether a server has said that all workers have left. A loss does not matter then.
   bool is_over() const { return over_; }
+  void take_what_has_come();  // as ServerSide's
 
   void require_present(const char* what) const;  // throws Error(invalid_argument) if this worker has left
   void resume();                                 // after LiveRanks::go_on()
@@ -43,11 +45,13 @@ class WorkerSide {
     MessageKind kind = push_part;
     std::size_t table = 0;
     std::int64_t clock = 0;
+    bool settled = false;                           // a pull that waits for all pushes of clocks below its own
     std::vector<Tensor> messages;                   // by part: what is sent
     Tensor values;                                  // of a pull
     std::vector<std::vector<std::int64_t>> places;  // of a sparse pull, by part: of the rows that come back
     std::set<std::size_t> missing;                  // parts of a pull that have not come
     std::int64_t version = std::numeric_limits<std::int64_t>::max();
+    std::uint32_t flags() const { return settled ? is_settled : 0; }
   };
   struct KeptPush {
     std::int64_t clock = 0;
@@ -61,11 +65,11 @@ class WorkerSide {
   };
 
   std::uint64_t begin(Request request);
-  void send_part(MessageKind kind, std::size_t table, std::size_t part, std::int64_t clock, std::uint64_t request,
+  void send_part(std::uint32_t kind, std::size_t table, std::size_t part, std::int64_t clock, std::uint64_t request,
                  const Tensor& bytes);
-  int server_of(std::size_t table, std::size_t part) const;
   void take(const ReceivedMessage& message);
   void take_values(const ReceivedMessage& message);
+  void take_move(const ReceivedMessage& message);
   void show_pulled(const Request& request);
   bool keeps_any() const;
   void take_acknowledgements();
@@ -75,6 +79,11 @@ class WorkerSide {
   LiveRanks& live_;
   std::vector<TableState> tables_;
   KeyCache sent_keys_;
+  struct NewServer {
+    int rank = 0;
+    std::uint64_t joined = 0;  // servers, when it got the part
+  };
+  std::map<ServedLayout::PartKey, NewServer> moved_;
   std::map<std::uint64_t, Request> requests_;
   std::uint64_t next_request_ = 1;
   bool said_goodbye_ = false, over_ = false, left_ = false;

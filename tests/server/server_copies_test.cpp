@@ -341,6 +341,31 @@ TEST(ServerCopies, ALostWorkerIsNotWaitedFor) {
   }
 }
 
+// A rank that is lost when all have left ends nothing: rank 0 without which nobody could meet, a worker, a server.
+TEST(ServerCopies, ALossBehindTheEndDoesNotMatter) {
+  for (int round = 0; round < (all_tests() ? 60 : 20); ++round) {
+    for (const int lost : {0, 1, worker_count}) {
+      std::atomic<int> ended = 0;
+      run_threads(worker_count + 2, [&](const Communicator& world) {
+        {
+          ServerSet set(world, {{"counts", counters, DType::i64, {}, server_functions::sum()}},
+                        {.servers = 2, .part_elements = 10, .copies = 1});
+          if (set.is_server()) {
+            set.serve();
+          } else {
+            const Tensor values = Tensor::zeros({counters}, DType::i64);
+            set.wait(set.push_pull(0, values, values.clone()));
+            set.leave();
+          }
+        }
+        ++ended;
+        if (world.rank() == lost) world.job().abort("it is lost behind the end.");
+      });
+      EXPECT_EQ(ended, worker_count + 2) << "round " << round << ", rank " << lost;
+    }
+  }
+}
+
 TEST(ServerCopies, PartsWithoutACopyAreNamed) {
   const auto sentence = [](const ServerSet::Options& options, const std::vector<Death>& deaths) {
     return sentence_of(ErrorCode::peer_lost, [&] {

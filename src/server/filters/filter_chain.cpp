@@ -7,6 +7,7 @@
 
 #include "core/fail.hpp"
 #include "core/split_mix.hpp"
+#include "server/parts/tensor_bytes.hpp"
 #include "transport/bootstrap/packing.hpp"
 
 namespace stretto {
@@ -17,11 +18,6 @@ enum Elements : std::int64_t { all_elements, bit_each, listed };
 
 bool ascend(const std::vector<std::uint64_t>& keys) {
   return std::ranges::adjacent_find(keys, std::ranges::greater_equal()) == keys.end();
-}
-
-Bytes bytes_in(const Tensor& tensor) {
-  const auto* const begin = static_cast<const std::byte*>(tensor.raw());
-  return tensor ? Bytes(begin, begin + tensor.bytes()) : Bytes();
 }
 
 Bytes bits_of(const std::vector<std::uint64_t>& elements, std::int64_t count) {

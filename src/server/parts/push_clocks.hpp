@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <utility>
 #include <vector>
 
 #include "core/fail.hpp"
@@ -44,6 +45,12 @@ class PushClocks {
       of_worker.pop_front();
     }
     return result;
+  }
+  std::deque<KeyedRows> take_kept(int worker) { return std::exchange(pushed_[static_cast<std::size_t>(worker)], {}); }
+  std::size_t kept() const {
+    std::size_t pushes = 0;
+    for (const auto& of_worker : pushed_) pushes += of_worker.size();
+    return pushes;
   }
   std::int64_t clock(int worker) const { return clocks_[static_cast<std::size_t>(worker)]; }
   // Another server has applied the worker's pushes below this clock.

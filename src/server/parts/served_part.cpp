@@ -69,8 +69,10 @@ std::vector<ServedPart::Answer> ServedPart::answers() {
   std::vector<Answer> result;
   std::erase_if(waiting_, [&](const Pull& pull) {
     // Whatever the others do, a worker reads what it has pushed before.
-    if (consistency_.kind == Consistency::Kind::eventual && applied(pull.worker) < pull.clock) return false;
-    const std::int64_t needed = least_version(consistency_, pull.clock);
+    const bool is_eventual = consistency_.kind == Consistency::Kind::eventual;
+    if (is_eventual && (pull.settled ? pushes_.least() : applied(pull.worker)) < pull.clock) return false;
+    if (is_eventual && pull.settled && version_ < end()) return false;
+    const std::int64_t needed = pull.settled && !is_eventual ? pull.clock : least_version(consistency_, pull.clock);
     if (version_ < needed) return false;
     const std::int64_t given = consistency_.kind == Consistency::Kind::exact ? needed : version_;
     result.push_back({pull, read(pull, version_ - given), given});
@@ -78,6 +80,17 @@ std::vector<ServedPart::Answer> ServedPart::answers() {
   });
   if (version_ == end()) pushes_.check_waiting(waiting_.size(), acknowledges_);
   return result;
+}
+
+ServedPart::Waiting ServedPart::take_waiting() {
+  ensure(to_apply_.empty(), "A part moves while {} updates are under way.", to_apply_.size());
+  Waiting waiting{.pushes = {}, .pulls = std::exchange(waiting_, {})};
+  for (int worker = 0; worker < static_cast<int>(applied_.size()); ++worker) {
+    std::deque<KeyedRows> kept = pushes_.take_kept(worker);
+    std::int64_t clock = pushes_.clock(worker) - std::ssize(kept);
+    for (KeyedRows& rows : kept) waiting.pushes.push_back({worker, clock++, std::move(rows)});
+  }
+  return waiting;
 }
 
 Bytes ServedPart::saved() const {
@@ -109,7 +122,7 @@ std::unique_ptr<ServedPart> make_served_part(const ServedTable& table, std::int6
   if (table.width > 0) return std::make_unique<ServedRows>(table, workers, consistency, acknowledges);
   const Tensor values = Tensor::zeros({count}, table.dtype);
   if (table.initial) table.initial(values, first);
-  return std::make_unique<ServedRange>(values, workers, consistency, table.update, acknowledges);
+  return std::make_unique<ServedRange>(values, workers, consistency, table.update, acknowledges, first);
 }
 
 }  // namespace stretto

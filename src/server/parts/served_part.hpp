@@ -41,6 +41,7 @@ class ServedPart {
     std::int64_t clock = 0;
     std::uint64_t request = 0;
     std::vector<std::uint64_t> keys = {};
+    bool settled = false;  // waits for all pushes of clocks below its own, and gets no later ones of `exact`
   };
   void pull(Pull pull) { waiting_.push_back(std::move(pull)); }
   void forget_pulls() { waiting_.clear(); }
@@ -54,6 +55,9 @@ class ServedPart {
     std::int64_t version = 0;
   };
   std::vector<Answer> answers();
+  std::int64_t clock(int worker) const { return pushes_.clock(worker); }  // its pushes that have come
+  std::size_t waiting_pushes() const { return pushes_.kept() + to_apply_.size(); }
+  std::size_t waiting_pulls() const { return waiting_.size(); }
   std::int64_t applied(int worker) const { return applied_[static_cast<std::size_t>(worker)]; }  // its pushes, in the values
 
   // ---- at all servers
@@ -61,6 +65,17 @@ class ServedPart {
   std::int64_t version() const { return version_; }                      // updates applied
   std::int64_t end() const { return version_ + std::ssize(to_apply_); }  // updates made or received
   const PartUpdate& update(std::int64_t number) const { return to_apply_[static_cast<std::size_t>(number - version_)]; }
+  // What has come and waits: for another server, with saved(). It is gone here.
+  struct Waiting {
+    struct Push {
+      int worker = 0;
+      std::int64_t clock = 0;
+      KeyedRows rows;
+    };
+    std::vector<Push> pushes;  // by worker, in the order of clocks
+    std::vector<Pull> pulls;
+  };
+  Waiting take_waiting();
   void append(PartUpdate update);  // one that is there is ignored; throws if others are missing before it
   void apply_below(std::int64_t number);
 

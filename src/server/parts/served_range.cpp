@@ -4,20 +4,12 @@
 #include <utility>
 
 #include "core/fail.hpp"
+#include "server/parts/tensor_bytes.hpp"
 
 namespace stretto {
-namespace {
-
-Bytes bytes_in(const Tensor& tensor) {
-  const auto* const begin = static_cast<const std::byte*>(tensor.raw());
-  return {begin, begin + tensor.bytes()};
-}
-
-}  // namespace
-
 ServedRange::ServedRange(const Tensor& values, int workers, Consistency consistency, ServerFunction function,
-                         bool acknowledges)
-    : ServedPart(workers, consistency, acknowledges), function_(std::move(function)), versions_{values} {
+                         bool acknowledges, std::int64_t first)
+    : ServedPart(workers, consistency, acknowledges), function_(std::move(function)), first_(first), versions_{values} {
   for (int slot = 0; slot < function_.slots; ++slot) state_.push_back(Tensor::zeros(values.shape(), values.dtype()));
 }
 
@@ -43,7 +35,8 @@ void ServedRange::apply(const PartUpdate& update) {
     if (!keeps) versions_.pop_front();
     answered_ = false;
   }
-  function_.update({.values = versions_.back(),
+  function_.update({.first = first_,
+                    .values = versions_.back(),
                     .state = state_,
                     .pushed = update.pushed.rows,
                     .updates = update.number,

@@ -10,8 +10,8 @@ namespace stretto {
 // Elements of a dense table, in the versions that workers may still ask for.
 class ServedRange final : public ServedPart {
  public:
-  ServedRange(const Tensor& values, int workers, Consistency consistency, ServerFunction function,
-              bool acknowledges = false);
+  ServedRange(const Tensor& values, int workers, Consistency consistency, ServerFunction function, bool acknowledges = false,
+              std::int64_t first = 0);
 
   std::size_t versions_kept() const { return versions_.size(); }
 
@@ -24,6 +24,7 @@ class ServedRange final : public ServedPart {
   void load_from(const std::vector<Bytes>& pieces) override;
 
   ServerFunction function_;
+  std::int64_t first_;           // the number of the first element in the table
   std::deque<Tensor> versions_;  // the last one is the newest
   std::vector<Tensor> state_;
   bool answered_ = false;  // someone has the newest values, which must then not change

@@ -1,0 +1,134 @@
+// ServerSide: parts that move to servers that join, while workers push and pull.
+#include <numeric>
+#include <utility>
+
+#include "core/fail.hpp"
+#include "server/keyed_messages.hpp"
+#include "server/message_kinds.hpp"
+#include "server/parts/tensor_bytes.hpp"
+#include "server/server_side.hpp"
+
+namespace stretto {
+namespace {
+
+std::uint32_t plain_kind(const MessageHead& head) { return head.kind & ((1U << forwarded_shift) - 1); }
+
+}  // namespace
+
+void ServerSide::join() {
+  const std::lock_guard lock(mutex_);
+  const int self = live_.rank();
+  require(!joined_.contains(self), "Server {} has joined already.", self);
+  for (int server = layout_.workers; server < layout_.ranks; ++server) {
+    if (server != self) live_.send(server, {.kind = server_joins});
+  }
+  note_joined(self);
+}
+
+void ServerSide::note_joined(int server) {
+  ring_.add(server);
+  joined_.insert(server);
+  for (auto& [key, copy] : copies_) {
+    if (copy.part) move_part(key, copy);
+  }
+}
+
+// If a server that has joined is the part's owner on the ring. The others keep what they were dealt.
+void ServerSide::move_part(const PartKey& key, Copy& copy) {
+  const int owner = ring_.owner(layout_.ring_key(key));
+  if (owner == live_.rank() || !joined_.contains(owner)) return;
+  if (!copy.moved) copy.moved.emplace();
+  copy.moved->to = owner;
+  copy.moved->told.assign(static_cast<std::size_t>(layout_.workers), false);
+  copy.chain = {owner};
+  const std::unique_ptr<ServedPart> part = std::move(copy.part);
+  ServedPart::Waiting waiting = part->take_waiting();
+  send(owner, key, {.kind = saved_part}, tensor_of(part->saved()));
+  for (const ServedPart::Waiting::Push& push : waiting.pushes) {
+    forward(push.worker, {.kind = push_part | is_decoded, .clock = push.clock}, packed(push.rows), key, copy);
+  }
+  for (const ServedPart::Pull& pull : waiting.pulls) {
+    std::vector<std::int64_t> places(pull.keys.size());
+    std::iota(places.begin(), places.end(), 0);
+    const std::uint32_t flags = pull.settled ? is_settled : 0;
+    forward(pull.worker, {.kind = pull_part | flags, .clock = pull.clock, .request = pull.request},
+            packed(pull.keys, places, {}), key, copy);
+  }
+  for (int worker = 0; worker < layout_.workers; ++worker) {
+    if (live_.is_open(worker)) {
+      send(worker, key, {.kind = moved_part, .clock = owner, .request = joined_.size()});
+    } else if (copy.moved->comes_directly.empty() || copy.moved->comes_directly[static_cast<std::size_t>(worker)]) {
+      accept({worker, {.kind = goodbye}, {}}, key, copy);
+    }
+  }
+}
+
+void ServerSide::take_moved_part(const ReceivedMessage& message, const PartKey& key) {
+  Copy& copy = copies_[key];
+  copy.part = make_part(key);
+  copy.part->load(bytes_in(message.bytes));
+  copy.chain = {live_.rank()};
+  copy.acknowledged_to.resize(static_cast<std::size_t>(layout_.workers));
+  if (!copy.moved) copy.moved.emplace();
+  copy.moved->to.reset();
+  copy.moved->comes_directly.resize(static_cast<std::size_t>(layout_.workers), false);
+  copy.moved->held.resize(static_cast<std::size_t>(layout_.workers));
+  move_part(key, copy);  // another server may have joined meanwhile
+}
+
+void ServerSide::take_moving(const ReceivedMessage& message, const PartKey& key, Copy& copy) {
+  if (!copy.moved) copy.moved.emplace();
+  Copy::Moved& moved = *copy.moved;
+  const int forwarded = static_cast<int>(message.head.kind >> forwarded_shift);
+  const int worker = forwarded > 0 ? forwarded - 1 : message.from;
+  const auto w = static_cast<std::size_t>(worker);
+  ReceivedMessage its{worker, message.head, message.bytes};
+  its.head.kind = plain_kind(message.head);
+  if (forwarded == 0 && layout_.is_spare(live_.rank())) {
+    moved.comes_directly.resize(static_cast<std::size_t>(layout_.workers), false);
+    moved.held.resize(static_cast<std::size_t>(layout_.workers));
+    if (!moved.comes_directly[w]) return moved.held[w].push_back(std::move(its));
+  }
+  if (forwarded == 0 || its.head.kind != switched) return accept(its, key, copy);
+  moved.comes_directly[w] = true;
+  const std::deque<ReceivedMessage> held = std::exchange(moved.held[w], {});
+  for (const ReceivedMessage& each : held) accept(each, key, copy);
+}
+
+// What a worker has sent, in its order.
+void ServerSide::accept(const ReceivedMessage& message, const PartKey& key, Copy& copy) {
+  const std::uint32_t kind = message.head.kind;
+  if (!copy.moved->to) {
+    ensure(copy.part != nullptr && kind != switched,
+           "Worker {} sends {} for part {} of table {}, which is not at server {}.", message.from, kind, key.second,
+           key.first, live_.rank());
+    if (kind == goodbye) {
+      copy.part->leave(message.from);
+    } else {
+      take_from_worker(message, key, *copy.part);
+    }
+    return advance(key, copy);
+  }
+  auto told = copy.moved->told.begin() + message.from;
+  if (kind == goodbye && *told) return;  // the part's new server hears it from the worker
+  if (kind == goodbye || kind == switched) {
+    *told = true;
+    return forward(message.from, {.kind = switched}, {}, key, copy);
+  }
+  forward(message.from, message.head, message.bytes, key, copy);
+}
+
+void ServerSide::forward(int worker, MessageHead head, const Tensor& bytes, const PartKey& key, const Copy& copy) {
+  head.kind |= static_cast<std::uint32_t>(worker + 1) << forwarded_shift;
+  send(*copy.moved->to, key, head, bytes);
+}
+
+// Workers have said all; other servers may still pass on some of it.
+void ServerSide::end_together() {
+  for (int server = layout_.workers; server < layout_.ranks; ++server) {
+    if (server != live_.rank()) live_.send(server, {.kind = goodbye});
+  }
+  while (live_.any_server_open()) handle_and_note(live_.receive());
+}
+
+}  // namespace stretto

@@ -1,0 +1,182 @@
+// Servers that join while workers push and pull.
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <chrono>
+#include <set>
+#include <thread>
+
+#include "server/served_training.hpp"
+#include "stretto/launch.hpp"
+#include "stretto/server.hpp"
+#include "support/error.hpp"
+
+namespace stretto {
+namespace {
+
+using testing::HasSubstr;
+
+// Serves; a spare joins when workers have made so many pushes.
+void serve(ServerSet& set, int rank, int first_spare, const std::atomic<int>& pushes, int joins_after) {
+  if (rank >= first_spare) {
+    while (pushes < joins_after * (1 + rank - first_spare)) std::this_thread::sleep_for(std::chrono::microseconds(100));
+    set.join();
+  }
+  set.serve();
+  if (rank >= first_spare) {
+    EXPECT_THAT(set.state(), testing::Not(HasSubstr(": 0 parts"))) << "parts have moved";
+  }
+}
+
+// Parts that the ring gives to any of the servers that join.
+std::set<std::int64_t> parts_to_move(int parts, int first, int servers, int spares) {
+  HashRing ring;
+  for (int server = first; server < first + servers; ++server) ring.add(server);
+  std::set<std::int64_t> result;
+  for (std::int64_t p = 0; p < parts; ++p) {
+    if (ring.owner((std::uint64_t{1} << 32) + static_cast<std::uint64_t>(p)) >= first + servers - spares) result.insert(p);
+  }
+  return result;
+}
+
+TEST(ServerJoins, ExactlyThePartsOfTheRingMoveAndNoPushIsLostOrDoubled) {
+  constexpr int workers = 3, servers = 4, parts = 200, pushes = 40;
+  for (const Consistency consistency : {Consistency::sequential(), Consistency::bounded(3), Consistency::eventual()}) {
+    for (const int spares : {1, 2}) {
+      const std::set<std::int64_t> expected = parts_to_move(parts, workers, servers, spares);
+      const double share = static_cast<double>(expected.size()) / parts;
+      EXPECT_NEAR(share, static_cast<double>(spares) / servers, 0.3 * spares / servers);
+      EXPECT_NE(expected, parts_to_move(parts, workers + 1, servers, spares)) << "the control: other servers";
+      std::atomic<int> pushed = 0;
+      run_threads(workers + servers, [&](const Communicator& world) {
+        ServerSet set(world, {{"counts", 3 * parts, DType::i64, {}, server_functions::sum()}},
+                      {.servers = servers, .consistency = consistency, .part_elements = 3, .spares = spares});
+        if (set.is_server()) return serve(set, world.rank(), workers + servers - spares, pushed, 20);
+        std::vector<int> before, behind;
+        const auto note = [&](std::vector<int>& of) {
+          of.clear();
+          for (std::int64_t p = 0; p < parts; ++p) of.push_back(set.server_of(0, 3 * p));
+        };
+        note(before);
+        EXPECT_LT(*std::ranges::max_element(before), workers + servers - spares);
+        const Tensor ones({3 * parts}, DType::i64), found({3 * parts}, DType::i64);
+        std::fill_n(ones.data<std::int64_t>(), ones.size(), 1);
+        for (int i = 0; i < pushes; ++i) {
+          set.wait(set.push_pull(0, ones, found));
+          ++pushed;
+        }
+        const auto moved = [&] {
+          std::set<std::int64_t> result;
+          for (std::size_t p = 0; p < parts; ++p) {
+            if (before[p] != behind[p]) result.insert(static_cast<std::int64_t>(p));
+          }
+          return result;
+        };
+        const double deadline = now_seconds() + 60;
+        do {  // until this worker has been told of all moves, and the others' pushes have come
+          set.wait(set.pull_settled(0, found));
+          note(behind);
+        } while (moved() != expected && now_seconds() < deadline);
+        EXPECT_EQ(moved(), expected);
+        for (std::int64_t i = 0; i < found.size(); ++i) ASSERT_EQ(found.data<std::int64_t>()[i], workers * pushes) << i;
+        set.leave();
+      });
+    }
+  }
+}
+
+// A join at any time changes no bit, of values, states and versions.
+TEST(ServerJoins, ChangeNoBitOfATraining) {
+  constexpr int workers = 3, servers = 4, spares = 2, steps = 8;
+  for (const Kind& kind : kinds) {
+    for (const int delay : {0, 2}) {
+      const Tensor expected = reference(kind, workers, delay, steps - delay);
+      for (const int joins_after : {0, 1, 5, 10}) {
+        std::atomic<int> pushed = 0;
+        run_threads(workers + servers, [&](const Communicator& world) {
+          ServerSet set(
+              world, {{"weights", elements, DType::f32, initial, kind.function(workers)}},
+              {.servers = servers, .consistency = Consistency::exact(delay), .part_elements = 20, .spares = spares});
+          if (set.is_server()) return serve(set, world.rank(), workers + servers - spares, pushed, joins_after);
+          const Tensor weights({elements}, DType::f32);
+          for (int step = 0; step < steps; ++step) {
+            set.wait(set.pull(0, weights));
+            if ((world.rank() + step) % 3 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            set.wait(set.push(0, gradient_of(weights, world.rank(), step)));
+            ++pushed;
+          }
+          set.wait(set.pull(0, weights));
+          EXPECT_THAT(weights, has_the_bits_of(expected)) << kind.name << ", delay " << delay << ", " << joins_after;
+          set.leave();
+        });
+      }
+    }
+  }
+}
+
+TEST(ServerJoins, KeysAndFilteredPushesMoveWithTheirParts) {
+  constexpr int workers = 2, servers = 3, pushes = 60;
+  std::atomic<int> pushed = 0;
+  run_threads(workers + servers, [&](const Communicator& world) {
+    ServerSet set(world,
+                  {{.name = "rows", .dtype = DType::i64, .update = server_functions::sum(), .width = 2},
+                   {.name = "values",
+                    .elements = 500,
+                    .update = server_functions::sum(),
+                    .filters = {push_filters::significantly_modified(0)}}},
+                  {.servers = servers, .part_elements = 10, .spares = 1});
+    if (set.is_server()) return serve(set, world.rank(), workers + servers - 1, pushed, 30);
+    std::vector<std::uint64_t> keys;
+    for (std::uint64_t key = 0; key < 300; ++key) keys.push_back(key * key * 1000003);
+    const Tensor ones({300, 2}, DType::i64), rows({300, 2}, DType::i64), more({500}, DType::f32), values({500}, DType::f32);
+    std::fill_n(ones.data<std::int64_t>(), ones.size(), 1);
+    for (std::int64_t i = 0; i < 500; ++i) more.set(i, static_cast<double>(i % 7));
+    for (int i = 0; i < pushes; ++i) {
+      set.wait(set.push(0, keys, ones));
+      set.wait(set.push_pull(1, more, values));
+      ++pushed;
+    }
+    set.wait(set.pull(0, keys, rows));
+    for (std::int64_t i = 0; i < rows.size(); ++i) ASSERT_EQ(rows.data<std::int64_t>()[i], workers * pushes) << i;
+    for (std::int64_t i = 0; i < 500; ++i) ASSERT_EQ(values.at(i), static_cast<double>(workers * pushes * (i % 7))) << i;
+    set.leave();
+  });
+}
+
+TEST(ServerJoins, ASpareThatNeverJoinsServesNothing) {
+  run_threads(3, [](const Communicator& world) {
+    ServerSet set(world, {{"counts", 30, DType::i64, {}, server_functions::sum()}},
+                  {.servers = 2, .part_elements = 3, .spares = 1});
+    if (set.is_server()) return set.serve();
+    const Tensor ones({30}, DType::i64);
+    std::fill_n(ones.data<std::int64_t>(), 30, 1);
+    set.wait(set.push_pull(0, ones, ones));
+    for (std::int64_t i = 0; i < 30; ++i) EXPECT_EQ(set.server_of(0, i), 1);
+    set.leave();
+  });
+}
+
+TEST(ServerJoins, RefusesWhatCannotBe) {
+  run_threads(3, [](const Communicator& world) {
+    const auto with = [&](const ServerSet::Options& options, bool key_cache = false) {
+      return [&world, options, key_cache] {
+        ServerSet(world, {{.name = "rows", .update = server_functions::sum(), .width = 2, .key_cache = key_cache}}, options);
+      };
+    };
+    expect_refusal(with({.servers = 2, .spares = 2}), "2 spares of 2 servers leave none");
+    expect_refusal(with({.servers = 2, .copies = 1, .spares = 1}), "1 spares do not go with 1 copies");
+    expect_refusal(with({.servers = 2, .spares = 1, .survivors_go_on = true}), "and survivors that go on");
+    expect_refusal(with({.servers = 2, .spares = 1}, true), "Table rows has a key cache");
+    ServerSet set(world, {{"counts", 30, DType::i64, {}, server_functions::sum()}}, {.servers = 2, .spares = 1});
+    if (world.rank() == 1) expect_refusal([&] { set.join(); }, "Rank 1 is no spare server");
+    if (world.rank() == 2) {
+      set.join();
+      expect_refusal([&] { set.join(); }, "Server 2 has joined already");
+    }
+    if (set.is_server()) return set.serve();
+    set.leave();
+  });
+}
+
+}  // namespace
+}  // namespace stretto
