@@ -14,6 +14,7 @@
 #include "apps/train/run/elastic.hpp"
 #include "apps/train/run/rejoin.hpp"
 #include "apps/train/run/resuming.hpp"
+#include "apps/train/run/served.hpp"
 #include "apps/train/run/stop_request.hpp"
 #include "apps/train/run/training_run.hpp"
 #include "stretto/device.hpp"
@@ -51,6 +52,7 @@ void train(const Communicator& world, const CommandLine& given, StopRequest& sto
   const CommandLine line = with_resume_decided(given, world);
   choose_as_saved(line, world);
   const OnDevice device(line.device);
+  if (line.trainer.servers.any()) return train_with_servers(world, line, stop);
   if (!line.layout.automatic) return train_and_go_on(world, line, stop, rejoin);
   // All ranks have the same figures, and therefore choose alike.
   const Calibration machine =

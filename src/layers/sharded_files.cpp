@@ -68,7 +68,7 @@ std::vector<double> ShardedParameters::squares_of_gradients() const {
     const bool in_file = gradients_file_ && gradients_file_->has(unit);
     for (std::size_t k = 0; k < ranges_of_[unit].all.size(); ++k) {
       const Range& range = ranges_[ranges_of_[unit].all[k]];
-      if (!range.owned || !range.gradient) continue;
+      if ((!range.owned && !is_served()) || !range.gradient) continue;
       if (!in_file) {
         places.push_back(squares.size());
         in_memory.push_back(range.gradient);

@@ -10,6 +10,7 @@
 #include "layers/first_of_copies.hpp"
 #include "layers/optimizer/local_vectors.hpp"
 #include "layers/record_check.hpp"
+#include "layers/served/served_unit.hpp"
 #include "layers/unit_cut.hpp"
 #include "overlap/offload/offloaded_unit.hpp"
 #include "overlap/postponement_choice.hpp"
@@ -18,9 +19,10 @@
 
 namespace stretto {
 
-ShardedParameters::ShardedParameters(Parameters& parameters, const Mesh& mesh, const Options& options)
+ShardedParameters::ShardedParameters(Parameters& parameters, const Mesh& mesh, const Options& options, ServerSet* servers)
     : parameters_(parameters), mesh_(mesh), options_(options), errors_(std::make_unique<ErrorFeedback>()) {
   options.check(mesh.shape());
+  if (servers != nullptr) served_traffic_ = std::make_unique<ServedTraffic>(*servers, options.overlap);
   check_records(parameters, mesh);
   make_units();
   make_ranges();
@@ -29,7 +31,7 @@ ShardedParameters::ShardedParameters(Parameters& parameters, const Mesh& mesh, c
   for (const auto& unit : units_) units.push_back(unit.get());
   const bool divided =
       std::any_of(members_.begin(), members_.end(), [&](const UnitMembers& members) { return !members.axes.empty(); });
-  const bool streams = options.overlap && divided;
+  const bool streams = options.overlap && divided && !is_served();  // whose traffic has a stream of its own
   UnitTraffic::Options how{.prefetch = options.prefetch,
                            .overlap = options.overlap,
                            .keep_through_step = keeps_through_step(mesh.shape(), options),
@@ -109,7 +111,13 @@ void ShardedParameters::make_units() {
       options.overwritten.push_back(parameter.overwrites_gradient);
     }
     const OffloadedUnit::Files files{values_file_.get(), gradients_file_.get(), units_.size()};
-    if (files.any()) {
+    if (is_served() && members.trainable) {
+      auto unit = std::make_unique<ServedUnit>(mesh_.over(Axes()), std::move(shapes), options_.dtype, options_.gradients(),
+                                               options, *served_traffic_, static_cast<int>(served_.size()));
+      offloaded_.push_back(nullptr);
+      served_.push_back(unit.get());
+      units_.push_back(std::move(unit));
+    } else if (files.any()) {
       auto unit = std::make_unique<OffloadedUnit>(over.gathers, over.sums, std::move(shapes), options_.dtype,
                                                   options_.gradients(), options, files);
       offloaded_.push_back(unit.get());
@@ -136,7 +144,8 @@ void ShardedParameters::make_ranges() {
       const std::size_t parameter = members_[u].parameters[member];
       Range range{
           .index = ranges_.size(), .unit = u, .parameter = parameter, .first = first, .count = count, .in_share = own};
-      range.owned = own && first_of_copies(*parameters_.all()[parameter], mesh_);
+      const bool is_copy = is_served() && mesh_.rank(Axis::data) > 0;  // every worker has the whole unit
+      range.owned = own && !is_copy && first_of_copies(*parameters_.all()[parameter], mesh_);
       if (members_[u].trainable) {
         range.gradient = own ? unit.gradient_share().view(in_share, {count}) : unit.gradients()[member].view(first, {count});
         if (options_.delay > 0) {

@@ -12,6 +12,7 @@
 #include "layers/throw_together.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
+#include "stretto/layers/served_optimizer.hpp"
 
 namespace stretto {
 
@@ -31,7 +32,7 @@ double sum_of(const std::vector<Decoder::Loss>& losses) {
 
 }  // namespace
 
-Trainer::Trainer(const Mesh& mesh, const TrainingOptions& options, const Communicator& peers)
+Trainer::Trainer(const Mesh& mesh, const TrainingOptions& options, const Communicator& peers, ServerSet* servers)
     : mesh_(mesh),
       options_(options.on(mesh.shape())),
       loss_scale_(options.sharding.dtype == DType::f16 ? LossScale(options.loss_scale) : LossScale()) {
@@ -58,9 +59,16 @@ Trainer::Trainer(const Mesh& mesh, const TrainingOptions& options, const Communi
     onebit->clip_norm = options_.clip_norm;
     options_.sharding.measured_steps = 0;  // after its freeze nothing of units travels that could be postponed
   }
-  sharded_ = std::make_unique<ShardedParameters>(parameters_, mesh_, options_.sharding);
+  require(options.servers.any() == (servers != nullptr),
+          "Training with {} servers {} a server set; see split_into_servers().", options.servers.count,
+          servers != nullptr ? "takes no" : "takes");
+  sharded_ = std::make_unique<ShardedParameters>(parameters_, mesh_, options_.sharding, servers);
   sharded_->initialise(options.seed);
-  optimizer_ = make_optimizer(*sharded_, options_.optimizer);
+  if (servers != nullptr) {
+    optimizer_ = std::make_unique<ServedOptimizer>(*sharded_);
+  } else {
+    optimizer_ = make_optimizer(*sharded_, options_.optimizer);
+  }
   require(options.diloco.any() == bool(peers), "Training of {} replicas {} peers; see split_into_replicas().",
           options.diloco.replicas, peers ? "takes no" : "takes");
   if (!schedule.stashes) {
@@ -70,10 +78,8 @@ Trainer::Trainer(const Mesh& mesh, const TrainingOptions& options, const Communi
   if (options_.sharding.updates_behind()) delayed_ = std::make_unique<DelayedUpdate>(*sharded_, *optimizer_);
   if (options_.sharding.offload.speculates) speculative_ = std::make_unique<SpeculativeUpdate>(*sharded_, *optimizer_);
   if (peers) diloco_ = std::make_unique<DiLoCo>(*sharded_, *optimizer_, peers, options.diloco);
-  if (!flushes()) {  // the order of uses is that of no step
-    reports_ = mesh.world().duplicate("reports");
-    return;
-  }
+  if (!meets_each_step()) reports_ = mesh.world().duplicate("reports");
+  if (!flushes()) return;  // the order of uses is that of no step
   const std::vector<std::int32_t> tokens(static_cast<std::size_t>(slots() * options.model.sequence));
   sharded_->learn([&] { run_microbatches({own_tokens(tokens, tokens, options.model.sequence), 1}); });
 }
@@ -180,6 +186,7 @@ StepResult Trainer::compute_gradients(const FillSlot& fill) { return compute_ste
 
 StepResult Trainer::compute_step(const FillSlot& fill, std::optional<double> lr) {
   require(flushes(), "Schedule {} runs steps without a flush between them; run several.", pipeline_->schedule().name);
+  require(meets_each_step(), "Workers of {} servers do not meet in each step; run several.", options_.servers.count);
   kept_.clear();  // an update changes keys and values
   const bool late = is_late();
   StepResult result;

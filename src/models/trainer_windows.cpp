@@ -178,9 +178,11 @@ class Trainer::Windows final : public PipelineStage {
 };
 
 void Trainer::run(const TrainedSteps& steps) {
-  require(steps.count >= 1 && steps.fill_of && steps.lr_of,
-          "{} steps cannot be trained; give at least 1, with their slots and learning rates.", steps.count);
+  require(steps.count >= 1 && steps.fill_of && bool(steps.lr_of) != options_.servers.any(),
+          "{} steps cannot be trained; give at least 1, with their slots and, unless servers have them, learning rates.",
+          steps.count);
   kept_.clear();  // an update changes keys and values
+  if (options_.servers.any()) return run_served(steps);
   if (!flushes()) return Windows(*this, steps).run();
   for (std::int64_t i = 0; i < steps.count; ++i) {
     StepResult result = step(steps.fill_of(i), steps.lr_of(i));

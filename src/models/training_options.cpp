@@ -37,6 +37,41 @@ void check_window(const TrainingOptions& options, const Schedule& schedule) {
           options.diloco.replicas, schedule.name);
 }
 
+// With parameter servers. What nobody has, such as the norm of a sum that lies at several servers, is refused.
+void check_servers(const TrainingOptions& options, const Schedule& schedule) {
+  const int count = options.servers.count;
+  require(count >= 0 && options.servers.consistency.delay >= 0 && options.servers.part_elements > 0,
+          "{} servers with a delay of {} and parts of {} elements cannot be; give numbers from 0 on.", count,
+          options.servers.consistency.delay, options.servers.part_elements);
+  if (!options.servers.any()) return;
+  require(options.mesh.ranks() == options.mesh[Axis::data],
+          "{} servers serve workers that each have the whole model, and this mesh divides it over {} ranks; leave the "
+          "tensor, sequence and pipeline axes at 1.",
+          count, options.mesh.ranks() / options.mesh[Axis::data]);
+  require(!is_window(schedule), "Schedule {} updates inside its windows, and servers update; choose one with a flush.",
+          schedule.name);
+  require(
+      options.clip_norm == 0,
+      "Gradients cannot be clipped to a norm of {}: their sum lies at {} servers, none of which knows the norm of all of "
+      "it; give 0.",
+      options.clip_norm, count);
+  require(
+      std::holds_alternative<AdamW::Options>(options.optimizer) || std::holds_alternative<SGD::Options>(options.optimizer),
+      "Servers update by AdamW or SGD, and {} needs more than each part's own gradients; choose one of them.",
+      kind_of(options.optimizer).name);
+  if (const auto* const sgd = std::get_if<SGD::Options>(&options.optimizer)) sgd->check();
+  require((options.sharding.dtype == DType::f32 || options.sharding.dtype == DType::f64) &&
+              options.sharding.gradients() == options.sharding.dtype,
+          "Servers hold values in fp32 or fp64, not in {}; train in one of these.", training_name(options.sharding.dtype));
+  require(options.sharding.zero <= ZeroStage::optimizer && options.sharding.delay == 0 && !options.sharding.offload.any(),
+          "The optimizer's state lies at {} servers, and workers have the values and gradients whole; leave ZeRO stage {}, "
+          "a delay of {} and the offload out.",
+          count, static_cast<int>(options.sharding.zero), options.sharding.delay);
+  require(!options.adapters.any() && !options.diloco.any(),
+          "{} servers hold all values of one model; leave adapters and replicas that agree seldom out.", count);
+  require(current_device() == Device::cpu, "{} servers are for training on the host; leave the GPU out.", count);
+}
+
 }  // namespace
 
 Schedule TrainingOptions::check() const {
@@ -60,6 +95,7 @@ Schedule TrainingOptions::check() const {
     const Decoder decoder(records, model, tensor_parallel(), recompute, first, std::make_shared<LocalAttention>(), adapters);
     fragments_of(records, diloco.fragments);  // throws if one would be empty
   }
+  check_servers(*this, schedule);
   if (is_window(schedule)) check_window(*this, schedule);
   require(
       !clips_by_step_before || (is_window(schedule) && schedule.steps == 1 && clip_norm > 0),

@@ -16,6 +16,7 @@
 #include "apps/train/options/pipeline_options.hpp"
 #include "apps/train/options/precision_options.hpp"
 #include "apps/train/options/sequence_options.hpp"
+#include "apps/train/options/server_options.hpp"
 #include "apps/train/options/zero_options.hpp"
 #include "apps/train/report/report.hpp"
 #include "apps/train/run/run_notes.hpp"
@@ -108,6 +109,8 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
 
   group("Replicas that agree seldom");
   add_diloco_options(app, trainer.diloco);
+  group("Parameter servers");
+  add_server_options(app, trainer.servers);
 
   group("Data");
   add_data_options(app, line.data);
@@ -218,6 +221,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   if (notes.trained_only) check_base(notes, line, saved);
   check_data_options(line.data, app.count("--vocab-size") > 0 || takes_sizes, model.vocabulary);
   line.device = stretto::device_from_name(device);
+  check_server_options(app, line);
   require(resume.empty() || resume == "auto", "--resume '{}' is unknown; give auto, or nothing.", resume);
   if (app.count("--resume") > 0) line.resume = resume.empty() ? Resume::yes : Resume::if_any;
   trainer.sharding.unit_bytes = trainer.sharding.usual_unit_bytes(line.device);  // also of a dry run, which has no device
@@ -259,6 +263,9 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
 stretto::MeshShape CommandLine::mesh_on(int ranks) const {
   const MeshShape& mesh = trainer.mesh;
   const int replicas = trainer.diloco.replicas;
+  require(ranks > trainer.servers.count, "--servers {} of {} ranks leave no worker; give fewer, or more ranks.",
+          trainer.servers.count, ranks);
+  ranks -= trainer.servers.count;
   require(ranks % replicas == 0, "--replicas {} does not divide {} ranks.", replicas, ranks);
   ranks /= replicas;
   require(mesh[Axis::tensor] >= 1 && mesh[Axis::pipeline] >= 1, "--tp {} and --pp {} must be at least 1.",

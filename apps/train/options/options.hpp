@@ -59,8 +59,9 @@ struct CommandLine {
 
   std::vector<stretto::NamedValue> values;  // of the flags that must be the same on all ranks
 
+  stretto::CosineSchedule rates() const { return {lr, min_lr, warmup, steps}; }
   bool scales_loss() const { return trainer.sharding.dtype == stretto::DType::f16; }
-  // The layout of so many ranks, or of each replica of them. Throws if they do not divide into it.
+  // The layout of so many ranks, of those that are not servers, or of each replica. Throws if they do not divide into it.
   stretto::MeshShape mesh_on(int ranks) const;
   // The same run in another layout, which changes no more.
   CommandLine laid_out(const stretto::TrainingOptions& layout) const;
@@ -68,7 +69,8 @@ struct CommandLine {
   CommandLine after(std::int64_t steps_done) const;
   // Whether some ranks do the same work, so that one of them can be slow.
   bool has_ranks_to_compare(int ranks) const {
-    return ranks / trainer.diloco.replicas > (layout.automatic ? 1 : trainer.mesh[stretto::Axis::pipeline]);
+    return (ranks - trainer.servers.count) / trainer.diloco.replicas >
+           (layout.automatic ? 1 : trainer.mesh[stretto::Axis::pipeline]);
   }
   // The training data; null without --train-data, which a run without steps does not need. The first call reads them, also
   // for copies of this object that are made afterwards, and for processes that fork.

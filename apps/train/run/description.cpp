@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "apps/common/size_text.hpp"
+#include "apps/train/options/server_options.hpp"
 #include "stretto/device.hpp"
 
 namespace apps {
@@ -82,6 +83,10 @@ std::vector<std::string> layout_description(const CommandLine& line, Trainer& tr
       mesh.size(Axis::ring) > 1 ? fmt::format(" x cp {}", mesh.size(Axis::ring)) : "",
       mesh.size(Axis::ulysses) > 1 ? fmt::format(" x ulysses {}", mesh.size(Axis::ulysses)) : "", line.trainer.global_batch,
       line.trainer.model.sequence, line.trainer.global_batch / per_pass, line.trainer.micro_batch)};
+  if (const ServerOptions& servers = line.trainer.servers; servers.any()) {
+    result.push_back(fmt::format("{} more ranks are servers, which hold the values and update them; consistency {}",
+                                 servers.count, consistency_text(servers.consistency)));
+  }
   if (diloco.any()) result.push_back(rounds(diloco, trainer.diloco()->elements()));
   for (const std::string& each : pipeline_description(line, trainer)) result.push_back(each);
   return result;

@@ -18,6 +18,7 @@
 #include "apps/train/run/beginning.hpp"
 #include "apps/train/run/description.hpp"
 #include "apps/train/run/directory_lock.hpp"
+#include "apps/train/run/first_step_timeout.hpp"
 #include "apps/train/run/resuming.hpp"
 #include "apps/train/run/run_notes.hpp"
 #include "apps/train/run/sampling.hpp"
@@ -34,34 +35,19 @@ using namespace stretto;
 
 namespace {
 
-// While this object lives and its end() has not been called, the ranks' operations have another timeout.
-class FirstStepTimeout {
- public:
-  FirstStepTimeout(const Communicator& world, double seconds) : world_(world), later_(world.job().timeout()) {
-    if (seconds > 0) world.job().set_timeout(seconds);
-  }
-  ~FirstStepTimeout() { end(); }
-  FirstStepTimeout(const FirstStepTimeout&) = delete;
-  FirstStepTimeout& operator=(const FirstStepTimeout&) = delete;
-  void end() { world_.job().set_timeout(later_); }
-
- private:
-  const Communicator& world_;
-  const double later_;
-};
-
 // What depends on the layout of the ranks.
 struct LaidOut {
   Mesh mesh;
   Trainer trainer;
-  TrainingPlan plan;  // on rank 0
+  TrainingPlan plan;  // on rank 0; without stages if servers hold a part of what it would count
   Stragglers stragglers;
   std::unique_ptr<CheckpointSaver> saver;  // with --save
 
-  LaidOut(const CommandLine& line, const Communicator& world, const ReplicaGroups& replicas)
-      : mesh(replicas.replica, line.mesh_on(world.size())),
-        trainer(mesh, line.trainer, replicas.peers),
-        plan(world.rank() == 0 ? plan_training(trainer.options(), trainer.pipeline().schedule()) : TrainingPlan()),
+  LaidOut(const CommandLine& line, const Communicator& world, const ReplicaGroups& replicas, ServerSet* servers)
+      : mesh(replicas.replica, line.mesh_on(world.size() + line.trainer.servers.count)),
+        trainer(mesh, line.trainer, replicas.peers, servers),
+        plan(world.rank() == 0 && servers == nullptr ? plan_training(trainer.options(), trainer.pipeline().schedule())
+                                                     : TrainingPlan()),
         stragglers(mesh, line.straggler_threshold.value_or(Stragglers::usual_threshold)) {
     if (line.save.empty()) return;
     saver = std::make_unique<CheckpointSaver>(trainer.sharded(), trainer.optimizer(), line.save,
@@ -74,7 +60,8 @@ struct LaidOut {
 
 class TrainingRun {
  public:
-  TrainingRun(const Communicator& world, const CommandLine& line, StopRequest& stop, ElasticParts elastic)
+  TrainingRun(const Communicator& world, const CommandLine& line, StopRequest& stop, ElasticParts elastic,
+              ServerSet* servers)
       : line_(line),
         stop_(stop),
         memory_(elastic.memory),
@@ -87,7 +74,7 @@ class TrainingRun {
         contents_(data_ ? data_->contents() : std::vector<NamedValue>()),
         run_(run_notes(line.values, contents_)),
         tokenizer_(line.tokenizer(data_)),
-        layout_(std::make_unique<LaidOut>(line_, world, replicas_)),
+        layout_(std::make_unique<LaidOut>(line_, world, replicas_, servers)),
         rank0_(world.rank() == 0),
         reporter_(rank0_ ? line.log_dir : "", line.log_interval),
         traffic_(world.job().ledger()) {
@@ -108,7 +95,7 @@ class TrainingRun {
     }
     if (memory_ != nullptr) memory_->begin(world_);
     rate_ = matrix_rate(world_, line_.trainer.sharding.dtype);
-    delay_ = line_.trainer.sharding.delay;
+    delay_ = line_.trainer.sharding.delay + line_.trainer.servers.consistency.delay;
     if (!trainer().flushes()) delay_ = std::ranges::max(simulate(trainer().pipeline().schedule()).delay);
     if (rank0_) reporter_.begin_after(first_step_);
     describe();
@@ -209,9 +196,9 @@ class TrainingRun {
   }
 
   // Steps that follow each other with nothing between them. Without a flush, what comes between steps finds the pipeline
-  // empty; a request to stop waits for that.
+  // empty, and with servers all workers behind one step; a request to stop waits for that.
   std::int64_t steps_in_turn(std::int64_t first) const {
-    if (trainer().flushes()) return 1;
+    if (trainer().meets_each_step()) return 1;
     std::int64_t step = first;
     while (step + 1 < line_.steps && !empties(step) && (line_.trainer.saves_in_flight || !due(line_.save_interval, step)))
       ++step;
@@ -240,10 +227,11 @@ class TrainingRun {
       step_began_ = now;
     };
     begin_step(first, now_seconds());
+    const auto lr_of = [&](std::int64_t i) { return lr_at(first + i); };
     trainer().run(
         {.count = count,
          .fill_of = [&](std::int64_t i) { return data_->training_slots(samples + i * line_.trainer.global_batch); },
-         .lr_of = [&](std::int64_t i) { return lr_at(first + i); },
+         .lr_of = line_.trainer.servers.any() ? std::function<double(std::int64_t)>() : lr_of,
          .saves = [&](std::int64_t i) { return saves_in_flight(first + i); },
          .updated = [&](std::int64_t i) { save(first + i + 1, samples + (i + 1) * line_.trainer.global_batch); },
          .done =
@@ -254,9 +242,7 @@ class TrainingRun {
              }});
   }
 
-  double lr_at(std::int64_t step) const {
-    return CosineSchedule{line_.lr, line_.min_lr, line_.warmup, line_.steps}.at(step);
-  }
+  double lr_at(std::int64_t step) const { return line_.rates().at(step); }
 
   // is_empty: no step has begun that is not reported; what is collective comes then only.
   void end_step(std::int64_t step, const StepResult& result, bool is_empty) {
@@ -288,14 +274,15 @@ class TrainingRun {
     report.memory_bytes = memory_use(current_device()).peak_bytes;
     if (due(line_.check_replicas, step)) check_replicas(trainer().sharded());  // before anything is saved
     if (memory_ != nullptr) memory_->wait();  // at most the step that is reported now may be lost
-    const bool shows_memory = rank0_ && step == first_step_;
+    const bool shows_memory = rank0_ && step == first_step_ && !layout_->plan.stages.empty();
     const std::string memory =
         shows_memory ? memory_table_with_measured(layout_->plan.stages.front().memory) : std::string();
     if (last || due(line_.eval_interval, step)) report.validation_loss = validate();
     const bool listed = step == 0 || due(line_.log_interval, step) || report.validation_loss || report.skipped;
     if (listed && is_empty && mesh().size(Axis::pipeline) > 1) report.pipeline = trainer().pipeline().times();
-    // Without a flush, ranks do not begin a step together.
-    if (trainer().flushes()) report.slowest = layout_->stragglers.step(report.seconds, report.traffic.exposed_seconds);
+    // Otherwise ranks do not begin a step together.
+    if (trainer().meets_each_step())
+      report.slowest = layout_->stragglers.step(report.seconds, report.traffic.exposed_seconds);
     if (rank0_) reporter_.step(report);
     // After the report: a job that goes on from this state does not repeat the step, which would then be missing in
     // metrics.jsonl.
@@ -398,7 +385,7 @@ class TrainingRun {
     taken_back_ = taken_back();
     layout_.reset();
     line_ = line_.laid_out(to.trainer);
-    layout_ = std::make_unique<LaidOut>(line_, world_, replicas_);
+    layout_ = std::make_unique<LaidOut>(line_, world_, replicas_, nullptr);  // servers stay with one layout
     const std::int64_t bytes = state.into(trainer().sharded(), trainer().optimizer());
     trainer().restore(notes);
     if (!rank0_) return;
@@ -445,7 +432,7 @@ class TrainingRun {
         "MFU counts {} and 12 layers width sequence FLOP a token against {:.1f} GFLOP/s, the rate of a rank's "
         "matrix products measured now, or against the fastest step where that is faster",
         line_.trainer.adapters.any() ? "4 FLOP a frozen weight, 6 a trained one," : "6 FLOP a weight", rate_ * 1e-9));
-    reporter_.say(memory_table(layout_->plan));
+    if (!layout_->plan.stages.empty()) reporter_.say(memory_table(layout_->plan));
     say(file_description(trainer()));
     if (first_step_ > 0) reporter_.say(fmt::format("Continues after step {}.", first_step_));
   }
@@ -496,10 +483,10 @@ void share(const Communicator& ranks, CarriedTraining& training) {
 }
 
 std::unique_ptr<CarriedTraining> run_training(const Communicator& ranks, const CommandLine& line, StopRequest& stop,
-                                              ElasticParts elastic) {
+                                              ElasticParts elastic, ServerSet* servers) {
   std::int64_t done = 0;
   if (line.resume == Resume::yes && !line.relayouts.empty()) rank0_first(ranks, [&] { done = newest_step(line); });
-  return TrainingRun(ranks, line.after(done), stop, std::move(elastic)).run();
+  return TrainingRun(ranks, line.after(done), stop, std::move(elastic), servers).run();
 }
 
 }  // namespace apps

@@ -10,6 +10,7 @@
 #include "stretto/communicator.hpp"
 #include "stretto/layers/replicated_state.hpp"
 #include "stretto/layers/state_move.hpp"
+#include "stretto/server.hpp"
 
 namespace apps {
 
@@ -33,8 +34,9 @@ struct ElasticParts {
 };
 
 // Trains as the command line says, with the layout that it has, or goes on with what is carried. Collective. Returns the
-// training on its way if ranks are there to join, else null.
+// training on its way if ranks are there to join, else null. servers: of --servers, whose workers are `ranks`; null without
+// them.
 std::unique_ptr<CarriedTraining> run_training(const stretto::Communicator& ranks, const CommandLine& line, StopRequest& stop,
-                                              ElasticParts elastic = {});
+                                              ElasticParts elastic = {}, stretto::ServerSet* servers = nullptr);
 
 }  // namespace apps

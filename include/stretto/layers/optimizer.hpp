@@ -11,9 +11,9 @@ namespace stretto {
 
 // The Euclidean norm of the whole gradient, between finish_sums() and begin_step(); the same on every rank and at every ZeRO
 // stage. Every element counts once, on its owner. Costs one all-reduce of one number over all ranks. On a GPU it blocks
-// once. While ranks keep their gradients (ShardedParameters::keep_gradients_local), nobody has the sum: the result is then
-// the root of the mean, over the ranks of a sum, of the squared norms of N g for a rank's own gradient g. It is not below
-// the norm of the sum, and is infinite or NaN on all ranks if any rank's gradient is.
+// once. While ranks keep their gradients (ShardedParameters::keep_gradients_local) or push them to servers, nobody has the
+// sum: the result is then the root of the mean, over the ranks of a sum, of the squared norms of N g for a rank's own
+// gradient g. It is not below the norm of the sum, and is infinite or NaN on all ranks if any rank's gradient is.
 STRETTO_API double gradient_norm(const ShardedParameters& parameters);
 // That of the gradients of a group's ranks, such as a pipeline stage's.
 STRETTO_API double gradient_norm(const ShardedParameters& parameters, const Communicator& group);

@@ -10,9 +10,10 @@ class STRETTO_API SGD : public Optimizer {
  public:
   struct STRETTO_API Options {
     double momentum = 0.9, weight_decay = 0;
+    void check() const;          // throws Error(invalid_argument) for a momentum below 0 or from 1 on
     OptimizerKind kind() const;  // of momentum 0: one without slots
   };
-  // Throws Error(invalid_argument) for a momentum below 0 or from 1 on.
+  // Throws like Options::check().
   SGD(ShardedParameters& parameters, const Options& options);
   explicit SGD(ShardedParameters& parameters) : SGD(parameters, Options()) {}
 

@@ -15,6 +15,9 @@ namespace stretto {
 
 class OffloadedUnit;
 class PostponementChoice;
+class ServedTraffic;
+class ServedUnit;
+class ServerSet;
 class UnitFile;
 struct UnitMembers;
 
@@ -108,7 +111,12 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   // Collective. Allocates the parameters' memory, which is zero: call initialise(). Both the parameters and the mesh's
   // communicators must outlive the object. Throws Error(invalid_argument) for a parameter whose slices on all ranks are not
   // the copies that replicated_over promises, and for one whose gradient ranks with different tokens would not sum.
-  ShardedParameters(Parameters& parameters, const Mesh& mesh, const Options& options);
+  //
+  // servers: null, or parameter servers with a table for each unit of trained parameters (make_servers(), models). A use
+  // then has values that were pulled, a sum is a push, and the update is the servers': an optimizer here has no part in it
+  // (ServedOptimizer). The mesh's ranks are the workers, and the set must outlive the object. Nobody else uses the set from
+  // begin_step() to settle().
+  ShardedParameters(Parameters& parameters, const Mesh& mesh, const Options& options, ServerSet* servers = nullptr);
   ShardedParameters(Parameters& parameters, const Mesh& mesh) : ShardedParameters(parameters, mesh, Options()) {}
   ~ShardedParameters() override;
 
@@ -150,7 +158,8 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   const std::vector<Range>& ranges() const { return ranges_; }
   // Gives back the memory that access to a unit's values and gradients in files has taken. Both stay as they are.
   void release(std::size_t unit) const;
-  // The sum of squares of each range's gradient, of those that are owned and have one, in their order.
+  // The sum of squares of each range's gradient, of those that are owned and have one, in their order. With servers, of all
+  // that have one: gradients are those of this worker.
   std::vector<double> squares_of_gradients() const;
   std::vector<OffloadUse> offloaded() const;  // of values and gradients
   // The indices in ranges() of those that the optimizer must update: of a unit that is updated by share, this rank's share.
@@ -188,6 +197,10 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   void update(const std::function<void(std::size_t unit)>& update, bool reads_gradients = true);
   std::vector<std::size_t> update_order() const;
   void wait_for_values() { traffic_->wait_for_values(); }
+  // With servers, between steps: blocks until this rank has the values with all pushes of all workers, so that all have the
+  // same. Collective over the workers; each must have begun as many steps as the others.
+  void settle();
+  bool is_served() const { return served_traffic_ != nullptr; }
 
   // With Options::versions. The values are version 0 from now on. With Options::saves_versions, those before it are the
   // values, too, unless they are in_flight().
@@ -263,6 +276,8 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   std::vector<Place> places_;                               // by parameter
   std::vector<std::vector<std::size_t>> units_of_use_;      // by UsedParameters::index
   std::unique_ptr<UnitFile> values_file_, gradients_file_;  // null if nothing lies in them
+  std::unique_ptr<ServedTraffic> served_traffic_;           // null without servers
+  std::vector<ServedUnit*> served_;                         // the units at servers
   std::vector<std::unique_ptr<ShardedUnit>> units_;
   std::vector<const OffloadedUnit*> offloaded_;  // by unit; null: nothing of it lies in files
   std::vector<Range> ranges_;                    // by unit

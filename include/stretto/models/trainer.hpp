@@ -33,15 +33,15 @@ struct StepResult {
 struct TrainedSteps {
   std::int64_t count = 1;
   std::function<FillSlot(std::int64_t)> fill_of;
-  std::function<double(std::int64_t)> lr_of;
+  std::function<double(std::int64_t)> lr_of;  // empty with servers, which know it (split_into_servers())
   // With TrainingOptions::saves_in_flight, called on every rank when it has made the updates of a step and before it
   // computes on, though microbatches are under way: what a checkpoint saves there, another run goes on from with the same
   // bits. `saves` says behind which steps, the same on every rank; behind all when it is empty. With clips_by_step_before a
   // stage waits in front of the call until all stages have made the step's updates, whose norm Trainer::notes() has.
   std::function<bool(std::int64_t)> saves = {};
   std::function<void(std::int64_t)> updated = {};
-  // Called on every rank, in the order of the steps, when the step's result is known. Stages of a schedule without a flush
-  // have then begun later steps, and each may call it at another time.
+  // Called on every rank, in the order of the steps, when the step's result is known. Stages of a schedule without a flush,
+  // and workers of servers, have then begun later steps, and each may call it at another time.
   std::function<void(std::int64_t, const StepResult&)> done;
 };
 
@@ -51,19 +51,24 @@ class STRETTO_API Trainer {
   // Trains on `mesh`, which takes the place of options.mesh. Collective over mesh.world(). With options.diloco this is a
   // rank of one replica, the ranks of which are the mesh's, and `peers` has those of its place in all replicas
   // (split_into_replicas()): steps are then collective over all replicas, everything else over the ranks of one. Replica r
-  // takes the r-th part of a step's slots. Throws like TrainingOptions::check().
-  Trainer(const Mesh& mesh, const TrainingOptions& options, const Communicator& peers = {});
+  // takes the r-th part of a step's slots. With options.servers this is a worker of `servers` (split_into_servers()), which
+  // must outlive the object. Throws like TrainingOptions::check().
+  Trainer(const Mesh& mesh, const TrainingOptions& options, const Communicator& peers = {}, ServerSet* servers = nullptr);
 
-  // Collective. Throws Error(invalid_argument) on all ranks if no token of the step counts, and for a schedule without a
-  // flush (is_window), which run() takes. With a delay, lr belongs to the gradients of the step's batch, and is used when
+  // Collective. Throws Error(invalid_argument) on all ranks if no token of the step counts, and where !meets_each_step(),
+  // which run() takes. With a delay, lr belongs to the gradients of the step's batch, and is used when
   // the next step, or finish(), applies them.
   StepResult step(const FillSlot& fill, double lr);
   // Trains several steps. A schedule without a flush fills the pipeline before them and empties it behind them; between two
   // updates a step then has one window of the schedule. Every update clips by the norm of its stage's gradients, or by that
   // of all stages in the step before (TrainingOptions::clips_by_step_before). Under PipeDream a step has as many updates as
-  // microbatches, and gradient_norm is that of the last. Collective.
+  // microbatches, and gradient_norm is that of the last. With servers, workers may be as far apart as the consistency lets
+  // them, and have the same values, of all steps, when run() returns; gradient_norm is that of gradient_norm() for gradients
+  // that nobody has summed. Collective.
   void run(const TrainedSteps& steps);
   bool flushes() const { return !is_window(pipeline_->schedule()); }
+  // Whether all ranks end each step together. Not so without a flush, and with servers.
+  bool meets_each_step() const { return flushes() && !options_.servers.any(); }
   // With a delay, behind the last step: applies its gradients, so that T steps have made T updates. A step that comes later
   // all the same is as the first one. Otherwise, or if nothing is late, does nothing. The result has no loss. Collective.
   StepResult finish();
@@ -116,6 +121,7 @@ class STRETTO_API Trainer {
     std::int64_t counted;
   };
   class Windows;  // runs a schedule without a flush
+  void run_served(const TrainedSteps& steps);
   // The slots of this rank in a step; its number is what dropout follows from.
   CountedBatch slots_of_step(const FillSlot& fill, std::int64_t step) const;
   std::int64_t first_slot() const;
@@ -168,7 +174,7 @@ class STRETTO_API Trainer {
   std::unique_ptr<DiLoCo> diloco_;
   std::unique_ptr<PipeMare> pipemare_;  // of a schedule that does not stash
   std::unique_ptr<Pipeline> pipeline_;
-  Communicator reports_;               // of a schedule without a flush
+  Communicator reports_;               // where ranks do not meet in each step
   std::optional<double> norm_before_;  // of all stages in the last step, with TrainingOptions::clips_by_step_before
 };
 

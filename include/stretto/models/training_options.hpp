@@ -14,8 +14,17 @@
 #include "stretto/layers/sharded_parameters.hpp"
 #include "stretto/layers/tensor_parallel.hpp"
 #include "stretto/models/stage_division.hpp"
+#include "stretto/server.hpp"
 
 namespace stretto {
+
+// Ranks beside those of the mesh that hold the trained values and update them (models/served_training.hpp).
+struct ServerOptions {
+  int count = 0;  // 0: none
+  Consistency consistency = {};
+  std::int64_t part_elements = std::int64_t{1} << 16;  // ServerSet::Options::part_elements
+  bool any() const { return count > 0; }
+};
 
 // How a GPT is trained by the ranks of a job: all that decides a step's results, memory, traffic and time. The same options
 // make a Trainer (trainer.hpp) and a plan of it (stretto/planning/stage_plan.hpp).
@@ -25,6 +34,7 @@ struct STRETTO_API TrainingOptions {
   MeshShape mesh;
   ShardedParameters::Options sharding;  // types, ZeRO, and how the parameters' traffic overlaps
   OptimizerOptions optimizer;
+  ServerOptions servers;
   DiLoCoOptions diloco;  // with several replicas: each is trained on a mesh of its own, and they agree every so many steps
   std::int64_t micro_batch = 4;   // sequences that a rank computes at a time
   std::int64_t global_batch = 8;  // sequences of a step, over all replicas, data-parallel ranks and microbatches

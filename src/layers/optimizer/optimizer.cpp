@@ -30,6 +30,7 @@ double gradient_norm(const ShardedParameters& parameters, const Communicator& gr
   double squares = 0;
   if (parameters.local_gradients().empty()) {
     for (const double each : parameters.squares_of_gradients()) squares += each;
+    if (parameters.is_served()) squares *= group.size();
   }
   for (const LocalGradients& local : parameters.local_gradients()) {
     std::vector<Tensor> gradients;

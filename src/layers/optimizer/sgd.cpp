@@ -11,9 +11,12 @@ OptimizerKind SGD::Options::kind() const {
   return kind;
 }
 
+void SGD::Options::check() const {
+  require(momentum >= 0 && momentum < 1, "A momentum of {} adds up without end; give 0 or more, below 1.", momentum);
+}
+
 SGD::SGD(ShardedParameters& parameters, const Options& options) : Optimizer(parameters, options.kind()), options_(options) {
-  require(options.momentum >= 0 && options.momentum < 1, "A momentum of {} adds up without end; give 0 or more, below 1.",
-          options.momentum);
+  options.check();
 }
 
 void SGD::update(const ShardedParameters::Range& range, const Parameter& parameter, const State& state, const Step& step) {

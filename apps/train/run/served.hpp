@@ -1,0 +1,11 @@
+#pragma once
+#include "apps/train/options/options.hpp"
+#include "apps/train/run/stop_request.hpp"
+#include "stretto/communicator.hpp"
+
+namespace apps {
+
+// Trains with --servers: the last ranks of `world` serve, and the others train.
+void train_with_servers(const stretto::Communicator& world, const CommandLine& line, StopRequest& stop);
+
+}  // namespace apps

@@ -1,0 +1,18 @@
+// ShardedParameters: what lies at parameter servers.
+#include "layers/served/served_unit.hpp"
+#include "stretto/device.hpp"
+#include "stretto/layers/sharded_parameters.hpp"
+
+namespace stretto {
+
+// The pulls are begun together.
+void ShardedParameters::settle() {
+  traffic_->wait_for_values();
+  std::vector<Work> pulls;
+  for (ServedUnit* const unit : served_) pulls.push_back(unit->settle());
+  for (const Work& pull : pulls) computation().wait(pull);
+  const Communicator& workers = mesh_.over(Axis::data);
+  if (workers.size() > 1) workers.barrier(Stream::inline_()).wait();  // before anybody pushes further
+}
+
+}  // namespace stretto

@@ -1,0 +1,73 @@
+#include "layers/served/served_traffic.hpp"
+
+#include <exception>
+#include <utility>
+
+#include "core/log.hpp"
+#include "stretto/device.hpp"
+#include "stretto/job.hpp"
+
+namespace stretto {
+
+ServedTraffic::ServedTraffic(ServerSet& servers, bool overlap)
+    : servers_(servers), stream_(overlap ? Stream("servers") : computation()) {
+  Partners partners;
+  partners.members = servers.ranks().job_ranks();
+  partners_ = std::make_shared<const Partners>(std::move(partners));
+}
+
+ServedTraffic::~ServedTraffic() {
+  try {
+    stream_.synchronize();
+  } catch (const std::exception& error) {
+    log().debug("A push or a pull that nobody waited for has failed: {}", error.what());
+  }
+}
+
+Work ServedTraffic::push(int table, const Tensor& gradients) {
+  return noted(gradients, true,
+               stream_.enqueue([this, table, gradients] { servers_.wait(servers_.push(table, gradients)); }));
+}
+
+Work ServedTraffic::pull(int table, const Tensor& values, bool settled) {
+  {
+    const std::lock_guard lock(mutex_);
+    wanted_.push_back({table, values, settled});
+  }
+  return noted(values, false, stream_.enqueue([this, table] {
+    begin_pulls();
+    servers_.wait(under_way_.at(table));
+    under_way_.erase(table);
+  }));
+}
+
+void ServedTraffic::begin_pulls() {
+  std::vector<Pull> pulls;
+  {
+    const std::lock_guard lock(mutex_);
+    pulls = std::exchange(wanted_, {});
+  }
+  for (const Pull& pull : pulls) {
+    under_way_[pull.table] =
+        pull.settled ? servers_.pull_settled(pull.table, pull.values) : servers_.pull(pull.table, pull.values);
+  }
+}
+
+Work ServedTraffic::noted(const Tensor& tensor, bool sends, Work work) const {
+  Record record;
+  record.collective = sends ? Collective::send : Collective::recv;
+  record.method = Algorithm::direct;
+  record.group = "servers";
+  record.group_size = servers_.ranks().size();
+  record.dtype = tensor.dtype();
+  record.count = tensor.size();
+  record.bytes_sent = sends ? tensor.bytes() : 0;
+  record.partners = partners_;
+  record.stream = stream_.is_inline() ? "" : stream_.name();
+  record.tag = sends ? "gradients" : "parameters";
+  Ledger& ledger = servers_.ranks().job().ledger();
+  ledger.attach(ledger.enter(std::move(record)), work);
+  return work;
+}
+
+}  // namespace stretto

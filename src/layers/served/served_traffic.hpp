@@ -1,0 +1,45 @@
+#pragma once
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "stretto/ledger.hpp"
+#include "stretto/server.hpp"
+
+namespace stretto {
+
+// The pushes and pulls of a training step, in the order of the calls, in a stream of their own: they travel while the caller
+// computes. Nobody else uses the server set while some are in flight. The ledger has them as messages.
+class ServedTraffic {
+ public:
+  // Without overlap the calls block. `servers` must outlive the object.
+  ServedTraffic(ServerSet& servers, bool overlap);
+  ~ServedTraffic();
+  ServedTraffic(const ServedTraffic&) = delete;
+  ServedTraffic& operator=(const ServedTraffic&) = delete;
+
+  // The Work is done when the bytes have left; the tensor must stay as it is until then.
+  [[nodiscard]] Work push(int table, const Tensor& gradients);
+  // The Work is done when the values have come. Pulls that wait for each other are under way together. settled:
+  // ServerSet::pull_settled().
+  [[nodiscard]] Work pull(int table, const Tensor& values, bool settled = false);
+
+ private:
+  struct Pull {
+    int table;
+    Tensor values;
+    bool settled;
+  };
+  void begin_pulls();
+  Work noted(const Tensor& tensor, bool sends, Work work) const;
+
+  ServerSet& servers_;
+  Stream stream_;
+  std::shared_ptr<const Partners> partners_;
+  std::mutex mutex_;
+  std::vector<Pull> wanted_;                     // not begun; under mutex_
+  std::map<int, ServerSet::Pending> under_way_;  // by table; of the stream
+};
+
+}  // namespace stretto

@@ -1,0 +1,93 @@
+"""stretto-train --servers, seen from outside: the losses of data parallelism, what is printed and written, and what is refused by name; and
+what stretto-info says of the servers meanwhile."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from support.programs import ProgramTest, clean_environment, free_port, run_program  # noqa: E402
+
+TRAIN, INFO = os.environ["TRAIN_PROGRAM"], os.environ["INFO_PROGRAM"]
+
+
+class Servers(ProgramTest):
+    def setUp(self):
+        super().setUp()
+        text = self.directory / "text"
+        text.write_text("".join(f"{i} times {i} is {i * i}; " for i in range(1000)))
+        self.model = [TRAIN, "--num-layers", 2, "--hidden-size", 32, "--num-attention-heads", 4, "--seq-length", 32, "--global-batch-size", 4,
+                      "--micro-batch-size", 1, "--train-iters", 6, "--lr", 0.01, "--train-data", text, "--clip-grad", 0, "--eval-interval", 3,
+                      "--sample-length", 5, "--log-interval", 1]
+
+    def train(self, name, *words):
+        """What is printed, and the losses of each step, in training and validation."""
+        output = self.succeeds(*self.model, "--deterministic", "--log-dir", self.directory / name, *words)
+        lines = [json.loads(line) for line in (self.directory / name / "metrics.jsonl").read_text().splitlines()]
+        self.assertEqual([line["step"] for line in lines], list(range(1, 7)))
+        return output, [(line["loss"], line.get("val_loss")) for line in lines]
+
+    def test_sequential_servers_are_data_parallelism(self):
+        _, expected = self.train("plain", "--nproc", 2, "--export-hf", self.directory / "plain_hf")
+        output, found = self.train("served", "--nproc", 4, "--servers", 2, "--export-hf", self.directory / "served_hf")
+        self.assertEqual(found, expected)
+        values, served_values = ((self.directory / name / "model.safetensors").read_bytes() for name in ("plain_hf", "served_hf"))
+        self.assertEqual(served_values, values)
+        self.assertIn("2 ranks: dp 2 x tp 1 x pp 1", output)
+        self.assertIn("2 more ranks are servers, which hold the values and update them; consistency sequential", output)
+        # The table of what was communicated has each unit's push and pull.
+        self.assertRegex(output, r"servers +send +direct +gradients +\d+ ")
+        self.assertRegex(output, r"servers +recv +direct +parameters +\d+ ")
+        _, late = self.train("late", "--nproc", 4, "--servers", 2, "--consistency", "exact=1")
+        self.assertNotEqual(late, expected)  # the control
+
+    def test_other_consistencies_train(self):
+        for consistency in ("bounded=2", "eventual"):
+            _, losses = self.train(consistency, "--nproc", 3, "--servers", 1, "--consistency", consistency, "--optimizer", "sgd")
+            self.assertLess(losses[-1][1], losses[0][0])
+        _, losses = self.train("once", "--nproc", 3, "--servers", 1, "--consistency", "exact=2")
+        self.assertEqual(self.train("again", "--nproc", 3, "--servers", 1, "--consistency", "exact=2")[1], losses)
+
+    def test_servers_say_what_they_hold(self):
+        port = free_port(2)
+        addresses = [f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"]
+        secret = {"STRETTO_JOB_SECRET": "a secret"}
+        words = [*self.model, "--nproc", 4, "--servers", 2, "--train-iters", 1000000]
+        with subprocess.Popen([*map(str, words)], env=clean_environment({"STRETTO_SERVERS_PORT": str(port), **secret}), stdin=subprocess.DEVNULL,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+            try:
+                deadline = time.monotonic() + 120
+                while (said := run_program(INFO, "servers", *addresses, **secret)).returncode != 0 or ", version 0," in said.stdout:
+                    self.assertLess(time.monotonic(), deadline, said.stderr)
+                    time.sleep(0.1)
+                self.assertEqual(said.stderr, "")
+                for number in (1, 2):
+                    self.assertRegex(said.stdout, rf"Server {number} of 2, rank {number + 1} of 4, process \d+: \d+ parts, \d+ bytes of dense tables, 0 copies")
+                self.assertRegex(said.stdout, r"elements \d+ to \d+ of table \S+.*\n  version \d+, clocks of workers \d+ \d+, \d+ pushes and \d+ pulls wait; at rank [23]\n")
+                self.refused(["STRETTO_JOB_SECRET differs"], INFO, "servers", addresses[0], STRETTO_JOB_SECRET="another")
+                self.refused(["'nowhere' names no port"], INFO, "servers", "nowhere")
+            finally:
+                run.terminate()
+
+    def test_what_does_not_go_with_servers_is_refused(self):
+        for words, fragments in ((["--nproc", 2, "--servers", 2], ["--servers 2 of 2 ranks leave no worker"]),
+                                 (["--nproc", 2, "--servers", -1], ["--servers -1 is no number of ranks"]),
+                                 (["--nproc", 2, "--consistency", "eventual"], ["--consistency eventual has no effect without --servers"]),
+                                 (["--nproc", 2, "--servers", 1, "--consistency", "loose"], ["--consistency 'loose' is unknown", "bounded=D"]),
+                                 (["--nproc", 2, "--servers", 1, "--consistency", "bounded=x"], ["--consistency 'bounded=x' is unknown"]),
+                                 (["--nproc", 2, "--servers", 1, "--clip-grad", 1], ["--clip-grad 1 needs the norm", "give --clip-grad 0"]),
+                                 (["--nproc", 2, "--servers", 1, "--save", self.directory / "s"], ["--save does not go with --servers 1"]),
+                                 (["--nproc", 3, "--servers", 1, "--tp", 2], ["divides it over 2 ranks"]),
+                                 (["--nproc", 2, "--servers", 1, "--zero", 3], ["leave ZeRO stage 3"]),
+                                 (["--nproc", 2, "--servers", 1, "--dtype", "bf16"], ["not in bf16"]),
+                                 (["--nproc", 2, "--servers", 1, "--optimizer", "muon"], ["by AdamW or SGD, and muon"]),
+                                 (["--servers", 1, "--dry-run", "--ranks", 2], ["--dry-run does not go with --servers 1"])):
+            with self.subTest(words=words):
+                self.refused(fragments, *self.model, *words)
+
+
+if __name__ == "__main__":
+    unittest.main()
