@@ -27,9 +27,9 @@
 // each, and exchange the parts among each other. Where several ranks have copies, they share the sending, those on the
 // target's node first.
 //
-// Quantized moves send records (quantization.hpp) of the elements of each message in place of the elements. Ranks that are to
-// have the same box get the same bits of what they lack, by whatever way it comes: a rank that passes elements on sends them
-// in the blocks in which they arrived, whose records are again the same. Elements that a rank has stay exact.
+// Quantized moves send records (quantization.hpp) of the elements of each message in place of the elements. Each element is
+// quantized once: a rank that passes blocks on keeps their records until then, and sends these. Ranks that are to have the
+// same box thus get the same bits of what they lack, by whatever way it comes. Elements that a rank has already stay exact.
 namespace stretto {
 
 // The elements of a tensor from `begin` up to, without, `end` in every dimension.
@@ -85,14 +85,14 @@ struct STRETTO_API MovePlan {
   std::int64_t bytes_out_of(int rank) const;
   std::int64_t bytes_into(int rank) const;
   std::int64_t bytes_between_nodes(const std::vector<int>& nodes) const;
-  // That start() takes for messages, at most. For a quantized block it takes the bytes of its elements besides, of one block
-  // at a time.
+  // That start() takes, at most: for the messages of one phase, and for the records that a rank keeps until it has passed
+  // them on. For a quantized block it takes the bytes of its elements besides, of one block at a time.
   std::int64_t buffer_bytes(int rank) const;
   std::string to_string() const;  // one line per block
 };
 
 // Plans the move among the ranks 0 to ranks - 1. `nodes` has the node of each rank; empty: all on one. If most_buffer_bytes
-// is not 0, an exchange is cut into several so that no rank needs more than this for messages: at least 64 KiB. Throws
+// is not 0, an exchange is cut into several so that no rank needs more than this for their messages: at least 64 KiB. Throws
 // Error(invalid_argument) that names the tensor for boxes outside of its shape, ranks that don't exist or occur twice, and
 // elements that no source has or a target has twice, and types that cannot be quantized. Cost: blocks are found in O(sources
 // x targets) of each tensor.
@@ -100,8 +100,8 @@ STRETTO_API MovePlan plan_move(std::vector<MovedTensor> tensors, int ranks, cons
                                std::int64_t most_buffer_bytes = 0);
 
 // Proves a plan, whoever made it: each block reads what its source has by then, every element of every target is written
-// exactly once, and what is passed on of a quantized tensor goes in blocks in which it arrived. Returns the sentence that
-// says what is wrong.
+// exactly once, and a rank passes a quantized tensor on in the blocks in which it arrived. Returns the sentence that says
+// what is wrong.
 STRETTO_API std::optional<std::string> verify(const MovePlan& plan);
 
 class STRETTO_API Move {

@@ -15,7 +15,7 @@ namespace stretto {
 //   state.into(trainer->sharded(), trainer->optimizer());
 //   trainer->restore(notes);
 //
-// What moves is what a checkpoint has: values, master weights, the optimizer's slots, its notes and its number of steps,
+// The same state moves that a checkpoint has: values, master weights, the optimizer's slots, its notes and its number of steps,
 // and with a delay the gradients of the last step. The losses that follow are those of the training in its old layout, to
 // rounding. The ranks, the model, the types and the kind of optimizer must be the same; mesh, ZeRO stage, schedule,
 // microbatch and recomputation may be others.

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,5 +23,15 @@ struct Run {
   std::int64_t offset, count;
 };
 std::vector<Run> runs(const Box& outer, const Box& inner);
+
+// The records of quantized blocks that a rank receives and passes on: it sends the same records again, because those of
+// rounded elements would be others.
+struct PassedRecords {
+  std::map<std::string, std::int64_t> places;  // of a block's records in the rank's memory of them, by their name
+  std::int64_t bytes = 0;
+
+  static std::string name(const MoveBlock& block);
+};
+PassedRecords passed_records(const MovePlan& plan, int rank);
 
 }  // namespace stretto

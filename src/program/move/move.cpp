@@ -26,6 +26,7 @@ struct BlockMessage {
   std::int64_t bytes = 0, elements = 0;
   DType dtype = DType::f32;
   QuantizedFormat format = QuantizedFormat::none;
+  std::int64_t passed_at = -1;  // of its records in the memory of those that are passed on; -1: they are not
 };
 
 // Exchange has the copies and messages of one rank in one phase of a plan.
@@ -33,6 +34,7 @@ struct Exchange {
   std::vector<BlockMessage> sent, received;             // in the order of their bytes in the buffers
   std::vector<std::pair<BlockPart, BlockPart>> kept;    // copies within the rank: from, to
   std::vector<std::int64_t> send_bytes, receive_bytes;  // by rank
+  std::int64_t out_bytes = 0, in_bytes = 0;             // in buffers; 0 for elements that lie one after the other
 };
 
 // Returns the places of a block's elements in a rank's part of a division.
@@ -73,33 +75,6 @@ void match(const std::vector<BlockPart>& from, const std::vector<BlockPart>& to,
   }
 }
 
-Exchange exchange_of(const MovePlan& plan, const std::vector<MoveBlock>& phase, int rank) {
-  const auto ranks = static_cast<std::size_t>(plan.ranks);
-  Exchange result;
-  result.send_bytes.assign(ranks, 0);
-  result.receive_bytes.assign(ranks, 0);
-  std::vector<std::vector<BlockMessage>> sent(ranks), received(ranks);
-  for (const MoveBlock& block : phase) {
-    if (block.source != rank && block.target != rank) continue;
-    if (block.source == block.target) {
-      match(parts_of(plan, block, rank, block.from_target), parts_of(plan, block, rank, true), result.kept);
-      continue;
-    }
-    const MovedTensor& tensor = plan.tensors[static_cast<std::size_t>(block.tensor)];
-    const bool sends = block.source == rank;
-    const auto peer = static_cast<std::size_t>(sends ? block.target : block.source);
-    (sends ? sent : received)[peer].push_back({parts_of(plan, block, rank, !sends || block.from_target), plan.bytes(block),
-                                               block.box.elements(), tensor.dtype,
-                                               plan.is_quantized(block) ? tensor.format : QuantizedFormat::none});
-    (sends ? result.send_bytes : result.receive_bytes)[peer] += plan.bytes(block);
-  }
-  for (std::size_t r = 0; r < ranks; ++r) {
-    result.sent.insert(result.sent.end(), sent[r].begin(), sent[r].end());
-    result.received.insert(result.received.end(), received[r].begin(), received[r].end());
-  }
-  return result;
-}
-
 std::int64_t sum_of(const std::vector<std::int64_t>& numbers) {
   return std::accumulate(numbers.begin(), numbers.end(), std::int64_t{0});
 }
@@ -118,6 +93,37 @@ bool are_consecutive(const std::vector<BlockMessage>& messages) {
     }
   }
   return true;
+}
+
+Exchange exchange_of(const MovePlan& plan, const std::vector<MoveBlock>& phase, int rank, const PassedRecords& passed) {
+  const auto ranks = static_cast<std::size_t>(plan.ranks);
+  Exchange result;
+  result.send_bytes.assign(ranks, 0);
+  result.receive_bytes.assign(ranks, 0);
+  std::vector<std::vector<BlockMessage>> sent(ranks), received(ranks);
+  for (const MoveBlock& block : phase) {
+    if (block.source != rank && block.target != rank) continue;
+    if (block.source == block.target) {
+      match(parts_of(plan, block, rank, block.from_target), parts_of(plan, block, rank, true), result.kept);
+      continue;
+    }
+    const MovedTensor& tensor = plan.tensors[static_cast<std::size_t>(block.tensor)];
+    const bool sends = block.source == rank;
+    const auto peer = static_cast<std::size_t>(sends ? block.target : block.source);
+    const bool is_quantized = plan.is_quantized(block), is_output = !sends || block.from_target;
+    const auto place = is_quantized && is_output ? passed.places.find(PassedRecords::name(block)) : passed.places.end();
+    (sends ? sent : received)[peer].push_back(
+        {parts_of(plan, block, rank, is_output), plan.bytes(block), block.box.elements(), tensor.dtype,
+         is_quantized ? tensor.format : QuantizedFormat::none, place == passed.places.end() ? -1 : place->second});
+    (sends ? result.send_bytes : result.receive_bytes)[peer] += plan.bytes(block);
+  }
+  for (std::size_t r = 0; r < ranks; ++r) {
+    result.sent.insert(result.sent.end(), sent[r].begin(), sent[r].end());
+    result.received.insert(result.received.end(), received[r].begin(), received[r].end());
+  }
+  if (!are_consecutive(result.sent)) result.out_bytes = sum_of(result.send_bytes);
+  if (!are_consecutive(result.received)) result.in_bytes = sum_of(result.receive_bytes);
+  return result;
 }
 
 struct Places {
@@ -154,9 +160,12 @@ struct BlockElements {
   }
 };
 
-void pack(const std::vector<BlockMessage>& messages, const Places& places, std::byte* to) {
+// passed: the memory of records that are passed on.
+void pack(const std::vector<BlockMessage>& messages, const Places& places, const std::byte* passed, std::byte* to) {
   for (const BlockMessage& message : messages) {
-    if (message.format == QuantizedFormat::none) {
+    if (message.passed_at >= 0) {
+      std::memcpy(to, passed + message.passed_at, static_cast<std::size_t>(message.bytes));
+    } else if (message.format == QuantizedFormat::none) {
       gather_parts(places, message, to);
     } else {
       const BlockElements elements(message, places);
@@ -167,8 +176,9 @@ void pack(const std::vector<BlockMessage>& messages, const Places& places, std::
   }
 }
 
-void unpack(const std::vector<BlockMessage>& messages, const Places& places, const std::byte* from) {
+void unpack(const std::vector<BlockMessage>& messages, const Places& places, std::byte* passed, const std::byte* from) {
   for (const BlockMessage& message : messages) {
+    if (message.passed_at >= 0) std::memcpy(passed + message.passed_at, from, static_cast<std::size_t>(message.bytes));
     if (message.format == QuantizedFormat::none) {
       scatter_parts(places, message, from);
     } else {
@@ -180,21 +190,26 @@ void unpack(const std::vector<BlockMessage>& messages, const Places& places, con
   }
 }
 
-// The memory of an exchange's messages on one side: the tensor itself, or a buffer.
-struct MessageMemory {
-  Tensor buffer;
-  void* at = nullptr;
+// The memory of an exchange's messages on one side: the tensor itself, or the buffer.
+std::byte* memory_of(const std::vector<BlockMessage>& messages, std::int64_t buffer_bytes, const Places& places,
+                     std::byte* buffer) {
+  if (messages.empty()) return nullptr;
+  return buffer_bytes > 0 ? buffer : places.of(messages.front().parts.front());
+}
 
-  MessageMemory(const std::vector<BlockMessage>& messages, std::int64_t bytes, const Places& places) {
-    if (messages.empty()) return;
-    if (are_consecutive(messages)) {
-      at = places.of(messages.front().parts.front());
-    } else {
-      buffer = Tensor({bytes}, DType::u8, Device::cpu);
-      at = buffer.raw();
-    }
+// What ranks compare of a tensor: memories of other types or formats would be misread.
+std::string description(const MovedTensor& tensor) {
+  return fmt::format("{} in {}, {} in messages", name(tensor.dtype), text(whole(tensor.shape)), name(tensor.format));
+}
+
+std::string places_text(const Division& division) {
+  std::string result;
+  for (std::size_t i = 0; i < division.ranks.size(); ++i) {
+    result += fmt::format("\n{}:", division.ranks[i]);
+    for (const Box& box : division.boxes[i]) result += text(box);
   }
-};
+  return result;
+}
 
 void check_tensors(const std::vector<Tensor>& tensors, const MovePlan& plan, int rank, bool of_output) {
   require(tensors.size() == plan.tensors.size(), "A move of {} tensors got {} {}.", plan.tensors.size(), tensors.size(),
@@ -216,16 +231,28 @@ struct Move::State {
   Communicator ranks;
   MovePlan plan;
   std::vector<Exchange> exchanges;
+  std::int64_t message_bytes = 0, passed_bytes = 0;  // of the buffer: messages of the largest exchange, records passed on
   OperationOptions options;
 };
 
 Move::Move(Communicator ranks, MovePlan plan) {
   require(plan.ranks == ranks.size(), "A move of {} ranks got a group of {}.", plan.ranks, ranks.size());
-  const std::string blocks = plan.to_string();
-  require_same(ranks, {{"the plan of a move", fmt::format("one of {} phases, digest {:016x}", plan.phases.size(),
-                                                          std::hash<std::string>()(blocks))}});
+  std::string blocks = plan.to_string();
+  std::vector<NamedValue> compared;
+  for (const MovedTensor& tensor : plan.tensors) {
+    compared.push_back({fmt::format("tensor {} of a move", compared.size()), description(tensor)});
+    blocks += places_text(tensor.from) + "\n" + places_text(tensor.to) + "\n";
+  }
+  compared.push_back({"the plan of a move", fmt::format("one of {} phases, digest {:016x}", plan.phases.size(),
+                                                        std::hash<std::string>()(blocks))});
+  require_same(ranks, compared);
   state_ = std::make_shared<State>();
-  for (const auto& phase : plan.phases) state_->exchanges.push_back(exchange_of(plan, phase, ranks.rank()));
+  const PassedRecords passed = passed_records(plan, ranks.rank());
+  state_->passed_bytes = passed.bytes;
+  for (const auto& phase : plan.phases) {
+    const Exchange& its = state_->exchanges.emplace_back(exchange_of(plan, phase, ranks.rank(), passed));
+    state_->message_bytes = std::max(state_->message_bytes, its.out_bytes + its.in_bytes);
+  }
   state_->options.tag = "move";
   // Most ranks have messages for few others: in turns, those without any would hold up the rest of a link's time.
   const std::vector<int>& nodes = ranks.nodes();
@@ -243,20 +270,25 @@ Work Move::start(const std::vector<Tensor>& inputs, const std::vector<Tensor>& o
   check_tensors(inputs, state_->plan, state_->ranks.rank(), false);
   check_tensors(outputs, state_->plan, state_->ranks.rank(), true);
   const auto places = std::make_shared<const Places>(Places{inputs, outputs});
+  // One buffer for all exchanges: the stream runs them one after the other.
+  const std::int64_t bytes = state_->message_bytes + state_->passed_bytes;
+  const Tensor buffer = bytes > 0 ? Tensor({bytes}, DType::u8, Device::cpu) : Tensor();
+  auto* const messages = buffer ? static_cast<std::byte*>(buffer.raw()) : nullptr;
+  std::byte* const passed = messages + state_->message_bytes;
   Work last;
   for (const Exchange& exchange : state_->exchanges) {
-    const MessageMemory out(exchange.sent, sum_of(exchange.send_bytes), *places);
-    const MessageMemory in(exchange.received, sum_of(exchange.receive_bytes), *places);
-    stream.enqueue([state = state_, &exchange, places, out] {
+    std::byte* const out = memory_of(exchange.sent, exchange.out_bytes, *places, messages);
+    std::byte* const in = memory_of(exchange.received, exchange.in_bytes, *places, messages + exchange.out_bytes);
+    stream.enqueue([state = state_, &exchange, places, buffer, passed, out] {
       for (const auto& [from, to] : exchange.kept) {
         std::memcpy(places->of(to), places->of(from), static_cast<std::size_t>(from.bytes));
       }
-      if (out.buffer) pack(exchange.sent, *places, static_cast<std::byte*>(out.at));
+      if (exchange.out_bytes > 0) pack(exchange.sent, *places, passed, out);
     });
-    last = state_->ranks.all_to_all_v(out.at, exchange.send_bytes, in.at, exchange.receive_bytes, DType::u8, stream,
-                                      state_->options);
-    last = stream.enqueue([state = state_, &exchange, places, in, out] {
-      if (in.buffer) unpack(exchange.received, *places, static_cast<const std::byte*>(in.at));
+    last =
+        state_->ranks.all_to_all_v(out, exchange.send_bytes, in, exchange.receive_bytes, DType::u8, stream, state_->options);
+    last = stream.enqueue([state = state_, &exchange, places, buffer, passed, in] {
+      if (exchange.in_bytes > 0) unpack(exchange.received, *places, passed, in);
     });
   }
   return last;

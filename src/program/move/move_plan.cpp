@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "core/fail.hpp"
 #include "program/move/box.hpp"
@@ -31,6 +32,24 @@ bool has(const Division& division, int rank, const Box& box) {
 }
 
 }  // namespace
+
+std::string PassedRecords::name(const MoveBlock& block) { return fmt::format("{} {}", block.tensor, text(block.box)); }
+
+PassedRecords passed_records(const MovePlan& plan, int rank) {
+  PassedRecords result;
+  std::set<std::string> received;
+  for (const auto& phase : plan.phases) {
+    for (const MoveBlock& block : phase) {
+      if (block.source != rank || !block.from_target || !plan.is_quantized(block)) continue;
+      const std::string name = PassedRecords::name(block);
+      if (received.contains(name) && result.places.emplace(name, result.bytes).second) result.bytes += plan.bytes(block);
+    }
+    for (const MoveBlock& block : phase) {
+      if (block.target == rank && plan.is_quantized(block)) received.insert(PassedRecords::name(block));
+    }
+  }
+  return result;
+}
 
 bool MovePlan::is_quantized(const MoveBlock& block) const {
   const MovedTensor& tensor = tensors[static_cast<std::size_t>(block.tensor)];
@@ -66,7 +85,7 @@ std::int64_t MovePlan::buffer_bytes(int rank) const {
     const MovePlan alone{ranks, tensors, {phase}};
     most = std::max(most, alone.bytes_out_of(rank) + alone.bytes_into(rank));
   }
-  return most;
+  return most + passed_records(*this, rank).bytes;
 }
 
 std::string MovePlan::to_string() const {

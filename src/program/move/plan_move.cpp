@@ -150,7 +150,9 @@ class Planner {
   // The block in pieces that fit into the buffers; equal boxes have equal pieces.
   std::vector<Box> pieces(MoveBlock block) const {
     if (plan_.bytes(block) <= most_ || block.box.elements() <= 1) return {block.box};
-    const auto parts = static_cast<int>((plan_.bytes(block) + most_ - 1) / most_);
+    const QuantizedFormat format = plan_.tensors[static_cast<std::size_t>(block.tensor)].format;
+    const std::int64_t room = most_ - (plan_.is_quantized(block) ? record_bytes(format) : 0);  // parts end in whole records
+    const auto parts = static_cast<int>((plan_.bytes(block) + room - 1) / room);
     std::vector<Box> result;
     for (const Box& part : cut(block.box, parts)) {
       block.box = part;

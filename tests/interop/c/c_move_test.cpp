@@ -62,7 +62,8 @@ TEST(CMove, BringsRowsToColumnsAndCopies) {
 TEST(CMove, TravelsInFormats) {
   const std::size_t long_shape[] = {1024};
   const int source = 0, target = 1;
-  for (const strettoFormat_t format : {strettoFormatNone, strettoFormatInt8, strettoFormatInt4, strettoFormatFp8}) {
+  for (const strettoFormat_t format :
+       {strettoFormatNone, strettoFormatInt8, strettoFormatInt4, strettoFormatFp8, strettoFormatOnebit}) {
     on_ranks_of_c(2, [&](strettoComm_t& comm, int rank) {
       const strettoMovedTensor_t tensor = {strettoFloat, 1, long_shape, {1, &source, 0}, {1, &target, 0}, format};
       strettoMove_t move = nullptr;
@@ -79,7 +80,7 @@ TEST(CMove, TravelsInFormats) {
         EXPECT_EQ(most, 0);
       } else {
         EXPECT_GT(most, 0);
-        EXPECT_LT(most, 80);
+        EXPECT_LT(most, format == strettoFormatOnebit ? 512 : 80);
       }
     });
   }
@@ -104,6 +105,9 @@ TEST(CMove, RefusesInSentences) {
     EXPECT_EQ(strettoMoveCreate(nullptr, &good, 1, 0, comm), strettoInvalidArgument);
     EXPECT_EQ(strettoMoveCreate(&move, &good, 1, 100, comm), strettoInvalidArgument);
     EXPECT_THAT(last_error(comm), HasSubstr("at least 65536 bytes"));
+    const strettoMovedTensor_t unequal = rows_to(0, rank == 0 ? strettoFloat16 : strettoBfloat16);
+    EXPECT_NE(strettoMoveCreate(&move, &unequal, 1, 0, comm), strettoSuccess);
+    if (rank == 0) EXPECT_THAT(last_error(comm), HasSubstr("on rank 0, 'bf16"));
     ASSERT_SUCCESS(strettoMoveCreate(&move, &good, 1, 0, comm));
     const void* const sent[] = {nullptr};
     void* const received[] = {nullptr};

@@ -146,6 +146,22 @@ TEST(Move, RefusesOtherTensorsAndOtherPlans) {
     if (is_source) other.shape = {5}, other.from = other.to = Division::replicated({5}, {0});
     EXPECT_THAT(sentence_of([&] { const Move refused(world, plan_move({other}, 2)); }),
                 is_source ? HasSubstr("the plan of a move") : HasSubstr("rank 0"));
+    MovedTensor of_other_type = tensor, of_other_format = tensor, in_other_places = tensor;
+    of_other_type.dtype = is_source ? DType::f16 : DType::bf16;
+    if (is_source) of_other_format.format = QuantizedFormat::int8;  // a message of four elements travels as it is
+    in_other_places.from.boxes = {flat_range(whole(shape), 0, 4)};
+    if (is_source) in_other_places.from.boxes[0] = {flat_range(whole(shape), 2, 4)[0], flat_range(whole(shape), 0, 2)[0]};
+    const auto refusal = [&](const MovedTensor& given) {
+      return sentence_of([&] { const Move refused(world, plan_move({given}, 2)); });
+    };
+    if (is_source) {
+      EXPECT_THAT(refusal(of_other_type),
+                  HasSubstr("tensor 0 of a move is 'f16 in [0..4], none in messages' on rank 0, 'bf16"));
+      EXPECT_THAT(refusal(of_other_format), HasSubstr("'f32 in [0..4], int8 in messages' on rank 0"));
+      EXPECT_THAT(refusal(in_other_places), HasSubstr("the plan of a move is"));
+    } else {
+      for (const MovedTensor& given : {of_other_type, of_other_format, in_other_places}) EXPECT_NE(refusal(given), "");
+    }
     move.start({is_source ? four : Tensor()}, {is_source ? Tensor() : four}, Stream::inline_()).wait();
   });
 }

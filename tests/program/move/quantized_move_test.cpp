@@ -114,7 +114,9 @@ double largest_error(const MovedTensor& tensor, const std::vector<int>& nodes, s
     std::map<std::int64_t, bool> had;
     for_each_element(tensor, tensor.from, rank, [&](std::int64_t, std::int64_t number) { had[number] = true; });
     for (const auto& [number, value] : arrived[static_cast<std::size_t>(rank)]) {
-      const auto exact = static_cast<double>(static_cast<float>(normal(number)));
+      const Tensor exactly({1}, tensor.dtype);
+      exactly.set(0, normal(number));
+      const double exact = exactly.at(0);
       if (had.contains(number)) {
         EXPECT_EQ(value, exact) << "rank " << rank << " had " << number;
         continue;
@@ -143,6 +145,49 @@ TEST(QuantizedMove, CopiesHaveEqualBitsAndErrorsOfTheFormat) {
         EXPECT_EQ(largest_error(as_it_is, nodes, most), 0) << "the control: all bits";
       }
     }
+  }
+}
+
+TEST(QuantizedMove, CopiesHaveEqualBitsInAllFormatsAndTypes) {
+  // Of normal values up to 6, rounded to a type in which they err by 6 / 256 at most.
+  const std::map<QuantizedFormat, double> most = {{QuantizedFormat::int8, 6.0 / 127 / 2},
+                                                  {QuantizedFormat::int4, 6.0 / 7 / 2},
+                                                  {QuantizedFormat::fp8, 6.0 / 16},
+                                                  {QuantizedFormat::onebit, 6}};
+  for (const QuantizedFormat format : all_formats) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+      for (const std::vector<int>& nodes : {std::vector<int>{}, std::vector<int>{0, 0, 1, 1}}) {
+        for (const MovedTensor& tensor : some_moves(dtype, format)) {
+          SCOPED_TRACE(fmt::format("{} of {}", name(format), name(dtype)));
+          const double error = largest_error(tensor, nodes);
+          EXPECT_GT(error, 0);
+          EXPECT_LT(error, most.at(format) + 6.0 / 256);
+        }
+      }
+    }
+  }
+}
+
+TEST(QuantizedMove, KeepsTheRecordsThatItPassesOn) {
+  const Shape shape{64, 64};
+  const MovedTensor tensor{DType::f32, shape, Division::replicated(shape, {0}), Division::replicated(shape, {1, 2}),
+                           QuantizedFormat::int8};
+  const std::int64_t half = packed_bytes(QuantizedFormat::int8, 32 * 64);
+  const MovePlan plan = plan_move({tensor}, 3);
+  EXPECT_EQ(plan.buffer_bytes(0), 2 * half);
+  EXPECT_EQ(plan.buffer_bytes(1), 3 * half) << "a half out, a half in, and the records of the first one";
+}
+
+TEST(QuantizedMove, PartsFillTheirBuffers) {
+  const Shape shape{1 << 20};
+  const std::int64_t most = 64 << 10;
+  for (const QuantizedFormat format : all_formats) {
+    const MovePlan plan = plan_move(
+        {{DType::f32, shape, Division::replicated(shape, {0}), Division::replicated(shape, {1}), format}}, 2, {}, most);
+    EXPECT_EQ(verify(plan).value_or(""), "");
+    EXPECT_LE(plan.buffer_bytes(1), most);
+    const std::int64_t bytes = packed_bytes(format, 1 << 20), room = most - record_bytes(format);
+    EXPECT_EQ(static_cast<std::int64_t>(plan.phases.size()), (bytes + room - 1) / room) << name(format);
   }
 }
 
