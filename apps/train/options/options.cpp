@@ -232,12 +232,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   line.default_batch = global_batch->count() == 0;
   check_layout_options(app, line);
   if (min_lr->count() == 0) line.min_lr = line.lr / 10;
-  require(
-      line.trainer.mesh[Axis::ring] > 1 || app.count("--cp-layout") == 0 ||
-          (line.layout.automatic && app.count("--cp") == 0),
-      "--cp-layout {} divides sequences over the ranks of --cp, and --cp {} is a single one; give a larger --cp, or leave "
-      "it out.",
-      name(trainer.sequence_layout), line.trainer.mesh[Axis::ring]);
+  if (!line.layout.automatic || app.count("--cp") > 0) check_sequence_options(app, trainer);
   require(relayouts.empty() || !line.dry_run,
           "--relayout-at {} does not go with --dry-run, which plans one layout; leave one of them out.",
           relayouts.empty() ? 0 : relayouts.front().first);

@@ -64,6 +64,8 @@ TrainingOptions changed(TrainingOptions trainer, const std::string& flags) {
         std::ranges::any_of(layout_flag_names, [&](const char* name) { return app.get_option(name) == option; });
     require(is_of_layout, "{} is not of a layout, and stays as it is; leave it out.", option->get_name());
   }
+  check_sequence_options(app, trainer);
+  check_zero_options(app, trainer);
   // A number of parts is of one schedule, and a division of one number of parts.
   if (app.count("--schedule") > 0 && app.count("--virtual-stages") == 0) trainer.stages.virtual_stages = 0;
   const bool has_other_parts = app.count("--pp") > 0 || trainer.stages.virtual_stages != before.virtual_stages;

@@ -2,6 +2,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "apps/common/fail.hpp"
+
 namespace apps {
 
 void add_sequence_options(CLI::App& app, stretto::TrainingOptions& options) {
@@ -25,6 +27,14 @@ void add_sequence_options(CLI::App& app, stretto::TrainingOptions& options) {
          "--attention", [&](const std::string& text) { options.mask = stretto::attention_mask_from_text(text); },
          "The earlier tokens that a token sees: dense, or window:W, strided:S and global:G, joined by +")
       ->default_str("dense");
+}
+
+void check_sequence_options(const CLI::App& app, const stretto::TrainingOptions& options) {
+  require(
+      options.mesh[stretto::Axis::ring] > 1 || app.count("--cp-layout") == 0,
+      "--cp-layout {} divides sequences over the ranks of --cp, and --cp {} is a single one; give a larger --cp, or leave "
+      "it out.",
+      name(options.sequence_layout), options.mesh[stretto::Axis::ring]);
 }
 
 }  // namespace apps
