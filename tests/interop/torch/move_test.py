@@ -1,7 +1,9 @@
 """Divided tensors that come to other ranks of a group."""
 
 import itertools
+import os
 import unittest
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -91,7 +93,20 @@ def refusals(rank):
     assert "does not travel in int8" in sentence(lambda: Move([MovedTensor(SHAPE, torch.int32, rows, copies, "int8")]))
     assert "names rank 3" in sentence(lambda: Move([MovedTensor(SHAPE, torch.float32, Divided([3]), copies)]))
     assert "give one of dim and boxes" in sentence(lambda: Divided([0], dim=-1))
-    same(move([part(WHOLE, rows, rank)])[0], part(WHOLE, copies, rank), "the group stays usable")
+    mine = part(WHOLE, rows, rank)
+    two = Move([MovedTensor(SHAPE, torch.float32, rows, copies)] * 2)
+    if rank == 2:
+        expanded, shared = torch.zeros(1).expand(SHAPE), torch.zeros(SHAPE)
+        assert "share memory; give a tensor whose elements do not" in sentence(lambda: move.start([None], [expanded]))
+        assert "Outputs 0 and 1 of a move share memory" in sentence(lambda: two.start([None, None], [shared, shared.view(-1)]))
+    same(two([mine, mine])[1], part(WHOLE, copies, rank), "the control: outputs of their own")
+    same(move([mine])[0], part(WHOLE, copies, rank), "the group stays usable")
+
+
+def sends_within_nodes(rank):
+    move = Move([MovedTensor(SHAPE, torch.float32, Divided([0, 2]), Divided([3]))])
+    same(move([WHOLE if rank in (0, 2) else None])[0], WHOLE if rank == 3 else None, rank)
+    return move.bytes_sent()
 
 
 class Moves(unittest.TestCase):
@@ -104,6 +119,11 @@ class Moves(unittest.TestCase):
     def test_copies_in_formats_have_equal_bits(self):
         _, one, other = ranks.run(3, formats)
         self.assertEqual(one, other)
+
+    def test_copies_on_the_node_of_a_target_send(self):
+        self.assertEqual(ranks.run(4, sends_within_nodes), [120, 0, 0, 0])  # the control: one node
+        with mock.patch.dict(os.environ, STRETTO_RANKS_PER_NODE="2"):
+            self.assertEqual(ranks.run(4, sends_within_nodes), [0, 0, 120, 0])
 
     def test_refusals(self):
         ranks.run(3, refusals)

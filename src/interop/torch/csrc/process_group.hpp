@@ -69,6 +69,7 @@ class ProcessGroupStretto : public Base {
   WorkPtr quantized_average(const at::Tensor& tensor, const std::string& format, const std::string& result,
                             const std::shared_ptr<stretto::ErrorFeedback>& errors, const std::string& name);
 
+  std::vector<int> nodes() const { return group()->world().nodes(); }  // of the ranks
   // Brings the parts of divided tensors to the ranks that a move says. All ranks must give equal moves.
   WorkPtr move(const std::shared_ptr<GroupMove>& move, const Tensors& inputs, const Tensors& outputs);
 

@@ -50,15 +50,18 @@ MovedTensor = collections.namedtuple("MovedTensor", "shape dtype source target f
 class Move:
     """A planned move of MovedTensors over the ranks of a group (None: the default group), which must all make it alike.
 
-    max_buffer_bytes bounds the messages that a rank holds at a time: at least 65536, or 0 for no bound.
+    max_buffer_bytes bounds the messages that a rank holds at a time, without quantized records that it is to pass on: at least 65536, or 0
+    for no bound.
     """
 
     def __init__(self, tensors, group=None, max_buffer_bytes=0):
+        from . import backend_of
+
         self._group = group
         self._tensors = [MovedTensor(*each) for each in tensors]
-        given = [(list(each.shape), torch.empty(0, dtype=each.dtype), each.source._given(), each.target._given(), each.format)
+        given = [(list(each.shape), torch.empty(0, dtype=each.dtype, device="cpu"), each.source._given(), each.target._given(), each.format)
                  for each in self._tensors]
-        self._move = _C.GroupMove(dist.get_rank(group), dist.get_world_size(group), given, max_buffer_bytes)
+        self._move = _C.GroupMove(dist.get_rank(group), backend_of(group).nodes(), given, max_buffer_bytes)
 
     def __call__(self, inputs):
         """Returns this rank's new tensors, in a list; None where it has none. Collective."""
@@ -73,7 +76,7 @@ class Move:
             extents = [[e - b for b, e in zip(begin, end)] for begin, end in self._move.boxes(number, True)]
             elements = sum(torch.Size(each).numel() for each in extents)
             shape = extents[0] if len(extents) == 1 else [elements]
-            outputs.append(torch.empty(shape, dtype=tensor.dtype) if elements > 0 else None)
+            outputs.append(torch.empty(shape, dtype=tensor.dtype, device="cpu") if elements > 0 else None)
         return outputs
 
     def start(self, inputs, outputs):
@@ -82,7 +85,7 @@ class Move:
         def present(tensors):
             if len(tensors) != len(self._tensors):
                 raise ValueError(f"A move of {len(self._tensors)} tensors got {len(tensors)}; give None where this rank has no part.")
-            return [torch.empty(0, dtype=moved.dtype) if tensor is None else tensor for tensor, moved in zip(tensors, self._tensors)]
+            return [torch.empty(0, dtype=moved.dtype, device="cpu") if tensor is None else tensor for tensor, moved in zip(tensors, self._tensors)]
 
         from . import backend_of
 

@@ -30,7 +30,8 @@ stretto::Division division_of(const GivenDivision& given, const stretto::Shape& 
   return division;
 }
 
-stretto::MovePlan plan_of(int size, const std::vector<GivenTensor>& tensors, std::int64_t most_buffer_bytes) {
+stretto::MovePlan plan_of(const std::vector<int>& nodes, const std::vector<GivenTensor>& tensors,
+                          std::int64_t most_buffer_bytes) {
   std::vector<stretto::MovedTensor> moved;
   for (const auto& [extents, example, from, to, format] : tensors) {
     const std::optional<stretto::DType> dtype = dtype_of(example.scalar_type());
@@ -39,13 +40,14 @@ stretto::MovePlan plan_of(int size, const std::vector<GivenTensor>& tensors, std
     moved.push_back(
         {*dtype, shape, division_of(from, shape), division_of(to, shape), stretto::quantized_format_from_name(format)});
   }
-  return stretto::plan_move(std::move(moved), size, {}, most_buffer_bytes);
+  return stretto::plan_move(std::move(moved), static_cast<int>(nodes.size()), nodes, most_buffer_bytes);
 }
 
 }  // namespace
 
-GroupMove::GroupMove(int rank, int size, const std::vector<GivenTensor>& tensors, std::int64_t most_buffer_bytes)
-    : rank_(rank), plan_(plan_of(size, tensors, most_buffer_bytes)) {}
+GroupMove::GroupMove(int rank, const std::vector<int>& nodes, const std::vector<GivenTensor>& tensors,
+                     std::int64_t most_buffer_bytes)
+    : rank_(rank), plan_(plan_of(nodes, tensors, most_buffer_bytes)) {}
 
 std::vector<Corners> GroupMove::boxes(std::size_t tensor, bool behind) const {
   const stretto::MovedTensor& its = plan_.tensors.at(tensor);
@@ -76,14 +78,29 @@ void GroupMove::check(const Tensors& inputs, const Tensors& outputs) const {
   };
   check_side(inputs, false);
   check_side(outputs, true);
-  for (const at::Tensor& input : inputs) {
-    for (const at::Tensor& output : outputs) check_apart("move", input, output);
+  check_written("stretto:move", outputs);
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    for (const at::Tensor& input : inputs) check_apart("move", input, outputs[i]);
+    for (std::size_t before = 0; before < i && outputs[i].numel() > 0; ++before) {
+      const at::MemOverlapStatus shared = at::get_overlap_status(outputs[before], outputs[i]);
+      TORCH_CHECK(shared == at::MemOverlapStatus::No || shared == at::MemOverlapStatus::TooHard, "Outputs ", before, " and ",
+                  i, " of a move share memory; give each memory of its own.");
+    }
   }
 }
 
 void GroupMove::run(const stretto::Communicator& world, const stretto::Stream& stream, const Tensors& inputs,
                     const Tensors& outputs) {
-  if (!move_) move_.emplace(world, plan_);
+  std::shared_ptr<const stretto::Move> move;
+  {
+    const std::lock_guard lock(mutex_);
+    move = move_;
+  }
+  if (!move) {  // not under the mutex: the ranks compare their plans
+    move = std::make_shared<const stretto::Move>(world, plan_);
+    const std::lock_guard lock(mutex_);
+    if (!forgotten_) move_ = move;
+  }
   std::vector<Memory> memories;  // copies live as long as the move
   const auto wrapped = [&](const Tensors& tensors) {
     std::vector<stretto::Tensor> result;
@@ -96,8 +113,15 @@ void GroupMove::run(const stretto::Communicator& world, const stretto::Stream& s
     return result;
   };
   const std::vector<stretto::Tensor> from = wrapped(inputs), to = wrapped(outputs);
-  move_->start(from, to, stream).wait();
+  move->start(from, to, stream).wait();
   for (std::size_t i = inputs.size(); i < memories.size(); ++i) memories[i].write_back();
+}
+
+void GroupMove::forget() {
+  std::shared_ptr<const stretto::Move> last;  // destroyed after the mutex is released
+  const std::lock_guard lock(mutex_);
+  forgotten_ = true;
+  std::swap(last, move_);
 }
 
 WorkPtr ProcessGroupStretto::move(const std::shared_ptr<GroupMove>& move, const Tensors& inputs, const Tensors& outputs) {

@@ -1,6 +1,6 @@
 #pragma once
 #include <memory>
-#include <optional>
+#include <mutex>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -18,10 +18,12 @@ constexpr int replicated = -1, by_boxes = -2;
 // The shape of the whole, an example of the type, the divisions before and behind the move, and the format of messages.
 using GivenTensor = std::tuple<std::vector<std::int64_t>, at::Tensor, GivenDivision, GivenDivision, std::string>;
 
-// A move over the ranks of a group (stretto/move.hpp). The plan is made at once, the ranks compare it at the first run.
+// A move over the ranks of a group (stretto/move.hpp), whose nodes are given. The plan is made at once, the ranks compare it
+// at the first run.
 class GroupMove {
  public:
-  GroupMove(int rank, int size, const std::vector<GivenTensor>& tensors, std::int64_t most_buffer_bytes);
+  GroupMove(int rank, const std::vector<int>& nodes, const std::vector<GivenTensor>& tensors,
+            std::int64_t most_buffer_bytes);
 
   // The boxes that this rank has of a tensor, before the move or behind it.
   std::vector<Corners> boxes(std::size_t tensor, bool behind) const;
@@ -32,12 +34,14 @@ class GroupMove {
   void check(const Tensors& inputs, const Tensors& outputs) const;
   void run(const stretto::Communicator& world, const stretto::Stream& stream, const Tensors& inputs, const Tensors& outputs);
   // The group has ended: a rank's last communicator must not stay alive in a move.
-  void forget() { move_.reset(); }
+  void forget();
 
  private:
   int rank_;
   stretto::MovePlan plan_;
-  std::optional<stretto::Move> move_;
+  std::mutex mutex_;  // of what follows; a run keeps its move until it ends
+  bool forgotten_ = false;
+  std::shared_ptr<const stretto::Move> move_;
 };
 
 }  // namespace stretto_torch

@@ -17,8 +17,8 @@ PYBIND11_MODULE(_C, module) {
 
   using stretto_torch::GroupMove;
   py::class_<GroupMove, std::shared_ptr<GroupMove>>(module, "GroupMove")
-      .def(py::init<int, int, const std::vector<stretto_torch::GivenTensor>&, std::int64_t>(), py::arg("rank"),
-           py::arg("size"), py::arg("tensors"), py::arg("max_buffer_bytes"))
+      .def(py::init<int, const std::vector<int>&, const std::vector<stretto_torch::GivenTensor>&, std::int64_t>(),
+           py::arg("rank"), py::arg("nodes"), py::arg("tensors"), py::arg("max_buffer_bytes"))
       .def("boxes", &GroupMove::boxes, py::arg("tensor"), py::arg("behind"))
       .def("bytes_sent", &GroupMove::bytes_sent);
 
@@ -39,6 +39,7 @@ PYBIND11_MODULE(_C, module) {
           py::arg("timeout") = c10d::kUnsetTimeout, py::arg("wait_all_ranks") = false, Release())
       .def("quantized_average", &ProcessGroupStretto::quantized_average, py::arg("tensor"), py::arg("format"),
            py::arg("result") = "none", py::arg("errors") = py::none(), py::arg("name") = "", Release())
+      .def("nodes", &ProcessGroupStretto::nodes)
       .def("move", &ProcessGroupStretto::move, py::arg("move"), py::arg("inputs"), py::arg("outputs"), Release());
 
   module.def("enter_symmetric_memory", &stretto_torch::enter_symmetric_memory);
