@@ -275,9 +275,9 @@ typedef struct {
 } strettoMovedTensor_t;
 
 // Collective over comm, whose ranks must all give the same tensors; others are refused on all of them. maxBufferBytes bounds
-// the messages that a rank holds at a time: at least 65536, or 0 for no bound. The call copies what it needs. The
-// communicator owns the move, and frees it at the latest when it is destroyed. Not between strettoGroupStart and
-// strettoGroupEnd.
+// the messages that a rank holds at a time, without quantized records that it is to pass on: at least 65536, or 0 for no
+// bound. The call copies what it needs. The communicator owns the move, and frees it at the latest when it is destroyed. Not
+// between strettoGroupStart and strettoGroupEnd.
 STRETTO_API strettoResult_t strettoMoveCreate(strettoMove_t* move, const strettoMovedTensor_t* tensors, int ntensors,
                                               size_t maxBufferBytes, strettoComm_t comm);
 // The elements of a tensor that this rank has before the move and behind it. Either pointer may be NULL.

@@ -15,10 +15,10 @@ namespace stretto {
 //   state.into(trainer->sharded(), trainer->optimizer());
 //   trainer->restore(notes);
 //
-// The same state moves that a checkpoint has: values, master weights, the optimizer's slots, its notes and its number of steps,
-// and with a delay the gradients of the last step. The losses that follow are those of the training in its old layout, to
-// rounding. The ranks, the model, the types and the kind of optimizer must be the same; mesh, ZeRO stage, schedule,
-// microbatch and recomputation may be others.
+// The same state moves that a checkpoint has: values, master weights, the optimizer's slots, its notes and its number of
+// steps, and with a delay the gradients of the last step. The losses that follow are those of the training in its old
+// layout, to rounding. The ranks, the model, the types and the kind of optimizer must be the same; mesh, ZeRO stage,
+// schedule, microbatch and recomputation may be others.
 //
 // Ranks may join: into() may be called on a mesh of more ranks, of which the first are those of the old one in their order.
 // The others take part with an object without state.
@@ -28,7 +28,9 @@ class STRETTO_API StateMove {
   // Between two steps: copies what this rank owns into host memory, and waits for late gradients. Memory: the same as a
   // rank's shard of a checkpoint. Throws Error(invalid_argument), in one sentence, for state that belongs to a layout:
   // errors of quantized sums that are fed back, random numbers of stochastic rounding, a momentum exchange (OneBitAdam),
-  // versions of a pipeline without a flush, frozen values in stored formats (StoredFormat); and on a GPU.
+  // versions of a pipeline without a flush, frozen values in stored formats (StoredFormat); and on a GPU. Replicas of
+  // DiLoCo are the caller's duty: this object sees neither a round in flight (call DiLoCo::settle() before) nor the errors
+  // of a format (leave DiLoCoOptions::format at none).
   StateMove(const ShardedParameters& parameters, const Optimizer& optimizer);
   ~StateMove();
   StateMove(const StateMove&) = delete;
