@@ -158,6 +158,7 @@ TEST(QuantizedMove, CopiesHaveEqualBitsInAllFormatsAndTypes) {
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
       for (const std::vector<int>& nodes : {std::vector<int>{}, std::vector<int>{0, 0, 1, 1}}) {
         for (const MovedTensor& tensor : some_moves(dtype, format)) {
+          if (tensor.to.boxes[0] != tensor.to.boxes[1]) continue;  // without copies
           SCOPED_TRACE(fmt::format("{} of {}", name(format), name(dtype)));
           const double error = largest_error(tensor, nodes);
           EXPECT_GT(error, 0);
