@@ -40,9 +40,9 @@ std::vector<std::string> directories_of(const TrainingOptions& trainer) {
   return {directories.begin(), directories.end()};
 }
 
-void train(const Communicator& world, const CommandLine& given, StopRequest& stop, Rejoin& rejoin) {
+void train(const Communicator& world, const CommandLine& given, StopRequest& stop, Rejoin& rejoin, JobProgress& progress) {
   stop.take_signals(true);
-  if (rejoin.joined()) return train_and_go_on(world, given, stop, rejoin);
+  if (rejoin.joined()) return train_and_go_on(world, given, stop, rejoin, progress);
   require_same(world, given.values);
   rank0_first(world, [&] {
     given.check(world.size(), world.rank());
@@ -52,8 +52,8 @@ void train(const Communicator& world, const CommandLine& given, StopRequest& sto
   const CommandLine line = with_resume_decided(given, world);
   choose_as_saved(line, world);
   const OnDevice device(line.device);
-  if (line.trainer.servers.any()) return train_with_servers(world, line, stop);
-  if (!line.layout.automatic) return train_and_go_on(world, line, stop, rejoin);
+  if (line.trainer.servers.any()) return train_with_servers(world, line, stop, progress);
+  if (!line.layout.automatic) return train_and_go_on(world, line, stop, rejoin, progress);
   // All ranks have the same figures, and therefore choose alike.
   const Calibration machine =
       calibrate(world, line.trainer.model, line.trainer.sharding.dtype, directories_of(line.trainer));
@@ -61,7 +61,7 @@ void train(const Communicator& world, const CommandLine& given, StopRequest& sto
   const LayoutSearch search = search_layouts(space, machine.cluster, layouts_to_show, machine.system);
   const CommandLine chosen = with_layout(line, space, search);
   if (world.rank() == 0) fmt::print("{}\n", layout_report(search));
-  train_and_go_on(world, chosen, stop, rejoin);
+  train_and_go_on(world, chosen, stop, rejoin, progress);
 }
 
 int dry_run(const CommandLine& given) {
@@ -98,13 +98,14 @@ int start(CommandLine line) {
   if (line.deterministic) setenv("STRETTO_DETERMINISTIC", "1", 1);  // before there are ranks, which read the setting
   StopRequest stop;
   Rejoin rejoin(line.nproc, line.rejoin);
+  JobProgress progress;
   const CommandLine given = line;  // restarts change it
   const bool had_checkpoint = can_go_on(line);
   int rank = 0;
   const auto body = [&](const Communicator& world) {
     write_flights_on(SIGUSR1);
     rank = world.rank();
-    train(world, line, stop, rejoin);
+    train(world, line, stop, rejoin, progress);
   };
   const auto status_of = [&](int status) {
     if (rank == 0 && stop.asked() == 0) say_how_to_go_on(given, status, had_checkpoint);
@@ -114,7 +115,7 @@ int start(CommandLine line) {
     line.check(line.nproc);  // the parent reports an error once
     require_no_checkpoints(line);
     stop.take_signals(false);
-    Restarts restarts(line, stop);
+    Restarts restarts(line, stop, progress);
     LaunchOptions options{.starts_again = {}, .survivors_go_on = line.elastic};
     if (rejoin.any()) {
       options.replacements = {[&](int left) { return rejoin.wanted(left); }, [&] { return rejoin.join(); }};

@@ -90,7 +90,7 @@ void ShardedParameters::make_units() {
     const Groups& over = groups_of(members);
     const Parameter& first = *parameters_.all()[members.parameters.front()];
     ShardedUnit::Options options{
-        .stage = members.stage(options_.zero),
+        .stage = members.stage(options_),
         .trainable = members.trainable,
         .ordered = options_.versions == 0,
         .older_versions = members.trainable ? std::max(0, options_.versions - 1) : 0,
@@ -321,6 +321,23 @@ void ShardedParameters::exchange_gradients() {
 void ShardedParameters::take_late() {
   traffic_->wait_for_sums();
   exchange_gradients();
+}
+
+void ShardedParameters::square_sums(const Stream& stream, double& squares) const {
+  std::vector<Tensor> gradients;  // the ranges refer to others when the next step begins
+  for (const Range& range : ranges_) {
+    if (range.owned && range.late) gradients.push_back(range.late);
+  }
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) traffic_->wait_for_sum(unit, stream);
+  stream.enqueue([gradients = std::move(gradients), &squares] {
+    squares = 0;
+    for (const double each : kernels::sums_of_squares(gradients)) squares += each;
+  });
+}
+
+void ShardedParameters::take_sums() {
+  if (has_late_) return take_late();
+  traffic_->wait_for_late_sums(computation());
 }
 
 void ShardedParameters::begin_step() {

@@ -50,7 +50,7 @@ std::vector<std::optional<DType>> types_of(const ShardedParameters& parameters, 
     const StateSlot& slot = optimizer.kind().slots[i];
     if (slot.is_of(parameter)) types[1 + i] = slot.dtype.value_or(wide);
   }
-  if (parameters.options().delay > 0) types.back() = parameters.options().gradients();
+  if (has_late(parameters.options())) types.back() = parameters.options().gradients();
   return types;
 }
 
@@ -252,7 +252,7 @@ std::int64_t StateMove::into(ShardedParameters& parameters, Optimizer& optimizer
           "The state is that of {}, but this optimizer is {}; make the one that it was.", state_->facts.kind,
           to_string(optimizer.kind()));
   if (joins) state_->moved = without_elements(targets);
-  require(!state_->facts.has_late || parameters.options().delay > 0,
+  require(!state_->facts.has_late || has_late(parameters.options()),
           "The state has gradients that no update has taken yet; train on with a delay of 1.");
   require(state_->moved.size() == targets.size(), "The state has {} parameters, but this model has {}.",
           state_->moved.size(), targets.size());
@@ -316,7 +316,7 @@ std::int64_t StateMove::into(ShardedParameters& parameters, Optimizer& optimizer
   }
   move_them();
   optimizer.read_notes(state->facts.notes);
-  if (parameters.options().delay > 0) parameters.set_late(state->facts.has_late);
+  if (has_late(parameters.options())) parameters.set_late(state->facts.has_late);
   optimizer.restore(state->facts.steps);
   return received;
 }

@@ -54,7 +54,7 @@ SharesInFiles shares_in_files(const std::vector<UnitMembers>& units, const MeshS
                               const ShardedParameters::Options& options) {
   SharesInFiles bytes;
   for (const UnitMembers& unit : units) {
-    const ZeroStage stage = unit.stage(options.zero);
+    const ZeroStage stage = unit.stage(options);
     const std::int64_t share = unit.share(mesh);
     const bool values = stage == ZeroStage::values && unit.stored == StoredFormat::plain;
     const bool gradients = stage >= ZeroStage::gradients && unit.trainable;

@@ -15,9 +15,13 @@ struct UnitMembers {
   std::int64_t elements = 0;
 
   // The first and the last stage of a pipeline use the unit at different times. It is therefore gathered and summed once a
-  // step, and not quantized. What is stored in fewer bits travels so.
+  // step, and not quantized. Without a flush both update all of it, since the first stage, which updates earlier, would wait
+  // for a share of the last one's. What is stored in fewer bits travels so.
   bool at_both_ends() const { return axes.contains(Axis::pipeline); }
-  ZeroStage stage(ZeroStage zero) const { return at_both_ends() ? std::min(zero, ZeroStage::optimizer) : zero; }
+  ZeroStage stage(const ShardedParameters::Options& options) const {
+    if (!at_both_ends()) return options.zero;
+    return options.versions > 0 ? ZeroStage::none : std::min(options.zero, ZeroStage::optimizer);
+  }
   QuantizedFormat format(QuantizedFormat wanted) const {
     return at_both_ends() || stored != StoredFormat::plain ? QuantizedFormat::none : wanted;
   }

@@ -53,8 +53,6 @@ Trainer::Trainer(const Mesh& mesh, const TrainingOptions& options, const Communi
       Pipeline::Options{.overlap = options.sharding.overlap,
                         .tensor = tensor_parallel.has_own_rows() ? Communicator() : mesh.over(Axis::tensor)});
   options_.sharding.seed = options.seed;
-  options_.sharding.saves_versions = options_.saves_in_flight;
-  options_.sharding.versions = versions_of(schedule, mesh.rank(Axis::pipeline));
   if (auto* const onebit = std::get_if<OneBitAdam::Options>(&options_.optimizer)) {
     onebit->clip_norm = options_.clip_norm;
     options_.sharding.measured_steps = 0;  // after its freeze nothing of units travels that could be postponed
@@ -62,7 +60,8 @@ Trainer::Trainer(const Mesh& mesh, const TrainingOptions& options, const Communi
   require(options.servers.any() == (servers != nullptr),
           "Training with {} servers {} a server set; see split_into_servers().", options.servers.count,
           servers != nullptr ? "takes no" : "takes");
-  sharded_ = std::make_unique<ShardedParameters>(parameters_, mesh_, options_.sharding, servers);
+  sharded_ = std::make_unique<ShardedParameters>(
+      parameters_, mesh_, options_.sharding_of(schedule, mesh.rank(Axis::pipeline)), servers);
   sharded_->initialise(options.seed);
   if (servers != nullptr) {
     optimizer_ = std::make_unique<ServedOptimizer>(*sharded_);

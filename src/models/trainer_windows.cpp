@@ -4,6 +4,7 @@
 #include <map>
 
 #include "core/fail.hpp"
+#include "overlap/schedule/actions.hpp"
 #include "stretto/models/trainer.hpp"
 
 namespace stretto {
@@ -35,10 +36,9 @@ class Trainer::Windows final : public PipelineStage {
   }
 
   Tensor compute(const Action& action, Tensor input) override {
-    if (action.kind == ActionKind::update) {
-      update(action.microbatch);
-      return {};
-    }
+    if (action.kind == ActionKind::sum) sum(action.microbatch);
+    if (action.kind == ActionKind::update) jointly_ ? update_jointly(action.microbatch) : update(action.microbatch);
+    if (is_of_step(action.kind)) return {};
     finish_update();
     trainer_.sharded_->read_version(version_for(action));
     Action of_window = action;
@@ -49,13 +49,18 @@ class Trainer::Windows final : public PipelineStage {
  private:
   struct Window {
     std::int64_t counted = 0;
+    double loss_scale = 1;
     std::unique_ptr<Microbatches> microbatches;
   };
   struct Report {
     std::int64_t step, counted;
+    double loss_scale;
     std::vector<double> numbers;  // the sum of losses, the square of the norm, updates that were left out
     Work summed;
     double ended;
+    bool updated;  // of stages that update jointly
+
+    double norm() const { return std::sqrt(numbers[1]) / loss_scale; }
   };
 
   // Corrected weights lie where the version before the latest would.
@@ -79,10 +84,35 @@ class Trainer::Windows final : public PipelineStage {
             "Schedule {} updates after each microbatch, of which each would count other tokens of documents; choose 2bw.",
             schedule_.name);
     window.counted = slots.counted;
-    window.microbatches =
-        std::make_unique<Microbatches>(*trainer_.model_, *trainer_.sharded_, slots.batch, trainer_.options_.micro_batch,
-                                       static_cast<double>(schedule_.steps) / static_cast<double>(slots.counted));
+    window.loss_scale = trainer_.loss_scale_.value();
+    window.microbatches = std::make_unique<Microbatches>(
+        *trainer_.model_, *trainer_.sharded_, slots.batch, trainer_.options_.micro_batch,
+        window.loss_scale * static_cast<double>(schedule_.steps) / static_cast<double>(slots.counted));
     return window;
+  }
+
+  // The sums and the norm travel while the stage computes on. A rank's squares are there when its sums are.
+  void sum(std::int64_t step) {
+    trainer_.sharded_->finish_sums();
+    Report& its = begin_report(step);
+    trainer_.sharded_->square_sums(stream_, its.numbers[1]);
+    send(its);
+    sums_ = step + 1;
+    is_between_ = true;
+  }
+
+  // All stages have the same norm of the step, and decide alike.
+  void update_jointly(std::int64_t step) {
+    Trainer& its = trainer_;
+    Report& report = reports_.back();
+    report.summed.wait();
+    its.sharded_->take_sums();
+    its.sharded_->keep_version();
+    const double norm = report.norm();
+    const double most = its.options_.clip_norm;
+    report.updated = its.loss_scale_.update(norm);
+    if (report.updated) its.optimizer_->step(rate(step), (most > 0 && norm > most ? most / norm : 1.0) / report.loss_scale);
+    report.ended = now_seconds();
   }
 
   void update(int number) {
@@ -125,6 +155,10 @@ class Trainer::Windows final : public PipelineStage {
   void finish_update() {
     if (!std::exchange(is_between_, false)) return;
     ShardedParameters& sharded = *trainer_.sharded_;
+    if (jointly_) {
+      if (sums_ < steps_.count) sharded.begin_step();
+      return;
+    }
     const std::int64_t step = updates_ / schedule_.steps - 1;
     if (updates_ % schedule_.steps == 0 && saves_behind(step)) {
       sharded.set_in_flight(true);
@@ -135,19 +169,30 @@ class Trainer::Windows final : public PipelineStage {
     if (updates_ < schedule_.steps * steps_.count) sharded.begin_step();
   }
 
-  // Ranks of one stage have the same norm, and tensor-parallel ranks the same losses.
-  void report(std::int64_t step, double norm) {
+  // Tensor-parallel ranks have the same losses.
+  Report& begin_report(std::int64_t step) {
     const auto window = windows_.extract(step);
     double loss = 0;
     for (const Decoder::Loss& each : window.mapped().microbatches->losses()) loss += each.loss();
-    Report& next = reports_.emplace_back(Report{step, window.mapped().counted, {}, {}, now_seconds()});
-    const bool speaks = stage_.rank() == 0;
-    next.numbers = {trainer_.mesh_.rank(Axis::tensor) == 0 ? loss : 0, speaks ? norm * norm : 0,
-                    speaks ? static_cast<double>(std::exchange(left_out_, 0)) : 0};
-    next.summed = trainer_.reports_.all_reduce(next.numbers.data(), next.numbers.data(), 3, DType::f64, ReduceOp::sum,
-                                               stream_, {.tag = "loss"});
+    loss = trainer_.mesh_.rank(Axis::tensor) == 0 ? loss : 0;
+    return reports_.emplace_back(
+        Report{step, window.mapped().counted, window.mapped().loss_scale, {loss, 0, 0}, {}, now_seconds(), true});
+  }
+  void send(Report& report) {
+    report.summed = trainer_.reports_.all_reduce(report.numbers.data(), report.numbers.data(), 3, DType::f64, ReduceOp::sum,
+                                                 stream_, {.tag = "loss"});
     // The newest may be the last, behind which its receiver may want an empty pipeline.
     while (reports_.size() > 1 && reports_.front().summed.done()) take_report();
+  }
+
+  // Ranks of one stage have the same norm.
+  void report(std::int64_t step, double norm) {
+    Report& next = begin_report(step);
+    if (stage_.rank() == 0) {
+      next.numbers[1] = norm * norm;
+      next.numbers[2] = std::exchange(left_out_, 0);
+    }
+    send(next);
   }
 
   void take_report() {
@@ -155,8 +200,9 @@ class Trainer::Windows final : public PipelineStage {
     first.summed.wait();
     StepResult result;
     result.loss = first.numbers[0] / static_cast<double>(first.counted);
-    result.gradient_norm = std::sqrt(first.numbers[1]);
-    result.updated = first.numbers[2] == 0;
+    result.gradient_norm = first.norm();
+    result.loss_scale = first.loss_scale;
+    result.updated = first.updated && first.numbers[2] == 0;
     result.ended = first.ended;
     if (trainer_.options_.clips_by_step_before) trainer_.norm_before_ = result.gradient_norm;
     if (steps_.done) steps_.done(first.step, result);
@@ -172,9 +218,10 @@ class Trainer::Windows final : public PipelineStage {
   std::map<std::int64_t, Window> windows_;  // under way
   std::deque<Report> reports_;              // of steps whose updates have been made here
   const std::int64_t first_step_ = trainer_.optimizer_->steps() / schedule_.steps;
+  const bool jointly_ = updates_jointly(schedule_);
   int left_out_ = 0;  // updates, since the last report
-  std::int64_t updates_ = 0;
-  bool is_between_ = false;  // an update and the next computation
+  std::int64_t updates_ = 0, sums_ = 0;
+  bool is_between_ = false;  // an update, or the sum of a joint one, and the next computation
 };
 
 void Trainer::run(const TrainedSteps& steps) {

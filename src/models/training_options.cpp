@@ -22,13 +22,19 @@ void check_window(const TrainingOptions& options, const Schedule& schedule) {
   require(options.sharding.zero <= ZeroStage::optimizer,
           "Schedule {} keeps versions of the weights, which ZeRO stage {} divides; choose stage 0 or 1.", schedule.name,
           static_cast<int>(options.sharding.zero));
+  const bool jointly = updates_jointly(schedule);
   require(
-      schedule.stages == 1 || !options.model.tied,
-      "The first and the last stage share the table of a tied model, and would wait for each other's gradients without a "
-      "flush ({}); untie it.",
+      jointly || schedule.stages == 1 || !options.model.tied,
+      "The first and the last stage share the table of a tied model, and would wait for each other's gradients before each "
+      "update of {}; untie it, or choose 2bw.",
       schedule.name);
-  require(options.sharding.dtype != DType::f16,
-          "The loss scale of f16 is one of all stages, which do not wait for each other under {}; train in bf16 or f32.",
+  require(jointly || options.sharding.dtype != DType::f16,
+          "The loss scale of f16 is one of all stages, which do not wait for each other under {}; train in bf16 or f32, or "
+          "choose 2bw.",
+          schedule.name);
+  require(!jointly || schedule.stages == 1 || (options.sharding.overlap && current_device() == Device::cpu),
+          "Sums of all stages travel while they compute under {}, which needs overlap on a host; choose a schedule with a "
+          "flush.",
           schedule.name);
   require(options.sharding.delay == 0, "Schedule {} reads weights that lack updates already; leave the delay of {} out.",
           schedule.name, options.sharding.delay);
@@ -76,7 +82,10 @@ void check_servers(const TrainingOptions& options, const Schedule& schedule) {
 
 Schedule TrainingOptions::check() const {
   check_sizes();
-  Schedule schedule = stages.schedule(mesh[Axis::pipeline], microbatches());
+  StageDivision division = stages;
+  const bool agree = sharding.dtype == DType::f16 || (model.tied && mesh[Axis::pipeline] > 1);
+  if (agree && division.schedule_name == "2bw") division.schedule_name = "2bw-joint";
+  Schedule schedule = division.schedule(mesh[Axis::pipeline], microbatches());
   require(!std::holds_alternative<OneBitAdam::Options>(optimizer) ||
               (sharding.delay == 0 && !is_window(schedule) && !diloco.any()),
           "1-bit Adam exchanges its momentum behind each step's gradients; leave delays, replicas and schedules without a "
@@ -98,18 +107,19 @@ Schedule TrainingOptions::check() const {
   check_servers(*this, schedule);
   if (is_window(schedule)) check_window(*this, schedule);
   require(
-      !clips_by_step_before || (is_window(schedule) && schedule.steps == 1 && clip_norm > 0),
+      !clips_by_step_before || (is_window(schedule) && !updates_jointly(schedule) && schedule.steps == 1 && clip_norm > 0),
       "Clipping by the norm of the step before is for 2bw with a largest norm above 0, and schedule {} {}; leave it out.",
       schedule.name,
-      !is_window(schedule) ? "knows the norm of a step's own gradients"
-      : schedule.steps > 1 ? "updates after each microbatch"
-                           : "has one of 0");
-  require(!saves_in_flight || (is_window(schedule) && schedule.stashes && sharding.overlap),
+      !is_window(schedule) || updates_jointly(schedule) ? "knows the norm of a step's own gradients"
+      : schedule.steps > 1                              ? "updates after each microbatch"
+                                                        : "has one of 0");
+  require(!saves_in_flight || (is_window(schedule) && schedule.stashes && !updates_jointly(schedule) && sharding.overlap),
           "Checkpoints in flight are for 2bw and pipedream, and schedule {} {}; let a checkpoint empty the pipeline.",
           schedule.name,
-          !is_window(schedule) ? "empties the pipeline behind each step"
-          : !schedule.stashes  ? "keeps no older weights to go on with"
-                               : "without overlap lets a stage wait for messages of one that saves");
+          !is_window(schedule)        ? "empties the pipeline behind each step"
+          : !schedule.stashes         ? "keeps no older weights to go on with"
+          : updates_jointly(schedule) ? "has the gradients of a whole step under way at each update"
+                                      : "without overlap lets a stage wait for messages of one that saves");
   return schedule;
 }
 
@@ -122,6 +132,14 @@ int versions_of(const Schedule& schedule, int stage) {
   if (!is_window(schedule)) return 0;
   if (!schedule.stashes) return discrepancy_of(schedule, stage) > 0 ? 2 : 1;  // with the corrected one
   return simulate(schedule).versions[static_cast<std::size_t>(stage)];
+}
+
+ShardedParameters::Options TrainingOptions::sharding_of(const Schedule& schedule, int stage) const {
+  ShardedParameters::Options result = sharding;
+  result.versions = versions_of(schedule, stage);
+  result.saves_versions = saves_in_flight;
+  if (updates_jointly(schedule)) result.delay = 1;
+  return result;
 }
 
 void TrainingOptions::check_sizes() const {

@@ -37,11 +37,32 @@ class Restart(FaultTest):
             self.assert_restarted(run, before)
         self.assertEqual(self.status(run), 0, run.errors)
         first, second = self.notices(run)
-        self.assertRegex(first, r"^Rank 2 was killed by SIGKILL; restart 1 of 3 goes on after step \d*[05]\.$")
-        self.assertRegex(second, r"^Rank 0 was killed by SIGKILL; restart 2 of 3 goes on after step \d*[05]\.$")
+        self.assertRegex(first, r"^Rank 2 was killed by SIGKILL; restart 1 of 3 goes on after step \d*[05], and computes \d+ microbatches again\.$")
+        self.assertRegex(second, r"^Rank 0 was killed by SIGKILL; restart 2 of 3 goes on after step \d*[05], and computes \d+ microbatches again\.$")
         self.assertGreaterEqual(int(re.search(r"step (\d+)", first)[1]), 5)
         self.assertEqual(losses(self.log("log")), self.undisturbed({"--nproc": 4, "--tp": 2}))
         self.expect_nothing_left()
+
+    def test_a_lost_stage_without_a_flush(self):
+        """The run that loses it has the bits of one that saves as often and loses none."""
+        for schedule, victim, more in (("2bw", 1, {}), ("2bw", 0, {"--dtype": "fp16"}), ("pipedream", 3, {"--model": "llama", "--untied": True}),
+                                       ("2bw", 2, {"--model": "llama", "--untied": True, "--checkpoint-in-flight": True})):
+            with self.subTest(schedule, victim=victim):
+                name = f"{schedule}-{victim}"
+                flags = {"--nproc": 4, "--pp": 4, "--num-layers": 4, "--schedule": schedule, "--save-interval": 5, **more}
+                run = self.start({**self.flags, **flags, "--save": self.save / name, "--log-dir": self.log(name), "--max-restarts": 1})
+                self.wait_for_steps(self.log(name), 12)
+                self.kill(run, victim)
+                self.assertEqual(self.status(run), 0, run.errors)
+                notice, = self.notices(run)
+                found = re.search(rf"^Rank {victim} was killed by SIGKILL; restart 1 of 1 goes on after step (\d+), and computes (\d+) microbatches again\.$", notice)
+                self.assertTrue(found, notice)
+                # 4 of each step that had begun behind the checkpoint: of some steps, and of what was under way.
+                self.assertEqual(int(found[2]) % 4, 0)
+                self.assertLessEqual(4, int(found[2]))
+                whole = self.undisturbed({**flags, "--save": self.save / f"{name}-whole"})
+                self.assertEqual(losses(self.log(name)), whole)
+                self.expect_nothing_left()
 
     def assert_restarted(self, run, before):
         fresh = lambda: len(set(ranks_under(run.process.pid)) - set(before)) == len(before)
@@ -97,7 +118,7 @@ class Restart(FaultTest):
         self.wait_for_steps(self.log("log"), 6)
         os.truncate(text, 100)
         self.assertEqual(self.status(run), 1, run.errors)
-        self.assertRegex(self.notices(run)[0], r"^Rank \d failed with status 1; restart 1 of 1 goes on after step \d+\.$")
+        self.assertRegex(self.notices(run)[0], r"^Rank \d failed with status 1; restart 1 of 1 goes on after step \d+(, and computes \d+ microbatch(es)? again)?\.$")
         self.expect_nothing_left()
 
     def test_names_the_rank_without_which_the_others_could_not_go_on(self):
@@ -105,7 +126,7 @@ class Restart(FaultTest):
         self.wait_for_steps(self.log("log"), 12)
         self.kill(run, 2)
         self.assertEqual(self.status(run), 0, run.errors)
-        self.assertRegex(self.notices(run)[0], r"^Rank 2 was killed by SIGKILL; restart 1 of 1 goes on after step \d*[05]\.$")
+        self.assertRegex(self.notices(run)[0], r"^Rank 2 was killed by SIGKILL; restart 1 of 1 goes on after step \d*[05], and computes \d+ microbatch(es)? again\.$")
         self.assertTrue(any("Of 4 ranks 3 are left" in line for line in run.errors), run.errors)
         self.expect_nothing_left()
 

@@ -52,9 +52,11 @@ class Checkpoints(PipelineTest):
 
     def test_without_a_flush_go_on_with_the_same_bits(self):
         for words in (["--schedule", "2bw"], ["--schedule", "pipedream", "--zero", 0], ["--schedule", "2bw", "--dp", 2], ["--schedule", "pipemare", "--dp", 2],
-                      ["--schedule", "2bw", "--clip-grad", 0.1, "--clip-by-step-before"]):
+                      ["--schedule", "2bw", "--clip-grad", 0.1, "--clip-by-step-before"], ["--schedule", "2bw", "--model", "gpt2", "--dp", 2],
+                      ["--schedule", "2bw", "--model", "gpt2", "--dtype", "fp16"]):
             with self.subTest(words):
-                flags = ["--nproc", 4 if "--dp" in words else 2, "--pp", 2, "--model", "llama", "--untied", *words, "--save-interval", 2]
+                untied = [] if "gpt2" in words else ["--model", "llama", "--untied"]
+                flags = ["--nproc", 4 if "--dp" in words else 2, "--pp", 2, *untied, *words, "--save-interval", 2]
                 save = pathlib.Path(tempfile.mkdtemp(dir=self.directory))
                 whole = self.train(*flags, "--save", save)
                 rest = self.train(*flags, "--save", self.copy_of_step(save, 2), "--resume")

@@ -59,7 +59,7 @@ class Layouts(PipelineTest):
         flushed = self.train("--nproc", 2, "--pp", 2, "--model", "llama", "--untied")
         self.assertEqual(flushed.metrics[0]["bytes_sent"] * STEPS, sum(metrics["bytes_sent"] for metrics in flushed.metrics))
         for words, part in ((["--comm-report"], "has no flush between steps, in which --replicate-state and --comm-report"),
-                            (["--zero", 2], "ZeRO stage 2"), (["--dtype", "fp16"], "train in bf16 or f32")):
+                            (["--zero", 2], "ZeRO stage 2"), (["--schedule", "pipedream", "--dtype", "fp16"], "train in bf16 or f32")):
             done = self.refused_training("--nproc", 2, "--pp", 2, "--schedule", "2bw", "--model", "llama", "--untied", *words)
             self.assertIn(part, done)
         corrected = self.train("--nproc", 2, "--pp", 2, "--schedule", "pipemare", "--model", "llama", "--untied")
@@ -67,7 +67,22 @@ class Layouts(PipelineTest):
         self.assertNotEqual(corrected.metrics[-1]["loss"], result.metrics[-1]["loss"])
         for words in (["--pipemare-annealing", 3], ["--pipemare-decay", 0.5]):
             self.assertIn(f"{words[0]} has no effect without --schedule pipemare", self.refused_training("--nproc", 2, "--pp", 2, *words))
-        self.assertIn("untie it", self.refused_training("--nproc", 2, "--pp", 2, "--schedule", "2bw"))
+        self.assertIn("untie it", self.refused_training("--nproc", 2, "--pp", 2, "--schedule", "pipedream"))
+
+    def test_stages_that_update_together(self):
+        tied = self.train("--nproc", 2, "--pp", 2, "--schedule", "2bw")
+        self.assertIn("\n2bw-joint pipeline: ", tied.output)
+        self.assertIn("There is no flush between steps: stages keep 2, 1 versions of their weights, and read some that lack 1, 1 updates.", tied.output)
+        halves = ["--nproc", 4, "--pp", 2, "--schedule", "2bw", "--dtype", "fp16", "--train-iters", 12]
+        scaled = self.train(*halves)
+        skipped = [metrics["skipped"] for metrics in scaled.metrics]
+        scales = [metrics["loss_scale"] for metrics in scaled.metrics]
+        self.assertNotIn(True, skipped[6:])
+        overflows = self.train(*halves, "--loss-scale", 2 ** 30)
+        self.assertIn(True, [metrics["skipped"] for metrics in overflows.metrics], "the control")
+        self.assertEqual(len(scales), 12)
+        for words, sentence in ((["--no-overlap"], "needs overlap on a host"), (["--clip-by-step-before"], "knows the norm of a step's own gradients")):
+            self.assertIn(sentence, self.refused_training("--nproc", 2, "--pp", 2, "--schedule", "2bw", *words))
 
     def test_start_lines(self):
         for words, line in ((["--pp", 2, "--schedule", "interleaved", "--pipeline-layers", "1,2,3,2"],

@@ -21,8 +21,9 @@ namespace {
 
 class ElasticTraining {
  public:
-  ElasticTraining(const Communicator& world, const CommandLine& line, StopRequest& stop, Rejoin& rejoin)
-      : line_(line), stop_(stop), rejoin_(rejoin) {
+  ElasticTraining(const Communicator& world, const CommandLine& line, StopRequest& stop, Rejoin& rejoin,
+                  JobProgress& progress)
+      : line_(line), stop_(stop), rejoin_(rejoin), progress_(progress) {
     train_on(world);
     line_.layout.automatic = false;  // it has been chosen
     whole_ = line_;
@@ -40,7 +41,7 @@ class ElasticTraining {
           share(ranks_, *carried_);
         }
         rejoin_.trains_on(ranks_);
-        carried_ = run_training(ranks_, line_, stop_,
+        carried_ = run_training(ranks_, line_, stop_, progress_,
                                 {.memory = line_.replicate_state ? &memory_ : nullptr,
                                  .rejoin = rejoin_.any() ? &rejoin_ : nullptr,
                                  .carried = std::move(carried_)});
@@ -106,9 +107,10 @@ class ElasticTraining {
       fail(error.code(), "{} {}", loss.what(), error.what());
     }
     if (ranks_.rank() == 0) {
-      const std::string from = line_.resume == Resume::yes
-                                   ? fmt::format("after step {}", newest_step(line_))
-                                   : std::string("from the beginning, since the job has no checkpoint yet");
+      const std::string from =
+          line_.resume == Resume::yes
+              ? fmt::format("after step {}{}", newest_step(line_), progress_.lost_behind(newest_step(line_)))
+              : std::string("from the beginning, since the job has no checkpoint yet");
       const std::string without = compared_copies && line_.check_replicas == 0 ? ", without --check-replicas" : "";
       const std::string sentence =
           fmt::format("{} Training goes on with {} of {} ranks, dp {}{}, {}.\n", loss.what(), ranks_.size(), before,
@@ -183,6 +185,7 @@ class ElasticTraining {
   CommandLine whole_;  // with all ranks
   StopRequest& stop_;
   Rejoin& rejoin_;
+  JobProgress& progress_;
   ReplicatedState memory_;
   std::unique_ptr<CarriedTraining> carried_;  // to ranks_ that run_training() gets next
   bool has_ended_ = false;                    // the job cannot go on
@@ -190,9 +193,10 @@ class ElasticTraining {
 
 }  // namespace
 
-void train_and_go_on(const Communicator& world, const CommandLine& line, StopRequest& stop, Rejoin& rejoin) {
-  if (line.elastic) return ElasticTraining(world, line, stop, rejoin).run();
-  run_training(world, line, stop);
+void train_and_go_on(const Communicator& world, const CommandLine& line, StopRequest& stop, Rejoin& rejoin,
+                     JobProgress& progress) {
+  if (line.elastic) return ElasticTraining(world, line, stop, rejoin, progress).run();
+  run_training(world, line, stop, progress);
 }
 
 std::vector<int> ranks_to_go_on(const std::vector<int>& left, const MeshShape& mesh,

@@ -87,7 +87,8 @@ void say_how_to_go_on(const CommandLine& line, int status, bool had_checkpoint) 
                resumes ? " again" : " with --resume");
 }
 
-Restarts::Restarts(CommandLine& line, const StopRequest& stop) : line_(line), stop_(stop) {}
+Restarts::Restarts(CommandLine& line, const StopRequest& stop, const JobProgress& progress)
+    : line_(line), stop_(stop), progress_(progress) {}
 
 bool Restarts::after(const LostRank& lost) {
   const auto say = [&](const std::string& what_follows) {
@@ -100,7 +101,8 @@ bool Restarts::after(const LostRank& lost) {
   const std::string which = fmt::format("restart {} of {}", done_, line_.max_restarts);
   if (!can_go_on(line_)) return say(fmt::format("{} begins again: the job has no checkpoint yet.", which));
   line_.resume = Resume::if_any;
-  return say(fmt::format("{} goes on after step {}.", which, newest_step(line_)));
+  const std::int64_t step = newest_step(line_);
+  return say(fmt::format("{} goes on after step {}{}.", which, step, progress_.lost_behind(step)));
 }
 
 }  // namespace apps

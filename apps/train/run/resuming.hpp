@@ -3,6 +3,7 @@
 #include <string>
 
 #include "apps/train/options/options.hpp"
+#include "apps/train/run/job_progress.hpp"
 #include "apps/train/run/stop_request.hpp"
 #include "stretto/launch.hpp"
 
@@ -36,14 +37,15 @@ void say_how_to_go_on(const CommandLine& line, int status, bool had_checkpoint);
 // --max-restarts: after a loss, all ranks start again from the job's newest checkpoint, or as they started first.
 class Restarts {
  public:
-  // `line` is what ranks get that start again. Both must outlive the object.
-  Restarts(CommandLine& line, const StopRequest& stop);
+  // `line` is what ranks get that start again. All must outlive the object.
+  Restarts(CommandLine& line, const StopRequest& stop, const JobProgress& progress);
   // Called when the ranks have ended. Prints who was lost and what follows. Returns whether to start again.
   bool after(const stretto::LostRank& lost);
 
  private:
   CommandLine& line_;
   const StopRequest& stop_;
+  const JobProgress& progress_;
   int done_ = 0;
 };
 

@@ -60,10 +60,11 @@ struct LaidOut {
 
 class TrainingRun {
  public:
-  TrainingRun(const Communicator& world, const CommandLine& line, StopRequest& stop, ElasticParts elastic,
-              ServerSet* servers)
+  TrainingRun(const Communicator& world, const CommandLine& line, StopRequest& stop, JobProgress& progress,
+              ElasticParts elastic, ServerSet* servers)
       : line_(line),
         stop_(stop),
+        progress_(progress),
         memory_(elastic.memory),
         rejoin_(elastic.rejoin),
         carried_(std::move(elastic.carried)),
@@ -98,6 +99,7 @@ class TrainingRun {
     delay_ = line_.trainer.sharding.delay + line_.trainer.servers.consistency.delay;
     if (!trainer().flushes()) delay_ = std::ranges::max(simulate(trainer().pipeline().schedule()).delay);
     if (rank0_) reporter_.begin_after(first_step_);
+    if (rank0_) progress_.begin(first_step_, trainer().pipeline().schedule().all_microbatches());
     describe();
     if (!line_.trace.empty()) {
       trace_ = std::make_unique<Trace>(world_);
@@ -230,7 +232,11 @@ class TrainingRun {
     const auto lr_of = [&](std::int64_t i) { return lr_at(first + i); };
     trainer().run(
         {.count = count,
-         .fill_of = [&](std::int64_t i) { return data_->training_slots(samples + i * line_.trainer.global_batch); },
+         .fill_of =
+             [&](std::int64_t i) {
+               if (rank0_) progress_.begin_step(first + i);
+               return data_->training_slots(samples + i * line_.trainer.global_batch);
+             },
          .lr_of = line_.trainer.servers.any() ? std::function<double(std::int64_t)>() : lr_of,
          .saves = [&](std::int64_t i) { return saves_in_flight(first + i); },
          .updated = [&](std::int64_t i) { save(first + i + 1, samples + (i + 1) * line_.trainer.global_batch); },
@@ -389,6 +395,7 @@ class TrainingRun {
     const std::int64_t bytes = state.into(trainer().sharded(), trainer().optimizer());
     trainer().restore(notes);
     if (!rank0_) return;
+    progress_.begin(to.step, trainer().pipeline().schedule().all_microbatches());
     reporter_.say(fmt::format("Changes the layout behind step {} in {:.3f} s; rank 0 has received {}.", to.step,
                               now_seconds() - began, size_text(static_cast<double>(bytes))));
     for (const std::string& sentence : layout_description(line_, trainer(), world_.size())) reporter_.say(sentence);
@@ -439,6 +446,7 @@ class TrainingRun {
 
   CommandLine line_;
   StopRequest& stop_;
+  JobProgress& progress_;
   ReplicatedState* memory_;
   Rejoin* rejoin_;
   std::unique_ptr<CarriedTraining> carried_;
@@ -483,10 +491,10 @@ void share(const Communicator& ranks, CarriedTraining& training) {
 }
 
 std::unique_ptr<CarriedTraining> run_training(const Communicator& ranks, const CommandLine& line, StopRequest& stop,
-                                              ElasticParts elastic, ServerSet* servers) {
+                                              JobProgress& progress, ElasticParts elastic, ServerSet* servers) {
   std::int64_t done = 0;
   if (line.resume == Resume::yes && !line.relayouts.empty()) rank0_first(ranks, [&] { done = newest_step(line); });
-  return TrainingRun(ranks, line.after(done), stop, std::move(elastic), servers).run();
+  return TrainingRun(ranks, line.after(done), stop, progress, std::move(elastic), servers).run();
 }
 
 }  // namespace apps

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "apps/train/options/options.hpp"
+#include "apps/train/run/job_progress.hpp"
 #include "apps/train/run/rejoin.hpp"
 #include "apps/train/run/stop_request.hpp"
 #include "stretto/communicator.hpp"
@@ -37,6 +38,7 @@ struct ElasticParts {
 // training on its way if ranks are there to join, else null. servers: of --servers, whose workers are `ranks`; null without
 // them.
 std::unique_ptr<CarriedTraining> run_training(const stretto::Communicator& ranks, const CommandLine& line, StopRequest& stop,
-                                              ElasticParts elastic = {}, stretto::ServerSet* servers = nullptr);
+                                              JobProgress& progress, ElasticParts elastic = {},
+                                              stretto::ServerSet* servers = nullptr);
 
 }  // namespace apps

@@ -29,7 +29,7 @@ struct UnitMembers;
 //
 // In a pipeline of several stages, a rank has units of its stage's parameters only. At ZeroStage::values, values stay from
 // their first use in a step until the last, unless some lie in files (Options::offload). A parameter that the first and the
-// last stage share is at most at ZeroStage::optimizer, and never quantized.
+// last stage share is at most at ZeroStage::optimizer, or at ZeroStage::none with Options::versions, and never quantized.
 //
 // The layers' uses, announced through ParameterUse, drive the traffic:
 //
@@ -70,7 +70,8 @@ class STRETTO_API ShardedParameters : public ParameterUse {
     std::uint64_t seed = 1;  // of stochastic rounding
     // A pipeline without a flush: how many versions of trained values are kept, the latest included; above 0, uses come in
     // no fixed order, gradients of all units are summed by finish_sums(), and a step lasts from one update to the next
-    // (begin_versions()). Only with ZeRO stage 0 or 1.
+    // (begin_versions()). Only with ZeRO stage 0 or 1. With a delay as well, a step lasts from one finish_sums() to the
+    // next, and its update may come in the step behind it (take_sums()).
     int versions = 0;
     bool saves_versions = false;  // checkpoints that are saved in_flight() have the older versions, too
     // Scratch files of this rank on the host hold these instead of memory (ZeRO-Infinity; Rajbhandari et al. 2021).
@@ -182,6 +183,12 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   // Whether Range::gradient has sums that an update may take, from finish_sums() or take_late() to begin_step(). With a
   // delay false in a step without one before it.
   bool sums_arrived() const { return sums_arrived_; }
+  // With a delay and versions, behind finish_sums(): puts a task into the stream that writes the sum of squares of the
+  // gradients that this rank owns, when their sums are done. `squares` must outlive it.
+  void square_sums(const Stream& stream, double& squares) const;
+  // Likewise: blocks until the last sums are done, and makes them Range::gradient, for an update before the next step or in
+  // it.
+  void take_sums();
   // With a delay: whether there are gradients of a step that no update can have taken yet. Between steps.
   bool has_late() const { return has_late_; }
   // With a delay, between steps: blocks until Range::late has the sums of the last step, such as for a checkpoint.

@@ -61,10 +61,12 @@ class STRETTO_API Trainer {
   StepResult step(const FillSlot& fill, double lr);
   // Trains several steps. A schedule without a flush fills the pipeline before them and empties it behind them; between two
   // updates a step then has one window of the schedule. Every update clips by the norm of its stage's gradients, or by that
-  // of all stages in the step before (TrainingOptions::clips_by_step_before). Under PipeDream a step has as many updates as
-  // microbatches, and gradient_norm is that of the last. With servers, workers may be as far apart as the consistency lets
-  // them, and have the same values, of all steps, when run() returns; gradient_norm is that of gradient_norm() for gradients
-  // that nobody has summed. Collective.
+  // of all stages in the step before (TrainingOptions::clips_by_step_before). Stages that update jointly (updates_jointly)
+  // clip by the norm of all, and all leave out the update of a step whose norm is infinite or NaN; a loss scale is that
+  // behind the last step whose update the first microbatch of a step can find made. Under PipeDream a step has as many
+  // updates as microbatches, and gradient_norm is that of the last. With servers, workers may be as far apart as the
+  // consistency lets them, and have the same values, of all steps, when run() returns; gradient_norm is that of
+  // gradient_norm() for gradients that nobody has summed. Collective.
   void run(const TrainedSteps& steps);
   bool flushes() const { return !is_window(pipeline_->schedule()); }
   // Whether all ranks end each step together. Not so without a flush, and with servers.

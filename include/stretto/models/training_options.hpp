@@ -43,13 +43,15 @@ struct STRETTO_API TrainingOptions {
   bool keeps_gathered = false;                              // TensorParallel::keeps_gathered
   SequenceLayout sequence_layout = SequenceLayout::zigzag;  // over the ranks of a ring
   kernels::AttentionMask mask;                              // of a model without a window of its own
-  StageDivision stages;
-  PipeMareOptions pipemare;       // of a schedule that does not stash
+  StageDivision stages;      // 2bw is 2bw-joint where stages have to agree: in f16, and with a tied table on several stages
+  PipeMareOptions pipemare;  // of a schedule that does not stash
   LossScale::Options loss_scale;  // with f16
   std::int64_t delay_from = 0;    // with ShardedParameters::Options::delay: how many updates are made without it first
   double clip_norm = 1.0;         // 0: no clipping. A Trainer gives it to OneBitAdam as well.
-  // A schedule without a flush that updates once in a step then clips by the norm of all stages' gradients in the step
-  // before, which has arrived by then, and the first step by that of each stage. False: always by that of each stage.
+  // Without a flush, a stage clips by the norm of its own gradients, unless stages update jointly (updates_jointly): then by
+  // that of all, as with a flush. A schedule without a flush that updates once in a step then clips by the norm of all
+  // stages' gradients in the step before, which has arrived by then, and the first step by that of each stage. False: always
+  // by that of each stage.
   bool clips_by_step_before = false;
   std::uint64_t seed = 1;
   // CheckpointSaver::Options::in_background and trained_only; plans count the copy that is being written.
@@ -73,6 +75,8 @@ struct STRETTO_API TrainingOptions {
   TensorParallel tensor_parallel(const Mesh& groups, const Stream& stream) const;
   std::shared_ptr<const AttentionCore> attention(const Mesh& groups, bool overlap) const;
   ModelCut cut(const Schedule& schedule, int stage) const { return stages.cut(model, schedule, stage); }
+  // Of a stage: with the versions that the schedule keeps, and a delay where it puts gradients aside.
+  ShardedParameters::Options sharding_of(const Schedule& schedule, int stage) const;
 };
 
 // The updates that a stage's forwards lack more than its backwards, in the mean: 0 in a schedule that stashes.

@@ -23,7 +23,7 @@ class STRETTO_API PipelineStage {
   //   backward, backward_input
   //                    input: the gradient of what forward returned, which may be overwritten; returns the gradient of what
   //                    forward was given
-  //   backward_weight, update  neither. updates come in windows only (Pipeline::run_windows)
+  //   backward_weight, sum, update  neither. sums and updates come in windows only (Pipeline::run_windows)
   // At the ends of the model there is no neighbour: the first part's forward and the last part's backward get an empty
   // tensor, and what the first part's backward and the last part's forward return is dropped. All other results must have
   // the message's shape and type. The stage owns `input`; a result may have its memory. The stage must not change a result

@@ -17,6 +17,7 @@ enum class ActionKind : std::uint8_t {
   backward,          // computes the gradient of the chunk's input and those of its weights
   backward_input,    // computes the gradient of the chunk's input only; backward_weight comes later
   backward_weight,   // computes the gradients of the chunk's weights only
+  sum,               // puts the gradients of a step's microbatches aside; what stages sum of them begins to travel
   update,            // updates the chunk's weights with the gradients of a step's microbatches
   send_forward,      // sends the chunk's output to the stage of the next part
   receive_forward,   // receives the chunk's input from the stage of the part before
@@ -28,7 +29,7 @@ STRETTO_API bool is_message(ActionKind kind);
 
 struct Action {
   ActionKind kind = ActionKind::forward;
-  int microbatch = 0;  // 0 .. all_microbatches() - 1; of an update, its step: 0 .. steps - 1
+  int microbatch = 0;  // 0 .. all_microbatches() - 1; of a sum and an update, its step: 0 .. steps - 1
   int chunk = 0;       // of the stage: 0 .. chunks - 1. For messages too, it is the chunk of the stage that acts
   // The version of the weights that a forward or backward reads. 0 are those with which the window of its microbatch
   // begins, 1 those that the window's first update makes; -1 are those before the last update of the window before.
@@ -59,6 +60,10 @@ struct STRETTO_API Schedule {
   // leaves it to the caller, behind the lists. In other windows microbatches need not end in the window in which they begin:
   // an action of a microbatch that comes before its forward in the stage's list belongs to the window before, a
   // receive_forward behind its forward to the window after, and an update to the window of the last gradient that it needs.
+  //
+  // In a window with sums, each stage has one behind the step's gradients, and its update takes what all stages have summed:
+  // their norm, whether they overflow, and the gradient of a table that the first and the last stage share. An update in
+  // front of its sum in the list belongs to the sum of the window before. A stage puts the gradients of one step aside.
   int steps = 1;
   // Weight stashing: a backward reads the version that its forward has read. Without it all computations read the latest
   // version of their stage, and nothing older is kept (PipeMare). For windows only.
@@ -119,11 +124,15 @@ STRETTO_API Schedule vertical_pipedream_schedule(int stages, int steps);
 // PipeDream-2BW (Narayanan et al. 2021): gradients of a step's m >= p microbatches are summed, and all stages read weights
 // that are one update old, for which two versions are enough. A single stage reads the latest.
 STRETTO_API Schedule two_buffered_schedule(int stages, int microbatches);
+// 2BW in which all stages update together: each sums behind its last backward of a step and updates a step's length later,
+// in front of the first forward that reads the new weights. By then every stage's sum has arrived, so that nobody waits.
+// Weights are those of 2BW. Gradients of a step lie aside meanwhile, and the last stage keeps one version only.
+STRETTO_API Schedule joint_two_buffered_schedule(int stages, int microbatches);
 // PipeMare (Yang et al. 2021): PipeDream without weight stashing. Forwards of stage s read the weights of PipeDream, and
 // backwards the latest ones. Whoever computes corrects what the difference costs (layers/pipemare.hpp).
 STRETTO_API Schedule pipemare_schedule(int stages, int steps);
-// Their names: "pipedream", "pipedream-vertical", "2bw", "pipemare". `make` takes the stages, and the microbatches of a
-// window.
+// Their names: "pipedream", "pipedream-vertical", "2bw", "2bw-joint", "pipemare". `make` takes the stages, and the
+// microbatches of a window.
 struct WindowKind {
   const char* name;
   Schedule (*make)(int stages, int microbatches);
@@ -138,6 +147,8 @@ STRETTO_API Schedule repeated(const Schedule& window, int repetitions, int oldes
 // Whether the lists are a window that updates weights, rather than one step that reads version 0 of them and leaves the
 // update to the caller.
 STRETTO_API bool is_window(const Schedule& schedule);
+// Whether it is a window with sums.
+STRETTO_API bool updates_jointly(const Schedule& schedule);
 
 // The updates that the weights lack which a stage's forwards read, and those which its backwards read: the means over the
 // microbatches of a window. Both are 0 in a step that leaves the update to the caller.
@@ -164,7 +175,10 @@ STRETTO_API Schedule with_messages(Schedule computations);
 // - a message without a counterpart, of what was not computed, or to a stage that does not expect it;
 // - a backward that reads another version of the weights than its forward, and a version that is not made yet; in a schedule
 //   that does not stash, any version but the latest;
-// - an update before the step's gradients, before the update of the step before, a second time, or missing;
+// - an update or a sum before the step's gradients, before that of the step before, a second time, or missing;
+// - a gradient of a step that would be added to those of another;
+// - in a window with sums, an update that needs a sum which another stage never comes to, and a sum before the update that
+//   takes the gradients of the step before;
 // - a schedule that does not stash and is no window, in which nothing is older than the latest version.
 // Windows with updates are run three times in turn (repeated()). As every microbatch and update of a window comes once, the
 // window ends in the state in which it begins, so that it can be repeated for ever. Microbatches and steps in a refusal are
@@ -210,7 +224,8 @@ struct ScheduleSimulation {
 // Checks the schedule, and predicts its times. Computations of a stage run in order, and its groups of messages run in
 // order beside them: a group begins when the group before it has ended, and the computations whose results it sends. A
 // computation waits for the message that it needs, not for others. Links have no limit: messages do not slow each other
-// down. An update takes no time. Of a window with updates, four repetitions are simulated: `step` is a step's part of the
+// down. An update takes no time; in a window with sums it begins when the last stage's sum has come, which takes as long as
+// the longest message. Of a window with updates, four repetitions are simulated: `step` is a step's part of the
 // longest time from the beginning of the third to that of the fourth on a stage, and the rest is of all four.
 // Cost: O(actions x log(actions)).
 STRETTO_API ScheduleSimulation simulate(const Schedule& schedule, const ScheduleTimes& times = {});
@@ -219,8 +234,8 @@ STRETTO_API ScheduleSimulation simulate(const Schedule& schedule, const std::vec
 
 // The text form. Empty lines and what follows a # are ignored; words are separated by blanks. First come five lines, in this
 // order, `steps` with their number unless it is 1, and `stash none` if the schedule does not stash; then every stage with
-// its groups, one a line; commas separate the actions of a group. An action is its kind, its microbatch (of an update: the
-// step), its chunk, and the version of the weights that it reads unless that is 0.
+// its groups, one a line; commas separate the actions of a group. An action is its kind, its microbatch (of a sum and an
+// update: the step), its chunk, and the version of the weights that it reads unless that is 0.
 //
 //   schedule 1f1b            # a name of letters, digits, -, _ and .
 //   stages 2

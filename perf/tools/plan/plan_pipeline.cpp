@@ -88,8 +88,8 @@ std::string shade(unsigned color, int chunk, int chunks) {
 
 Picture picture_of(const Schedule& schedule, const ScheduleSimulation& result) {
   require(schedule.stages <= 64, "--svg draws up to 64 stages, not {}; choose fewer.", schedule.stages);
-  // By ActionKind: F, B with W, B, W, update.
-  constexpr std::array colors{0x7ba7d7U, 0x8ecf9bU, 0x8ecf9bU, 0xf0a35eU, 0x404040U};
+  // By ActionKind: F, B with W, B, W, sum, update.
+  constexpr std::array colors{0x7ba7d7U, 0x8ecf9bU, 0x8ecf9bU, 0xf0a35eU, 0xc04040U, 0x404040U};
   Picture picture;
   picture.title = fmt::format("{}, {} stages, {}: {:.1f}% bubble", schedule.name, schedule.stages, work_of(schedule),
                               100 * result.bubble);
@@ -97,9 +97,15 @@ Picture picture_of(const Schedule& schedule, const ScheduleSimulation& result) {
   picture.row = "stage";
   picture.remark = "numbers: the microbatch";
   picture.ranks = schedule.stages;
-  const auto is_update = [](const SimulatedAction& each) { return each.action.kind == ActionKind::update; };
-  const std::size_t kinds = colors.size() - (std::ranges::any_of(result.actions, is_update) ? 0 : 1);
-  for (std::size_t kind = 0; kind < kinds; ++kind) {
+  std::vector<std::size_t> looks;                         // the first of each kind
+  const auto is_mark = [](const SimulatedAction& each) {  // it takes no time
+    return each.action.kind == ActionKind::sum || each.action.kind == ActionKind::update;
+  };
+  for (std::size_t kind = 0; kind < colors.size(); ++kind) {
+    const auto is_one = [&](const SimulatedAction& each) { return each.action.kind == static_cast<ActionKind>(kind); };
+    const bool may_lack = kind >= static_cast<std::size_t>(ActionKind::sum);
+    looks.push_back(picture.looks.size());
+    if (may_lack && std::ranges::none_of(result.actions, is_one)) continue;
     for (int chunk = 0; chunk < schedule.chunks; ++chunk) {
       const std::string which = schedule.chunks > 1 ? fmt::format(", chunk {}", chunk) : "";
       picture.looks.push_back({name(static_cast<ActionKind>(kind)) + which, shade(colors[kind], chunk, schedule.chunks), 0});
@@ -108,13 +114,13 @@ Picture picture_of(const Schedule& schedule, const ScheduleSimulation& result) {
   double shortest = result.last_end;
   for (const SimulatedAction& each : result.actions) {
     if (is_message(each.action.kind)) continue;
-    const std::size_t look = static_cast<std::size_t>(each.action.kind) * schedule.chunks + each.action.chunk;
-    const std::string label = is_update(each) ? "" : std::to_string(each.action.microbatch);
+    const std::size_t look = looks[static_cast<std::size_t>(each.action.kind)] + static_cast<std::size_t>(each.action.chunk);
+    const std::string label = is_mark(each) ? "" : std::to_string(each.action.microbatch);
     picture.bars.push_back({each.stage, 0, look, label, each.begin, each.end});
     if (each.end > each.begin) shortest = std::min(shortest, each.end - each.begin);
   }
   for (auto& bar : picture.bars) {
-    if (bar.label.empty()) bar.end = bar.begin + shortest / 8;  // an update, which takes no time
+    if (bar.label.empty()) bar.end = bar.begin + shortest / 8;  // a mark
   }
   // Two digits need 18 pixels. If times differ much, the bound on the whole width decides.
   picture.pixels_a_unit = std::min(19 / std::max(shortest, 1e-12), 8000 / std::max(result.last_end, 1e-9));

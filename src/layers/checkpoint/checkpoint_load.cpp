@@ -78,7 +78,7 @@ LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, Optimizer& optim
   require(!with_optimizer || to_string(index.optimizer) == to_string(optimizer.kind()),
           "{} was saved by {}, but this optimizer is {}; train on with the one that saved it, or load the values alone.",
           checkpoint, to_string(index.optimizer), to_string(optimizer.kind()));
-  require(!with_optimizer || !index.has_late || parameters.options().delay > 0,
+  require(!with_optimizer || !index.has_late || has_late(parameters.options()),
           "{} has gradients that no update has taken yet, because its training applies them one step late; train on with a "
           "delay of 1, or load the values alone.",
           checkpoint);
@@ -131,7 +131,7 @@ LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, Optimizer& optim
     }
     optimizer.release(range.unit);
   }
-  if (parameters.options().delay > 0) parameters.set_late(with_optimizer && index.has_late);
+  if (has_late(parameters.options())) parameters.set_late(with_optimizer && index.has_late);
   parameters.set_in_flight(with_optimizer && index.in_flight);
   if (with_optimizer) {
     optimizer.read_notes(index.notes);

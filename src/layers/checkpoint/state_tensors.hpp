@@ -8,11 +8,12 @@
 
 // The tensors of a range's state as checkpoints number them: 0 is the master weights, and the slots of the optimizer follow;
 // behind them is, with a delay, the gradient that no update has taken yet, and then the older versions of the weights that
-// are saved, from the newest to the oldest.
+// are saved, from the newest to the oldest. Without a flush a checkpoint finds no such gradient.
 namespace stretto {
 
 inline constexpr const char* late_prefix = "late";  // of a gradient's name
 
+inline bool has_late(const ShardedParameters::Options& options) { return options.delay > 0 && options.versions == 0; }
 inline int saved_older_versions(const ShardedParameters& parameters) {
   return parameters.options().saves_versions ? std::max(parameters.options().versions - 1, 0) : 0;
 }
@@ -29,7 +30,7 @@ inline int age_of(const OptimizerKind& kind, std::size_t number) {
 inline Tensor tensor_of(const ShardedParameters& parameters, const Optimizer& optimizer, std::size_t range,
                         std::size_t number) {
   if (!optimizer.weights(range)) return {};
-  if (is_late(optimizer, number)) return parameters.ranges()[range].late;
+  if (is_late(optimizer, number)) return has_late(parameters.options()) ? parameters.ranges()[range].late : Tensor();
   if (const int age = age_of(optimizer.kind(), number); age > 0) {
     const ShardedParameters::Range& its = parameters.ranges()[range];
     return its.gradient ? parameters.older_value(its, age) : Tensor();

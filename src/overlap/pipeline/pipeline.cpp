@@ -7,6 +7,7 @@
 #include "device/memory/range.hpp"
 #include "device/stream/place_in_computation.hpp"
 #include "overlap/pipeline/stage_messages.hpp"
+#include "overlap/schedule/actions.hpp"
 #include "stretto/device.hpp"
 #include "transport/bootstrap/processes/pinning.hpp"
 
@@ -69,7 +70,7 @@ void Pipeline::follow(const Schedule& schedule, PipelineStage& stage, const Shap
       const Action& action = group.front();
       if (is_message(action.kind)) {
         messages_->start(group);
-      } else if (action.kind == ActionKind::update) {
+      } else if (is_of_step(action.kind)) {
         compute(stage, action, {});
       } else {
         messages_->give_result(action, compute(stage, action, messages_->take_input(action)));
@@ -98,7 +99,7 @@ Pipeline::Times Pipeline::times() const {
   std::vector<double> own(1 + 4 * chunks, 0);
   if (!computed_.empty()) own.front() = done_at(computed_.back().end) - done_at(computed_.front().begin);
   for (const Computed& each : computed_) {
-    if (each.action.kind == ActionKind::update) continue;
+    if (is_of_step(each.action.kind)) continue;
     const std::size_t kind = each.action.kind == ActionKind::forward           ? 0
                              : each.action.kind == ActionKind::backward_weight ? 2
                                                                                : 1;

@@ -4,8 +4,14 @@
 namespace stretto {
 
 inline bool is_send(ActionKind kind) { return kind == ActionKind::send_forward || kind == ActionKind::send_backward; }
+// Its number is that of a step, not of a microbatch; it takes no time.
+inline bool is_of_step(ActionKind kind) { return kind == ActionKind::sum || kind == ActionKind::update; }
 // Whether a computation takes what another part has computed; or an action is a message.
-inline bool takes_input(ActionKind kind) { return kind != ActionKind::backward_weight && kind != ActionKind::update; }
+inline bool takes_input(ActionKind kind) { return kind != ActionKind::backward_weight && !is_of_step(kind); }
+inline bool reads_version(ActionKind kind) { return kind <= ActionKind::backward_weight; }
+inline bool adds_weight_gradients(ActionKind kind) {
+  return kind == ActionKind::backward || kind == ActionKind::backward_weight;
+}
 // Whether a computation or a message belongs to forward. The others but backward_weight move gradients towards the first
 // part.
 inline bool goes_forward(ActionKind kind) {

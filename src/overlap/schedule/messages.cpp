@@ -13,7 +13,7 @@ namespace {
 // Its result is needed by another part of the model.
 bool has_result(const Action& action) { return action.kind < ActionKind::backward_weight; }
 
-int duration(ActionKind kind) { return kind == ActionKind::backward ? 2 : kind == ActionKind::update ? 0 : 1; }
+int duration(ActionKind kind) { return kind == ActionKind::backward ? 2 : is_of_step(kind) ? 0 : 1; }
 
 // When every computation begins and ends if messages take no time.
 class Timetable {

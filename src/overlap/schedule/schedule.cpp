@@ -11,6 +11,7 @@ const char* name(ActionKind kind) {
     case ActionKind::backward: return "backward";
     case ActionKind::backward_input: return "backward_input";
     case ActionKind::backward_weight: return "backward_weight";
+    case ActionKind::sum: return "sum";
     case ActionKind::update: return "update";
     case ActionKind::send_forward: return "send_forward";
     case ActionKind::receive_forward: return "receive_forward";
@@ -63,6 +64,7 @@ const std::vector<WindowKind>& all_window_kinds() {
   static const std::vector<WindowKind> all = {{"pipedream", &pipedream_schedule},
                                               {"pipedream-vertical", &vertical_pipedream_schedule},
                                               {"2bw", &two_buffered_schedule},
+                                              {"2bw-joint", &joint_two_buffered_schedule},
                                               {"pipemare", &pipemare_schedule}};
   return all;
 }

@@ -10,7 +10,7 @@
 namespace stretto {
 
 ScheduleRun::ScheduleRun(const Schedule& schedule, const std::vector<ScheduleTimes>& of_parts)
-    : schedule_(schedule), times_(of_parts) {
+    : schedule_(schedule), times_(of_parts), has_updates_(has_updates(schedule)), has_sums_(updates_jointly(schedule)) {
   require_sizes(schedule);
   require(static_cast<int>(schedule.lists.size()) == schedule.stages, "A schedule of {} stages has {} lists.",
           schedule.stages, schedule.lists.size());
@@ -24,6 +24,8 @@ ScheduleRun::ScheduleRun(const Schedule& schedule, const std::vector<ScheduleTim
   stages_.resize(schedule.stages);
   progress_.resize(static_cast<std::size_t>(schedule.parts()) * schedule.all_microbatches());
   updates_.resize(schedule.parts());
+  sums_.resize(schedule.parts());
+  summed_.resize(schedule.steps);
 }
 
 void ScheduleRun::run() {
@@ -48,8 +50,15 @@ bool ScheduleRun::advance(int stage) {
   if (!its.reached) {
     for (const Action& action : group) expect(stage, action);
     require(!group.empty(), "Stage {} has an empty group; leave it out.", stage);
-    if (!is_message(group.front().kind)) {
-      group.front().kind == ActionKind::update ? update(stage, group.front()) : compute(stage, group.front());
+    const Action& first = group.front();
+    if (!is_message(first.kind)) {
+      if (first.kind == ActionKind::update && !may_update(stage, first)) {
+        at_update_.push_back(stage);
+        return false;
+      }
+      first.kind == ActionKind::sum      ? sum(stage, first)
+      : first.kind == ActionKind::update ? update(stage, first)
+                                         : compute(stage, first);
       ++its.place;
       return true;
     }
@@ -68,16 +77,50 @@ void ScheduleRun::expect(int stage, const Action& action) {
           "Stage {} has {} beside other actions of a group; only messages go together.", stage, to_string(action));
 }
 
-void ScheduleRun::update(int stage, const Action& action) {
+// done: the sums or updates that the part has made.
+void ScheduleRun::require_gradients(int stage, const Action& action, int done) {
   const int part = schedule_.part_of(stage, action.chunk);
   const int step = action.microbatch;
-  require(step >= updates_[part], "Stage {} has {} a second time.", stage, to_string(action));
-  require(step == updates_[part], "Stage {} has {} before that of step {}.", stage, to_string(action), updates_[part]);
+  require(step >= done, "Stage {} has {} a second time.", stage, to_string(action));
+  require(step == done, "Stage {} has {} before that of step {}.", stage, to_string(action), done);
   for (int i = step * schedule_.microbatches; i < (step + 1) * schedule_.microbatches; ++i) {
     require(at(part, i).weights >= 0, "Stage {} has {} before the backward of microbatch {}.", stage, to_string(action), i);
   }
-  ++updates_[part];
-  actions_.push_back({stage, action, stages_[stage].computed, stages_[stage].computed});
+}
+
+void ScheduleRun::sum(int stage, const Action& action) {
+  const int part = schedule_.part_of(stage, action.chunk);
+  require_gradients(stage, action, sums_[part]);
+  require(updates_[part] == sums_[part], "Stage {} has {} before the update of step {}, whose gradients lie aside.", stage,
+          to_string(action), updates_[part]);
+  ++sums_[part];
+  const double end = stages_[stage].computed;
+  Sum& all = summed_[action.microbatch];
+  all.end = std::max(all.end, end);
+  if (++all.parts == schedule_.parts()) woken_.insert(woken_.end(), at_update_.begin(), at_update_.end());
+  if (all.parts == schedule_.parts()) at_update_.clear();
+  actions_.push_back({stage, action, end, end});
+}
+
+// Whether all parts have come to the sum that the update needs.
+bool ScheduleRun::may_update(int stage, const Action& action) const {
+  if (!has_sums_) return true;
+  require(action.microbatch < sums_[schedule_.part_of(stage, action.chunk)], "Stage {} has {} before the sum of that step.",
+          stage, to_string(action));
+  return summed_[action.microbatch].parts == schedule_.parts();
+}
+
+void ScheduleRun::update(int stage, const Action& action) {
+  int& updates = updates_[schedule_.part_of(stage, action.chunk)];
+  require_gradients(stage, action, updates);
+  ++updates;
+  double& computed = stages_[stage].computed;
+  if (has_sums_ && schedule_.stages > 1) {
+    const auto longest = std::max_element(
+        times_.begin(), times_.end(), [](const ScheduleTimes& a, const ScheduleTimes& b) { return a.message < b.message; });
+    computed = std::max(computed, summed_[action.microbatch].end + longest->message);
+  }
+  actions_.push_back({stage, action, computed, computed});
 }
 
 void ScheduleRun::compute(int stage, const Action& action) {
@@ -96,6 +139,9 @@ void ScheduleRun::compute(int stage, const Action& action) {
       fmt::format("with another version of the weights than the latest, {}, and nothing older is stashed", updates_[part]));
   demand(!schedule_.stashes || action.kind == ActionKind::forward || its.forward < 0 || its.version == action.version,
          fmt::format("with another version of the weights than its forward, which read version {}", its.version));
+  const int collected = has_sums_ ? sums_[part] : updates_[part];
+  demand(!has_updates_ || !adds_weight_gradients(action.kind) || action.microbatch / schedule_.microbatches <= collected,
+         fmt::format("where its gradients would be added to those of step {}", collected));
   const ScheduleTimes& times = times_[part];
   double& free = stages_[stage].computed;
   double begin = free, seconds = times.backward_weight;
@@ -181,15 +227,20 @@ void ScheduleRun::match(int from, int to) {
   }
 }
 
-// Returns a message of a waiting stage whose other side has not been reached.
-Action ScheduleRun::first_waiting(int stage) const {
+// Returns a message of a waiting stage whose other side has not been reached, or an update whose sum has not.
+ScheduleRun::Waiting ScheduleRun::first_waiting(int stage) const {
   for (const Action& action : group_of(stage)) {
+    if (action.kind == ActionKind::update) {
+      int part = 0;
+      while (sums_[part] > action.microbatch) ++part;
+      return {action, schedule_.stage_of(part)};
+    }
     const int peer = schedule_.peer_of(stage, action);
     const bool sends = is_send(action.kind);
     const Channel& between = channels_.at(sends ? std::pair{stage, peer} : std::pair{peer, stage});
     const auto& waiting = sends ? between.sent : between.received;
     if (std::any_of(waiting.begin(), waiting.end(), [&](const Posted& each) { return each.action == action; })) {
-      return action;
+      return {action, peer};
     }
   }
   fail(ErrorCode::internal, "Stage {} waits for no message of its group.", stage);
@@ -202,8 +253,7 @@ void ScheduleRun::explain_waiting() const {
   std::vector<int> way;
   while (std::find(way.begin(), way.end(), stage) == way.end()) {
     way.push_back(stage);
-    const Action action = first_waiting(stage);
-    const int peer = schedule_.peer_of(stage, action);
+    const auto [action, peer] = first_waiting(stage);
     if (stages_[peer].place == schedule_.lists[peer].size()) {
       fail(ErrorCode::invalid_argument, "Stage {} would wait for ever at {}: stage {} ends without the other side of it.",
            stage, to_string(action), peer);
@@ -212,17 +262,15 @@ void ScheduleRun::explain_waiting() const {
   }
   std::string cycle;
   for (auto each = std::find(way.begin(), way.end(), stage); each != way.end(); ++each) {
-    const Action action = first_waiting(*each);
-    cycle += fmt::format("{}stage {} at {} for stage {}", cycle.empty() ? "" : ", ", *each, to_string(action),
-                         schedule_.peer_of(*each, action));
+    const auto [action, peer] = first_waiting(*each);
+    cycle += fmt::format("{}stage {} at {} for stage {}", cycle.empty() ? "" : ", ", *each, to_string(action), peer);
   }
   fail(ErrorCode::invalid_argument, "Stages would wait for each other for ever: {}.", cycle);
 }
 
 void ScheduleRun::require_all_done() {
-  const bool with_updates = has_updates(schedule_);
   for (int part = 0; part < schedule_.parts(); ++part) {
-    require(!with_updates || updates_[part] == schedule_.steps, "Stage {} never has {}.", schedule_.stage_of(part),
+    require(!has_updates_ || updates_[part] == schedule_.steps, "Stage {} never has {}.", schedule_.stage_of(part),
             to_string({ActionKind::update, updates_[part], schedule_.chunk_of(part)}));
     for (int i = 0; i < schedule_.all_microbatches(); ++i) {
       const Progress& its = at(part, i);

@@ -39,14 +39,21 @@ class ScheduleRun {
   };
 
   bool advance(int stage);
+  void sum(int stage, const Action& action);
+  bool may_update(int stage, const Action& action) const;
   void update(int stage, const Action& action);
+  void require_gradients(int stage, const Action& action, int done);
   void compute(int stage, const Action& action);
   void post(int stage, const ActionGroup& group);
   double ready_to_send(int stage, const Action& action);
   void expect(int stage, const Action& action);
   void match(int from, int to);
   [[noreturn]] void explain_waiting() const;
-  Action first_waiting(int stage) const;
+  struct Waiting {
+    Action action;
+    int for_stage;
+  };
+  Waiting first_waiting(int stage) const;
   void require_all_done();
   Progress& at(int part, int microbatch) {
     return progress_[static_cast<std::size_t>(part) * schedule_.all_microbatches() + microbatch];
@@ -57,7 +64,14 @@ class ScheduleRun {
   const std::vector<ScheduleTimes>& times_;  // by part
   std::vector<Stage> stages_;
   std::vector<Progress> progress_;
-  std::vector<int> updates_;                         // by part
+  const bool has_updates_, has_sums_;
+  std::vector<int> updates_, sums_;  // by part
+  struct Sum {
+    int parts = 0;   // that have come to it
+    double end = 0;  // when the last of them had
+  };
+  std::vector<Sum> summed_;                          // by step
+  std::vector<int> at_update_;                       // stages that wait for a sum
   std::map<std::pair<int, int>, Channel> channels_;  // by sender and receiver
   std::vector<int> woken_;                           // stages that may go on
   std::vector<SimulatedAction> actions_;

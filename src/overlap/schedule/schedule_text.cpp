@@ -3,6 +3,7 @@
 
 #include "core/fail.hpp"
 #include "core/files/text_lines.hpp"
+#include "overlap/schedule/actions.hpp"
 #include "overlap/schedule/limits.hpp"
 #include "stretto/overlap/schedule.hpp"
 
@@ -16,7 +17,7 @@ Action action_from(const TextLines& lines, const std::string& text) {
   for (int kind = 0; kind <= static_cast<int>(ActionKind::receive_backward); ++kind) {
     if (words[0] != name(static_cast<ActionKind>(kind))) continue;
     const auto found = static_cast<ActionKind>(kind);
-    lines.demand(words.size() == 3 || found < ActionKind::update, "updates and messages read no version of the weights");
+    lines.demand(words.size() == 3 || reads_version(found), "sums, updates and messages read no version of the weights");
     return {found, lines.number<int>(words[1]), lines.number<int>(words[2]),
             words.size() == 4 ? lines.number<int>(words[3]) : 0};
   }

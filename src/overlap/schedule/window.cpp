@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/fail.hpp"
+#include "overlap/schedule/actions.hpp"
 #include "overlap/schedule/limits.hpp"
 
 namespace stretto {
@@ -16,19 +17,19 @@ void for_each_action(const std::vector<ActionGroup>& list, F f) {
   }
 }
 
-bool adds_weight_gradients(ActionKind kind) { return kind == ActionKind::backward || kind == ActionKind::backward_weight; }
-
 // To which window the actions of a stage's list belong.
 class Belonging {
  public:
   Belonging(const Schedule& window, int stage)
       : window_(window),
         forwards_(static_cast<std::size_t>(window.chunks) * window.all_microbatches(), missing),
-        ends_later_(static_cast<std::size_t>(window.chunks) * window.steps, false) {
+        ends_later_(static_cast<std::size_t>(window.chunks) * window.steps, false),
+        sums_(ends_later_.size(), missing) {
     const std::vector<ActionGroup>& list = window.lists[stage];
     for_each_action(list, [&](const Action& action, std::size_t place) {
       require_numbers(window, stage, action);
       if (action.kind == ActionKind::forward) forwards_[index(action)] = place;
+      if (action.kind == ActionKind::sum) sums_[step_index(action.chunk, action.microbatch)] = place;
     });
     for (int chunk = 0; chunk < window.chunks; ++chunk) {
       for (int i = 0; i < window.all_microbatches(); ++i) {
@@ -42,9 +43,13 @@ class Belonging {
     });
   }
 
-  // -1: to the window before; 1: to the next.
+  // -1: to the window before, and an update in front of its sum to that before the sum's; 1: to the next.
   int operator()(const Action& action, std::size_t place) const {
-    if (action.kind == ActionKind::update) return ends_later_[step_index(action.chunk, action.microbatch)] ? -1 : 0;
+    if (is_of_step(action.kind)) {
+      const std::size_t step = step_index(action.chunk, action.microbatch);
+      const bool is_late = action.kind == ActionKind::update && sums_[step] != missing && place < sums_[step];
+      return (ends_later_[step] ? -1 : 0) - (is_late ? 1 : 0);
+    }
     if (action.kind == ActionKind::forward) return 0;
     const bool comes_before = place < forwards_[index(action)];
     if (action.kind == ActionKind::receive_forward) return comes_before ? 0 : 1;
@@ -61,25 +66,27 @@ class Belonging {
   const Schedule& window_;
   std::vector<std::size_t> forwards_;  // places, by chunk and microbatch
   std::vector<bool> ends_later_;       // by chunk and step: whether a microbatch ends in the window behind it
+  std::vector<std::size_t> sums_;      // places, by chunk and step
 };
-
-bool reads_version(ActionKind kind) { return kind < ActionKind::update; }
 
 // The action of the window that comes `by` windows later.
 Action moved(Action action, const Schedule& window, int by) {
-  action.microbatch += by * (action.kind == ActionKind::update ? window.steps : window.all_microbatches());
+  action.microbatch += by * (is_of_step(action.kind) ? window.steps : window.all_microbatches());
   if (reads_version(action.kind)) action.version += by * window.steps;
   return action;
 }
 
-}  // namespace
-
-bool has_updates(const Schedule& schedule) {
-  return std::any_of(schedule.lists.begin(), schedule.lists.end(), [](const std::vector<ActionGroup>& list) {
+bool has_any(const Schedule& schedule, ActionKind kind) {
+  return std::any_of(schedule.lists.begin(), schedule.lists.end(), [kind](const std::vector<ActionGroup>& list) {
     return std::any_of(list.begin(), list.end(),
-                       [](const ActionGroup& group) { return !group.empty() && group.front().kind == ActionKind::update; });
+                       [kind](const ActionGroup& group) { return !group.empty() && group.front().kind == kind; });
   });
 }
+
+}  // namespace
+
+bool has_updates(const Schedule& schedule) { return has_any(schedule, ActionKind::update); }
+bool updates_jointly(const Schedule& schedule) { return has_any(schedule, ActionKind::sum); }
 
 bool is_window(const Schedule& schedule) {
   bool plain = schedule.steps == 1 && !has_updates(schedule);
@@ -90,11 +97,11 @@ bool is_window(const Schedule& schedule) {
 }
 
 void require_numbers(const Schedule& schedule, int stage, const Action& action) {
-  const bool is_update = action.kind == ActionKind::update;
-  const int count = is_update ? schedule.steps : schedule.all_microbatches();
+  const bool of_step = is_of_step(action.kind);
+  const int count = of_step ? schedule.steps : schedule.all_microbatches();
   require(action.microbatch >= 0 && action.microbatch < count && action.chunk >= 0 && action.chunk < schedule.chunks,
           "Stage {} has {}, but the {} are 0 to {} and its chunks 0 to {}.", stage, to_string(action),
-          is_update ? "steps" : "microbatches", count - 1, schedule.chunks - 1);
+          of_step ? "steps" : "microbatches", count - 1, schedule.chunks - 1);
   constexpr int most = 1 << 22;
   require(action.version >= -most && action.version <= most, "Stage {} has {}, but versions are {} to {}.", stage,
           to_string(action), -most, most);
@@ -112,7 +119,7 @@ Schedule repeated(const Schedule& window, int repetitions, int oldest) {
     const Belonging window_of(window, stage);
     std::vector<ActionGroup>& list = result.lists[stage];
     list.clear();
-    for (int repetition = -1; repetition <= repetitions; ++repetition) {
+    for (int repetition = -1; repetition <= repetitions + 1; ++repetition) {
       for (std::size_t place = 0; place < window.lists[stage].size(); ++place) {
         require(!window.lists[stage][place].empty(), "Stage {} has an empty group; leave it out.", stage);
         ActionGroup group;
@@ -146,7 +153,7 @@ Schedule window_with_messages(const Schedule& computations) {
     list.assign(place_of_window(steady), place_of_window(steady + 1));
     for (ActionGroup& group : list) {
       for (Action& action : group) {
-        const int each = action.kind == ActionKind::update ? window.steps : all;
+        const int each = is_of_step(action.kind) ? window.steps : all;
         action = moved(action, window, -(action.microbatch / each));
       }
     }

@@ -31,7 +31,7 @@ void add_outer_steps(const Parameters& parameters, const TrainingOptions& option
   }
   for (const UnitMembers& unit : cut_units(parameters, options.mesh, options.sharding)) {
     const int ranks = options.mesh.gradient_ranks(unit.axes);
-    if (!unit.trainable || ranks == 1 || unit.stage(options.sharding.zero) != ZeroStage::none) continue;
+    if (!unit.trainable || ranks == 1 || unit.stage(options.sharding) != ZeroStage::none) continue;
     most = std::max(most, wide * ((unit.elements + ranks - 1) / ranks) * (ranks + 1));
   }
   plan.memory.buffers += most;
@@ -52,9 +52,7 @@ StagePlan plan_stage(const TrainingOptions& options, const Schedule& schedule, i
   const Decoder records(parameters, options.model, options.tensor_parallel(), options.recompute, planned.cut(),
                         std::make_shared<LocalAttention>(), options.adapters);
   StagePlan plan;
-  ShardedParameters::Options sharding = options.sharding;
-  sharding.versions = versions_of(schedule, stage);
-  sharding.saves_versions = options.saves_in_flight;
+  const ShardedParameters::Options sharding = options.sharding_of(schedule, stage);
   plan.memory = state_memory(parameters, mesh, sharding, options.optimizer_kind(schedule));
   plan.memory.activations = planned.activation_bytes();
   plan.memory.buffers += planned.attention_buffers();
@@ -62,9 +60,9 @@ StagePlan plan_stage(const TrainingOptions& options, const Schedule& schedule, i
     plan.memory.buffers +=
         snapshot_memory(parameters, mesh, sharding, options.optimizer_kind(schedule), options.saves_trained_only);
   const int passes = options.recompute.level == Recompute::full ? 3 : 2;
-  plan.sent = state_traffic(parameters, mesh, options.sharding, options.microbatches(), passes);
+  plan.sent = state_traffic(parameters, mesh, sharding, options.microbatches(), passes);
   if (kind_of(options.optimizer).whole_matrices && mesh.ranks_over(token_axes | Axis::tensor) > 1) {
-    plan.sent[group_name(mesh.divided(token_axes | Axis::tensor))] += matrix_traffic(parameters, mesh, options.sharding);
+    plan.sent[group_name(mesh.divided(token_axes | Axis::tensor))] += matrix_traffic(parameters, mesh, sharding);
   }
   if (mesh[Axis::tensor] > 1) plan.sent[group_name(Axis::tensor)] += planned.tensor_parallel_bytes();
   if (mesh[Axis::ring] > 1) plan.sent[group_name(Axis::ring)] += planned.ring_bytes();

@@ -67,14 +67,14 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
   const std::vector<UnitMembers> units = cut_units(parameters, mesh, options);
   const SharesInFiles files = shares_in_files(units, mesh, options);
   const auto is_whole = [&](const UnitMembers& unit) {
-    return mesh.gradient_ranks(unit.axes) == 1 || unit.stage(options.zero) == ZeroStage::none;
+    return mesh.gradient_ranks(unit.axes) == 1 || unit.stage(options) == ZeroStage::none;
   };
   const ElementBytes states{optimizer.state_bytes(options.dtype, true), optimizer.state_bytes(options.dtype)};
   memory.optimizer = states.most(parameters, units, mesh, is_whole);
   for (std::size_t i = 0; i < units.size(); ++i) {
     const UnitMembers& unit = units[i];
     const int ranks = mesh.gradient_ranks(unit.axes);
-    const ZeroStage stage = unit.stage(options.zero);
+    const ZeroStage stage = unit.stage(options);
     const std::int64_t share = unit.share(mesh);
     const std::int64_t whole = share * ranks;
     // On one rank only what lies in a file leaves.
@@ -132,7 +132,8 @@ std::int64_t snapshot_memory(const Parameters& parameters, const MeshShape& mesh
   const DType wide = kernels::accumulator(options.dtype);
   const std::vector<UnitMembers> units = cut_units(parameters, mesh, options);
   const std::int64_t older = options.saves_versions ? std::max(options.versions - 1, 0) * bytes_of(options.dtype) : 0;
-  const std::int64_t more = options.delay * bytes_of(options.gradients()) + older;
+  const std::int64_t late = options.versions == 0 ? options.delay * bytes_of(options.gradients()) : 0;
+  const std::int64_t more = late + older;
   const ElementBytes trained{bytes_of(wide) + optimizer.state_bytes(wide, true) + more,
                              bytes_of(wide) + optimizer.state_bytes(wide) + more};
   std::int64_t bytes = trained.most(parameters, units, mesh, [](const UnitMembers&) { return false; });
@@ -173,7 +174,7 @@ std::map<std::string, std::int64_t> state_traffic(const Parameters& parameters, 
     const std::int64_t gather =
         (ranks - 1) * (unit.stored != StoredFormat::plain ? stored_bytes(unit.stored, share)
                                                           : bytes(unit.format(options.qwz), share, options.dtype));
-    const ZeroStage stage = unit.stage(options.zero);
+    const ZeroStage stage = unit.stage(options);
     if (!unit.trainable && stage != ZeroStage::values) continue;  // frozen values are gathered where they are divided
     const bool in_node = stage == ZeroStage::values && unit.has_second_copy() && options.hpz_size > 1;
     const std::int64_t gathers =
@@ -212,7 +213,7 @@ std::map<std::string, std::int64_t> momentum_traffic(const Parameters& parameter
   }
   for (const UnitMembers& unit : units) {
     const int ranks = mesh.gradient_ranks(unit.axes);
-    if (ranks == 1 || !unit.trainable || unit.stage(options.zero) == ZeroStage::none) continue;
+    if (ranks == 1 || !unit.trainable || unit.stage(options) == ZeroStage::none) continue;
     sent[group_name(unit.axes)] += (ranks - 1) * unit.share(mesh) * bytes_of(options.dtype);
   }
   return sent;

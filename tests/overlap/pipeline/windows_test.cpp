@@ -22,7 +22,7 @@ std::int64_t gradient_of_loss(std::int64_t output, std::int64_t microbatch) { re
 // One part of a model in whole numbers below a prime: y = w x, and every version of w is kept.
 struct Part {
   std::vector<std::int64_t> versions;
-  std::int64_t gradient = 0;
+  std::int64_t gradient = 0, aside = 0;
 
   explicit Part(int number) : versions{number + 2} {}
   std::int64_t forward(std::int64_t x, int version) const {
@@ -32,7 +32,9 @@ struct Part {
     gradient = (gradient + x * g) % prime;
     return versions.at(static_cast<std::size_t>(version)) * g % prime;
   }
-  void update() { versions.push_back((3 * versions.back() + std::exchange(gradient, 0)) % prime); }
+  void put_aside() { aside = std::exchange(gradient, 0); }
+  // of_all: the sum of what all parts have put aside, if they update jointly.
+  void update(std::int64_t of_all = 0) { versions.push_back((3 * versions.back() + aside + of_all) % prime); }
 };
 
 using VersionOf = std::function<int(int stage, int step)>;
@@ -49,7 +51,12 @@ std::vector<std::vector<std::int64_t>> loop(const Schedule& window, int windows,
       std::int64_t gradient = gradient_of_loss(inputs.back(), i);
       for (int k = window.parts(); k-- > 0;) gradient = parts[k].backward(inputs[k], gradient, version_of_backward(k, step));
     }
-    for (Part& part : parts) part.update();
+    std::int64_t of_all = 0;
+    for (Part& part : parts) {
+      part.put_aside();
+      if (updates_jointly(window)) of_all += part.aside;
+    }
+    for (Part& part : parts) part.update(of_all);
   }
   std::vector<std::vector<std::int64_t>> result;
   for (const Part& part : parts) result.push_back(part.versions);
@@ -58,14 +65,27 @@ std::vector<std::vector<std::int64_t>> loop(const Schedule& window, int windows,
 
 class ToyPart final : public PipelineStage {
  public:
-  ToyPart(int stage, int stages) : part_(stage), is_first_(stage == 0), is_last_(stage + 1 == stages) {}
+  ToyPart(const Communicator& stages, const Schedule& window)
+      : stages_(stages.duplicate("sums")),
+        jointly_(updates_jointly(window)),
+        part_(stages.rank()),
+        is_first_(stages.rank() == 0),
+        is_last_(stages.rank() + 1 == stages.size()) {}
   std::function<void(const Action&)> before = [](const Action&) {};
   bool reads_latest = false, stashes = false;  // faults
 
   Tensor compute(const Action& action, Tensor input) override {
     before(action);
+    if (action.kind == ActionKind::sum) {
+      part_.put_aside();
+      of_all_ = part_.aside;
+      summed_ = stages_.all_reduce(&of_all_, &of_all_, 1, DType::i64, ReduceOp::sum, stream_);
+      return {};
+    }
     if (action.kind == ActionKind::update) {
-      part_.update();
+      if (!jointly_) part_.put_aside();
+      summed_.wait();
+      part_.update(jointly_ ? of_all_ : 0);
       return {};
     }
     int version = reads_latest ? static_cast<int>(part_.versions.size()) - 1 : action.version;
@@ -90,6 +110,11 @@ class ToyPart final : public PipelineStage {
     return result;
   }
 
+  Communicator stages_;
+  Stream stream_{"sums"};
+  Work summed_;
+  std::int64_t of_all_ = 0;
+  bool jointly_;
   Part part_;
   bool is_first_, is_last_;
   std::map<int, std::int64_t> inputs_, outputs_;  // by microbatch
@@ -103,7 +128,7 @@ std::vector<std::vector<std::int64_t>> run_windows(const Schedule& window, int w
   std::vector<std::vector<std::int64_t>> result(window.stages);
   run_threads(window.stages, [&](const Communicator& world) {
     Pipeline pipeline(world, window, {.overlap = overlap});
-    ToyPart part(world.rank(), window.stages);
+    ToyPart part(world, window);
     if (prepare) prepare(part, world.rank());
     pipeline.run_windows(part, windows, {1, 1}, DType::f64);
     result[world.rank()] = part.versions();
@@ -128,6 +153,7 @@ std::vector<Case> cases(int p, int m) {
   return {{pipedream_schedule(p, m), [p](int stage, int step) { return std::max(0, step - (p - 1 - stage)); }},
           {vertical_pipedream_schedule(p, m), [p](int, int step) { return std::max(0, step - (p - 1)); }},
           {two_buffered_schedule(p, m), [p](int, int step) { return p > 1 ? std::max(0, step - 1) : step; }},
+          {joint_two_buffered_schedule(p, m), [p](int, int step) { return p > 1 ? std::max(0, step - 1) : step; }},
           {pipemare_schedule(p, m), [p](int stage, int step) { return std::max(0, step - (p - 1 - stage)); },
            [](int, int step) { return step; }}};
 }
@@ -183,8 +209,8 @@ TEST(PipelineWindows, KeepTheirBitsUnderRandomDelays) {
 
 TEST(PipelineWindows, AreRunAsWindowsAndStepsAsSteps) {
   run_threads(2, [&](const Communicator& world) {
-    ToyPart part(world.rank(), 2);
     Pipeline window(world, two_buffered_schedule(2, 2), {});
+    ToyPart part(world, window.schedule());
     expect_refusal([&] { window.run(part, {1, 1}, DType::f64); }, "Schedule 2bw is a window");
     Pipeline step(world, make_schedule(ScheduleKind::gpipe, 2, 2), {});
     expect_refusal([&] { step.run_windows(part, 2, {1, 1}, DType::f64); }, "Schedule gpipe leaves the update to its caller");

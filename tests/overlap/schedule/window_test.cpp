@@ -30,6 +30,7 @@ TEST(ScheduleWindows, VersionsAndDelaysAreThoseOfThePapers) {
       const ScheduleSimulation pipedream = simulate(pipedream_schedule(p, n));
       const ScheduleSimulation vertical = simulate(vertical_pipedream_schedule(p, n));
       const ScheduleSimulation two_buffered = simulate(two_buffered_schedule(p, n));
+      const ScheduleSimulation joint = simulate(joint_two_buffered_schedule(p, n));
       const ScheduleSimulation pipemare = simulate(pipemare_schedule(p, n));
       for (int s = 0; s < p; ++s) {
         EXPECT_EQ(pipedream.versions[s], p - s);
@@ -39,6 +40,9 @@ TEST(ScheduleWindows, VersionsAndDelaysAreThoseOfThePapers) {
         EXPECT_EQ(vertical.under_way[s], p - s);
         EXPECT_EQ(two_buffered.versions[s], p > 1 ? 2 : 1);
         EXPECT_EQ(two_buffered.delay[s], p > 1 ? 1 : 0);
+        EXPECT_EQ(joint.versions[s], s + 1 < p ? 2 : 1) << "the last stage updates when nothing reads what it replaces";
+        EXPECT_EQ(joint.delay[s], p > 1 ? 1 : 0);
+        EXPECT_EQ(joint.under_way[s], p - s);
         EXPECT_EQ(pipemare.versions[s], 1);
         EXPECT_EQ(pipemare.delay[s], p - 1 - s);
         EXPECT_EQ(pipedream.under_way[s], p - s) << "as 1F1B";
@@ -64,6 +68,7 @@ TEST(ScheduleWindows, HaveTheMeanDelaysOfTheirStages) {
     expect(pipedream_schedule(p, n), p - 1 - s, p - 1 - s);
     expect(vertical_pipedream_schedule(p, n), p - 1, p - 1);
     expect(two_buffered_schedule(p, n), 1, 1);
+    expect(joint_two_buffered_schedule(p, n), 1, 1);
     expect(pipemare_schedule(p, n), p - 1 - s, 0);
     expect(make_schedule(ScheduleKind::one_forward_one_backward, p, n), 0, 0);
   }
@@ -149,6 +154,7 @@ TEST(ScheduleWindows, HaveATextForm) {
                                                         {"stash all\n", "'stash none' is all"},
                                                         {"stash\n", "'stash none' is all"},
                                                         {"stage 0\nupdate 0 0 1\n", "read no version"},
+                                                        {"stage 0\nsum 0 0 1\n", "read no version"},
                                                         {"stage 0\nforward 0 0 1 1\n", "and the version"}}) {
     EXPECT_THAT(sentence_of([&] { schedule_from_text(head + text); }), testing::HasSubstr(part));
   }
@@ -159,7 +165,9 @@ TEST(ScheduleWindows, AreNamedAndNeedAsManyMicrobatchesAsStages) {
   EXPECT_EQ(to_text(named_schedule("pipedream-vertical", 3, 4)), to_text(vertical_pipedream_schedule(3, 4)));
   EXPECT_EQ(to_text(named_schedule("2bw", 3, 4)), to_text(two_buffered_schedule(3, 4)));
   EXPECT_EQ(to_text(named_schedule("pipemare", 3, 4)), to_text(pipemare_schedule(3, 4)));
-  EXPECT_EQ(window_names(), "pipedream, pipedream-vertical, 2bw, pipemare");
+  EXPECT_EQ(to_text(named_schedule("2bw-joint", 3, 4)), to_text(joint_two_buffered_schedule(3, 4)));
+  EXPECT_EQ(window_names(), "pipedream, pipedream-vertical, 2bw, 2bw-joint, pipemare");
+  EXPECT_THAT(sentence_of([] { named_schedule("2bw-joint", 3, 2); }), testing::HasSubstr("2bw-joint needs at least"));
   EXPECT_THAT(sentence_of([] { named_schedule("pipedream", 3, 2); }), testing::HasSubstr("not 2 on 3"));
   EXPECT_THAT(sentence_of([] { named_schedule("2bw", 3, 2); }), testing::HasSubstr("not 2 on 3"));
   EXPECT_THAT(sentence_of([] { named_schedule("2bw", 3, 4, 2); }), testing::HasSubstr("1 chunk a stage, not 2"));
@@ -249,11 +257,12 @@ TEST(WrongWindows, AnyActionDropped) {
   }
 }
 
-TEST(WrongWindows, AnyUpdateBeforeItsLastBackward) {
+TEST(WrongWindows, AnyUpdateOrSumBeforeItsLastBackward) {
   for (const Schedule& right : some_windows()) {
     for_each_place(right, [&](std::size_t stage, std::size_t group, std::size_t i) {
       const Action update = right.lists[stage][group][i];
-      if (update.kind != ActionKind::update) return;
+      const ActionKind first = updates_jointly(right) ? ActionKind::sum : ActionKind::update;
+      if (update.kind != first) return;
       Schedule wrong = right;
       auto& list = wrong.lists[stage];
       list.erase(list.begin() + static_cast<std::ptrdiff_t>(group));
@@ -265,6 +274,67 @@ TEST(WrongWindows, AnyUpdateBeforeItsLastBackward) {
       expect_refused(wrong, to_string(update) + " too early");
     });
   }
+}
+
+// Where an update, or the sum of a joint one, comes behind the first backward of the next step.
+TEST(WrongWindows, GradientsOfAStepAddedToThoseOfAnother) {
+  for (const Schedule& right : some_windows()) {
+    if (right.stages == 1 || right.steps > 1) continue;  // PipeDream's windows would lack the version as well
+    for (std::size_t stage = 0; stage < right.lists.size(); ++stage) {
+      const ActionKind first = updates_jointly(right) ? ActionKind::sum : ActionKind::update;
+      Schedule wrong = right;
+      auto& list = wrong.lists[stage];
+      const auto place_of = [&](const Action& action) {
+        return std::find_if(list.begin(), list.end(), [&](const ActionGroup& each) {
+          return each[0].kind == action.kind && each[0].microbatch == action.microbatch;
+        });
+      };
+      const ActionGroup moved = *place_of({first, 0});
+      list.erase(place_of({first, 0}));
+      list.insert(place_of({ActionKind::backward, 0}) + 1, moved);
+      EXPECT_THAT(sentence_of([&] { check(wrong); }), testing::HasSubstr("its gradients would be added to those of step"))
+          << right.name << ", stage " << stage;
+    }
+  }
+}
+
+// Windows of stages that update together.
+TEST(WrongWindows, OfJointUpdates) {
+  const Schedule right = joint_two_buffered_schedule(3, 4);
+  EXPECT_TRUE(updates_jointly(right));
+  EXPECT_FALSE(updates_jointly(two_buffered_schedule(3, 4)));
+  const auto with = [&](int stage, const std::function<void(std::vector<ActionGroup>&)>& change) {
+    Schedule wrong = right;
+    change(wrong.lists[static_cast<std::size_t>(stage)]);
+    return sentence_of([&] { check(wrong); });
+  };
+  const auto is = [](ActionKind kind) { return [kind](const ActionGroup& group) { return group[0].kind == kind; }; };
+  const auto drop = [&](ActionKind kind) { return [=](std::vector<ActionGroup>& list) { std::erase_if(list, is(kind)); }; };
+  for (int stage = 0; stage < 3; ++stage) {
+    EXPECT_THAT(with(stage, drop(ActionKind::sum)), testing::HasSubstr("before the sum of that step")) << stage;
+    EXPECT_THAT(with(stage, drop(ActionKind::update)), testing::HasSubstr("Stage " + std::to_string(stage))) << stage;
+  }
+  // Behind the sum of the next step, whose gradients would take the place of those that the update needs.
+  EXPECT_THAT(with(2,
+                   [&](auto& list) {
+                     const auto update = std::find_if(list.begin(), list.end(), is(ActionKind::update));
+                     std::rotate(update, update + 1, std::find_if(list.begin(), list.end(), is(ActionKind::sum)) + 1);
+                     list.insert(list.begin() + 1, ActionGroup{{ActionKind::update, 0}});
+                     list.pop_back();
+                   }),
+              testing::HasSubstr("Stage 2"));
+  // Behind the stage's own sum, the update of the first stage would wait for backwards that need the messages behind it.
+  const std::string cycle = with(0, [&](auto& list) {
+    std::erase_if(list, is(ActionKind::update));
+    list.insert(std::find_if(list.begin(), list.end(), is(ActionKind::sum)) + 1, ActionGroup{{ActionKind::update, 0}});
+  });
+  EXPECT_EQ(cycle, "") << "all sums but its own have come by then";
+  const std::string early = with(2, [&](auto& list) {
+    std::erase_if(list, is(ActionKind::update));
+    list.push_back({{ActionKind::update, 0}});  // right behind the sum of the same step
+  });
+  EXPECT_THAT(early, testing::AllOf(testing::HasSubstr("Stages would wait for each other for ever"),
+                                    testing::HasSubstr("stage 2 at update 0 0 for stage 0")));
 }
 
 TEST(WrongWindows, ThatDoNotCloseAreRefused) {
