@@ -83,8 +83,7 @@ void check_servers(const TrainingOptions& options, const Schedule& schedule) {
 Schedule TrainingOptions::check() const {
   check_sizes();
   StageDivision division = stages;
-  const bool agree = sharding.dtype == DType::f16 || (model.tied && mesh[Axis::pipeline] > 1);
-  if (agree && division.schedule_name == "2bw") division.schedule_name = "2bw-joint";
+  division.schedule_name = schedule_name();
   Schedule schedule = division.schedule(mesh[Axis::pipeline], microbatches());
   require(!std::holds_alternative<OneBitAdam::Options>(optimizer) ||
               (sharding.delay == 0 && !is_window(schedule) && !diloco.any()),
@@ -132,6 +131,11 @@ int versions_of(const Schedule& schedule, int stage) {
   if (!is_window(schedule)) return 0;
   if (!schedule.stashes) return discrepancy_of(schedule, stage) > 0 ? 2 : 1;  // with the corrected one
   return simulate(schedule).versions[static_cast<std::size_t>(stage)];
+}
+
+std::string TrainingOptions::schedule_name() const {
+  const bool agree = sharding.dtype == DType::f16 || (model.tied && mesh[Axis::pipeline] > 1);
+  return agree && stages.schedule_name == "2bw" ? "2bw-joint" : stages.schedule_name;
 }
 
 ShardedParameters::Options TrainingOptions::sharding_of(const Schedule& schedule, int stage) const {

@@ -210,6 +210,37 @@ TEST(TrainingWindowsJointControl, OtherLoopsDiffer) {
   EXPECT_NE(found.front().joint.scales, found.front().loop.scales);
 }
 
+// The most sums of the step before that are in flight when the last stage takes the tokens of a step.
+std::int64_t sums_in_flight(const char* schedule) {
+  const Variable nodes("STRETTO_RANKS_PER_NODE", "1");
+  const Variable links("STRETTO_LINKS", "intra=4Mb/s,300us;inter=4Mb/s,300us");  // far slower than the computation
+  const JointCell cell{{2, 1, 2}, 2, false};
+  TrainingOptions options = options_of(cell);
+  options.stages.schedule_name = schedule;
+  std::int64_t most = 0;
+  run_threads(4, [&](const Communicator& world) {
+    Trainer trainer(Mesh(world, cell.layout.mesh()), options);
+    trainer.run({.count = 3,
+                 .fill_of =
+                     [&](std::int64_t step) {
+                       const std::vector<Record> records = world.job().ledger().records();
+                       const std::int64_t count = std::ranges::count_if(records, [](const Record& record) {
+                         return record.tag == "gradients" && record.times.done == 0;
+                       });
+                       if (world.rank() == 3) most = std::max(most, count);
+                       return text_of_step(options, step);
+                     },
+                 .lr_of = [](std::int64_t) { return window_lr; },
+                 .done = {}});
+  });
+  return most;
+}
+
+TEST(TrainingWindowsJointTraffic, LetsSumsTravelWhileTheNextStepComputes) {
+  EXPECT_GT(sums_in_flight("2bw-joint"), 0);
+  EXPECT_EQ(sums_in_flight("2bw"), 0) << "the control";
+}
+
 // Gradients of two steps, versions, and the state of a tied table, which both ends update whole.
 TEST(TrainingWindowsJointMemory, IsThatOfThePlan) {
   for (const bool tied : {false, true}) {

@@ -226,6 +226,19 @@ class Train(ProgramTest):
                     plan, held = table[kind]
                     self.assertAlmostEqual(held / plan, 1, delta=0.02, msg=kind)
 
+    def test_memory_without_a_flush_is_what_the_formulas_say(self):
+        """Of the first stage: versions, a second set of gradients where stages update together, and the tokens of two steps."""
+        untied = ["--model", "llama", "--untied"]
+        for words in (["2bw"], ["2bw", "--zero", 0, "--dtype", "fp16", "--recompute", "full"], ["2bw", *untied, "--dp", 2], ["pipedream", *untied, "--dtype", "bf16"]):
+            with self.subTest(" ".join(map(str, words))):
+                table = self.memory_table("--nproc", 4 if "--dp" in words else 2, "--pp", 2, "--num-layers", 4, "--hidden-size", 256, "--seq-length", 64,
+                                          "--micro-batch-size", 2, "--global-batch-size", 16, "--train-iters", 4, "--schedule", *words)
+                for kind in ("values", "gradients", "optimizer", "activations"):
+                    plan, held = table[kind]
+                    self.assertAlmostEqual(held / plan, 1, delta=0.02, msg=kind)
+                plan, held = table["buffers"]
+                self.assertLessEqual(held, plan * 1.02 + 0.1e6)
+
     def test_memory_of_a_checkpoint_in_the_background_is_what_the_formula_says(self):
         for words in ([], ["--tp", 2, "--nproc", 2, "--dtype", "bf16"]):
             with self.subTest(" ".join(map(str, words))):

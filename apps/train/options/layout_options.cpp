@@ -48,11 +48,9 @@ void check_layout_options(const CLI::App& app, CommandLine& line) {
   require(line.trainer.stages.blocks.empty(),
           "--pipeline-layers {} is of one number of stages; leave it out with --layout auto.",
           fmt::join(line.trainer.stages.blocks, ","));
-  require(
-      !line.trainer.saves_in_flight && !line.trainer.clips_by_step_before,
-      "{} is for a schedule without a flush, and --layout auto chooses among those with one; give the layout, or leave it "
-      "out.",
-      line.trainer.saves_in_flight ? "--checkpoint-in-flight" : "--clip-by-step-before");
+  require(!line.trainer.saves_in_flight && !line.trainer.clips_by_step_before,
+          "{} is not planned by --layout auto; give the layout, or leave it out.",
+          line.trainer.saves_in_flight ? "--checkpoint-in-flight" : "--clip-by-step-before");
   for (const char* flag : {"--tp", "--pp", "--dp", "--cp", "--ulysses", "--sp", "--micro-batch-size", "--schedule",
                            "--virtual-stages", "--zero", "--recompute"}) {
     if (app.count(flag) > 0) options.given.insert(flag);

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "stretto/attention_mask.hpp"
 #include "stretto/layers/adapter.hpp"
@@ -74,6 +75,8 @@ struct STRETTO_API TrainingOptions {
   // For layers that communicate in these groups. Ring and Ulysses attention are collective over theirs.
   TensorParallel tensor_parallel(const Mesh& groups, const Stream& stream) const;
   std::shared_ptr<const AttentionCore> attention(const Mesh& groups, bool overlap) const;
+  // stages.schedule_name, or 2bw-joint for 2bw where stages have to agree.
+  std::string schedule_name() const;
   ModelCut cut(const Schedule& schedule, int stage) const { return stages.cut(model, schedule, stage); }
   // Of a stage: with the versions that the schedule keeps, and a delay where it puts gradients aside.
   ShardedParameters::Options sharding_of(const Schedule& schedule, int stage) const;

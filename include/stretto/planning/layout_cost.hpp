@@ -16,7 +16,9 @@
 // and write. Exchanges between tensor-parallel ranks take the time of the cluster's fastest method (cost.hpp) on the links
 // of their group, less the part that runs beside a product. The schedule's simulation (overlap/schedule.hpp) puts these
 // times of all parts of the model together, with messages between stages. After it come the sums of gradients that the last
-// microbatch's backward does not hide, the update, and the gathers of values that the first forward does not hide.
+// microbatch's backward does not hide, the update, and the gathers of values that the first forward does not hide. Of a
+// schedule without a flush it is the time of a window while it repeats, with all updates of the window and the sums in front
+// of each, which nothing hides unless stages update jointly.
 namespace stretto {
 
 struct LayoutCost {

@@ -15,7 +15,8 @@ namespace stretto {
 //   number of heads. Shorter pieces cost more in messages than they save;
 // - micro-batch: powers of two up to 64;
 // - schedule: 1f1b, interleaved with 2 to 8 chunks, zb-h1, zb-h2 and zb-v. gpipe takes as long as 1f1b and needs more
-//   memory, and 1f1b-eager differs from 1f1b only where messages take long: both only if set;
+//   memory, and 1f1b-eager differs from 1f1b only where messages take long: both only if set, as are schedules without a
+//   flush (all_window_kinds()), which change the weights;
 // - ZeRO stages 0 to 3, with several data-parallel ranks, and the three levels of recomputation.
 struct STRETTO_API LayoutSpace {
   DecoderShape model;

@@ -41,7 +41,8 @@ void add_fixed(CLI::App& app, Fixed& fixed, LayoutSpace& space) {
   app.add_option("--cp", fixed.ring, "Ranks of a ring")->check(CLI::Range(1, most));
   app.add_option("--ulysses", fixed.ulysses, "Ranks that exchange heads")->check(CLI::Range(1, most));
   app.add_option("--micro-batch-size", fixed.micro_batch, "Sequences of a microbatch")->check(CLI::Range(1, most));
-  app.add_option("--schedule", fixed.schedule, fmt::format("Pipeline schedule: {}", schedule_names()));
+  app.add_option("--schedule", fixed.schedule,
+                 fmt::format("Pipeline schedule: {}; without a flush {}", schedule_names(), window_names()));
   app.add_option("--virtual-stages", fixed.virtual_stages, "Parts of the model that each stage holds")
       ->check(CLI::Range(1, 4096));
   app.add_option("--zero", fixed.zero, "ZeRO stage")->check(CLI::IsMember({"0", "1", "2", "3"}));

@@ -30,6 +30,8 @@ std::size_t parts_of(const Schedule& schedule) {
 // Empty for one step that leaves the update to the caller, which begins and ends with an empty pipeline.
 std::optional<Schedule> repeated_window(const Schedule& schedule, int repetitions) {
   if (has_updates(schedule)) return repeated(schedule, repetitions);
+  require(!updates_jointly(schedule), "Schedule {} has a sum and no update; put one behind each sum on every stage.",
+          schedule.name);
   require(schedule.steps == 1, "A window of {} steps has no update; put one behind each step's backwards on every stage.",
           schedule.steps);
   return {};

@@ -15,12 +15,16 @@ namespace stretto {
 namespace {
 
 PipelineShape pipeline_shape(const TrainingOptions& layout) {
-  const ScheduleKind kind = schedule_kind_from_name(layout.stages.schedule_name);
+  const std::vector<WindowKind>& windows = all_window_kinds();
+  const auto window = std::ranges::find(windows, layout.schedule_name(), &WindowKind::name);
+  const bool flushes = window == windows.end();
+  const ScheduleKind kind =
+      flushes ? schedule_kind_from_name(layout.stages.schedule_name) : ScheduleKind::one_forward_one_backward;
   const int chunks = layout.stages.virtual_stages > 0 ? layout.stages.virtual_stages : usual_chunks(kind);
   const std::int64_t microbatches = layout.microbatches();
   require(microbatches >= 1 && microbatches <= 1 << 22, "A step of {} microbatches cannot be planned; give 1 to {}.",
           microbatches, 1 << 22);
-  return {kind, layout.mesh[Axis::pipeline], static_cast<int>(microbatches), chunks};
+  return {kind, layout.mesh[Axis::pipeline], static_cast<int>(microbatches), chunks, flushes ? nullptr : &*window};
 }
 
 // The innermost level of links whose unit holds both ranks.
@@ -60,7 +64,7 @@ class LayoutCosts::Parts {
       const PipelineTime least = least_pipeline_time(shape, parts);
       its = {std::max(least.seconds, turns() * least.all / shape.stages), content_of(layout, shape, parts, 0)};
     }
-    const StateTime state = state_of(layout, shape, its.first);
+    const StateTime state = state_of(layout, shape, 0, its.first);
     return its.pipeline + state.exposed + state.files + state.update * turns();
   }
 
@@ -76,7 +80,7 @@ class LayoutCosts::Parts {
     for (int stage = 0; stage < shape.stages; ++stage) {
       const StageContent content = content_of(layout, shape, parts, stage);
       if (stage == time.busiest_stage) busiest = content.microbatch;
-      const StateTime state = state_of(layout, shape, content);
+      const StateTime state = state_of(layout, shape, stage, content);
       sums = std::max(sums, state.exposed);
       files = std::max(files, state.files);
       cost.update = std::max(cost.update, state.update * turns());
@@ -91,7 +95,7 @@ class LayoutCosts::Parts {
     add(cost, group_name(Axis::ulysses), microbatches * all.ulysses * turns());
     add(cost, group_name(Axis::data), sums);
     add(cost, "files", files);
-    const double table = table_seconds(layout);
+    const double table = shape.window != nullptr ? 0 : table_seconds(layout);  // without a flush it travels meanwhile
     add(cost, group_name(Axis::pipeline), table);
     cost.seconds = time.seconds + sums + files + table + cost.update;
     const double tokens = static_cast<double>(layout.global_batch * model_.sequence);
@@ -159,14 +163,28 @@ class LayoutCosts::Parts {
     return known->second;
   }
 
-  StateTime state_of(const TrainingOptions& layout, const PipelineShape& shape, const StageContent& content) {
+  StateTime state_of(const TrainingOptions& layout, const PipelineShape& shape, int stage, const StageContent& content) {
     const StateElements elements{content.elements, content.trained, times_of(layout, shape).matrix()};
     const PartTime microbatch = turns() * content.microbatch;
-    StateTime time = state_time(layout, elements, microbatch, cluster_, system_, costs_);
+    TrainingOptions on_stage = layout;
+    on_stage.sharding = sharding_of(layout, shape, stage);
+    StateTime time = state_time(on_stage, elements, microbatch, cluster_, system_, costs_);
     time.update += content.matrices;
-    const double computing = static_cast<double>(shape.microbatches) * microbatch.all().all();
+    const bool each_microbatch = shape.window != nullptr && schedules_.of(shape.beginning()).steps > 1;
+    const double updates = each_microbatch ? shape.microbatches : 1;
+    const double computing = static_cast<double>(shape.microbatches) * microbatch.all().all() / updates;
     time.files = file_seconds(layout, elements, computing, time.update * turns(), cluster_);
-    return time;
+    return {time.exposed * updates, time.update * updates, time.files * updates};
+  }
+
+  // With the versions of a schedule without a flush.
+  ShardedParameters::Options sharding_of(const TrainingOptions& layout, const PipelineShape& shape, int stage) {
+    ShardedParameters::Options sharding = layout.sharding;
+    if (shape.window == nullptr) return sharding;
+    const PipelineShape beginning = shape.beginning();
+    sharding.versions = schedules_.versions(beginning)[static_cast<std::size_t>(stage)];
+    if (updates_jointly(schedules_.of(beginning))) sharding.delay = 1;
+    return sharding;
   }
 
   struct Least {
@@ -214,17 +232,19 @@ class LayoutCosts::Parts {
     const StateKey key = state_key(layout, shape, stage);
     const auto found = state_memory_.find(key);
     if (found != state_memory_.end()) return found->second;
+    const OptimizerKind optimizer =
+        shape.window != nullptr ? layout.optimizer_kind(schedules_.of(shape.beginning())) : kind_of(layout.optimizer);
     return state_memory_[key] =
-               state_memory(*records_of(layout, shape, stage), layout.mesh, layout.sharding, kind_of(layout.optimizer));
+               state_memory(*records_of(layout, shape, stage), layout.mesh, sharding_of(layout, shape, stage), optimizer);
   }
 
-  using StateKey =
-      std::tuple<MeshShape, bool, ScheduleKind, int, int, ZeroStage, std::vector<std::int64_t>, std::vector<bool>>;
+  using StateKey = std::tuple<MeshShape, bool, ScheduleKind, const WindowKind*, int, int, ZeroStage,
+                              std::vector<std::int64_t>, std::vector<bool>>;
   static StateKey state_key(const TrainingOptions& layout, const PipelineShape& shape, int stage) {
     const ShardedParameters::Options::Offload& files = layout.sharding.offload;
     std::vector<bool> in_files;
     for (const auto& each : {files.optimizer, files.gradients, files.values}) in_files.push_back(!each.directory.empty());
-    return {layout.mesh, layout.divides_rows,  shape.kind,           shape.chunks,
+    return {layout.mesh, layout.divides_rows,  shape.kind,           shape.window, shape.chunks,
             stage,       layout.sharding.zero, layout.stages.blocks, in_files};
   }
 

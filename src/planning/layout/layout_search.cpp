@@ -25,6 +25,10 @@ std::vector<int> divisors(std::int64_t number, std::int64_t most) {
   return result;
 }
 
+bool is_window_kind(const std::string& schedule) {
+  return std::ranges::any_of(all_window_kinds(), [&](const WindowKind& kind) { return schedule == kind.name; });
+}
+
 // Refusals that differ in numbers only.
 class Refusals {
  public:
@@ -142,6 +146,12 @@ class Enumeration {
 
   bool with_batch(TrainingOptions& layout) {
     if (!allowed([&] { layout.check_sizes(); })) return false;
+    if (space_.schedule && is_window_kind(*space_.schedule)) {
+      layout.stages.schedule_name = *space_.schedule;
+      layout.stages.virtual_stages = space_.virtual_stages.value_or(1);
+      if (allowed([&] { layout.check(); })) with_rows(layout);
+      return true;
+    }
     for (const auto& [kind, chunks] : schedules(layout)) {
       layout.stages.schedule_name = name(kind);
       layout.stages.virtual_stages = chunks;
@@ -194,6 +204,10 @@ class Enumeration {
         })) {
       return;
     }
+    with_rows(layout);
+  }
+
+  void with_rows(const TrainingOptions& layout) {
     for (const bool rows : {false, true}) {
       if (rows != divides_rows_.value_or(rows) || (rows && !divides_rows_ && layout.mesh[Axis::tensor] == 1)) continue;
       for (const Recompute level : recompute_levels) {
@@ -210,6 +224,7 @@ class Enumeration {
     const int ranks = layout.mesh.ranks_over(token_axes);
     for (const ZeroStage zero : zero_stages) {
       if (space_.zero ? zero != *space_.zero : zero < least_zero_ || (ranks == 1 && zero != least_zero_)) continue;
+      if (zero > ZeroStage::optimizer && is_window_kind(layout.stages.schedule_name)) continue;  // it keeps versions
       layout.sharding.zero = zero;
       with_files(layout);
     }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "stretto/models/training_options.hpp"
+
 namespace stretto {
 
 bool PipelineShape::splits() const {
@@ -32,7 +34,7 @@ PipelineTime least_pipeline_time(const PipelineShape& shape, const std::vector<P
     const auto stage = static_cast<std::size_t>(geometry.stage_of(part));
     const PipelinePart& its = parts[static_cast<std::size_t>(part)];
     computes[stage] += its.time.all().all();
-    if (before[stage] < 0) before[stage] = path;
+    if (before[stage] < 0) before[stage] = shape.window != nullptr ? 0 : path;
     path += its.time.forward.all() + (shape.splits() ? 0 : its.time.input.all() + its.time.weight.all());
   }
   PipelineTime least;
@@ -51,15 +53,31 @@ PipelineTime least_pipeline_time(const PipelineShape& shape, const std::vector<P
 const Schedule& Schedules::of(const PipelineShape& shape) {
   std::unique_ptr<Schedule>& known = known_[shape];
   if (!known) {
-    known = std::make_unique<Schedule>(make_schedule(shape.kind, shape.stages, shape.microbatches, shape.chunks));
+    known = std::make_unique<Schedule>(shape.window != nullptr
+                                           ? shape.window->make(shape.stages, shape.microbatches)
+                                           : make_schedule(shape.kind, shape.stages, shape.microbatches, shape.chunks));
   }
   return *known;
 }
 
-double Schedules::last_end(const PipelineShape& shape, const std::vector<ScheduleTimes>& times,
-                           const StagesOnCores& sharing) {
-  if (sharing.at_a_time < sharing.stages) return seconds_on_shared_cores(of(shape), times, sharing);
-  return simulate(of(shape), times).last_end;
+const std::vector<int>& Schedules::versions(const PipelineShape& shape) {
+  std::vector<int>& known = versions_[shape];
+  for (int stage = static_cast<int>(known.size()); stage < shape.stages; ++stage) {
+    known.push_back(versions_of(of(shape), stage));
+  }
+  return known;
+}
+
+double Schedules::seconds(const PipelineShape& shape, const std::vector<ScheduleTimes>& times,
+                          const StagesOnCores& sharing) {
+  const Schedule& schedule = of(shape);
+  const bool shares = sharing.at_a_time < sharing.stages;
+  if (shape.window == nullptr) {
+    return shares ? seconds_on_shared_cores(schedule, times, sharing) : simulate(schedule, times).last_end;
+  }
+  if (!shares) return simulate(schedule, times).step * schedule.steps;
+  return seconds_on_shared_cores(repeated(schedule, 3), times, sharing) -
+         seconds_on_shared_cores(repeated(schedule, 2), times, sharing);
 }
 
 PipelineTime Schedules::time(const PipelineShape& shape, const std::vector<PipelinePart>& parts,
@@ -75,11 +93,11 @@ PipelineTime Schedules::time(const PipelineShape& shape, const std::vector<Pipel
     times.push_back({part.time.forward.all(), part.time.input.all(), part.time.weight.all(), part.message});
   }
   PipelineShape beginning = shape.beginning();
-  time.seconds = last_end(beginning, times, sharing);
+  time.seconds = seconds(beginning, times, sharing);
   const int left = shape.microbatches - beginning.microbatches;
   if (left == 0) return time;
   beginning.microbatches += shape.stages;
-  const double pace = last_end(beginning, times, sharing) - time.seconds;
+  const double pace = seconds(beginning, times, sharing) - time.seconds;
   time.seconds += pace * left / shape.stages;
   return time;
 }

@@ -13,6 +13,7 @@ namespace stretto {
 struct PipelineShape {
   ScheduleKind kind = ScheduleKind::one_forward_one_backward;
   int stages = 1, microbatches = 1, chunks = 1;
+  const WindowKind* window = nullptr;  // of a schedule without a flush, in place of `kind`; of all_window_kinds()
   auto operator<=>(const PipelineShape&) const = default;  // NOLINT(modernize-use-nullptr): none is here
   bool splits() const;                                     // has backward_weight
   // Without lists: where the parts lie.
@@ -29,7 +30,7 @@ struct PipelinePart {
 };
 
 struct PipelineTime {
-  double seconds = 0;  // from the first computation to the last of all stages
+  double seconds = 0;  // from the first computation to the last of all stages; of a window, while it repeats
   double busiest = 0;  // the seconds of the stage that computes longest, if it never waited
   int busiest_stage = 0;
   double all = 0;  // the seconds of all stages together
@@ -43,12 +44,15 @@ PipelineTime least_pipeline_time(const PipelineShape& shape, const std::vector<P
 class Schedules {
  public:
   const Schedule& of(const PipelineShape& shape);
+  // versions_of() each stage.
+  const std::vector<int>& versions(const PipelineShape& shape);
   // Simulates the schedule; a long one by its beginning.
   PipelineTime time(const PipelineShape& shape, const std::vector<PipelinePart>& parts, const StagesOnCores& sharing);
 
  private:
-  double last_end(const PipelineShape& shape, const std::vector<ScheduleTimes>& times, const StagesOnCores& sharing);
+  double seconds(const PipelineShape& shape, const std::vector<ScheduleTimes>& times, const StagesOnCores& sharing);
   std::map<PipelineShape, std::unique_ptr<Schedule>> known_;
+  std::map<PipelineShape, std::vector<int>> versions_;
 };
 
 }  // namespace stretto

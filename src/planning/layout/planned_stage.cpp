@@ -1,6 +1,7 @@
 #include "planning/layout/planned_stage.hpp"
 
 #include <algorithm>
+#include <optional>
 
 #include "stretto/overlap/pipeline.hpp"
 
@@ -57,13 +58,33 @@ std::int64_t PlannedStage::halves(int chunk) const {
   return count;
 }
 
+// The most steps whose tokens a stage has at a time: without a flush it begins the next one before one has ended.
+std::int64_t PlannedStage::most_batches(const Schedule& repeated) const {
+  if (!is_window(schedule_)) return 1;
+  const ActionKind ends = updates_jointly(schedule_) ? ActionKind::sum : ActionKind::update;
+  std::int64_t open = 0, most = 0;
+  int begun = 0;
+  for (const ActionGroup& group : repeated.lists[static_cast<std::size_t>(cut_.stage)]) {
+    const Action& action = group.front();
+    if (action.kind == ActionKind::forward && action.microbatch / schedule_.all_microbatches() == begun) {
+      ++begun;
+      most = std::max(most, ++open);
+    }
+    if (action.kind == ends && (action.microbatch + 1) % schedule_.steps == 0) --open;
+  }
+  return most;
+}
+
 std::int64_t PlannedStage::activation_bytes() const {
+  // From an empty pipeline to an empty one.
+  const std::optional<Schedule> windows = is_window(schedule_) ? std::optional(repeated(schedule_, 3)) : std::nullopt;
+  const Schedule& lists = windows ? *windows : schedule_;
   // For the gradients of weights, rows are gathered for one product, and ahead for the next.
   const std::int64_t gathered = tensor_.has_own_rows() && !tensor_.keeps_gathered ? 2 * hidden_ : 0;
   std::vector<LayerCost> chunks;
   for (int chunk = 0; chunk < schedule_.chunks; ++chunk) chunks.push_back(chunk_cost(chunk));
   std::int64_t held = 0, most = 0;
-  for (const ActionGroup& group : schedule_.lists[static_cast<std::size_t>(cut_.stage)]) {
+  for (const ActionGroup& group : lists.lists[static_cast<std::size_t>(cut_.stage)]) {
     const Action& action = group.front();
     if (is_message(action.kind)) continue;
     const LayerCost& chunk = chunks[static_cast<std::size_t>(action.chunk)];
@@ -82,7 +103,7 @@ std::int64_t PlannedStage::activation_bytes() const {
   const std::int64_t messages = most_messages(schedule_, cut_.stage) * own_hidden_;
   // Tokens, targets and positions of a step, and draws for dropout; and of each microbatch three numbers per token that the
   // loss is computed from.
-  const std::int64_t slots = layout_.replica_batch() / layout_.mesh[Axis::data];
+  const std::int64_t slots = most_batches(lists) * layout_.replica_batch() / layout_.mesh[Axis::data];
   const std::int64_t rows = layout_.division().rows(layout_.model.sequence);
   const bool has_head = cut_.stages.back() == cut_.stage;
   const std::int64_t losses = has_head ? microbatches() * 3 * tokens_.count * tokens_.statistic() : 0;

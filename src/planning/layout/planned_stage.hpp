@@ -40,6 +40,7 @@ class PlannedStage {
   int part(int chunk) const { return schedule_.part_of(cut_.stage, chunk); }
   bool is_first(int chunk) const { return part(chunk) == 0; }
   bool is_last(int chunk) const { return part(chunk) + 1 == schedule_.parts(); }
+  std::int64_t most_batches(const Schedule& repeated) const;
   LayerCost chunk_cost(int chunk) const;  // its bytes alone
   std::int64_t of_attentions(const std::function<AttentionBytes(const DividedAttention&)>& bytes_of) const;  // in a step
 

@@ -16,7 +16,7 @@ class SharedRun {
  public:
   SharedRun(const Schedule& schedule, const std::vector<ScheduleTimes>& times, const StagesOnCores& sharing)
       : schedule_(schedule), times_(times), sharing_(sharing), stages_(static_cast<std::size_t>(schedule.stages)) {
-    const auto microbatches = static_cast<std::size_t>(schedule.microbatches);
+    const auto microbatches = static_cast<std::size_t>(schedule.all_microbatches());
     arrivals_.resize(static_cast<std::size_t>(schedule.parts()) * microbatches);
     for (std::size_t i = 0; i < microbatches; ++i) {
       at(0, static_cast<int>(i)).input = 0;
@@ -52,7 +52,7 @@ class SharedRun {
 
   Stage& of(int stage) { return stages_[static_cast<std::size_t>(stage)]; }
   Arrivals& at(int part, int microbatch) {
-    return arrivals_[static_cast<std::size_t>(part) * static_cast<std::size_t>(schedule_.microbatches) +
+    return arrivals_[static_cast<std::size_t>(part) * static_cast<std::size_t>(schedule_.all_microbatches()) +
                      static_cast<std::size_t>(microbatch)];
   }
   const Action& action_of(int stage) { return schedule_.lists[static_cast<std::size_t>(stage)][of(stage).place].front(); }
@@ -63,7 +63,8 @@ class SharedRun {
     for (int stage = 0; stage < schedule_.stages; ++stage) {
       Stage& its = of(stage);
       const auto& list = schedule_.lists[static_cast<std::size_t>(stage)];
-      while (its.place < list.size() && is_message(list[its.place].front().kind)) ++its.place;
+      const auto takes_no_time = [](ActionKind kind) { return is_message(kind) || is_of_step(kind); };
+      while (its.place < list.size() && takes_no_time(list[its.place].front().kind)) ++its.place;
       if (its.place == list.size()) continue;
       works = true;
       if (its.computes) continue;

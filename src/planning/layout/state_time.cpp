@@ -34,6 +34,9 @@ StateTime state_time(const TrainingOptions& layout, const StateElements& element
   StateTime time;
   const double bytes = system.update_bytes > 0 ? system.update_bytes : own_update_bytes(options, kind_of(layout.optimizer));
   time.update = cluster.pass_seconds(elements.trained * bytes / (zero == ZeroStage::none ? 1 : ranks), 4);
+  // The latest version is copied before it is replaced.
+  if (options.versions > 1)
+    time.update += cluster.pass_seconds(elements.trained * 2 * static_cast<double>(size_of(options.dtype)), 2);
   if (ranks == 1) return time;
 
   // Units of a weight matrix, or of as many bytes as units have at least.
@@ -62,6 +65,7 @@ StateTime state_time(const TrainingOptions& layout, const StateElements& element
   const double step = microbatches * (forward + backward) + time.update;
   const double trained = elements.trained;
   const auto left_of_sums = [&](double communication, double computing) {
+    if (options.versions > 0 && options.delay == 0) return communication;  // without a flush they begin with the update
     return options.delay == 0 ? left(communication, trained, computing)
                               : communication - part * std::min(communication, step);
   };

@@ -194,6 +194,55 @@ TEST(LayoutCost, MemoryIsThatOfTheTrainersPlan) {
   }
 }
 
+// Without a flush: versions, a second set of gradients where stages update together, and what is under way of two steps.
+TEST(LayoutCost, MemoryOfVersionsIsThatOfTheTrainersPlan) {
+  for (const WindowKind& window : all_window_kinds()) {
+    LayoutSpace space{
+        .model = {.layers = 4, .hidden = 32, .heads = 4, .sequence = 16, .vocabulary = 24}, .ranks = 8, .global_batch = 32};
+    space.model.tied = std::string(window.name).starts_with("2bw");
+    space.sharding.dtype = DType::bf16;
+    space.schedule = window.name;
+    LayoutCosts costs(space.model, machine_without_memory_time(), space.ranks);
+    const std::vector<TrainingOptions> layouts = all_layouts(space, costs);
+    ASSERT_GT(layouts.size(), 50U) << window.name;
+    for (std::size_t i = 0; i < layouts.size(); i += 7) {
+      const TrainingOptions& layout = layouts[i];
+      EXPECT_LE(layout.sharding.zero, ZeroStage::optimizer);
+      const Schedule schedule = layout.check();
+      std::int64_t most = 0;
+      for (int stage = 0; stage < schedule.stages; ++stage) {
+        most = std::max(most, plan_stage(layout, schedule, stage).memory.total());
+      }
+      EXPECT_EQ(costs.memory(layout).total(), most) << to_string(layout);
+      EXPECT_LE(costs.least_memory(layout), most) << to_string(layout);
+      TrainingOptions flushes = layout;
+      flushes.stages.schedule_name = "1f1b";
+      const TrainingMemory with = plan_stage(layout, schedule, 0).memory;
+      const TrainingMemory without = plan_stage(flushes, flushes.check(), 0).memory;
+      EXPECT_EQ(with.values, versions_of(schedule, 0) * without.values) << to_string(layout);
+      EXPECT_EQ(with.gradients, (updates_jointly(schedule) ? 2 : 1) * without.gradients) << to_string(layout);
+      EXPECT_GE(with.activations, without.activations) << "another step's tokens";
+    }
+  }
+}
+
+// No stage waits in a window; an update for each microbatch and versions that are copied take time.
+TEST(LayoutCost, OfAScheduleWithoutAFlushHasNoBubble) {
+  TrainingOptions layout = tiny_layout({{Axis::pipeline, 2}}, 2);
+  layout.model.vocabulary = 1;
+  layout.model.hidden = 256;
+  layout.model.tied = false;
+  const TrainingCluster cluster = machine_without_memory_time(1e18);
+  const auto cost_of = [&](const char* schedule) {
+    layout.stages.schedule_name = schedule;
+    return LayoutCosts(layout.model, cluster, 2).cost(layout);
+  };
+  EXPECT_NEAR(cost_of("1f1b").bubble, 1.0 / 2, 1e-3);
+  for (const char* const schedule : {"2bw", "2bw-joint", "pipedream"}) EXPECT_NEAR(cost_of(schedule).bubble, 0, 1e-3);
+  EXPECT_GT(cost_of("2bw").update, cost_of("1f1b").update);
+  EXPECT_GT(cost_of("pipedream").update, 1.9 * cost_of("2bw").update) << "two updates in a step";
+}
+
 // Two ranks on one core: together they take the time of both, and a stage that waits leaves its time to the other.
 TEST(LayoutCost, RanksThatTakeTurns) {
   TrainingCluster cluster = machine_without_memory_time(1e18);

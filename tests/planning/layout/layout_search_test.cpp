@@ -190,6 +190,26 @@ TEST(LayoutSearch, TakesWhatIsFixed) {
             "tp 2 (sp) x pp 2 x dp 2, micro-batch 2, interleaved of 4, ZeRO 2, recomputes selective");
 }
 
+// Only where one is asked for by name, and only layouts that can run it.
+TEST(LayoutSearch, TakesSchedulesWithoutAFlushByName) {
+  LayoutSpace space = small_space();
+  const TrainingCluster cluster = nodes_of_four(10);
+  for (const TrainingOptions& layout : all_layouts(space, LayoutCosts(space.model, cluster, space.ranks))) {
+    ASSERT_FALSE(is_window(layout.check())) << to_string(layout);
+  }
+  space.pipeline = 2;
+  space.schedule = "2bw";
+  const LayoutSearch search = search_layouts(space, cluster, 10);
+  ASSERT_FALSE(search.best.empty());
+  for (const FoundLayout& found : search.best) {
+    EXPECT_TRUE(is_window(found.layout.check()));
+    EXPECT_THAT(to_string(found.layout), testing::HasSubstr(", 2bw, ZeRO "));
+    EXPECT_LT(found.cost.bubble, 0.01);
+  }
+  space.zero = ZeroStage::gradients;
+  EXPECT_THAT(refusal_text(space, search_layouts(space, cluster, 10)), testing::HasSubstr("ZeRO stage 2 divides"));
+}
+
 TEST(LayoutSearch, TakesWhatIsNotTriedByItself) {
   LayoutSpace space = small_space();
   const TrainingCluster cluster = nodes_of_four(10);
