@@ -206,7 +206,7 @@ void ShardedParameters::change_stored(void (ShardedUnit::*change)()) {
 // comes later may lie elsewhere.
 void ShardedParameters::show(std::size_t unit) {
   ShardedUnit& of = *units_[unit];
-  const bool is_older = read_ < made_ && members_[unit].trainable;
+  const bool is_older = options_.versions > 1 && read_ < made_ && members_[unit].trainable;
   const Shown now{of.has_values(), of.has_gradients(), is_older ? place_of(read_) : latest};
   if (std::exchange(shown_[unit], now) == now) return;
   for (std::size_t i = 0; i < members_[unit].parameters.size(); ++i) {

@@ -22,10 +22,13 @@ struct Overflow {
   static void happen(const Trainer& trainer) {
     const auto& all = trainer.parameters().all();
     const auto added = std::ranges::find_if(
-        all, [](const auto& each) { return each->is_here && !each->overwrites_gradient && each->name != "wte"; });
+        all, [](const auto& each) { return each->is_here && !each->overwrites_gradient && !each->name.starts_with("wte"); });
     (*added)->gradient.set(0, std::numeric_limits<double>::infinity());
   }
 };
+
+// NaN and infinity alike, so that equal vectors compare equal.
+double finite_or_0(double norm) { return std::isfinite(norm) ? norm : 0; }
 
 struct JointResult {
   Pieces weights;
@@ -57,9 +60,6 @@ JointResult run_jointly(const Mesh& mesh, const TrainingOptions& options, const 
   result.last_scale = trainer.loss_scale().value();
   return result;
 }
-
-// NaN and infinity alike, so that equal vectors compare equal.
-double finite_or_0(double norm) { return std::isfinite(norm) ? norm : 0; }
 
 struct JointFaults {
   bool stages_decide_alone = false;  // by the norms of their own gradients
@@ -173,7 +173,7 @@ const std::vector<JointCell> joint_cells = {
     {{1, 1, 3}, 3, true, DType::f16, ZeroStage::optimizer, SGD::Options{.momentum = 0.9}, 0, 1024, {1, 2}},
     {{1, 1, 4}, 5, true, DType::f16, ZeroStage::none, AdamW::Options(), 0.1, 1024, {0, 3}},
     {{2, 2, 2}, 2, true, DType::f16, ZeroStage::optimizer, AdamW::Options(), 0.1, 1024, {2}},
-    {{1, 1, 2}, 2, true, DType::f16, ZeroStage::none, AdamW::Options(), 0.1, 0x1p30},
+    {{1, 1, 2}, 2, true, DType::f16, ZeroStage::none, AdamW::Options(), 0.1, 0x1p23},
 };
 
 class TrainingWindowsJoint : public testing::TestWithParam<std::size_t> {};
@@ -193,9 +193,16 @@ TEST_P(TrainingWindowsJoint, HaveTheBitsOfTheLoop) {
     EXPECT_GT(std::ranges::count(each.joint.updated, true), 0);
   }
   if (!cell.tied || cell.layout.pipeline == 1) return;
+  const auto table_of = [](const JointAndLoop& rank) {
+    Pieces result = rank.joint.weights;
+    std::erase_if(result, [](const auto& entry) { return !entry.first.starts_with("wte"); });
+    return result;
+  };
+  const Pieces first = table_of(found.front());
+  EXPECT_FALSE(first.empty());
   Comparer bits(equal_bits);
-  const Pieces table{{"wte", found.front().joint.weights.at("wte")}};
-  EXPECT_EQ(bits.pieces(table, {{"wte", found.back().joint.weights.at("wte")}}, "the table of the last stage, "), "");
+  const std::size_t of_last_stage = found.size() - found.size() / static_cast<std::size_t>(cell.layout.pipeline);
+  EXPECT_EQ(bits.pieces(first, table_of(found[of_last_stage]), "the table of the last stage, "), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Cells, TrainingWindowsJoint, testing::Range(std::size_t{0}, joint_cells.size()));

@@ -7,11 +7,11 @@ namespace apps {
 
 using namespace stretto;
 
-void train_with_servers(const Communicator& world, const CommandLine& line, StopRequest& stop) {
+void train_with_servers(const Communicator& world, const CommandLine& line, StopRequest& stop, JobProgress& progress) {
   const ServedRanks ranks = split_into_servers(world, line.trainer.on(line.mesh_on(world.size())),
                                                [&](std::int64_t step) { return line.rates().at(step); });
   if (ranks.servers->is_server()) return ranks.servers->serve();
-  run_training(ranks.workers, line, stop, {}, ranks.servers.get());
+  run_training(ranks.workers, line, stop, progress, {}, ranks.servers.get());
   ranks.servers->leave();
 }
 

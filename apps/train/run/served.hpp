@@ -1,11 +1,13 @@
 #pragma once
 #include "apps/train/options/options.hpp"
+#include "apps/train/run/job_progress.hpp"
 #include "apps/train/run/stop_request.hpp"
 #include "stretto/communicator.hpp"
 
 namespace apps {
 
 // Trains with --servers: the last ranks of `world` serve, and the others train.
-void train_with_servers(const stretto::Communicator& world, const CommandLine& line, StopRequest& stop);
+void train_with_servers(const stretto::Communicator& world, const CommandLine& line, StopRequest& stop,
+                        JobProgress& progress);
 
 }  // namespace apps
