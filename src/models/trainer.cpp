@@ -60,8 +60,8 @@ Trainer::Trainer(const Mesh& mesh, const TrainingOptions& options, const Communi
   require(options.servers.any() == (servers != nullptr),
           "Training with {} servers {} a server set; see split_into_servers().", options.servers.count,
           servers != nullptr ? "takes no" : "takes");
-  sharded_ = std::make_unique<ShardedParameters>(
-      parameters_, mesh_, options_.sharding_of(schedule, mesh.rank(Axis::pipeline)), servers);
+  sharded_ = std::make_unique<ShardedParameters>(parameters_, mesh_,
+                                                 options_.sharding_of(schedule, mesh.rank(Axis::pipeline)), servers);
   sharded_->initialise(options.seed);
   if (servers != nullptr) {
     optimizer_ = std::make_unique<ServedOptimizer>(*sharded_);

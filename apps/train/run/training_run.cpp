@@ -230,22 +230,21 @@ class TrainingRun {
     };
     begin_step(first, now_seconds());
     const auto lr_of = [&](std::int64_t i) { return lr_at(first + i); };
-    trainer().run(
-        {.count = count,
-         .fill_of =
-             [&](std::int64_t i) {
-               if (rank0_) progress_.begin_step(first + i);
-               return data_->training_slots(samples + i * line_.trainer.global_batch);
-             },
-         .lr_of = line_.trainer.servers.any() ? std::function<double(std::int64_t)>() : lr_of,
-         .saves = [&](std::int64_t i) { return saves_in_flight(first + i); },
-         .updated = [&](std::int64_t i) { save(first + i + 1, samples + (i + 1) * line_.trainer.global_batch); },
-         .done =
-             [&](std::int64_t i, const StepResult& result) {
-               span.reset();
-               end_step(first + i, result, i + 1 == count);
-               if (i + 1 < count) begin_step(first + i + 1, result.ended);
-             }});
+    trainer().run({.count = count,
+                   .fill_of =
+                       [&](std::int64_t i) {
+                         if (rank0_) progress_.begin_step(first + i);
+                         return data_->training_slots(samples + i * line_.trainer.global_batch);
+                       },
+                   .lr_of = line_.trainer.servers.any() ? std::function<double(std::int64_t)>() : lr_of,
+                   .saves = [&](std::int64_t i) { return saves_in_flight(first + i); },
+                   .updated = [&](std::int64_t i) { save(first + i + 1, samples + (i + 1) * line_.trainer.global_batch); },
+                   .done =
+                       [&](std::int64_t i, const StepResult& result) {
+                         span.reset();
+                         end_step(first + i, result, i + 1 == count);
+                         if (i + 1 < count) begin_step(first + i + 1, result.ended);
+                       }});
   }
 
   double lr_at(std::int64_t step) const { return line_.rates().at(step); }
