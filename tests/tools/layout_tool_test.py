@@ -213,7 +213,7 @@ class Trainer(unittest.TestCase):
                 ("describes a cluster to plan for; add --dry-run", ["--cluster", CLUSTER, "--nproc", 2, *data]),
                 ("needs --cluster FILE", ["--dry-run", "--ranks", 4, "--layout", "auto", "--global-batch-size", 8]),
                 ("--layout auto needs --global-batch-size", ["--layout", "auto", "--nproc", 2, *data]),
-                *[(f"{flag} is for a schedule without a flush, and --layout auto", [*self.SMALL, flag, "--save", "none", "--nproc", 2, *data])
+                *[(f"{flag} is not planned by --layout auto", [*self.SMALL, flag, "--save", "none", "--nproc", 2, *data])
                   for flag in ("--checkpoint-in-flight", "--clip-by-step-before")],
                 ("leave it out with --layout auto", [*self.SMALL, "--pipeline-layers", "1,3", "--nproc", 2, *data])]:
             result = run(*words, program=TRAIN)
