@@ -107,7 +107,9 @@ TEST(CMove, RefusesInSentences) {
     EXPECT_THAT(last_error(comm), HasSubstr("at least 65536 bytes"));
     const strettoMovedTensor_t unequal = rows_to(0, rank == 0 ? strettoFloat16 : strettoBfloat16);
     EXPECT_NE(strettoMoveCreate(&move, &unequal, 1, 0, comm), strettoSuccess);
-    if (rank == 0) EXPECT_THAT(last_error(comm), HasSubstr("on rank 0, 'bf16"));
+    if (rank == 0) {
+      EXPECT_THAT(last_error(comm), HasSubstr("on rank 0, 'bf16"));
+    }
     ASSERT_SUCCESS(strettoMoveCreate(&move, &good, 1, 0, comm));
     const void* const sent[] = {nullptr};
     void* const received[] = {nullptr};

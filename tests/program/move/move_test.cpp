@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <barrier>
+#include <future>
 #include <numeric>
 #include <random>
 
@@ -112,6 +114,34 @@ TEST(Move, LongTensorsInBoundedBuffers) {
         {DType::i32, shape, Division::along(0, shape, {0, 1}), Division::replicated(shape, {1, 2, 3})}};
     expect_moves(world, tensors);
     expect_moves(world, tensors, 64 << 10);
+  });
+}
+
+// Enqueued exchanges share one buffer.
+TEST(Move, HoldsItsBoundOnAStream) {
+  constexpr std::int64_t most = 64 << 10;
+  const auto held = [] { return static_cast<std::int64_t>(memory_use(MemoryKind::activations).bytes); };
+  const std::int64_t before = held();
+  std::barrier both(2);
+  run_threads(2, [&](const Communicator& world) {
+    const Shape shape{1024, 256};
+    const MovedTensor tensor{DType::f32, shape, Division::along(0, shape, {0}), Division::along(1, shape, {1, 0})};
+    const Move move(world, plan_move({tensor}, 2, {}, most));
+    EXPECT_GE(move.plan().phases.size(), 8U);
+    const Tensor input = filled(tensor, tensor.from, world.rank(), 1), output = filled(tensor, tensor.to, world.rank(), 0);
+    const Stream stream("moves");
+    std::promise<void> may_begin;
+    stream.enqueue([begins = may_begin.get_future().share()] { begins.wait(); });
+    const MemoryScope scope(MemoryKind::activations);
+    const Work work = move.start({input}, {output}, stream);
+    both.arrive_and_wait();
+    EXPECT_GT(held(), before);
+    EXPECT_LE(held(), before + 2 * most);
+    both.arrive_and_wait();
+    may_begin.set_value();
+    work.wait();
+    const Tensor expected = filled(tensor, tensor.to, world.rank(), 1);
+    for (std::int64_t e = 0; e < output.size(); ++e) ASSERT_EQ(output.at(e), expected.at(e));
   });
 }
 

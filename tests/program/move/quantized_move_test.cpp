@@ -1,4 +1,5 @@
 // Moves whose messages are quantized.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <bit>
