@@ -11,12 +11,12 @@ namespace stretto {
 // shrinks, and grows when another one is there to take its place. State is the program's: it travels by broadcast(), or by a
 // Move.
 //
-// point: the same on all ranks, as for connect(): rank 0 has made it by open_meeting(), and has its listener. Who joins must
-// know its secret. The members' job stays as it is, and usable; it needs memory of its own until it is left. The new job can
-// grow and shrink again.
+// point: the same on all ranks, as for connect(): rank 0 has made it by open_meeting(), and has its listener, which is
+// closed in any case. A rank that joins must know the secret. The members' job stays as it is, and usable; it needs memory
+// of its own until it is left. The new job can grow and shrink again; its timeout is STRETTO_TIMEOUT, not the members' own.
 //
-// Throws Error(invalid_argument), on all members, if they do not give the same number of ranks and the same point, or no
-// more ranks than there are members. If some rank does not come within the meeting's timeout, rank 0 throws Error(timeout),
+// Throws Error(invalid_argument), on all members, if they do not give the same number of ranks and the same port, or no more
+// ranks than there are members. If some rank does not come within the meeting's timeout, rank 0 throws Error(timeout),
 // which names it, and the others throw, too; a meeting point serves one call. Cost: as to start a job.
 STRETTO_API Communicator grow(const Communicator& members, int ranks, const MeetingPoint& point,
                               const std::string& name = "world");

@@ -22,10 +22,10 @@ struct LaunchOptions {
   // status is that of rank 0. If shrink() throws because rank 0 is lost, and body does not catch it, a rank 0 that is
   // stopped or hangs is killed, and the status is 1.
   bool survivors_go_on = false;
-  // With survivors_go_on: processes that take the places of those that have ended. `wanted` is called in the launching
-  // process, many times a second while fewer than nproc processes are left, and returns how many to start now. In each of
-  // these, `join` returns the communicator of a job that takes it in, such as by connect() where the others call grow()
-  // (grow.hpp), and body gets it.
+  // With survivors_go_on: processes that take the places of those that have ended. The launching process calls `wanted` many
+  // times a second while fewer than nproc are left. It returns how many to start now, or -1: none any more, and the job asks
+  // no more. In each, `join` returns the communicator of a job that takes it in, such as by connect() where the others call
+  // grow() (grow.hpp), and body gets it. One that the system cannot start (EAGAIN) is logged, and the others go on.
   struct Replacements {
     std::function<int(int left)> wanted = {};
     std::function<Communicator()> join = {};

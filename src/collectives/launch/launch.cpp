@@ -49,7 +49,8 @@ void begin_process() {
 // Only here does an error become a line on stderr. A rank that only heard that another rank gave up stays silent, because
 // the other rank has reported the reason.
 void report(int rank, int size, const std::string& sentence) {
-  const std::string who = size > 1 ? fmt::format("rank {}: ", rank) : "";
+  std::string who = size > 1 ? fmt::format("rank {}: ", rank) : "";
+  if (rank >= size) who = "a process that was to take the place of a lost rank: ";
   const std::string line = fmt::format("error: {}{}\n", who, sentence);
   std::fputs(line.c_str(), stderr);
 }
@@ -117,7 +118,7 @@ int run_guarded(int rank, int size, const std::function<Communicator()>& join, c
     sentence = error_sentence(error);
   }
   if (world && !process.is_child()) world.job().abort(sentence);
-  report(rank, size, sentence);
+  report(world ? world.rank() : rank, size, sentence);
   process.end_child(1);
   return status;
 }

@@ -14,6 +14,7 @@
 #include <map>
 
 #include "core/fail.hpp"
+#include "core/log.hpp"
 #include "stretto/stream.hpp"
 
 namespace stretto {
@@ -108,7 +109,8 @@ void kill_all(const Children& children) {
   for (const auto& [pid, child] : children) kill(pid, SIGKILL);
 }
 
-// Adds `count` children, whose numbers begin at `first`.
+// Adds `count` children, whose numbers begin at `first`. Where others run already, a child that cannot be started is no
+// reason to end them.
 void start(int first, int count, const std::function<int(int rank)>& body, const DefaultSigchld& sigchld,
            Children& children) {
   std::fflush(nullptr);  // else every child would write the buffered output again
@@ -117,6 +119,10 @@ void start(int first, int count, const std::function<int(int rank)>& body, const
     const pid_t child = fork();
     if (child < 0) {
       const int error = errno;
+      if (first > 0) {
+        log().error("Cannot start a process in the place of a lost rank: {}; the others go on.", errno_text(error));
+        return;
+      }
       kill_all(children);
       for (const auto& [started, its] : children) waitpid(started, nullptr, 0);
       fail(ErrorCode::unavailable, "Cannot start rank {} of {}: {}.", rank, first + count, errno_text(error));
@@ -142,6 +148,7 @@ int fork_ranks(int count, const std::function<int(int rank)>& body, const std::f
   start(0, count, body, sigchld, children);
   if (all_started) all_started();
   int next = count;  // number of a child that takes the place of another one
+  bool no_more = !wanted;
 
   int result = 0;
   Verdict verdict;
@@ -150,10 +157,13 @@ int fork_ranks(int count, const std::function<int(int rank)>& body, const std::f
   bool gave_up = false;
   while (!children.empty()) {
     const double deadline = failed_by > 0 ? failed_by : stopped_by;
-    const bool may_start = wanted && failed_by == 0 && children.size() < static_cast<std::size_t>(count);
+    bool may_start = !no_more && failed_by == 0 && children.size() < static_cast<std::size_t>(count);
     if (const int more = may_start ? wanted(static_cast<int>(children.size())) : 0; more > 0) {
       start(next, more, body, sigchld, children);
       next += more;
+    } else if (more < 0) {
+      no_more = true;
+      may_start = false;
     }
     const bool only_looks = (deadline > 0 && !gave_up) || may_start;
     int wait_status = 0;

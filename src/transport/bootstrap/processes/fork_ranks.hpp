@@ -24,7 +24,8 @@ constexpr int lost_rank_0 = 251;
 // - when one has ended and all others are stopped (SIGSTOP). This counts as failure, unless somebody wakes them in time.
 // all_started is called in this process when all children run. lost: is filled in if the status is not 0. wanted, with
 // survivors_go_on: is asked while fewer than `count` children are left and rank 0 runs, and returns how many to fork now,
-// which get the next numbers from `count` on.
+// which get the next numbers from `count` on, or a negative number: it need not be asked again. One of them that cannot be
+// forked is logged, and ends nobody.
 int fork_ranks(int count, const std::function<int(int rank)>& body, const std::function<void()>& all_started = {},
                bool survivors_go_on = false, LostChild* lost = nullptr, const std::function<int(int left)>& wanted = {});
 

@@ -1,6 +1,7 @@
 #include "transport/bootstrap/processes/fork_ranks.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -79,6 +80,44 @@ TEST(ForkRanks, StartsOthersInThePlacesOfThoseThatHaveEnded) {
   for (const int left : left_at) EXPECT_LT(left, 3);
   close(said[0]);
   close(said[1]);
+}
+
+TEST(ForkRanks, AsksNoMoreWhenNoneAreWanted) {
+  int asked = 0;
+  const auto run_rank = [](int rank) {
+    usleep(rank == 0 ? 300000 : 0);  // which it would be asked about many times
+    return 0;
+  };
+  const auto wanted = [&](int) {
+    ++asked;
+    return -1;
+  };
+  EXPECT_EQ(fork_ranks(3, run_rank, {}, true, nullptr, wanted), 0);
+  EXPECT_EQ(asked, 1);
+}
+
+// The system refuses a process where the limit of a user's processes is reached. It limits all users but root.
+TEST(ForkRanks, LosesNobodyIfAReplacementCannotStart) {
+  const auto in_a_process_of_its_own = [] {
+    if (getuid() == 0 && setuid(65534) != 0) return 77;
+    rlimit most{};
+    getrlimit(RLIMIT_NPROC, &most);
+    int asked = 0;
+    const auto run_rank = [](int rank) {
+      usleep(rank == 0 ? 300000 : 0);
+      return 0;
+    };
+    const auto wanted = [&](int) {
+      ++asked;
+      most.rlim_cur = 0;
+      setrlimit(RLIMIT_NPROC, &most);
+      return asked == 1 ? 1 : -1;
+    };
+    return fork_ranks(3, run_rank, {}, true, nullptr, wanted) == 0 && asked == 2 ? 0 : 1;
+  };
+  const int status = fork_ranks(1, [&](int) { return in_a_process_of_its_own(); });
+  if (status == 77) GTEST_SKIP() << "Root cannot become another user here.";
+  EXPECT_EQ(status, 0);
 }
 
 TEST(ForkRanks, LetsSurvivorsGoOnWhileRank0Does) {
