@@ -242,17 +242,18 @@ std::int64_t StateMove::into(ShardedParameters& parameters, Optimizer& optimizer
   check_can_move(parameters, optimizer);
   const Communicator& world = parameters.mesh().world();
   MovedByName targets = moved_by_name(parameters, optimizer, false);
-  const bool joins = state_->facts.ranks == 0;
-  share(world, state_->facts);
-  require(world.size() >= state_->facts.ranks && joins == (world.rank() >= state_->facts.ranks),
+  auto facts = state_->facts;  // of one that joins they stay empty if its training is refused
+  const bool joins = facts.ranks == 0;
+  share(world, facts);
+  require(world.size() >= facts.ranks && joins == (world.rank() >= facts.ranks),
           "The state of {} ranks cannot be moved to a mesh of {}, in which this is rank {}; take the same ranks, and behind "
           "them those that join.",
-          state_->facts.ranks, world.size(), world.rank());
-  require(state_->facts.kind == to_string(optimizer.kind()),
-          "The state is that of {}, but this optimizer is {}; make the one that it was.", state_->facts.kind,
+          facts.ranks, world.size(), world.rank());
+  require(facts.kind == to_string(optimizer.kind()),
+          "The state is that of {}, but this optimizer is {}; make the one that it was.", facts.kind,
           to_string(optimizer.kind()));
   if (joins) state_->moved = without_elements(targets);
-  require(!state_->facts.has_late || has_late(parameters.options()),
+  require(!facts.has_late || has_late(parameters.options()),
           "The state has gradients that no update has taken yet; train on with a delay of 1.");
   require(state_->moved.size() == targets.size(), "The state has {} parameters, but this model has {}.",
           state_->moved.size(), targets.size());
@@ -260,10 +261,11 @@ std::int64_t StateMove::into(ShardedParameters& parameters, Optimizer& optimizer
     const auto source = state_->moved.find(name);
     require(source != state_->moved.end() && source->second.shape == target.shape &&
                 (source->second.types == target.types ||
-                 (!state_->facts.has_late && source->second.types.front() == target.types.front())),
+                 (!facts.has_late && source->second.types.front() == target.types.front())),
             "The state has no parameter {} of shape [{}] and the types of this training; make the model that it was.", name,
             fmt::join(target.shape, ", "));
   }
+  state_->facts = std::move(facts);
   const std::unique_ptr<State> state = std::move(state_);
 
   const Communicator ranks = world.duplicate("move");

@@ -131,6 +131,35 @@ TEST(ReplicatedState, KeepsTheErrorsOfQuantizedSums) {
   EXPECT_EQ(found, expected);
 }
 
+// A job of three gets a fourth rank, which has no state yet, and loses one of the others.
+TEST(ReplicatedState, HasTheStateOfTheJobBeforeUntilALargerOneHasItsOwn) {
+  for (const bool keeps_one : {false, true}) {
+    SCOPED_TRACE(keeps_one);
+    const TemporaryDirectory directory;
+    run_threads(4, [&](const Communicator& world) {
+      ReplicatedState state;
+      if (const Communicator three = world.subgroup({0, 1, 2}, "three")) {
+        Training training(three, {{{Axis::data, 3}}});
+        state.begin(three);
+        training.advance(0, 2);
+        state.keep(training.sharded(), training.optimizer(), 2);
+        state.wait();
+      }
+      state.begin(world);
+      Training training(world, {{{Axis::data, 4}}});
+      training.advance(0, 3);
+      if (keeps_one) {
+        state.keep(training.sharded(), training.optimizer(), 3);
+        state.wait();
+      }
+      if (const Communicator survivors = world.subgroup({0, 2, 3}, "survivors")) {
+        EXPECT_EQ(state.save(survivors, directory.path()), keeps_one ? 3 : 2);
+      }
+    });
+    EXPECT_EQ(values_saved_in(directory.path()), undisturbed(keeps_one ? 3 : 2));
+  }
+}
+
 TEST(ReplicatedState, AllocatesNothingAfterTheSecondStep) {
   run_threads(2, [&](const Communicator& world) {
     Training training(world, {{{Axis::data, 2}}});

@@ -88,6 +88,7 @@ class TrainingRun {
   std::unique_ptr<CarriedTraining> run() {
     FirstStepTimeout first_step(world_, line_.first_step_timeout);
     require_same(world_, contents_);
+    const bool is_carried = carried_ != nullptr;
     load();
     trainer().sharded().store();
     if (line_.sample_only) {
@@ -95,6 +96,10 @@ class TrainingRun {
       return nullptr;
     }
     if (memory_ != nullptr) memory_->begin(world_);
+    if (memory_ != nullptr && is_carried) {  // no checkpoint has this state
+      memory_->keep(trainer().sharded(), trainer().optimizer(), first_step_, notes(samples_));
+      memory_->wait();
+    }
     rate_ = matrix_rate(world_, line_.trainer.sharding.dtype);
     delay_ = line_.trainer.sharding.delay + line_.trainer.servers.consistency.delay;
     if (!trainer().flushes()) delay_ = std::ranges::max(simulate(trainer().pipeline().schedule()).delay);

@@ -27,7 +27,8 @@ class STRETTO_API ReplicatedState {
   ReplicatedState(const ReplicatedState&) = delete;
   ReplicatedState& operator=(const ReplicatedState&) = delete;
 
-  // Forgets what was kept, and keeps states of this job from now on. Collective.
+  // Keeps states of this job from now on. Those of the job before are forgotten once a state of this one is whole.
+  // Collective.
   void begin(const Communicator& world);
   // Keeps the state after `step` steps. Collective over begin()'s communicator, which must be the mesh's world; between two
   // steps; in host memory only. `notes` as for CheckpointSaver::save(). First waits as wait(). Returns when this rank's

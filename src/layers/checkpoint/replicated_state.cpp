@@ -6,6 +6,7 @@
 #include <array>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <random>
 #include <set>
 #include <tuple>
@@ -66,21 +67,23 @@ struct ReplicatedState::State {
 
   // A rank sends this to the other survivors.
   struct Holdings {
-    std::int64_t job = 0, rank = 0, ranks = 0;
+    std::int64_t job = 0, rank = -1, ranks = 0;  // without ranks: it joined the job later
     std::array<std::int64_t, 2> steps{};
 
     bool has(std::int64_t step) const { return std::find(steps.begin(), steps.end(), step) != steps.end(); }
   };
 
   std::int64_t job = 0;
-  int rank = 0, ranks = 0;
+  int rank = -1, ranks = 0;
   std::string layout, choices;
   std::vector<int> members;  // of this rank's group
   std::array<Generation, 2> generations;
   std::size_t next = 0;  // of them
+  bool has_one = false;  // when nothing is under way
   Communicator all, group;
   Stream stream = Stream::inline_();
   Work under_way;
+  std::unique_ptr<State> before;  // of the job before, until this one has a state on all ranks
 
   std::size_t member_of(int its_rank) const {
     return static_cast<std::size_t>(std::find(members.begin(), members.end(), its_rank) - members.begin());
@@ -117,6 +120,14 @@ struct ReplicatedState::State {
     }
   }
 
+  void leave_job() {
+    all = group = Communicator();
+    stream = Stream::inline_();
+    before.reset();
+  }
+
+  std::optional<std::int64_t> save(const Communicator& left, const std::string& directory) const;
+
   std::vector<Holdings> of_all(const Communicator& left) const {
     const Holdings mine{job, rank, ranks, {generations[0].step(), generations[1].step()}};
     std::vector<Holdings> all_of_them(static_cast<std::size_t>(left.size()));
@@ -132,8 +143,10 @@ ReplicatedState::~ReplicatedState() { state_->end_what_is_under_way(); }
 
 void ReplicatedState::begin(const Communicator& world) {
   state_->end_what_is_under_way();
-  state_ = std::make_unique<State>();
+  state_->leave_job();
+  std::unique_ptr<State> before = std::exchange(state_, std::make_unique<State>());
   State& state = *state_;
+  if (before->ranks > 0) state.before = std::move(before);
   state.rank = world.rank();
   state.ranks = world.size();
   state.members = members_of(group_of(state.rank, state.ranks), state.ranks);
@@ -186,33 +199,48 @@ void ReplicatedState::keep(const ShardedParameters& parameters, const Optimizer&
   // The next state overwrites the one before this one, which must not be needed any more.
   state.under_way = state.all.barrier(state.stream, {.tag = State::tag});
   state.next = 1 - state.next;
+  state.has_one = true;
 }
 
-void ReplicatedState::wait() { std::exchange(state_->under_way, Work()).wait(); }
+void ReplicatedState::wait() {
+  std::exchange(state_->under_way, Work()).wait();
+  if (state_->has_one) state_->before.reset();
+}
 
+// Ranks that were lost while the first state of a job was under way may differ in whether they still have the one before.
 std::optional<std::int64_t> ReplicatedState::save(const Communicator& left, const std::string& directory) {
   state_->end_what_is_under_way();
-  const std::vector<State::Holdings> all = state_->of_all(left);
-  const State::Holdings& mine = all[static_cast<std::size_t>(left.rank())];
+  const std::optional<std::int64_t> saved = state_->save(left, directory);
+  if (saved) return saved;
+  const State nothing;
+  return (state_->before ? *state_->before : nothing).save(left, directory);
+}
+
+std::optional<std::int64_t> ReplicatedState::State::save(const Communicator& left, const std::string& directory) const {
+  const std::vector<Holdings> all_of_them = of_all(left);
+  const auto any = std::find_if(all_of_them.begin(), all_of_them.end(), [](const Holdings& its) { return its.ranks > 0; });
+  if (any == all_of_them.end()) return std::nullopt;
+  const Holdings& lost = *any;  // the job
   // Returns the survivor that writes a rank's shard of a step, or -1 if nobody has it.
-  const auto writer_of = [&](int rank, std::int64_t step) {
-    const int group = group_of(rank, static_cast<int>(mine.ranks));
+  const auto writer_of = [&](int its_rank, std::int64_t step) {
+    const int group = group_of(its_rank, static_cast<int>(lost.ranks));
     int writer = -1;
-    for (const State::Holdings& its : all) {
-      if (!its.has(step) || group_of(static_cast<int>(its.rank), static_cast<int>(mine.ranks)) != group) continue;
-      if (writer < 0 || its.rank == rank) writer = static_cast<int>(its.rank);
+    for (const Holdings& its : all_of_them) {
+      if (!its.has(step) || group_of(static_cast<int>(its.rank), static_cast<int>(lost.ranks)) != group) continue;
+      if (writer < 0 || its.rank == its_rank) writer = static_cast<int>(its.rank);
     }
     return writer;
   };
   std::set<std::int64_t, std::greater<>> steps;
-  for (const State::Holdings& its : all) {
-    if (its.job != mine.job || its.ranks != mine.ranks) return std::nullopt;  // lost between two jobs
+  for (const Holdings& its : all_of_them) {
+    if (its.ranks == 0) continue;
+    if (its.job != lost.job || its.ranks != lost.ranks) return std::nullopt;  // lost between two jobs
     steps.insert(its.steps.begin(), its.steps.end());
   }
   steps.erase(-1);
   const auto is_whole = [&](std::int64_t step) {
-    for (int rank = 0; rank < mine.ranks; ++rank) {
-      if (writer_of(rank, step) < 0) return false;
+    for (int one = 0; one < lost.ranks; ++one) {
+      if (writer_of(one, step) < 0) return false;
     }
     return true;
   };
@@ -231,27 +259,26 @@ std::optional<std::int64_t> ReplicatedState::save(const Communicator& left, cons
       log().error("The state of step {} in memory was not saved in {}: {}", step, directory, error.what());
       failed = 1;
     }
-    left.all_reduce(&failed, &failed, 1, DType::i64, ReduceOp::max, Stream::inline_(), {.tag = State::tag}).wait();
+    left.all_reduce(&failed, &failed, 1, DType::i64, ReduceOp::max, Stream::inline_(), {.tag = tag}).wait();
     return failed == 0;
   };
   const bool first = left.rank() == 0;
-  const auto& generations = state_->generations;
   // Rank 0, which writes the index, need not have the files of its group.
-  const State::Generation& generation = generations[0].index.step == step ? generations[0] : generations[1];
-  std::vector<std::int64_t> digests(static_cast<std::size_t>(mine.ranks));  // of the shards, at the ranks that write them
+  const Generation& generation = generations[0].index.step == step ? generations[0] : generations[1];
+  std::vector<std::int64_t> digests(static_cast<std::size_t>(lost.ranks));  // of the shards, at the ranks that write them
   const bool saved = together([&] {
                        if (first) begin_checkpoint(directory, name);
                      }) &&
                      together([&] {
-                       for (int rank = 0; rank < mine.ranks; ++rank) {
-                         if (writer_of(rank, step) != mine.rank) continue;
-                         const auto i = static_cast<std::size_t>(rank);
-                         digests[i] = write_shard(unfinished / shard_file(i), generation.file(state_->member_of(rank)));
+                       for (int one = 0; one < lost.ranks; ++one) {
+                         if (writer_of(one, step) != rank) continue;
+                         const auto i = static_cast<std::size_t>(one);
+                         digests[i] = write_shard(unfinished / shard_file(i), generation.file(member_of(one)));
                        }
                      }) &&
                      together([&] {
-                       left.reduce(digests.data(), digests.data(), mine.ranks, DType::i64, ReduceOp::sum, 0,
-                                   Stream::inline_(), {.tag = State::tag})
+                       left.reduce(digests.data(), digests.data(), lost.ranks, DType::i64, ReduceOp::sum, 0,
+                                   Stream::inline_(), {.tag = tag})
                            .wait();
                        if (!first) return;
                        CheckpointIndex index = generation.index;
