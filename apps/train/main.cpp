@@ -124,6 +124,7 @@ int start(CommandLine line) {
       options.starts_again = [&](const LostRank& lost) {
         const bool again = restarts.after(lost);
         stop.take_signals(!again);
+        if (again) rejoin.starts_again();
         return again;
       };
     return status_of(launch(line.nproc, body, options));

@@ -39,7 +39,8 @@ class Rejoin(FaultTest):
 
     def expect_losses_as_without_losses(self, flags):
         own = losses(self.log("log"))
-        self.expect_success(self.start({**self.training, **flags, "--train-iters": len(own), "--log-dir": self.log("whole")}))
+        run = self.start({**self.training, **flags, "--train-iters": len(own), "--log-dir": self.log("whole")})
+        self.assertEqual(self.status(run, 60 + len(own) // 5), 0, run.errors)
         undisturbed = losses(self.log("whole"))
         self.assertEqual(len(own), len(undisturbed))
         for one, other in zip(own, undisturbed):
@@ -77,6 +78,48 @@ class Rejoin(FaultTest):
         self.assertTrue(until(lambda: any("have joined" in line for line in run.errors), 60), run.errors)
         self.stop(run)
         self.expect_losses_as_without_losses({})
+        self.expect_nothing_left()
+
+    def newcomer(self, run, before):
+        """One that has come since, as soon as it is there."""
+        self.assertTrue(until(lambda: set(ranks_under(run.process.pid)) - set(before), 60), run.errors)
+        return min(set(ranks_under(run.process.pid)) - set(before))
+
+    def wait_until_whole(self, run):
+        self.assertTrue(until(lambda: len(ranks_under(run.process.pid)) == 4 and "have joined" in "".join(run.errors[-1:]), 60), run.errors)
+
+    def test_others_are_lost_while_processes_come(self):
+        """Whether they wait, meet or train by then: in the end all ranks train again, and so they do after one more loss."""
+        for flags, lost, one_more in (({}, 2, True), ({}, 2, False), ({"--tp": 2}, 3, False)):
+            with self.subTest(flags, one_more=one_more):
+                self.setUp()
+                run = self.start({**self.flags, **flags, "--rejoin": 8}, {"STRETTO_MEET_TIMEOUT": "8"})
+                self.wait_for_steps(self.log("log"), 12)
+                before = ranks_under(run.process.pid)
+                os.kill(before[lost], signal.SIGKILL)
+                os.kill(self.newcomer(run, before), signal.SIGKILL)
+                if one_more:
+                    os.kill(before[1], signal.SIGKILL)
+                time.sleep(0.1)
+                self.wait_until_whole(run)
+                count = len(run.errors)
+                self.lose(run, [3])
+                self.wait_for_notices(run, count + 2)
+                self.wait_until_whole(run)
+                self.stop(run)
+                self.expect_losses_as_without_losses(flags)
+                self.expect_nothing_left()
+
+    def test_too_few_wait_and_no_starts_are_left(self):
+        """They end, and the others go on as they are."""
+        run = self.start({**self.flags, "--tp": 2, "--rejoin": 1}, {"STRETTO_MEET_TIMEOUT": "8"})
+        self.wait_for_steps(self.log("log"), 12)
+        before = ranks_under(run.process.pid)
+        os.kill(before[3], signal.SIGKILL)
+        os.kill(self.newcomer(run, before), signal.SIGKILL)
+        self.assertTrue(until(lambda: len(ranks_under(run.process.pid)) == 2, 60), run.errors)
+        self.stop(run)
+        self.assertIn("ranks, dp 1", run.errors[-1])
         self.expect_nothing_left()
 
     def test_starts_are_used_up(self):

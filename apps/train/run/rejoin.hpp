@@ -4,8 +4,8 @@
 
 namespace apps {
 
-// --rejoin: processes take the places of ranks that are lost. The processes of the job agree through a page of memory that
-// they share, in which the secret of a meeting lies, too.
+// --rejoin: processes take the places of ranks that are lost. The processes of the job agree through memory that they share,
+// in which the secret of a meeting lies, too.
 //
 // A program has one object. It must be made before ranks are forked.
 class Rejoin {
@@ -16,9 +16,13 @@ class Rejoin {
   Rejoin& operator=(const Rejoin&) = delete;
 
   bool any() const { return most_ > 0; }
-  // LaunchOptions::Replacements::wanted: some only when those that are left have begun to train without the lost ones.
+  // LaunchOptions::Replacements::wanted: some only when those that are left have begun to train without the lost ones. When
+  // all starts are used up and those that wait are too few, these end.
   int wanted(int left);
-  // LaunchOptions::Replacements::join: waits until the job takes this process in. Ends the process if the job ends before.
+  // In the parent: all ranks start again.
+  void starts_again();
+  // LaunchOptions::Replacements::join: waits until the job takes this process in. Ends the process if the job ends before,
+  // or if it never will.
   stretto::Communicator join();
   bool joined() const { return joined_; }
 
@@ -28,7 +32,8 @@ class Rejoin {
   void ends(const stretto::Communicator& ranks);
   // Whether all that lack have come. Collective; costs a broadcast of 8 bytes while some lack.
   bool is_complete(const stretto::Communicator& ranks) const;
-  // Returns the whole job. Collective. If those that have come do not, throws, and may be called again.
+  // Returns the whole job. Collective. If not all of it meets, throws on all ranks; those that have come wait on, and it may
+  // be called again.
   stretto::Communicator take_in(const stretto::Communicator& ranks);
 
  private:
