@@ -223,10 +223,10 @@ std::optional<std::int64_t> ReplicatedState::State::save(const Communicator& lef
   const Holdings& lost = *any;  // the job
   // Returns the survivor that writes a rank's shard of a step, or -1 if nobody has it.
   const auto writer_of = [&](int its_rank, std::int64_t step) {
-    const int group = group_of(its_rank, static_cast<int>(lost.ranks));
+    const int its_group = group_of(its_rank, static_cast<int>(lost.ranks));
     int writer = -1;
     for (const Holdings& its : all_of_them) {
-      if (!its.has(step) || group_of(static_cast<int>(its.rank), static_cast<int>(lost.ranks)) != group) continue;
+      if (!its.has(step) || group_of(static_cast<int>(its.rank), static_cast<int>(lost.ranks)) != its_group) continue;
       if (writer < 0 || its.rank == its_rank) writer = static_cast<int>(its.rank);
     }
     return writer;
