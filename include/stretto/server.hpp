@@ -156,6 +156,7 @@ class STRETTO_API ServerSet {
   void serve();
   // Spares, before serve(): takes the parts whose owner on the ring of servers that serve it then is, from serve() on, while
   // workers push and pull: no other part moves, no push is lost or applied twice, and values keep their bits.
+  // Workers wait in leave() for each spare's serve(), also for those that never join.
   void join();
 
   // Workers. push() adds one to the table's clock. A push is done when its bytes have left, a pull when all parts have come;

@@ -13,13 +13,14 @@ enum MessageKind : std::uint32_t {
   values_of_part,
   applied_pushes,  // all copies have the worker's pushes of a part below the clock
   // Between the servers of a part.
-  saved_part,      // to a new copy
+  saved_part,      // to a new copy; to a server that joins, with the number of the part's moves in `clock`
   update_of_part,  // to the next copy
   copied_updates,  // to the copy before: this one and those behind it have the updates below the clock
   // Of servers that join.
-  server_joins,  // to all servers
-  moved_part,    // to workers: the server `clock` has it from now on, since so many servers (`request`) have joined
-  switched,      // a worker's answer, behind all that it sends there; passed on to the part's new server
+  server_joins,   // to all servers
+  moved_part,     // to workers: the server `clock` has it from now on, which is the part's `request`-th move
+  switched,       // a worker's answer, behind all that it sends there; passed on to the part's new server
+  all_have_left,  // to all servers: no worker is left, and all that came before the last round has been passed on
   // A worker pushes and pulls no more; a server serves no more.
   goodbye
 };

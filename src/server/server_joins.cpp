@@ -1,4 +1,5 @@
 // ServerSide: parts that move to servers that join, while workers push and pull.
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -18,6 +19,7 @@ std::uint32_t plain_kind(const MessageHead& head) { return head.kind & ((1U << f
 void ServerSide::join() {
   const std::lock_guard lock(mutex_);
   const int self = live_.rank();
+  require(!over_, "Server {} cannot join: it has served, and all workers have left; call join() before serve().", self);
   require(!joined_.contains(self), "Server {} has joined already.", self);
   for (int server = layout_.workers; server < layout_.ranks; ++server) {
     if (server != self) live_.send(server, {.kind = server_joins});
@@ -28,6 +30,7 @@ void ServerSide::join() {
 void ServerSide::note_joined(int server) {
   ring_.add(server);
   joined_.insert(server);
+  if (live_.open_workers() == 0) return;  // nobody asks for parts any more
   for (auto& [key, copy] : copies_) {
     if (copy.part) move_part(key, copy);
   }
@@ -39,11 +42,12 @@ void ServerSide::move_part(const PartKey& key, Copy& copy) {
   if (owner == live_.rank() || !joined_.contains(owner)) return;
   if (!copy.moved) copy.moved.emplace();
   copy.moved->to = owner;
+  ++copy.moves;
   copy.moved->told.assign(static_cast<std::size_t>(layout_.workers), false);
   copy.chain = {owner};
   const std::unique_ptr<ServedPart> part = std::move(copy.part);
   ServedPart::Waiting waiting = part->take_waiting();
-  send(owner, key, {.kind = saved_part}, tensor_of(part->saved()));
+  send(owner, key, {.kind = saved_part, .clock = copy.moves}, tensor_of(part->saved()));
   for (const ServedPart::Waiting::Push& push : waiting.pushes) {
     forward(push.worker, {.kind = push_part | is_decoded, .clock = push.clock}, packed(push.rows), key, copy);
   }
@@ -56,7 +60,7 @@ void ServerSide::move_part(const PartKey& key, Copy& copy) {
   }
   for (int worker = 0; worker < layout_.workers; ++worker) {
     if (live_.is_open(worker)) {
-      send(worker, key, {.kind = moved_part, .clock = owner, .request = joined_.size()});
+      send(worker, key, {.kind = moved_part, .clock = owner, .request = static_cast<std::uint64_t>(copy.moves)});
     } else if (copy.moved->comes_directly.empty() || copy.moved->comes_directly[static_cast<std::size_t>(worker)]) {
       accept({worker, {.kind = goodbye}, {}}, key, copy);
     }
@@ -68,12 +72,13 @@ void ServerSide::take_moved_part(const ReceivedMessage& message, const PartKey& 
   copy.part = make_part(key);
   copy.part->load(bytes_in(message.bytes));
   copy.chain = {live_.rank()};
+  copy.moves = message.head.clock;
   copy.acknowledged_to.resize(static_cast<std::size_t>(layout_.workers));
   if (!copy.moved) copy.moved.emplace();
   copy.moved->to.reset();
   copy.moved->comes_directly.resize(static_cast<std::size_t>(layout_.workers), false);
   copy.moved->held.resize(static_cast<std::size_t>(layout_.workers));
-  move_part(key, copy);  // another server may have joined meanwhile
+  if (live_.open_workers() > 0) move_part(key, copy);  // another server may have joined meanwhile
 }
 
 void ServerSide::take_moving(const ReceivedMessage& message, const PartKey& key, Copy& copy) {
@@ -93,6 +98,8 @@ void ServerSide::take_moving(const ReceivedMessage& message, const PartKey& key,
   moved.comes_directly[w] = true;
   const std::deque<ReceivedMessage> held = std::exchange(moved.held[w], {});
   for (const ReceivedMessage& each : held) accept(each, key, copy);
+  // handle_goodbye() knew no such part when the worker had left before.
+  if (held.empty() && !live_.is_open(worker)) accept({worker, {.kind = goodbye}, {}}, key, copy);
 }
 
 // What a worker has sent, in its order.
@@ -123,11 +130,21 @@ void ServerSide::forward(int worker, MessageHead head, const Tensor& bytes, cons
   send(*copy.moved->to, key, head, bytes);
 }
 
-// Workers have said all; other servers may still pass on some of it.
+// Workers have said all; other servers may still pass on some of it, each part's through as many of them as there are
+// spares. A server answers what comes before it says the next round's word, so that in the last round nothing is under way.
 void ServerSide::end_together() {
-  for (int server = layout_.workers; server < layout_.ranks; ++server) {
-    if (server != live_.rank()) live_.send(server, {.kind = goodbye});
+  const auto tell = [&](std::uint32_t kind) {
+    for (int server = layout_.workers; server < layout_.ranks; ++server) {
+      if (server != live_.rank()) live_.send(server, {.kind = kind});
+    }
+  };
+  const auto others = static_cast<std::size_t>(layout_.ranks - layout_.workers - 1);
+  for (int round = 1; round < layout_.options.spares; ++round) {
+    tell(all_have_left);
+    const auto has_said_so = [&](const auto& of_server) { return of_server.second >= round; };
+    while (static_cast<std::size_t>(std::ranges::count_if(rounds_, has_said_so)) < others) handle_and_note(live_.receive());
   }
+  tell(goodbye);
   while (live_.any_server_open()) handle_and_note(live_.receive());
 }
 

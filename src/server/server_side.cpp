@@ -98,6 +98,10 @@ void ServerSide::end() {
 void ServerSide::handle(const ReceivedMessage& message) {
   if (message.head.kind == goodbye) return handle_goodbye(message.from);
   if (message.head.kind == server_joins) return note_joined(message.from);
+  if (message.head.kind == all_have_left) {
+    ++rounds_[message.from];
+    return;
+  }
   const PartKey key{static_cast<std::size_t>(message.head.table), static_cast<std::size_t>(message.head.part)};
   if (message.head.kind == saved_part && layout_.options.spares > 0) return take_moved_part(message, key);
   const auto found = copies_.find(key);

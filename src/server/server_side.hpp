@@ -58,6 +58,7 @@ class ServerSide {
       std::vector<std::deque<ReceivedMessage>> held;  // by worker
     };
     std::optional<Moved> moved = {};
+    std::int64_t moves = 0;  // of the part, between servers, so far
   };
 
   std::unique_ptr<ServedPart> make_part(const PartKey& key) const;
@@ -88,6 +89,7 @@ class ServerSide {
   Mailbox::Queue queue_;
   HashRing ring_;  // of all servers that serve
   std::set<int> joined_;
+  std::map<int, int> rounds_;  // of the end: by server, how often it has said all_have_left
   std::map<PartKey, Copy> copies_;
   std::map<PartKey, FilterChain> filters_;
   std::map<int, KeyCache> known_keys_;  // by worker

@@ -144,7 +144,7 @@ void WorkerSide::take(const ReceivedMessage& message) {
 // Servers may tell of two moves in another order than they were.
 void WorkerSide::take_move(const ReceivedMessage& message) {
   NewServer& server = moved_[{message.head.table, static_cast<std::size_t>(message.head.part)}];
-  if (message.head.request > server.joined) server = {static_cast<int>(message.head.clock), message.head.request};
+  if (message.head.request > server.moves) server = {static_cast<int>(message.head.clock), message.head.request};
   if (!said_goodbye_) live_.send(message.from, {.kind = switched, .table = message.head.table, .part = message.head.part});
 }
 

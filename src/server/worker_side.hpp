@@ -81,7 +81,7 @@ class WorkerSide {
   KeyCache sent_keys_;
   struct NewServer {
     int rank = 0;
-    std::uint64_t joined = 0;  // servers, when it got the part
+    std::uint64_t moves = 0;  // of the part, with the one to it
   };
   std::map<ServedLayout::PartKey, NewServer> moved_;
   std::map<std::uint64_t, Request> requests_;

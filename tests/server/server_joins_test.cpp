@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
+#include <iterator>
 #include <set>
 #include <thread>
 
@@ -16,7 +18,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Serves; a spare joins when workers have made so many pushes.
+// Serves; a spare joins when workers have made so many pushes, each spare after as many more.
 void serve(ServerSet& set, int rank, int first_spare, const std::atomic<int>& pushes, int joins_after) {
   if (rank >= first_spare) {
     while (pushes < joins_after * (1 + rank - first_spare)) std::this_thread::sleep_for(std::chrono::microseconds(100));
@@ -26,6 +28,19 @@ void serve(ServerSet& set, int rank, int first_spare, const std::atomic<int>& pu
   if (rank >= first_spare) {
     EXPECT_THAT(set.state(), testing::Not(HasSubstr(": 0 parts"))) << "parts have moved";
   }
+}
+
+// Calls pull() until this worker has been told that each of the servers from first_spare on has a part.
+void pull_until_all_serve(const ServerSet& set, int table, std::int64_t its_elements, int first_spare, int spares,
+                          const std::function<void()>& pull) {
+  const double deadline = now_seconds() + 60;
+  const auto all_serve = [&] {
+    std::set<int> found;
+    for (std::int64_t i = 0; i < its_elements; ++i) found.insert(set.server_of(table, i));
+    return std::distance(found.lower_bound(first_spare), found.end()) == spares;
+  };
+  do pull();
+  while (!all_serve() && now_seconds() < deadline);
 }
 
 // Parts that the ring gives to any of the servers that join.
@@ -42,7 +57,7 @@ std::set<std::int64_t> parts_to_move(int parts, int first, int servers, int spar
 TEST(ServerJoins, ExactlyThePartsOfTheRingMoveAndNoPushIsLostOrDoubled) {
   constexpr int workers = 3, servers = 4, parts = 200, pushes = 40;
   for (const Consistency consistency : {Consistency::sequential(), Consistency::bounded(3), Consistency::eventual()}) {
-    for (const int spares : {1, 2}) {
+    for (const int spares : {1, 2, 3}) {
       const std::set<std::int64_t> expected = parts_to_move(parts, workers, servers, spares);
       const double share = static_cast<double>(expected.size()) / parts;
       EXPECT_NEAR(share, static_cast<double>(spares) / servers, 0.3 * spares / servers);
@@ -51,7 +66,7 @@ TEST(ServerJoins, ExactlyThePartsOfTheRingMoveAndNoPushIsLostOrDoubled) {
       run_threads(workers + servers, [&](const Communicator& world) {
         ServerSet set(world, {{"counts", 3 * parts, DType::i64, {}, server_functions::sum()}},
                       {.servers = servers, .consistency = consistency, .part_elements = 3, .spares = spares});
-        if (set.is_server()) return serve(set, world.rank(), workers + servers - spares, pushed, 20);
+        if (set.is_server()) return serve(set, world.rank(), workers + servers - spares, pushed, 60 / (1 + spares));
         std::vector<int> before, behind;
         const auto note = [&](std::vector<int>& of) {
           of.clear();
@@ -105,7 +120,8 @@ TEST(ServerJoins, ChangeNoBitOfATraining) {
             set.wait(set.push(0, gradient_of(weights, world.rank(), step)));
             ++pushed;
           }
-          set.wait(set.pull(0, weights));
+          pull_until_all_serve(set, 0, elements, workers + servers - spares, spares,
+                               [&] { set.wait(set.pull(0, weights)); });
           EXPECT_THAT(weights, has_the_bits_of(expected)) << kind.name << ", delay " << delay << ", " << joins_after;
           set.leave();
         });
@@ -136,11 +152,75 @@ TEST(ServerJoins, KeysAndFilteredPushesMoveWithTheirParts) {
       set.wait(set.push_pull(1, more, values));
       ++pushed;
     }
+    pull_until_all_serve(set, 1, 500, workers + servers - 1, 1, [&] { set.wait(set.pull(1, values)); });
     set.wait(set.pull(0, keys, rows));
     for (std::int64_t i = 0; i < rows.size(); ++i) ASSERT_EQ(rows.data<std::int64_t>()[i], workers * pushes) << i;
     for (std::int64_t i = 0; i < 500; ++i) ASSERT_EQ(values.at(i), static_cast<double>(workers * pushes * (i % 7))) << i;
     set.leave();
   });
+}
+
+// Parts that are larger than a link's buffer, of which none can come to a server that has ended.
+TEST(ServerJoins, MayComeWhileTheLastWorkersLeave) {
+  constexpr int workers = 2, servers = 4, spares = 2, steps = 3;
+  constexpr std::int64_t part = 1 << 18, many = 12 * part;
+  for (const int joins_after : {workers * steps - 2, workers * steps, workers * steps + workers}) {
+    std::atomic<int> said = 0;  // pushes and goodbyes
+    run_threads(workers + servers, [&](const Communicator& world) {
+      ServerSet set(world, {{"counts", many, DType::i32, {}, server_functions::sum()}},
+                    {.servers = servers, .part_elements = part, .spares = spares});
+      if (set.is_server()) {
+        while (world.rank() >= workers + servers - spares && said < joins_after) std::this_thread::yield();
+        if (world.rank() >= workers + servers - spares) set.join();
+        return set.serve();
+      }
+      const Tensor ones({many}, DType::i32), found({many}, DType::i32);
+      std::fill_n(ones.data<std::int32_t>(), many, 1);
+      for (int step = 0; step < steps; ++step) {
+        set.wait(set.push(0, ones));
+        ++said;
+      }
+      set.wait(set.pull(0, found));
+      for (std::int64_t i = 0; i < many; i += part / 2) ASSERT_EQ(found.data<std::int32_t>()[i], workers * steps) << i;
+      ++said;
+      set.leave();
+    });
+  }
+}
+
+// A worker that left before a server joined has left that server's parts, too.
+TEST(ServerJoins, PartsThatMoveKnowWhoHasLeft) {
+  HashRing ring;
+  for (const int server : {2, 3}) ring.add(server);
+  int table = 0;  // of one part, which moves
+  while (ring.owner(static_cast<std::uint64_t>(table + 1) << 32) != 3) ++table;
+  std::atomic<bool> has_left = false;
+  const std::string sentence = sentence_of([&] {
+    run_threads(4, [&](const Communicator& world) {
+      const std::vector<ServedTable> tables(static_cast<std::size_t>(table + 1),
+                                            {"counts", 5, DType::i64, {}, server_functions::sum()});
+      ServerSet set(world, tables, {.servers = 2, .spares = 1});
+      const Tensor five({5}, DType::i64);
+      five.zero();
+      if (set.is_server()) {
+        if (world.rank() == 3) {
+          while (!has_left) std::this_thread::yield();
+          std::this_thread::sleep_for(std::chrono::milliseconds(20));  // its goodbye comes first, mostly
+          set.join();
+        }
+        return set.serve();
+      }
+      set.wait(set.push_pull(table, five, five));
+      if (world.rank() == 0) {
+        has_left = true;
+        return set.leave();
+      }
+      pull_until_all_serve(set, table, 5, 3, 1, [&] { set.wait(set.pull(table, five)); });
+      set.wait(set.push_pull(table, five, five));
+      set.leave();
+    });
+  });
+  EXPECT_THAT(sentence, HasSubstr("Worker 0 has left the servers after 1 pushes"));
 }
 
 TEST(ServerJoins, ASpareThatNeverJoinsServesNothing) {
@@ -173,8 +253,9 @@ TEST(ServerJoins, RefusesWhatCannotBe) {
       set.join();
       expect_refusal([&] { set.join(); }, "Server 2 has joined already");
     }
-    if (set.is_server()) return set.serve();
-    set.leave();
+    if (!set.is_server()) return set.leave();
+    set.serve();
+    if (world.rank() == 2) expect_refusal([&] { set.join(); }, "call join() before serve()");
   });
 }
 
