@@ -6,7 +6,9 @@
 #include <thread>
 
 #include "parity.hpp"
+#include "stretto/layers/checkpoint.hpp"
 #include "stretto/models/served_training.hpp"
+#include "stretto/planning/stage_plan.hpp"
 #include "support/error.hpp"
 #include "support/reference_loop.hpp"
 #include "support/variables.hpp"
@@ -182,6 +184,21 @@ TEST(ServersRefuse, WhatNobodyHas) {
   refuses("A momentum of 2", [](TrainingOptions& options) { options.optimizer = SGD::Options{.momentum = 2}; });
   refuses("leave adapters", [](TrainingOptions& options) { options.adapters.rank = 2; });
   refuses("a delay of -1", [](TrainingOptions& options) { options.servers.consistency.delay = -1; });
+}
+
+TEST(ServersRefuse, CheckpointsAndPlans) {
+  TrainingOptions options = options_of("adamw", 1);
+  options.servers = {.count = 1};
+  expect_refusal([&] { plan_stage(options, options.check(), 0); }, "leaves out what 1 servers do");
+  run_threads(2, [&](const Communicator& world) {
+    const ServedRanks ranks = split_into_servers(world, options, rate);
+    if (ranks.servers->is_server()) return ranks.servers->serve();
+    Trainer trainer(Mesh(ranks.workers, options.mesh), options, {}, ranks.servers.get());
+    expect_refusal([&] { save_checkpoint(trainer.sharded(), trainer.optimizer(), "nowhere", 1); }, "No checkpoint can be");
+    expect_refusal([&] { load_checkpoint(trainer.sharded(), trainer.optimizer(), "nowhere", false); },
+                   "nowhere cannot be loaded");
+    ranks.servers->leave();
+  });
 }
 
 TEST(ServersRefuse, TrainersAndRanksThatDoNotFit) {

@@ -101,7 +101,7 @@ class TrainingRun {
       memory_->wait();
     }
     rate_ = matrix_rate(world_, line_.trainer.sharding.dtype);
-    delay_ = line_.trainer.sharding.delay + line_.trainer.servers.consistency.delay;
+    delay_ = line_.trainer.sharding.delay;
     if (!trainer().flushes()) delay_ = std::ranges::max(simulate(trainer().pipeline().schedule()).delay);
     if (rank0_) reporter_.begin_after(first_step_);
     if (rank0_) progress_.begin(first_step_, trainer().pipeline().schedule().all_microbatches());

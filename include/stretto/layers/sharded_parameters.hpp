@@ -113,10 +113,10 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   // communicators must outlive the object. Throws Error(invalid_argument) for a parameter whose slices on all ranks are not
   // the copies that replicated_over promises, and for one whose gradient ranks with different tokens would not sum.
   //
-  // servers: null, or parameter servers with a table for each unit of trained parameters (make_servers(), models). A use
-  // then has values that were pulled, a sum is a push, and the update is the servers': an optimizer here has no part in it
-  // (ServedOptimizer). The mesh's ranks are the workers, and the set must outlive the object. Nobody else uses the set from
-  // begin_step() to settle().
+  // servers: null, or parameter servers with a table for each unit of trained parameters (split_into_servers(), models). A
+  // use then has values that were pulled, a sum is a push, and the update is the servers': an optimizer here has no part in
+  // it (ServedOptimizer). The mesh's ranks are the workers, and the set must outlive the object. Nobody else uses the set
+  // from begin_step() to settle().
   ShardedParameters(Parameters& parameters, const Mesh& mesh, const Options& options, ServerSet* servers = nullptr);
   ShardedParameters(Parameters& parameters, const Mesh& mesh) : ShardedParameters(parameters, mesh, Options()) {}
   ~ShardedParameters() override;

@@ -19,7 +19,8 @@ struct STRETTO_API StagePlan {
   std::map<std::string, std::int64_t> sent;
   std::int64_t all_sent() const;
 };
-// With the schedule that options.check() returned. Cost: the records of the model's parameters, and the stage's list.
+// With the schedule that options.check() returned. Throws Error(invalid_argument) with servers, which it does not count.
+// Cost: the records of the model's parameters, and the stage's list.
 STRETTO_API StagePlan plan_stage(const TrainingOptions& options, const Schedule& schedule, int stage);
 
 }  // namespace stretto

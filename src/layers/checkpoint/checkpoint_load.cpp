@@ -74,6 +74,9 @@ LoadedCheckpoint read_notes(const std::string& checkpoint) {
 
 LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, Optimizer& optimizer, const std::string& checkpoint,
                                  bool with_optimizer, int replica) {
+  require(!parameters.is_served(),
+          "{} cannot be loaded: parameter servers hold the values, and have their first ones by now; train without servers.",
+          checkpoint);
   const CheckpointIndex index = read_index(checkpoint, replica);
   require(!with_optimizer || to_string(index.optimizer) == to_string(optimizer.kind()),
           "{} was saved by {}, but this optimizer is {}; train on with the one that saved it, or load the values alone.",

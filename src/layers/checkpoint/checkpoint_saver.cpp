@@ -182,6 +182,10 @@ CheckpointSaver::CheckpointSaver(const ShardedParameters& parameters, const Opti
                                  const Options& options) {
   require(options.keep >= 0, "Of the checkpoints in {}, {} cannot be kept; give 1 or more, or 0 for all.", directory,
           options.keep);
+  require(!parameters.is_served(),
+          "No checkpoint can be saved in {}: parameter servers have the optimizer's state; train without servers, or keep "
+          "the values alone (ShardedParameters::whole_values()).",
+          directory);
   state_ = std::make_unique<State>(parameters, optimizer, std::move(directory), options);
 }
 

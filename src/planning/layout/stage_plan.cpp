@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/fail.hpp"
 #include "layers/unit_cut.hpp"
 #include "planning/layout/matrix_plan.hpp"
 #include "planning/layout/planned_stage.hpp"
@@ -46,6 +47,10 @@ std::int64_t StagePlan::all_sent() const {
 }
 
 StagePlan plan_stage(const TrainingOptions& options, const Schedule& schedule, int stage) {
+  require(
+      !options.servers.any(),
+      "A plan counts what each rank holds and sends, and leaves out what {} servers do; plan a training without servers.",
+      options.servers.count);
   const PlannedStage planned(options, schedule, stage);
   const MeshShape& mesh = options.mesh;
   Parameters parameters;
