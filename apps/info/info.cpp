@@ -189,7 +189,8 @@ int main(int argc, char** argv) {
     std::fputs(
         "stretto-info                    the build, the machine and all settings\n"
         "stretto-info flight DIRECTORY   what the ranks' last operations, written to DIRECTORY, say about a hang\n"
-        "stretto-info servers HOST:PORT  what parameter servers hold, and how far they are (STRETTO_SERVERS_PORT)\n",
+        "stretto-info servers HOST:PORT...\n"
+        "                                what parameter servers hold, and how far they are (STRETTO_SERVERS_PORT)\n",
         help ? stdout : stderr);
     return help ? 0 : 1;
   }

@@ -47,8 +47,8 @@ void check_window(const TrainingOptions& options, const Schedule& schedule) {
 void check_servers(const TrainingOptions& options, const Schedule& schedule) {
   const int count = options.servers.count;
   require(count >= 0 && options.servers.consistency.delay >= 0 && options.servers.part_elements > 0,
-          "{} servers with a delay of {} and parts of {} elements cannot be; give numbers from 0 on.", count,
-          options.servers.consistency.delay, options.servers.part_elements);
+          "{} servers with a delay of {} and parts of {} elements cannot be; give numbers from 0 on, and parts from 1 on.",
+          count, options.servers.consistency.delay, options.servers.part_elements);
   if (!options.servers.any()) return;
   require(options.mesh.ranks() == options.mesh[Axis::data],
           "{} servers serve workers that each have the whole model, and this mesh divides it over {} ranks; leave the "
