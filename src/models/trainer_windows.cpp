@@ -212,11 +212,11 @@ class Trainer::Windows final : public PipelineStage {
   Trainer& trainer_;
   const TrainedSteps& steps_;
   const Schedule& schedule_;
-  const MeanDelay delay_;  // of this stage
-  Communicator stage_;     // the ranks of this stage
-  Stream stream_{"reports", Priority::background};
-  std::map<std::int64_t, Window> windows_;  // under way
-  std::deque<Report> reports_;              // of steps whose updates have been made here
+  const MeanDelay delay_;                           // of this stage
+  Communicator stage_;                              // the ranks of this stage
+  std::map<std::int64_t, Window> windows_;          // under way
+  std::deque<Report> reports_;                      // of steps whose updates have been made here
+  Stream stream_{"reports", Priority::background};  // which writes into them, and so ends first
   const std::int64_t first_step_ = trainer_.optimizer_->steps() / schedule_.steps;
   const bool jointly_ = updates_jointly(schedule_);
   int left_out_ = 0;  // updates, since the last report

@@ -36,6 +36,12 @@ void check_window(const TrainingOptions& options, const Schedule& schedule) {
           "Sums of all stages travel while they compute under {}, which needs overlap on a host; choose a schedule with a "
           "flush.",
           schedule.name);
+  require(!jointly || schedule.steps == 1, "Schedule {} sums {} steps in a window, whose stages update together; give it 1.",
+          schedule.name, schedule.steps);
+  // Of the named one, all stages have made the same updates when they begin a step, and so take the same loss scale.
+  require(!jointly || options.sharding.dtype != DType::f16 || options.schedule_name() == "2bw-joint",
+          "f16 needs one loss scale of all stages at a step's beginning, which is not proved of {}; choose 2bw.",
+          options.stages.schedule_name);
   require(options.sharding.delay == 0, "Schedule {} reads weights that lack updates already; leave the delay of {} out.",
           schedule.name, options.sharding.delay);
   require(!options.diloco.any(),

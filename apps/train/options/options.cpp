@@ -320,15 +320,21 @@ CommandLine CommandLine::after(std::int64_t steps_done) const {
 }
 
 void CommandLine::check_layout(int ranks) const {
-  bool stashes = true;
-  if (!layout.automatic) {
+  bool stashes = true, flushes = true;
+  if (layout.automatic) {  // the name alone is known
+    const bool given = layout.given.contains("--schedule");
+    stashes = !given || trainer.stages.schedule_name != "pipemare";
+    flushes = !given || std::ranges::find(stretto::all_window_kinds(), trainer.stages.schedule_name,
+                                          &stretto::WindowKind::name) == stretto::all_window_kinds().end();
+  } else {
     const stretto::Schedule schedule = trainer.on(mesh_on(ranks)).check();
     stashes = schedule.stashes;
-    require(!stretto::is_window(schedule) || (!replicate_state && !comm_report),
-            "--schedule {} has no flush between steps, in which --replicate-state and --comm-report have their place; leave "
-            "them out.",
-            trainer.stages.schedule_name);
+    flushes = !stretto::is_window(schedule);
   }
+  require(flushes || (!replicate_state && !comm_report),
+          "--schedule {} has no flush between steps, in which --replicate-state and --comm-report have their place; leave "
+          "them out.",
+          trainer.stages.schedule_name);
   require(!stashes || pipemare_flags.empty(), "{} has no effect without --schedule pipemare; leave it out.", pipemare_flags);
   require(check_replicas == 0 || layout.automatic || trainer.sharding.zero != stretto::ZeroStage::values,
           "--check-replicas {} compares copies, and --zero 3 keeps none; leave one of them out.", check_replicas);

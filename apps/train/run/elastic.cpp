@@ -107,10 +107,12 @@ class ElasticTraining {
       fail(error.code(), "{} {}", loss.what(), error.what());
     }
     if (ranks_.rank() == 0) {
-      const std::string from =
-          line_.resume == Resume::yes
-              ? fmt::format("after step {}{}", newest_step(line_), progress_.lost_behind(newest_step(line_)))
-              : std::string("from the beginning, since the job has no checkpoint yet");
+      std::string from = "from the beginning, since the job has no checkpoint yet";
+      if (line_.resume == Resume::yes) {
+        const std::int64_t step = newest_step(line_);
+        const std::int64_t microbatches = line_.trainer.on(line_.mesh_on(ranks_.size())).microbatches();
+        from = fmt::format("after step {}{}", step, progress_.lost_behind(step, microbatches));
+      }
       const std::string without = compared_copies && line_.check_replicas == 0 ? ", without --check-replicas" : "";
       const std::string sentence =
           fmt::format("{} Training goes on with {} of {} ranks, dp {}{}, {}.\n", loss.what(), ranks_.size(), before,

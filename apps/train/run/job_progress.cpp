@@ -26,8 +26,8 @@ void JobProgress::begin(std::int64_t steps, std::int64_t microbatches) {
   shared_->microbatches = microbatches;
 }
 
-std::string JobProgress::lost_behind(std::int64_t steps) const {
-  const std::int64_t lost = (shared_->begun - steps) * shared_->microbatches;
+std::string JobProgress::lost_behind(std::int64_t steps, std::int64_t microbatches) const {
+  const std::int64_t lost = (shared_->begun - steps) * (microbatches > 0 ? microbatches : shared_->microbatches.load());
   return lost > 0 ? fmt::format(", and computes {} microbatch{} again", lost, lost == 1 ? "" : "es") : "";
 }
 

@@ -18,8 +18,8 @@ class JobProgress {
   void begin(std::int64_t steps, std::int64_t microbatches);
   void begin_step(std::int64_t step) { shared_->begun = step + 1; }
   // ", and computes 12 microbatches again": those of the steps that had begun behind a checkpoint of so many steps. Empty if
-  // there were none.
-  std::string lost_behind(std::int64_t steps) const;
+  // there were none. microbatches: of a step of the ranks that go on; 0: as many as before.
+  std::string lost_behind(std::int64_t steps, std::int64_t microbatches = 0) const;
 
  private:
   struct Shared {

@@ -99,7 +99,8 @@ class STRETTO_API ShardedParameters : public ParameterUse {
     Offload offload = {};
 
     // Whether updates run behind computation (DelayedUpdate): with a delay and with optimizer state in a file.
-    bool updates_behind() const { return delay > 0 && overlap && !offload.optimizer.directory.empty(); }
+    // Not under a schedule without a flush (versions), which has updates of its own.
+    bool updates_behind() const { return delay > 0 && versions == 0 && overlap && !offload.optimizer.directory.empty(); }
     DType gradients() const;  // their type
     // unit_bytes, or what is usual on the device of the calling thread: 1 MiB on the host, and on a GPU, whose links need
     // larger messages, 25 MiB, the default of PyTorch's DistributedDataParallel.

@@ -50,9 +50,9 @@ struct STRETTO_API TrainingOptions {
   std::int64_t delay_from = 0;    // with ShardedParameters::Options::delay: how many updates are made without it first
   double clip_norm = 1.0;         // 0: no clipping. A Trainer gives it to OneBitAdam as well.
   // Without a flush, a stage clips by the norm of its own gradients, unless stages update jointly (updates_jointly): then by
-  // that of all, as with a flush. A schedule without a flush that updates once in a step then clips by the norm of all
-  // stages' gradients in the step before, which has arrived by then, and the first step by that of each stage. False: always
-  // by that of each stage.
+  // that of all, as with a flush. True, for schedules whose stages do not and which update once in a step: a stage clips by
+  // the norm of all stages' gradients in the step before, which has arrived by then, and in the first step by that of its
+  // own.
   bool clips_by_step_before = false;
   std::uint64_t seed = 1;
   // CheckpointSaver::Options::in_background and trained_only; plans count the copy that is being written.
