@@ -54,6 +54,16 @@ void ShardedParameters::give_back_to_files(std::size_t unit, UnitFile* gradients
   }
 }
 
+// The next step's norm takes the squares of late gradients in files from here: no sum has noted them.
+void ShardedParameters::set_late(bool has_late) {
+  has_late_ = has_late;
+  for (std::size_t unit = 0; has_late && unit < units_.size(); ++unit) {
+    if (!gradients_file_ || !gradients_file_->has(unit)) continue;
+    offloaded_[unit]->gradients_changed();
+    release(unit);
+  }
+}
+
 void ShardedParameters::release(std::size_t unit) const {
   for (UnitFile* const file : {values_file_.get(), gradients_file_.get()}) {
     if (file != nullptr) file->release(unit);

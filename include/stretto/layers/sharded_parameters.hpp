@@ -41,7 +41,8 @@ struct UnitMembers;
 //   optimizer.step(lr, scale);         // an Optimizer, such as AdamW
 //
 // While a parameter's values or gradients are not there, Parameter::value or Parameter::gradient is empty. Only the thread
-// that computes may use an object. After an exception it cannot be used again.
+// that computes may use an object, but that ranges(), ranges_to_update(), squares_of_gradients() and release() may be called
+// in a DelayedUpdate's or SpeculativeUpdate's stream meanwhile. After an exception it cannot be used again.
 class STRETTO_API ShardedParameters : public ParameterUse {
  public:
   struct Options {
@@ -151,7 +152,8 @@ class STRETTO_API ShardedParameters : public ParameterUse {
     // of the model once. It does not depend on the ZeRO stage.
     bool owned = false;
     // The elements' memory; no value between store() and restore(). With Offload it is a buffer during update(), and the
-    // mapped file otherwise: whoever goes through the ranges then calls release() behind each unit. Gradients are sums from
+    // mapped file otherwise, also for a DelayedUpdate or SpeculativeUpdate: whoever goes through the ranges then calls
+    // release() behind each unit, and a file that cannot be read ends the process with SIGBUS. Gradients are sums from
     // finish_sums() to begin_step(); empty for a frozen parameter (Parameter::trainable), which is never updated.
     Tensor value, gradient;
     // With a delay, the gradients of the last step that has begun; `gradient` has those of the step before.
@@ -197,8 +199,8 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   // Likewise, and makes them Range::gradient, for an update before the next step: the last of a training. The next step is
   // then as the first one.
   void take_late();
-  // Whoever has written Range::late from outside, such as from a checkpoint, says so.
-  void set_late(bool has_late) { has_late_ = has_late; }
+  // Whoever has written Range::late from outside, such as from a checkpoint, says so, before the next step.
+  void set_late(bool has_late);
   // Calls update for each unit, in the order in which forward needs units. The new values travel while later units are
   // updated and while the next step computes.
   // reads_gradients: false if update reads none, which then stay in their file.
@@ -287,9 +289,9 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   std::unique_ptr<ServedTraffic> served_traffic_;           // null without servers
   std::vector<ServedUnit*> served_;                         // the units at servers
   std::vector<std::unique_ptr<ShardedUnit>> units_;
-  std::vector<const OffloadedUnit*> offloaded_;  // by unit; null: nothing of it lies in files
-  std::vector<Range> ranges_;                    // by unit
-  struct RangesOf {                              // a unit: indices in ranges_
+  std::vector<OffloadedUnit*> offloaded_;  // by unit; null: nothing of it lies in files
+  std::vector<Range> ranges_;              // by unit
+  struct RangesOf {                        // a unit: indices in ranges_
     std::vector<std::size_t> all, in_share;
   };
   std::vector<RangesOf> ranges_of_;  // by unit

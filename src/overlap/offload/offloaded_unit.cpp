@@ -118,16 +118,19 @@ void OffloadedUnit::exchange_gradients() {
   std::swap(squares_, earlier_squares_);
 }
 
+std::vector<double> OffloadedUnit::squares_of(const Tensor& gradient_share) const {
+  std::int64_t first = 0;  // owned ranges follow each other in the share
+  std::vector<Tensor> ranges;
+  for (const ElementRange& each : owned()) {
+    ranges.push_back(gradient_share.view(first, {each.count}));
+    first += each.count;
+  }
+  return kernels::sums_of_squares(ranges);
+}
+
 Work OffloadedUnit::note_and_write(const Stream& stream, const Tensor& block) {
-  const Work noted = stream.enqueue([this, squares = squares_, share = elements_in(block, gradient_dtype_)] {
-    std::int64_t first = 0;  // owned ranges follow each other in the share
-    std::vector<Tensor> ranges;
-    for (const ElementRange& each : owned()) {
-      ranges.push_back(share.view(first, {each.count}));
-      first += each.count;
-    }
-    *squares = kernels::sums_of_squares(ranges);
-  });
+  const Work noted = stream.enqueue(
+      [this, squares = squares_, share = elements_in(block, gradient_dtype_)] { *squares = squares_of(share); });
   return files_.gradients->write(files_.block, block, noted);
 }
 

@@ -40,12 +40,16 @@ class OffloadedUnit : public ShardedUnit {
   // Together with UnitFile::exchange() of the file of gradients.
   void exchange_gradients() override;
 
+  // With gradients in a file: call it after gradient_share() has been written from outside, for squares().
+  void gradients_changed() { *squares_ = squares_of(gradients_in_file_); }
+
   // With gradients in a file: the sum of squares of each of owned(), by kernels::sum_of_squares, of the sums that are there,
   // or with two sets of gradients of the earlier ones.
   const std::vector<double>& squares() const { return earlier_squares_ ? *earlier_squares_ : *squares_; }
 
  private:
   void read_sums();
+  std::vector<double> squares_of(const Tensor& gradient_share) const;
   Work note_and_write(const Stream& stream, const Tensor& block);
 
   Files files_;

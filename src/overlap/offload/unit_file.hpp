@@ -31,7 +31,7 @@ namespace stretto {
 // mapped() is the block in the mapped file, for checkpoints and other access out of turn; call touch() before. release()
 // gives back the memory that such an access has taken; a caller that goes through all units must call it behind each.
 //
-// Only one thread may use an object.
+// Only one thread may use an object at a time, such as the one of an update apart, but any may call has() and release().
 class UnitFile {
  public:
   struct Options {
