@@ -137,6 +137,10 @@ void UnitTraffic::end_use(std::size_t unit) {
           units_.size());
   State& state = units_[unit];
   if (--state.in_use > 0) return;
+  if (in_step_ && !knows_order_ && state.store->ordered() && state.has_gradients) {
+    std::size_t& end = uses_[state.latest_backward].end;
+    if (end == 0) end = ++ends_;
+  }
   const bool follows_order = in_step_ && knows_order_ && state.store->ordered();
   if (follows_order && state.has_gradients && uses_[state.latest_backward].sums) {
     start_sum(unit);
@@ -187,6 +191,11 @@ void UnitTraffic::wait_for_sums() {
   in_flight_.clear();
 }
 
+void UnitTraffic::on_last_sum(std::function<void(std::size_t unit)> f) {
+  require(!f || !on_last_sum_, "Last sums are told to one listener, which there is; take it away first.");
+  on_last_sum_ = std::move(f);
+}
+
 void UnitTraffic::wait_for_sum(std::size_t unit, const Stream& stream) const {
   stream.wait(units_[unit].summed);
   stream.wait(units_[unit].whole_gradients);
@@ -204,6 +213,7 @@ void UnitTraffic::learn_order() {
   knows_order_ = !uses_.empty();
   std::vector<bool> is_read(units_.size(), false), is_summed(units_.size(), false);
   sum_order_.clear();
+  std::vector<std::pair<std::size_t, std::size_t>> last_sums;
   std::size_t next_read = uses_.size();
   for (std::size_t i = uses_.size(); i-- > 0;) {
     Use& use = uses_[i];
@@ -218,9 +228,10 @@ void UnitTraffic::learn_order() {
     if (adds_gradients(use.pass)) units_[use.unit].gets_gradients = true;
     if (!use.sums || is_summed[use.unit]) continue;
     is_summed[use.unit] = use.last_sum = true;
-    sum_order_.push_back(use.unit);
+    last_sums.emplace_back(use.end, use.unit);
   }
-  std::ranges::reverse(sum_order_);
+  std::ranges::sort(last_sums);  // sums begin where uses end, and nested uses end in another order than they begin
+  for (const auto& [end, unit] : last_sums) sum_order_.push_back(unit);
   forward_order_ = options_.summed_last;
   std::vector<bool> has_place(units_.size(), false);
   for (const std::size_t unit : forward_order_) has_place[unit] = true;

@@ -54,5 +54,37 @@ TEST(LastSums, AreToldOnceAStepInTheirOrder) {
   }
 }
 
+// A sum begins where the use ends: of two nested uses, that of the inner one comes first.
+TEST(LastSums, OfNestedUsesComeInTheOrderOfTheirEnds) {
+  run_threads(1, [](const Communicator& world) {
+    std::vector<std::unique_ptr<ShardedUnit>> units;
+    std::vector<UnitStore*> stores;
+    for (int i = 0; i < 3; ++i) {
+      units.push_back(std::make_unique<ShardedUnit>(world, world, std::vector<Shape>{{5}}, DType::f64, DType::f64,
+                                                    ShardedUnit::Options()));
+      stores.push_back(units.back().get());
+    }
+    UnitTraffic traffic(stores, computation(), computation());
+    std::vector<std::size_t> told;
+    traffic.on_last_sum([&](std::size_t unit) { told.push_back(unit); });
+    EXPECT_THROW(traffic.on_last_sum([](std::size_t) {}), Error);
+    for (int step = 0; step < 2; ++step) {
+      traffic.begin_step();
+      for (const std::size_t unit : {0, 1, 2}) {
+        traffic.begin_use(unit, Pass::forward);
+        traffic.end_use(unit);
+      }
+      for (const std::size_t unit : {2, 0}) traffic.begin_use(unit, Pass::backward);
+      for (const std::size_t unit : {0, 2}) traffic.end_use(unit);
+      traffic.begin_use(1, Pass::backward);
+      traffic.end_use(1);
+      traffic.end_microbatch();
+      traffic.finish_sums();
+      EXPECT_EQ(traffic.sum_order(), (std::vector<std::size_t>{0, 2, 1}));
+    }
+    EXPECT_EQ(told, traffic.sum_order());
+  });
+}
+
 }  // namespace
 }  // namespace stretto

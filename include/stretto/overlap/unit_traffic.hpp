@@ -95,7 +95,8 @@ class STRETTO_API UnitTraffic {
   // Blocks until the sums that finish_sums() has left in flight are done; on a GPU, computation() waits.
   void wait_for_sums();
   // Calls f in each step whose order is known when the last sum of a unit has begun, in sum_order(); an empty f: nothing.
-  void on_last_sum(std::function<void(std::size_t unit)> f) { on_last_sum_ = std::move(f); }
+  // Throws Error(invalid_argument) for a second f.
+  void on_last_sum(std::function<void(std::size_t unit)> f);
   // The units with gradients but for Options::summed_last and those that are not ordered, in the order of their last sums.
   const std::vector<std::size_t>& sum_order() const { return sum_order_; }
   // Tasks that the stream gets from now on begin when the last sum of the unit that has begun is done.
@@ -137,6 +138,7 @@ class STRETTO_API UnitTraffic {
     bool sums = false;  // the unit's gradients are summed when this use has ended
     bool last = false;  // the step's last use of the unit that reads values
     bool last_sum = false;
+    std::size_t end = 0;  // of uses that add gradients: which of their ends comes first, from 1
     // Indices in uses_ of the next use that reads values, this one included; and of the next of another unit than this one.
     std::size_t next_read = 0, next_of_others = 0;
   };
@@ -180,6 +182,7 @@ class STRETTO_API UnitTraffic {
   std::size_t late_in_flight_ = 0;     // of them, those of the step before
   std::size_t most_in_flight_;         // when another unit's gradients begin; see limit_sums()
   std::size_t next_ = 0;               // index in uses_
+  std::size_t ends_ = 0;               // Use::end, so far
   bool in_step_ = false, knows_order_ = false;
   bool learning_ = false;  // in learn()
 };
