@@ -41,9 +41,11 @@ void ShardedParameters::Options::Offload::check(ZeroStage zero, int delay) const
   require(values.directory.empty() || zero == ZeroStage::values,
           "At ZeRO stage {} every rank holds the values whole, and none of them can lie in {}; give stage 3.",
           static_cast<int>(zero), values.directory);
-  require(!speculates || !optimizer.directory.empty(),
-          "Updates that begin before the norm is known are taken back by the state that a file keeps; give the optimizer's "
-          "state a directory, or leave speculation out.");
+  require(!speculates || (!optimizer.directory.empty() && optimizer.ratio < 1),
+          "Updates that begin before the norm is known are taken back by the state that a file keeps, and {}; {}, or leave "
+          "speculation out.",
+          optimizer.directory.empty() ? "all of it is in memory" : "a ratio of 1 leaves nothing for it",
+          optimizer.directory.empty() ? "give the optimizer's state a directory" : "give a smaller one");
   require(!speculates || gradients.directory.empty(),
           "Updates that begin before the norm is known take gradients in memory, not in {}; leave one of them out.",
           gradients.directory);

@@ -196,7 +196,7 @@ StepResult Trainer::compute_step(const FillSlot& fill, std::optional<double> lr)
     speculative_->begin(*lr, 1 / loss_scale_.value());
   } else if (runs_behind_) {
     delayed_->begin(*lr, [this, loss_scale = late_.loss_scale](double norm) -> std::optional<double> {
-      if (!std::isfinite(norm)) return {};
+      if (!std::isfinite(norm / loss_scale)) return {};  // what apply() leaves out
       return gradient_scale(norm / loss_scale, loss_scale);
     });
   }
@@ -246,6 +246,11 @@ void Trainer::restore(const std::map<std::string, std::string>& notes) {
     for (int age = 1; age < sharded_->options().versions; ++age) sharded_->share_older_values(unit, age);
   }
   if (!sharded_->has_late()) return;
+  require(
+      optimizer_->steps() >= options_.delay_from,
+      "The checkpoint has gradients that come one step late, behind {} updates, and the delay is to begin behind {}; let "
+      "it begin behind at most {}.",
+      optimizer_->steps(), options_.delay_from, optimizer_->steps());
   late_.lr = number_of(notes, late_lr_note, std::nan(""));
   late_.loss_scale = number_of(notes, late_loss_scale_note, std::nan(""));
   if (std::isfinite(late_.lr) && late_.loss_scale > 0 && std::isfinite(late_.loss_scale)) return;

@@ -194,6 +194,9 @@ void TrainingOptions::check_sizes() const {
   if (const auto* const onebit = std::get_if<OneBitAdam::Options>(&optimizer)) onebit->check(sharding);
   if (const auto* const muon = std::get_if<Muon::Options>(&optimizer)) muon->check(sharding.dtype);
   require(delay_from >= 0, "A delay cannot begin behind {} updates; give 0 or more.", delay_from);
+  require(delay_from == 0 || sharding.delay > 0,
+          "The delay is to begin behind {} updates, and there is none; give a delay of 1, or let it begin at once.",
+          delay_from);
   loss_scale.check();
   pipemare.check();
   require(!divides_rows || mesh[Axis::tensor] > 1,

@@ -241,7 +241,7 @@ class BadInput(FaultTest):
         self.expect_refusal({"--zero": 3, "--prefetch": -1}, ["-1 units ahead"])
         self.expect_refusal({"--delay": 2}, ["--delay 2"])
         self.expect_refusal({"--delay": -1}, ["--delay -1"])
-        self.expect_refusal({"--delay-from": 3}, ["--delay-from 3", "give --delay 1"])
+        self.expect_refusal({"--delay-from": 3}, ["behind 3 updates", "give a delay of 1"])
         self.expect_refusal({"--delay": 1, "--delay-from": -3}, ["behind -3 updates"])
         self.expect_refusal({"--zero": 3, "--delay": 1, "--qgz": "int8"}, ["qgZ int8", "a delay of 1"])
         self.expect_refusal({"--zero": 2, "--delay": 1, "--prefetch": 2}, ["--prefetch 2", "--delay 1"])
@@ -254,6 +254,7 @@ class BadInput(FaultTest):
         self.expect_refusal({"--offload": "gradients=/tmp", "--zero": 2, "--optimizer": "onebit-adam"}, ["1-bit Adam", "/tmp"])
         speculates = {"--speculate": True, "--offload": "optimizer=/tmp"}
         self.expect_refusal({"--speculate": True}, ["before the norm is known", "give the optimizer's state a directory"])
+        self.expect_refusal({"--speculate": True, "--offload": "optimizer=/tmp,ratio=1"}, ["a ratio of 1", "give a smaller one"])
         self.expect_refusal({**speculates, "--delay": 1}, ["a delay of 1", "leave speculation out"])
         self.expect_refusal({**speculates, "--no-overlap": True}, ["no overlap forbids"])
         self.expect_refusal({**speculates, "--optimizer": "muon"}, ["leave speculation out of muon"])

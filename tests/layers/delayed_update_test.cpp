@@ -84,6 +84,7 @@ TEST_F(DelayedUpdates, AreLeftOutIfTheNormSaysSo) {
     update.begin(0, [](double) { return std::optional<double>(); });
     EXPECT_EQ(update.finish(), 7) << "though the gate is closed";
     EXPECT_EQ(optimizer.steps(), 0);
+    EXPECT_THROW(update.show(), Error);
     optimizer.opens.set_value();
   });
 }

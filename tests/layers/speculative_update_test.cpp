@@ -116,6 +116,13 @@ TEST(SpeculationRefusals, NameTheOptimizer) {
     ShardedParameters without(parameters, mesh, {.offload = {.optimizer = {directory.path()}}});
     const std::unique_ptr<Optimizer> adamw = make_optimizer(without, AdamW::Options());
     EXPECT_THROW(SpeculativeUpdate(without, *adamw), Error);
+    const std::unique_ptr<Optimizer> sgd = make_optimizer(sharded, SGD::Options{.momentum = 0});
+    expect_refusal([&] { SpeculativeUpdate(sharded, *sgd); }, "Optimizer sgd without slots keeps no state");
+    const std::unique_ptr<Optimizer> with_state = make_optimizer(sharded, AdamW::Options());
+    SpeculativeUpdate update(sharded, *with_state);
+    expect_refusal([&] { update.keep(); }, "none has begun");
+    expect_refusal([&] { update.take_back(); }, "begin one first");
+    EXPECT_EQ(update.taken_back(), 0);
   });
 }
 

@@ -1,8 +1,11 @@
 // Gradients that are one step late: training must have the bits of the reference loop, whatever the layout.
 #include <gmock/gmock.h>
 
+#include <utility>
+
 #include "parity.hpp"
 #include "stretto/layers/checkpoint.hpp"
+#include "support/error.hpp"
 #include "support/random_interruptions.hpp"
 #include "support/reference_loop.hpp"
 #include "support/temporary_directory.hpp"
@@ -102,6 +105,7 @@ void give(Trainer& trainer, const Weights& weights) {
 // the others with it.
 Trainings reference(Layout layout, TrainingOptions options, std::size_t delay) {
   options.sharding.measured_steps = 0;  // every rank has the whole weights at stage 0
+  const auto from = static_cast<int>(std::exchange(options.delay_from, 0));
   return on_ranks(layout, options, [&](Trainer& trainer, Training& its) {
     const auto train = [&](Weights weights, std::size_t its_delay, int first, int steps) {
       return delayed_updates(
@@ -122,7 +126,6 @@ Trainings reference(Layout layout, TrainingOptions options, std::size_t delay) {
             return weights_of(trainer);
           });
     };
-    const auto from = static_cast<int>(options.delay_from);
     give(trainer, train(train(weights_of(trainer), 0, 0, from), delay, from, steps_of_training - from));
   });
 }
@@ -260,7 +263,10 @@ TEST(Delay, BeginsAtTheUpdateThatIsNamed) {
       const Trainings expected = reference(its.layout, options, 1);
       EXPECT_TRUE(delayed(its.layout, options) == expected) << its.text() << ", from " << from;
       options.sharding.offload.optimizer.directory = directory.path();
-      EXPECT_TRUE(delayed(its.layout, options) == expected) << its.text() << ", in files, from " << from;
+      EXPECT_TRUE(delayed(its.layout, options) == expected) << its.text() << ", state in a file, from " << from;
+      if (its.zero >= ZeroStage::gradients) options.sharding.offload.gradients.directory = directory.path();
+      if (its.zero == ZeroStage::values) options.sharding.offload.values.directory = directory.path();
+      EXPECT_TRUE(delayed(its.layout, options) == expected) << its.text() << ", all in files, from " << from;
       EXPECT_FALSE(expected == at_once) << "the control";
     }
   }
@@ -357,10 +363,12 @@ TEST(Delay, LetsSumsTravelWhileTheNextStepComputes) {
 }
 
 // Trains until a step, saves, and goes on in another trainer, beside one that is not interrupted.
-Trainings resumed(const Case& from, const Case& to, int saved_after, bool in_file = false) {
+enum class InFiles : std::uint8_t { nothing, state, state_and_gradients };
+Trainings resumed(const Case& from, const Case& to, int saved_after, InFiles in_files = InFiles::nothing) {
   const TemporaryDirectory directory, scratch;
   TrainingOptions options = options_of(from);
-  if (in_file) options.sharding.offload.optimizer.directory = scratch.path();
+  if (in_files != InFiles::nothing) options.sharding.offload.optimizer.directory = scratch.path();
+  if (in_files == InFiles::state_and_gradients) options.sharding.offload.gradients.directory = scratch.path();
   options.sharding.delay = 1;
   options.loss_scale = {.initial = 0x1p23, .window = 2};
   on_ranks(from.layout, options, [&](Trainer& trainer, Training&) {
@@ -385,12 +393,15 @@ TEST(Delay, GoesOnFromACheckpointBitForBit) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     for (const Case& its :
          {Case{{2}, ZeroStage::none, "adamw", dtype}, Case{{2, 2, 2}, ZeroStage::optimizer, "adamw", dtype},
-          Case{{2, 1, 2}, ZeroStage::gradients, "momentum", dtype}}) {
+          Case{{2, 1, 2}, ZeroStage::gradients, "momentum", dtype}, Case{{2}, ZeroStage::gradients, "adamw", dtype}}) {
       TrainingOptions options = options_of(its);
       options.loss_scale = {.initial = 0x1p23, .window = 2};
       const Trainings whole = delayed(its.layout, options);
       for (const int saved_after : {1, 2, 3}) {
-        const Trainings rest = resumed(its, its, saved_after, saved_after != 2);
+        const InFiles in_files = its.zero == ZeroStage::gradients ? InFiles::state_and_gradients
+                                 : saved_after == 2               ? InFiles::nothing
+                                                                  : InFiles::state;
+        const Trainings rest = resumed(its, its, saved_after, in_files);
         for (std::size_t rank = 0; rank < rest.size(); ++rank) {
           const auto behind = whole[rank].norms.end() - static_cast<std::ptrdiff_t>(rest[rank].norms.size());
           Comparer bits(equal_bits);
@@ -400,6 +411,27 @@ TEST(Delay, GoesOnFromACheckpointBitForBit) {
         }
       }
     }
+  }
+}
+
+// Gradients of a checkpoint that are late already cannot wait for a later update.
+TEST(Delay, BeginsNotAfterTheGradientsOfACheckpoint) {
+  const TemporaryDirectory directory;
+  TrainingOptions options = options_of({{1}});
+  options.sharding.delay = 1;
+  on_ranks({1}, options, [&](Trainer& trainer, Training&) {
+    for (int t = 0; t < 3; ++t) trainer.step(text_of_step(options, t), rate(t));  // two updates
+    save_checkpoint(trainer.sharded(), trainer.optimizer(), directory.path(), 3, trainer.notes());
+  });
+  for (const int from : {2, 3}) {
+    options.delay_from = from;
+    on_ranks({1}, options, [&](Trainer& trainer, Training&) {
+      const LoadedCheckpoint loaded =
+          load_checkpoint(trainer.sharded(), trainer.optimizer(), find_checkpoint(directory.path()), true);
+      trainer.optimizer().restore(loaded.optimizer_steps);
+      if (from == 2) return trainer.restore(loaded.notes);
+      expect_refusal([&] { trainer.restore(loaded.notes); }, "behind 2 updates, and the delay is to begin behind 3");
+    });
   }
 }
 

@@ -103,8 +103,7 @@ void add_zero_options(CLI::App& app, stretto::TrainingOptions& options) {
       "clipping or an overflow says so");
   app.add_option("--delay", sharding.delay,
                  "1: update with the gradients of the step before, whose sums have had a step to arrive; with --offload "
-                 "optimizer=DIR "
-                 "the update runs behind the next step's computation")
+                 "optimizer=DIR the update runs behind the next step's computation")
       ->capture_default_str();
   app.add_option("--delay-from", options.delay_from, "With --delay 1, how many updates are made without the delay first")
       ->capture_default_str();
@@ -131,11 +130,6 @@ void check_zero_options(const CLI::App& app, const stretto::TrainingOptions& opt
   const stretto::ShardedParameters::Options& sharding = options.sharding;
   require(sharding.delay == 0 || sharding.delay == 1,
           "--delay {} is no delay that gradients can have; give 1, or 0 for none.", sharding.delay);
-  require(
-      options.delay_from == 0 || sharding.delay > 0,
-      "--delay-from {} says from which update on gradients are late, and --delay does not say that they are; give --delay "
-      "1, or leave it out.",
-      options.delay_from);
   require(app.count("--prefetch") == 0 || sharding.delay == 0 || sharding.zero == stretto::ZeroStage::values,
           "--prefetch {} has no effect with --delay {}, with which the gradients of all units are in flight; leave it out.",
           sharding.prefetch, sharding.delay);

@@ -26,6 +26,8 @@ class STRETTO_API DelayedUpdate {
  public:
   // Both must outlive the object. Collective over all ranks.
   DelayedUpdate(ShardedParameters& parameters, Optimizer& optimizer);
+  DelayedUpdate(const DelayedUpdate&) = delete;
+  DelayedUpdate& operator=(const DelayedUpdate&) = delete;
 
   // By what an update multiplies gradients of such a norm (gradient_norm()); nothing: there is no update. Called in the
   // stream, on all ranks with the same norm.
@@ -34,7 +36,8 @@ class STRETTO_API DelayedUpdate {
   void begin(double lr, const GradientScale& gradient_scale);
   // Blocks until the update has been computed, or left out, and returns the norm. Throws what the stream has thrown.
   double finish();
-  // Makes the new values the values, which travel to other ranks. Behind finish() of an update that was not left out.
+  // Makes the new values the values, which travel to other ranks. Behind finish() of an update that was not left out; throws
+  // Error(invalid_argument) otherwise.
   void show();
 
  private:

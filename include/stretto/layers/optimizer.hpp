@@ -147,6 +147,7 @@ class STRETTO_API Optimizer {
   struct {
     std::vector<Tensor> values;  // by range
     std::vector<bool> waits;     // by unit
+    bool has_begun = false;
     Step step;
   } apart_;
 };

@@ -19,7 +19,8 @@
 namespace stretto {
 
 // With a delay (ShardedParameters::Options::delay), the loss is that of the step's own batch, and all else is of the
-// gradients that the step applied: those of the step before. (Until TrainingOptions::delay_from it is as without.)
+// gradients that the step applied: those of the step before. Steps before TrainingOptions::delay_from have results as
+// without a delay.
 struct StepResult {
   double loss = 0;           // mean over all tokens of the step that count, and then over the replicas
   double gradient_norm = 0;  // before clipping; the mean over the replicas
@@ -99,8 +100,9 @@ class STRETTO_API Trainer {
   // Behind load_checkpoint(): throws Error(invalid_argument) for notes in flight of another schedule. Not collective, so
   // that one rank can report it before restore().
   void check_notes(const std::map<std::string, std::string>& notes) const;
-  // Goes on from such notes, behind load_checkpoint(). Throws like check_notes(), and Error(io) for notes that cannot be, or
-  // are missing. Collective in flight: it shares the older versions.
+  // Goes on from such notes, behind load_checkpoint() and Optimizer::restore(). Throws like check_notes(), for late
+  // gradients before the update from which on there may be some (TrainingOptions::delay_from), and Error(io) for notes that
+  // cannot be, or are missing. Collective in flight: it shares the older versions.
   void restore(const std::map<std::string, std::string>& notes);
 
   const Decoder& model() const { return *model_; }

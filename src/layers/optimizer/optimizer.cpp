@@ -211,6 +211,7 @@ std::vector<std::size_t> Optimizer::in_file(std::vector<std::size_t> units) cons
 }
 
 void Optimizer::begin_apart(const std::vector<std::size_t>& order, double lr, double gradient_scale, bool may_be_dropped) {
+  apart_.has_begun = true;
   apart_.waits.assign(parameters_.unit_count(), false);
   for (const std::size_t unit : order) apart_.waits[unit] = true;
   apart_.step = {.lr = lr, .gradient_scale = gradient_scale, .number = steps_ + 1};
@@ -224,6 +225,8 @@ void Optimizer::update_apart(std::size_t unit) {
 }
 
 void Optimizer::show_apart() {
+  require(std::exchange(apart_.has_begun, false),
+          "There is no update of {} whose values could be shown: none has begun, or it was left out.", kind_.name);
   steps_ = apart_.step.number;
   if (offloaded_) {
     std::vector<bool> moved(parameters_.unit_count());
@@ -246,7 +249,10 @@ void Optimizer::show_apart() {
   finished(apart_.step);
 }
 
-void Optimizer::drop_apart() { apart_.waits.clear(); }
+void Optimizer::drop_apart() {
+  require(std::exchange(apart_.has_begun, false), "There is no update of {} that could be taken back; begin one first.",
+          kind_.name);
+}
 
 void Optimizer::restore(std::int64_t steps) {
   steps_ = steps;
