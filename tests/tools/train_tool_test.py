@@ -168,7 +168,8 @@ class Train(ProgramTest):
         more = [(zero, ["--delay", 1]) for zero in (0, 1, 2, 3)]  # a second set of gradients
         behind = ["--delay", 1, "--offload", f"optimizer={self.directory}", "--dtype", "bf16"]  # and of the values that a rank updates
         speculates = ["--speculate", "--offload", f"optimizer={self.directory}"]
-        for zero, way in [*more, (0, behind), (2, behind), (1, speculates), (1, ["--offload", f"optimizer={self.directory},ratio=0.5", "--dtype", "bf16"])]:
+        gradients = ["--delay", 1, "--offload", f"gradients={self.directory}", "--micro-batch-size", 1]  # many microbatches
+        for zero, way in [*more, (0, behind), (2, behind), (2, gradients), (1, speculates), (1, ["--offload", f"optimizer={self.directory},ratio=0.5", "--dtype", "bf16"])]:
             with self.subTest(f"--zero {zero} {way}"):
                 words = ["--nproc", 2, *model, "--seq-length", 64, "--zero", zero, "--global-batch-size", 8, *way]
                 table = self.memory_table(*words)

@@ -37,8 +37,8 @@ struct STRETTO_API LayoutSpace {
   bool keeps_gathered = false;          // TensorParallel::keeps_gathered: only layouts with sequence parallelism
   bool partitions_activations = false;  // RecomputeOptions::partition: only full recomputation without sequence parallelism
   std::string activations_directory = {};  // RecomputeOptions::directory: only full recomputation
-  // Not empty: also layouts with the optimizer's state in files in this directory, with its gradients from stage 2 on, and
-  // at stage 3 with its values, of which that are as fast those with less in files come first. `sharding` then has none in
+  // Not empty: also layouts with the optimizer's state in files in this directory, from stage 2 on with gradients there, and
+  // at stage 3 with values. Of layouts that are as fast, those with less in files come first. `sharding` then has none in
   // files.
   std::string files_directory = {};
   bool may_split_backward = true;  // false: without zb-h1, zb-h2 and zb-v, unless set

@@ -32,6 +32,7 @@ FileTraffic file_traffic(const TrainingOptions& layout, const StateElements& ele
                       static_cast<double>(size_of(options.dtype));
   }
   traffic.update = part * elements.trained * (2 * state + 2 * values + gradients);
+  traffic.shown = part * elements.trained * 2 * values;
   const auto width = static_cast<double>(size_of(options.gradients()));
   const double unit =
       std::min(elements.trained, std::max(static_cast<double>(options.bytes_of_unit()) / width, elements.matrix));
@@ -39,7 +40,7 @@ FileTraffic file_traffic(const TrainingOptions& layout, const StateElements& ele
   return traffic;
 }
 
-double file_seconds(const TrainingOptions& layout, const StateElements& elements, double computing, double update,
+double file_seconds(const TrainingOptions& layout, const StateElements& elements, const StepComputing& computing,
                     const TrainingCluster& cluster) {
   const FileTraffic traffic = file_traffic(layout, elements);
   if (traffic.all() == 0) return 0;
@@ -49,9 +50,16 @@ double file_seconds(const TrainingOptions& layout, const StateElements& elements
   const ShardedParameters::Options& options = layout.sharding;
   if (!options.overlap) return seconds(traffic.all());
   const auto beyond = [&](double bytes, double hidden) { return std::max(0.0, seconds(bytes) - hidden); };
-  if (options.updates_behind()) return beyond(traffic.all(), computing + update);
-  if (options.offload.speculates) return beyond(traffic.all(), computing + update) + seconds(traffic.first_and_last / 2);
-  return beyond(traffic.passes, computing) + beyond(traffic.update, update) + seconds(traffic.first_and_last);
+  // An update apart runs beside passes, and one that speculates beside the last backward only.
+  const double apart = beyond(traffic.all() - traffic.shown, computing.passes + computing.update) + seconds(traffic.shown);
+  if (options.updates_behind()) return apart;
+  if (options.offload.speculates) {
+    const double late =
+        beyond(traffic.update - traffic.shown, computing.last_backward + computing.update) + seconds(traffic.shown);
+    return std::max(apart, late) + seconds(traffic.first_and_last / 2);
+  }
+  return beyond(traffic.passes, computing.passes) + beyond(traffic.update, computing.update) +
+         seconds(traffic.first_and_last);
 }
 
 }  // namespace stretto

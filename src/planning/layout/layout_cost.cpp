@@ -172,8 +172,10 @@ class LayoutCosts::Parts {
     time.update += content.matrices;
     const bool each_microbatch = shape.window != nullptr && schedules_.of(shape.beginning()).steps > 1;
     const double updates = each_microbatch ? shape.microbatches : 1;
-    const double computing = static_cast<double>(shape.microbatches) * microbatch.all().all() / updates;
-    time.files = file_seconds(layout, elements, computing, time.update * turns(), cluster_);
+    const StepComputing computing{.passes = static_cast<double>(shape.microbatches) * microbatch.all().all() / updates,
+                                  .last_backward = (microbatch.input + microbatch.weight).all(),
+                                  .update = time.update * turns()};
+    time.files = file_seconds(layout, elements, computing, cluster_);
     return {time.exposed * updates, time.update * updates, time.files * updates};
   }
 

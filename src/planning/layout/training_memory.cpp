@@ -116,11 +116,15 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
   const std::int64_t ahead = options.overlap ? options.prefetch : 0;
   // Shares that are read ahead of their gathers, and sums that are written or read behind them.
   if (!files.values.empty()) memory.buffers += (ahead + 3) * *std::ranges::max_element(files.values);
-  if (!files.gradients.empty()) memory.buffers += (ahead + 2) * *std::ranges::max_element(files.gradients);
-  memory.buffers += staying_values + (ahead + 2) * largest_values;
-  // With a delay, the sums of a whole step are in flight up to stage 2; the second term is of sums of later microbatches,
-  // before they are added.
+  // With a delay, the sums of a whole step are in flight up to stage 2.
   const bool late = options.delay > 0 && options.overlap && options.zero != ZeroStage::values;
+  if (!files.gradients.empty()) {
+    const std::int64_t largest = *std::ranges::max_element(files.gradients);
+    const std::int64_t all = std::accumulate(files.gradients.begin(), files.gradients.end(), std::int64_t{0});
+    memory.buffers += (late ? all : ahead * largest) + 2 * largest;
+  }
+  memory.buffers += staying_values + (ahead + 2) * largest_values;
+  // The second term is of sums of later microbatches, before they are added.
   memory.buffers += (late ? all_gradients : ahead * largest_gradients) + 2 * largest_gradients;
   memory.buffers += (late ? all_sums : ahead * largest_sum) + largest_sum;
   if (optimizer.whole_matrices) memory.buffers += matrix_buffers(parameters, mesh, options);

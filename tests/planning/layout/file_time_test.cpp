@@ -49,7 +49,8 @@ TEST(FileSeconds, AreWhatComputationDoesNotHide) {
   cluster.file_bytes_per_second = 100;
   const TrainingOptions state = layout_with({.optimizer = {"/d"}});  // 60 s for the update, 6 s of them first and last
   const auto seconds = [&](const TrainingOptions& layout, double computing, double update) {
-    return file_seconds(layout, elements, computing, update, cluster);
+    const StepComputing step{.passes = computing, .last_backward = computing / 4, .update = update};
+    return file_seconds(layout, elements, step, cluster);
   };
   EXPECT_EQ(seconds(state, 1000, 0), 60 + 6);
   EXPECT_EQ(seconds(state, 0, 20), 40 + 6);
@@ -61,6 +62,11 @@ TEST(FileSeconds, AreWhatComputationDoesNotHide) {
   TrainingOptions speculates = state;
   speculates.sharding.offload.speculates = true;
   EXPECT_EQ(seconds(speculates, 1000, 0), 3);
+  EXPECT_EQ(seconds(speculates, 100, 20), 60 - 25 - 20 + 3) << "beside the last backward only";
+  for (TrainingOptions* const apart : {&behind, &speculates}) {
+    apart->sharding.offload.values = {"/d"};  // 10 s of the update's 70, behind the step
+    EXPECT_EQ(seconds(*apart, 1000, 0), apart == &behind ? 10 : 10 + 3.5);
+  }
   TrainingOptions serial = state;
   serial.sharding.overlap = false;
   EXPECT_EQ(seconds(serial, 1000, 1000), 60) << "the control";
