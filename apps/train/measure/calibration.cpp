@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <exception>
 
+#include "apps/common/fail.hpp"
 #include "apps/train/measure/computation.hpp"
 #include "apps/train/measure/links.hpp"
 #include "apps/train/measure/timing.hpp"
@@ -24,11 +26,19 @@ std::int64_t memory_of_rank(const Communicator& world) {
   return static_cast<std::int64_t>(bytes);
 }
 
-// With all ranks at work.
+// With all ranks at work. Where some cannot measure, all throw.
 double rate_of_files(const Communicator& world, const std::string& directory) {
   world.barrier(Stream::inline_(), {.tag = "calibration"}).wait();
-  double rate = measured_file_rate(directory);
+  double rate = 0;  // what a rank that fails says
+  std::exception_ptr error;
+  try {
+    rate = measured_file_rate(directory);
+  } catch (...) {
+    error = std::current_exception();
+  }
   world.all_reduce(&rate, &rate, 1, DType::f64, ReduceOp::min, Stream::inline_(), {.tag = "calibration"}).wait();
+  if (error) std::rethrow_exception(error);
+  if (rate == 0) fail(ErrorCode::peer_gave_up, "Another rank could not measure the files in {}.", directory);
   return rate;
 }
 
