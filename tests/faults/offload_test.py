@@ -91,7 +91,8 @@ class Offload(FaultTest):
     def command(self, flags):
         """With everything in files, unless flags say that it is in memory."""
         memory = flags.pop("memory", False)
-        words = [word for what in ("optimizer", "gradients", "values") for word in ("--offload", f"{what}={self.scratch}")]
+        whats = [what for what in ("optimizer", "gradients", "values") if what != "gradients" or not flags.get("--speculate")]
+        words = [word for what in whats for word in ("--offload", f"{what}={self.scratch}")]
         return super().command({**self.ZERO, **flags}) + ([] if memory else words)
 
     def expect_one_error(self, run, *words):
@@ -101,9 +102,10 @@ class Offload(FaultTest):
         for word in words:
             self.assertIn(word, errors[0])
 
-    def whole(self, steps):
-        self.expect_success(self.start({"memory": True, "--train-iters": steps, "--log-dir": self.log("whole")}))
-        return losses(self.log("whole"))
+    def whole(self, steps, **flags):
+        log = self.log(f"whole-{len(self.runs)}")
+        self.expect_success(self.start({"memory": True, "--train-iters": steps, "--log-dir": log, **flags}))
+        return losses(log)
 
     @unittest.skipUnless(os.geteuid() == 0, "mounting a small disk takes root")
     def test_a_disk_that_is_too_small(self):
@@ -149,22 +151,36 @@ class Offload(FaultTest):
                 self.assertTrue(marker.exists())
                 self.expect_nothing_left()
 
+    def test_one_rank_that_cannot_measure_its_files(self):
+        marker = self.directory / "failed"
+        run = self.start({"memory": True, "--zero": None, "--recompute": None, "--layout": "auto", "--offload": f"optimizer={self.scratch}"},
+                         variables={"LD_PRELOAD": str(self.library(REFUSED)), "FAIL_ONCE": str(marker)})
+        self.expect_one_error(run, str(self.scratch), "cannot hold a scratch file: Permission denied")
+        self.assertTrue(marker.exists())
+        self.expect_nothing_left()
+
     def test_sigkill_at_random_moments(self):
         """The newest checkpoint loads each time, and at the end the losses are those of a run that nobody has killed.
-        STRETTO_KILLS=100 kills that often."""
-        steps = 300
-        expected = self.whole(steps)
-        saved = self.directory / "saved"
-        flags = {"--train-iters": steps, "--save": saved, "--save-interval": 1, "--keep": 3}
-        moments = random.Random(56)
+        STRETTO_KILLS=100 kills that often, half of them with late gradients; of the others, each second run speculates."""
         kills = int(os.environ.get("STRETTO_KILLS", 4))
+        for delay in ({}, {"--delay": 1}):
+            with self.subTest(**delay):
+                self.kill_at_random_moments(kills // 2, delay)
+
+    def kill_at_random_moments(self, kills, delay):
+        steps = 300
+        expected = self.whole(steps, **delay)
+        saved = self.directory / f"saved-{len(delay)}"
+        flags = {"--train-iters": steps, "--save": saved, "--save-interval": 1, "--keep": 3, **delay}
+        moments = random.Random(56)
         killed = 0
         while killed < kills:
             has_one = (saved / "latest").exists()
             if has_one and self.newest(saved) == steps:
                 shutil.rmtree(saved)  # it was fast, and begins anew
                 continue
-            run = self.start({**flags, "--resume": has_one or None})
+            speculates = not delay and killed % 2 == 1
+            run = self.start({**flags, "--resume": has_one or None, "--speculate": speculates or None})
             ended = until(lambda: run.process.poll() is not None, moments.uniform(0, 2.5))
             if ended:
                 self.expect_success(run)
@@ -174,9 +190,12 @@ class Offload(FaultTest):
             self.assertTrue(until(lambda: not group_of(run.process.pid), SECONDS_TO_END))
             self.assertEqual(list(self.scratch.iterdir()), [])
         newest = self.newest(saved) if (saved / "latest").exists() else 0
-        if newest < steps:
-            self.expect_success(self.start({**flags, "--resume": newest > 0 or None, "--log-dir": self.log("last")}))
-            self.assertEqual(losses(self.log("last")), expected[newest:])
+        if newest == steps:  # then the one before
+            shutil.rmtree(saved / (saved / "latest").read_text().strip())
+            newest -= 1
+        last = self.log(f"last-{len(delay)}")
+        self.expect_success(self.start({**flags, "--resume": newest > 0 or None, "--log-dir": last}))
+        self.assertEqual(losses(last), expected[newest:])
 
     @staticmethod
     def newest(saved):
@@ -184,17 +203,22 @@ class Offload(FaultTest):
 
     def test_a_write_that_fails(self):
         library = self.library(PRELOADED)
-        expected = self.whole(12)
-        saved = self.directory / "saved"
-        flags = {"--train-iters": 12, "--save": saved, "--save-interval": 1}
-        run = self.start(flags, variables={"LD_PRELOAD": str(library), "FAIL_AT": "20", "FAIL_ONCE": str(self.directory / "failed")})
+        for name, way in (("plain", {}), ("delayed", {"--delay": 1}), ("speculates", {"--speculate": True})):
+            with self.subTest(name):
+                self.fail_to_write(library, name, way)
+
+    def fail_to_write(self, library, name, way):
+        expected = self.whole(12, **({} if "--speculate" in way else way))
+        saved = self.directory / f"saved-{name}"
+        flags = {"--train-iters": 12, "--save": saved, "--save-interval": 1, **way}
+        run = self.start(flags, variables={"LD_PRELOAD": str(library), "FAIL_AT": "20", "FAIL_ONCE": str(self.directory / f"failed-{name}")})
         self.expect_one_error(run, "The scratch file in", str(self.scratch), "cannot be written: Input/output error")
         self.assertIn("by pread and pwrite", run.output)
         self.assertTrue(until(lambda: not group_of(run.process.pid), SECONDS_TO_END))
         newest = self.newest(saved)
         self.assertGreater(newest, 0)
-        self.expect_success(self.start({**flags, "--resume": True, "--log-dir": self.log("resumed")}))
-        self.assertEqual(losses(self.log("resumed")), expected[newest:])
+        self.expect_success(self.start({**flags, "--resume": True, "--log-dir": self.log(f"resumed-{name}")}))
+        self.assertEqual(losses(self.log(f"resumed-{name}")), expected[newest:])
 
 
 if __name__ == "__main__":
