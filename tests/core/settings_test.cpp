@@ -53,6 +53,7 @@ TEST(Settings, AreListedWithMeaningAndDefault) {
                                                     {"STRETTO_INSECURE", "0"},
                                                     {"STRETTO_PIN", "auto"},
                                                     {"STRETTO_PORT", "0"},
+                                                    {"STRETTO_SERVERS_PORT", "0"},
                                                     {"STRETTO_ADDRESS", ""},
                                                     {"STRETTO_MEET_TIMEOUT", "60"},
                                                     {"STRETTO_LOG", "warn"},
