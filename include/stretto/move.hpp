@@ -120,7 +120,7 @@ class STRETTO_API Move {
   const MovePlan& plan() const;
 
  private:
-  struct State;
+  struct STRETTO_HIDDEN State;
   std::shared_ptr<State> state_;
 };
 

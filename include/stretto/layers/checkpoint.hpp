@@ -59,7 +59,7 @@ class STRETTO_API CheckpointSaver {
   bool is_idle() const;
 
  private:
-  struct State;
+  struct STRETTO_HIDDEN State;
   std::unique_ptr<State> state_;
 };
 

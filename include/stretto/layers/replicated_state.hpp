@@ -45,7 +45,7 @@ class STRETTO_API ReplicatedState {
   std::optional<std::int64_t> save(const Communicator& left, const std::string& directory);
 
  private:
-  struct State;
+  struct STRETTO_HIDDEN State;
   std::unique_ptr<State> state_;
 };
 

@@ -46,7 +46,7 @@ class STRETTO_API StateMove {
   std::int64_t into(ShardedParameters& parameters, Optimizer& optimizer);
 
  private:
-  struct State;
+  struct STRETTO_HIDDEN State;
   std::unique_ptr<State> state_;
 };
 
