@@ -109,8 +109,8 @@ TEST_F(CheckpointErrors, OneOfTheSameStepIsReplaced) {
 }
 
 TEST_F(CheckpointErrors, OldOnesAreRemovedAndNothingElse) {
-  for (const char* const other : {"step_00000000", "step_00000001", "step_00000002", "step_00000009", "mine",
-                                  ".step_00000004.unfinished"})
+  for (const char* const other :
+       {"step_00000000", "step_00000001", "step_00000002", "step_00000009", "mine", ".step_00000004.unfinished"})
     std::filesystem::create_directory(directory / other);
   for (const char* const complete : {"step_00000000", "step_00000001"})
     directory.write(fmt::format("{}/index.json", complete), "{}");
