@@ -154,7 +154,7 @@ int print_everything() {
   return 0;
 }
 
-// Of each server that is named; those that do not answer are said at the end.
+// Prints the state of each server that is named, and at the end names those that do not answer.
 int print_servers(int count, char** addresses) {
   int status = 0;
   for (int i = 0; i < count; ++i) {

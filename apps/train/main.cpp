@@ -31,7 +31,7 @@ namespace {
 
 constexpr std::size_t layouts_to_show = 5;
 
-// Of files with state.
+// The directories of files with state.
 std::vector<std::string> directories_of(const TrainingOptions& trainer) {
   const ShardedParameters::Options::Offload& files = trainer.sharding.offload;
   std::set<std::string> directories = {files.optimizer.directory, files.gradients.directory, files.values.directory,
@@ -120,13 +120,14 @@ int start(CommandLine line) {
     if (rejoin.any()) {
       options.replacements = {[&](int left) { return rejoin.wanted(left); }, [&] { return rejoin.join(); }};
     }
-    if (line.max_restarts > 0)
+    if (line.max_restarts > 0) {
       options.starts_again = [&](const LostRank& lost) {
         const bool again = restarts.after(lost);
         stop.take_signals(!again);
         if (again) rejoin.starts_again();
         return again;
       };
+    }
     return status_of(launch(line.nproc, body, options));
   }
 #ifdef STRETTO_HAVE_MPI

@@ -60,7 +60,8 @@ struct MovedTensor {
   DType dtype = DType::f32;
   Shape shape;
   Division from, to;
-  // Of messages; f32, bf16 and f16 only. A block whose records would take more bytes than its elements travels as it is.
+  // The format of messages, for f32, bf16 and f16 only. A block whose records would take more bytes than its elements
+  // travels as it is.
   QuantizedFormat format = QuantizedFormat::none;
 };
 

@@ -73,7 +73,7 @@ TrainingOptions changed(TrainingOptions trainer, const std::string& flags) {
   return trainer;
 }
 
-// What keeps a training in its layout; null if nothing does.
+// Returns the flag that keeps a training in its layout, and why it does; null if there is none.
 const char* obstacle(const CommandLine& line) {
   const TrainingOptions& trainer = line.trainer;
   if (line.layout.automatic) return "--layout auto, which chooses one layout";

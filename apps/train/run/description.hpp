@@ -8,8 +8,8 @@
 
 namespace apps {
 
-// What rank 0 says before the first step: of the device and the model; of the layout, which may change later; and of what
-// lies in files. ranks: of all replicas.
+// Rank 0 prints these before the first step. They tell of the device and the model; of the layout, which may change later;
+// and of what lies in files. ranks: of all replicas.
 std::vector<std::string> model_description(const CommandLine& line, const stretto::Trainer& trainer);
 std::vector<std::string> layout_description(const CommandLine& line, stretto::Trainer& trainer, int ranks);
 std::vector<std::string> file_description(stretto::Trainer& trainer);

@@ -35,7 +35,7 @@ using namespace stretto;
 
 namespace {
 
-// What depends on the layout of the ranks.
+// The parts of a run that depend on the layout of the ranks.
 struct LaidOut {
   Mesh mesh;
   Trainer trainer;

@@ -199,7 +199,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   // Likewise, and makes them Range::gradient, for an update before the next step: the last of a training. The next step is
   // then as the first one.
   void take_late();
-  // Whoever has written Range::late from outside, such as from a checkpoint, says so, before the next step.
+  // A caller that has written Range::late, such as from a checkpoint, calls this before the next step.
   void set_late(bool has_late);
   // Calls update for each unit, in the order in which forward needs units. The new values travel while later units are
   // updated and while the next step computes.

@@ -23,11 +23,11 @@ namespace stretto {
 // The weights have the bits of Optimizer::step() behind finish_sums(). Units whose state lies in memory, and those of
 // UnitTraffic::Options::summed_last, are updated by keep(), as step() does.
 //
-// What taking back costs. No state is copied: an update writes a unit's new state to a second place in the file, and keep()
-// lets the two places change roles. So the file takes twice its bytes: 24/N for each parameter with AdamW and 16-bit values
-// on N ranks, 16/N in fp32. The new values wait in memory of their own, as many bytes as the values that this rank updates
-// with state in the file. A step that is taken back reads and writes the state twice. Between begin() and keep() or
-// take_back() nobody else may read or write the optimizer's states.
+// Taking updates back copies no state: an update writes a unit's new state to a second place in the file,
+// and keep() lets the two places change roles. So the file takes twice its bytes: 24/N for each parameter with AdamW and
+// 16-bit values on N ranks, 16/N in fp32. The new values wait in memory of their own, as many bytes as the values that this
+// rank updates with state in the file. A step that is taken back reads and writes the state twice. Between begin() and
+// keep() or take_back() nobody else may read or write the optimizer's states.
 class STRETTO_API SpeculativeUpdate {
  public:
   // Both must outlive the object. Throws Error(invalid_argument) for an optimizer that updates whole matrices or exchanges

@@ -78,7 +78,7 @@ struct STRETTO_API TrainingOptions {
   // stages.schedule_name, or 2bw-joint for 2bw where stages have to agree.
   std::string schedule_name() const;
   ModelCut cut(const Schedule& schedule, int stage) const { return stages.cut(model, schedule, stage); }
-  // Of a stage: with the versions that the schedule keeps, and a delay where it puts gradients aside.
+  // The options of a stage: with the versions that the schedule keeps, and a delay where it puts gradients aside.
   ShardedParameters::Options sharding_of(const Schedule& schedule, int stage) const;
 };
 
