@@ -123,12 +123,12 @@ int measure(int argc, char** argv) {
   app.add_option("--microbatches", microbatches, "Microbatches of a step, of a data-parallel rank")
       ->check(CLI::PositiveNumber);
   MeshShape& shape = options.mesh;
-  apps::add_pipeline_options(app, shape[Axis::pipeline], options.stages);
+  apps::add_pipeline_options(app, options);
   app.add_option("--tp", shape[Axis::tensor], "Ranks that share each layer");
   apps::add_sequence_options(app, options);
   app.add_flag("!--no-overlap", options.sharding.overlap, "Communicate after computing");
   app.add_option("--unit-bytes", options.sharding.unit_bytes, "Bytes of gradients that are summed together");
-  apps::add_zero_options(app, options.sharding);
+  apps::add_zero_options(app, options);
   app.add_option_function<std::string>(
          "--dtype", [&](const std::string& name) { options.sharding.dtype = name == "fp32" ? DType::f32 : DType::bf16; })
       ->check(CLI::IsMember({"fp32", "bf16"}));
@@ -156,14 +156,14 @@ int measure(int argc, char** argv) {
     options.adapters.alpha = 2 * static_cast<double>(options.adapters.rank);
     options.adapters.targets = {"all-linear"};
   }
-  apps::check_zero_options(app, options.sharding);
+  apps::check_zero_options(app, options);
   if (replicates && steps % (2 * block_steps) != 0) {
     throw Error(ErrorCode::invalid_argument, replicate->get_name() + " needs --steps of a multiple of 8.");
   }
   return launch(nproc, [&](const Communicator& world) {
     const OnDevice on_device(device_from_name(device));
     if (!calibration.empty()) {
-      const apps::Calibration machine = apps::calibrate(world, options.model, options.sharding.dtype);
+      const apps::Calibration machine = apps::calibrate(world, options.model, options.sharding.dtype, {});
       if (world.rank() == 0) write_calibration(machine, calibration);
       return;
     }
