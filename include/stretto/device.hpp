@@ -17,6 +17,13 @@ STRETTO_API Device device_from_name(const std::string& text);  // throws Error n
 // "AMD EPYC 9654 (family 25, model 17)": virtual machines may call processors of several families "AMD EPYC".
 STRETTO_API std::string processor_name();
 
+// The seconds for which the calling thread has run on a core, and for which it was ready to run while others ran there.
+// Zeros where Linux does not count them. Cost: a file of /proc, some microseconds.
+struct CoreTime {
+  double running = 0, waiting = 0;
+};
+STRETTO_API CoreTime core_time();
+
 // Returns one sentence that says why this process cannot use a GPU, or an empty string if it can. The process looks for
 // a driver only once.
 STRETTO_API std::string cuda_obstacle();

@@ -137,4 +137,10 @@ std::string processor_name() {
   return fmt::format("{} (family {}, model {})", fields["model name"], fields["cpu family"], fields["model"]);
 }
 
+CoreTime core_time() {
+  std::ifstream file("/proc/thread-self/schedstat");
+  double running = 0, waiting = 0;  // nanoseconds
+  return file >> running >> waiting ? CoreTime{running * 1e-9, waiting * 1e-9} : CoreTime{};
+}
+
 }  // namespace stretto

@@ -5,6 +5,7 @@ import os
 import pathlib
 import signal
 import subprocess
+import sys
 import time
 import unittest
 
@@ -88,6 +89,19 @@ class Calibration(ProgramTest):
         done = subprocess.run(command, env={**environment, "STRETTO_CACHE_DIR": "/dev/null/no"}, capture_output=True, text=True)
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertIn("/dev/null/no", done.stderr)
+
+    def test_a_busy_machine_is_not_measured(self):
+        busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in os.sched_getaffinity(0)]
+        try:
+            said = self.job()
+        finally:
+            for each in busy:
+                each.kill()
+                each.wait()
+        self.assertIn("too busy", said)
+        content = self.written().read_bytes()
+        self.assertNotIn(MEASURES, self.job(), "later jobs choose alike")
+        self.assertEqual(self.written().read_bytes(), content)
 
     def test_nothing_is_measured(self):
         tuning = self.cache.parent.parent / "tuning.json"

@@ -1,8 +1,9 @@
 #include "apps/train/run/stragglers.hpp"
 
 #include <algorithm>
-#include <fstream>
 #include <numeric>
+
+#include "stretto/device.hpp"
 
 namespace apps {
 
@@ -22,14 +23,6 @@ double median(std::vector<double> values) {
   std::ranges::sort(values);
   const std::size_t half = values.size() / 2;
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
-
-// Seconds for which this thread was ready to run and did not run; 0 where Linux does not count them.
-double seconds_preempted() {
-  std::ifstream file("/proc/thread-self/schedstat");
-  double running = 0;
-  double waiting = 0;
-  return file >> running >> waiting ? waiting * 1e-9 : 0;
 }
 
 double sum(const std::vector<double>& values, std::size_t first, std::size_t end) {
@@ -80,13 +73,13 @@ std::optional<SlowRank> slowest(const std::vector<RankSteps>& ranks, const std::
 }
 
 Stragglers::Stragglers(const Mesh& mesh, double threshold)
-    : mesh_(mesh), threshold_(threshold), preempted_before_(seconds_preempted()) {}
+    : mesh_(mesh), threshold_(threshold), preempted_before_(core_time().waiting) {}
 
 std::optional<SlowRank> Stragglers::step(double seconds, double exposed) {
   steps_.seconds.push_back(seconds);
   steps_.computing.push_back(seconds - exposed);
   if (steps_.seconds.size() < interval) return {};
-  const double preempted = seconds_preempted();
+  const double preempted = core_time().waiting;
   std::vector<double> mine = steps_.seconds;
   mine.insert(mine.end(), steps_.computing.begin(), steps_.computing.end());
   mine.push_back(preempted - preempted_before_);
@@ -108,7 +101,7 @@ std::optional<SlowRank> Stragglers::step(double seconds, double exposed) {
     steps[rank].preempted = from[2L * interval];
     stages.push_back(static_cast<int>(from[2L * interval + 1]));
   }
-  preempted_before_ = seconds_preempted();
+  preempted_before_ = core_time().waiting;
   return slowest(steps, stages, threshold_);
 }
 
