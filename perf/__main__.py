@@ -25,7 +25,7 @@ COMMANDS = {
     "offload": ("offload", "train_speed", "", "steps whose optimizer state lies in files"),
     "larger": ("larger", "stretto-train", "text", "a model three times as large as the memory that its ranks may have (root)"),
     "replicated-state": ("replicated_state", "train_speed", "", "steps after which each rank's state is kept in another one's memory"),
-    "layouts": ("layouts", "train_speed stretto-plan", "torch2", "ZeRO 0 to 3 and PyTorch FSDP2, on one host and between hosts; pipeline "
+    "layouts": ("layouts", "train_speed pipeline_speed stretto-plan", "torch2", "ZeRO 0 to 3 and PyTorch FSDP2, on one host and between hosts; pipeline "
                 "schedules and PyTorch's 1F1B (root, or --only one-host, --only pipelines); with --predict, predicted steps beside measured ones"),
     "long": ("long", "ring_attention_speed train_speed stretto-train", "torch2", "long sequences: balance and overlap of ring attention, Ulysses, "
              "sequence parallelism, length, PyTorch's ring attention"),

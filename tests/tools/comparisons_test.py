@@ -95,6 +95,12 @@ def host_limit(words, slow):
     return {"loops": {size: 1.0 for size in words[3:]}}
 
 
+def pipeline_speed(words, slow):
+    stages = int(after(words, "--stages"))
+    ms = 100 * stages * slow if "2bw" in words else 100 * (2 * stages - 1)
+    return {"step_ms": ms, "pipeline_ms": ms, "simulated_ms": ms}
+
+
 def kernel_rows(key):
     def rows(words, slow):
         row = {"kernel": "AdamW", "dtype": "f32", "bytes_a_second": 2e10, "loop_bytes_a_second": 2e10, "ratio": 0.95 / slow, "format": "int8",
@@ -112,7 +118,7 @@ def server_speed(words, slow):
     return [{"bytes": size, "seconds": us / 1e6, "copy_s": 1e-6} for size in sizes]
 
 
-ANSWERS = {"train_speed": train_speed, "_gpt.py": train_speed, "context_parallel.py": train_speed, "ring_attention_speed": ring_attention_speed,
+ANSWERS = {"train_speed": train_speed, "_gpt.py": train_speed, "context_parallel.py": train_speed, "ring_attention_speed": ring_attention_speed, "pipeline_speed": pipeline_speed,
            "stretto-plan": stretto_plan, "stretto-train": stretto_train, "stretto-perf": stretto_perf, "mpi_": mpi_loop, "host_limit": host_limit,
            "kernel_speed": kernel_rows("size"), "attention_speed": kernel_rows("shape_"), "quantize_speed": kernel_rows("bytes"),
            "server_speed": server_speed, "zmq_server": server_speed,
