@@ -147,7 +147,7 @@ void UnitTraffic::end_use(std::size_t unit) {
     if (on_last_sum_ && uses_[state.latest_backward].last_sum) on_last_sum_(unit);
   }
   if (learning_) state.store->discard_gradients();
-  // What was prefetched for a later use outlasts one that has not read it.
+  // A use that has read no values does not release them: they were prefetched for a later use.
   if (std::exchange(state.reading, false) && !keeps_values(state)) {
     const bool stays =
         follows_order && options_.keep_through_step && !state.store->gathers_alone() && !uses_[state.latest_read].last;

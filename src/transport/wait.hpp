@@ -99,7 +99,7 @@ class Waiter {
     idle_since_ = 0;
     if (armed_) disarm();
   }
-  double idle_seconds();  // since about the last moved(); for timeouts
+  double idle_seconds();  // since the last moved(), or shortly after it; timeouts ask for them
 
  private:
   void disarm();

@@ -36,7 +36,7 @@ class STRETTO_API AttentionCore {
     Tensor starts = {};
     const std::int32_t* starts_data() const { return starts ? starts.data<std::int32_t>() : nullptr; }
   };
-  // Between forward and backward: what core.backward() needs.
+  // forward() fills it for backward(); the caller keeps it between the two.
   struct Saved {
     Shape shape;
     QueriesKeysValues of;

@@ -38,7 +38,8 @@
 namespace stretto {
 
 // The dropout of what an adapter multiplies (AdapterOptions::dropout): x W^T + dropout(x) A^T B^T, and in the transposed
-// product dropout(dy B A). With several adapters in B and A, each has a part of the rows of A, and loses other elements.
+// product dropout(dy B A). Where B and A hold several adapters, each adapter has its own rows of A and drops elements of its
+// own choice.
 struct AdapterDropout {
   struct Part {
     std::int64_t first = 0, rank = 0;

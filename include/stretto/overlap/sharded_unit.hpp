@@ -79,7 +79,7 @@ class STRETTO_API ShardedUnit : public UnitStore {
   std::int64_t padded_elements() const { return share_elements_ * sums_.size(); }
   int rank() const { return sums_.rank(); }  // in the group
   int ranks() const { return sums_.size(); }
-  // ZeroStage::values while they are stored. In a group of one rank, none of what always stays.
+  // ZeroStage::values while values are stored. In a group of one rank, ZeroStage::none in place of ZeroStage::optimizer.
   ZeroStage stage() const override;
   bool trainable() const override { return options_.trainable; }
   bool ordered() const override { return options_.ordered; }

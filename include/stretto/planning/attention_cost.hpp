@@ -37,9 +37,9 @@ struct STRETTO_API DividedAttention {
 struct AttentionBytes {
   std::int64_t forward = 0, backward = 0;
 };
-// Returns the bytes that a ring rank sends to its ring (RingAttention). Forward: the blocks of 2 b (s/c) g/(t u) e bytes of
-// keys and values that it starts or passes on: c - 1, or fewer where the mask leaves hops out (ring_reach). Backward: the
-// blocks again, and sums of as many elements of f bytes.
+// Returns the bytes that a ring rank sends to its ring (RingAttention). In forward it starts or passes on c - 1 blocks of
+// keys and values, or fewer where the mask leaves hops out (ring_reach); a block has 2 b (s/c) g/(t u) elements of e bytes.
+// In backward it sends the blocks again, and sums of as many elements of f bytes.
 STRETTO_API AttentionBytes ring_bytes(const DividedAttention& attention, int ring_rank);
 // Returns the bytes that a rank sends by all-to-alls (UlyssesAttention), in either pass: 2 b (s/(c u))
 // ((h + g)/t) (u-1)/u e.

@@ -40,15 +40,19 @@ STRETTO_API std::int64_t snapshot_memory(const Parameters& parameters, const Mes
 STRETTO_API std::vector<std::int64_t> outer_elements(const Parameters& parameters, const MeshShape& mesh,
                                                      const ShardedParameters::Options& options, int fragments);
 
-// Bytes that a rank sends in a step for gradients and values, by group (group_name): (N-1)/N Psi times 2 g (stage 0; g
-// + e for units whose values are gathered instead, Options::measured_steps), g + e (1), m g + e (2), or m g + p m e (3), for
-// m microbatches of p passes, values of e bytes and gradients of g. There are 2 passes, or 3 with Recompute::full. At stage
-// 3 it is an estimate: a unit that is among the next ones to be used when a use of it ends, such as at the turn from forward
-// to backward, is not gathered again, and one that is used at several places of a pass, such as a tied table's, is gathered
-// for each; in a pipeline, every unit is gathered once, unless values lie in files. Sums are counted as by algorithms that
-// send every contribution as it is; a ring sends partial sums of 16 bits in f32. Quantized sums are counted as on one node,
-// where they take one hop. With hpZ, all gathers of a step but the first count for the group "hpz". In the ledger, values
-// travel in a group of their own, "dp parameters".
+// Bytes that a rank sends in a step for gradients and values, by group (group_name). With values of e bytes, gradients of g,
+// m microbatches and p passes (2, or 3 with Recompute::full), they are (N-1)/N Psi times
+//
+//   stage 0: 2 g, or g + e for units whose values are gathered instead (Options::measured_steps)
+//   stage 1: g + e
+//   stage 2: m g + e
+//   stage 3: m g + p m e, an estimate: a unit that is used next when a use of it ends, as at the turn from forward to
+//            backward, is not gathered again; one that is used at several places of a pass, as a tied table, is gathered for
+//            each; in a pipeline every unit is gathered once, unless values lie in files.
+//
+// Sums are counted as by algorithms that send every contribution as it is; a ring sends partial sums of 16 bits in f32.
+// Quantized sums are counted as on one node, where they take one hop. With hpZ, the group "hpz" has all gathers of a step
+// but the first. In the ledger, values travel in a group of their own, "dp parameters".
 STRETTO_API std::map<std::string, std::int64_t> state_traffic(const Parameters& parameters, const MeshShape& mesh,
                                                               const ShardedParameters::Options& options,
                                                               std::int64_t microbatches, int passes = 2);

@@ -41,7 +41,7 @@ class InlineFastPath {
   FastPathLog& log_;
   Ledger& ledger_;
   CallShapes shapes_;
-  CallShape barrier_;  // has buffers of its own
+  CallShape barrier_;  // a barrier's caller has no buffers: these are the library's
 };
 
 }  // namespace stretto

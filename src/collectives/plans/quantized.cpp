@@ -86,7 +86,8 @@ class Exchange {
   std::int64_t place(int block, int piece) const { return cut_.shares().begin(block) + cut_.first(block, piece); }
   std::int64_t own_place(int piece) const { return cut_.first(me(), piece); }
 
-  // Calls visit(member to send to, member to receive from) for the other members, rotated, so that not all begin with one.
+  // Calls visit(member to send to, member to receive from) for the other members, beginning with the next one: so no two
+  // members send to the same one at a time.
   template <class Visit>
   static void with_others(int mine, int all, Visit visit) {
     for (int i = 1; i < all; ++i) visit((mine + i) % all, (mine - i + all) % all);

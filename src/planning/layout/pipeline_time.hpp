@@ -13,7 +13,7 @@ namespace stretto {
 struct PipelineShape {
   ScheduleKind kind = ScheduleKind::one_forward_one_backward;
   int stages = 1, microbatches = 1, chunks = 1;
-  const WindowKind* window = nullptr;  // of a schedule without a flush, in place of `kind`; of all_window_kinds()
+  const WindowKind* window = nullptr;  // an element of all_window_kinds(): a schedule without a flush, instead of `kind`
   auto operator<=>(const PipelineShape&) const = default;  // NOLINT(modernize-use-nullptr): none is here
   bool splits() const;                                     // has backward_weight
   // Without lists: where the parts lie.

@@ -45,7 +45,7 @@ class AttentionClock {
   const DividedAttention& attention_;
   const AttentionWork& work_;
   const AttentionMachine& machine_;
-  int hops_;     // the most that a block makes
+  int hops_;     // of the block that makes the most
   bool halves_;  // the own block is computed in two halves in backward
   StepGroup ring_, ulysses_;
   CollectiveCosts costs_;

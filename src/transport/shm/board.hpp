@@ -107,7 +107,7 @@ class Board {
  private:
   static constexpr std::size_t small_rooms = slots * small_room;
   static constexpr std::size_t all_rooms = small_rooms + large_rooms * room_bytes;
-  static constexpr int number_bits = 48;  // years of posts
+  static constexpr int number_bits = 48;  // enough for years of posts
   static constexpr std::uint64_t number_mask = (std::uint64_t{1} << number_bits) - 1;
   struct PostLine {
     // A pair of cache lines: they are fetched together. The upper bits are the sum of the operation's signature and the

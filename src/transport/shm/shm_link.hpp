@@ -18,7 +18,7 @@ struct ByteRing {
     alignas(128) std::atomic<std::uint64_t> read;
   };
 
-  static std::size_t footprint(int members);  // bytes of header and data together, in a communicator of so many members
+  static std::size_t footprint(int members);  // bytes of header and data, which depend on the number of ranks
   static std::size_t largest_footprint();     // whatever the members
   // memory: maps `file` from `offset` on, footprint(members) bytes of it.
   ByteRing(const Mapping& memory, int members, int file, std::size_t offset);

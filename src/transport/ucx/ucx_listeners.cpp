@@ -32,7 +32,7 @@ bool is_ipv4(int descriptor) {
 // networks.
 std::vector<sock_filter> choice_by(std::set<std::uint32_t> addresses) {
   constexpr std::size_t most_compared = 256;
-  std::uint32_t left_out = 0;  // bits at the end
+  std::uint32_t left_out = 0;  // trailing bits of each address
   while (addresses.size() > most_compared) {
     std::set<std::uint32_t> shorter;
     for (const std::uint32_t address : addresses) shorter.insert(address >> 1);
