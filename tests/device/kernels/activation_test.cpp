@@ -1,6 +1,5 @@
 // The activations of which no kernel of their own is public: GELU by the error function, and SiLU as a gate.
 #include <gtest/gtest.h>
-#include <hwy/highway.h>
 
 #include <functional>
 #include <limits>
@@ -206,16 +205,12 @@ TEST(SiluGate, DoesNotDependOnWhereAnElementLies) {
 }
 
 TEST(SiluGate, AndGeluErfAreAccurateWithEveryInstructionSet) {
-  HOST_ONLY("the GPU has no instruction sets to choose from");
-  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
+  on_each_instruction_set([&] {
     for (const DType dtype : compute_types) {
       expect_gelu_is_its_formula(dtype);
       expect_gate_is_its_formula(dtype, 83);
     }
-    hwy::SetSupportedTargetsForTest(0);
-  }
+  });
 }
 
 TEST(SiluGate, ArgumentsMustFit) {

@@ -1,5 +1,4 @@
 #include <gmock/gmock.h>
-#include <hwy/highway.h>
 
 #include "core/draws.hpp"
 #include "core/split_mix.hpp"
@@ -57,13 +56,9 @@ TEST(Dropout, DropsByTheFormula) {
 }
 
 TEST(Dropout, IsTheSameWithEveryInstructionSet) {
-  HOST_ONLY("the GPU has no instruction sets to choose from");
-  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
+  on_each_instruction_set([&] {
     for (const DType dtype : compute_types) expect_formula(dtype, 77, {.probability = 0.7});
-    hwy::SetSupportedTargetsForTest(0);
-  }
+  });
 }
 
 TEST(Dropout, OfAPartIsThatOfTheWhole) {

@@ -1,5 +1,4 @@
 #include <gtest/gtest.h>
-#include <hwy/highway.h>
 
 #include <cstring>
 #include <limits>
@@ -175,13 +174,10 @@ TEST(Convert, AllInstructionSetsGiveTheSameBits) {
     return all;
   };
   const std::vector<Tensor> expected = results();
-  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
+  on_each_instruction_set([&] {
     const std::vector<Tensor> actual = results();
-    hwy::SetSupportedTargetsForTest(0);
     for (std::size_t i = 0; i < expected.size(); ++i) expect_same(actual[i], expected[i]);
-  }
+  });
 }
 
 TEST(ElementWise, AddsAndScales) {

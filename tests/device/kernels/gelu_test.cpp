@@ -1,5 +1,4 @@
 #include <gtest/gtest.h>
-#include <hwy/highway.h>
 
 #include <limits>
 
@@ -140,18 +139,14 @@ TEST(Gelu, FusedWithABiasIsTheTwoAfterEachOther) {
 }
 
 TEST(Gelu, IsAccurateWithEveryInstructionSet) {
-  HOST_ONLY("the GPU has no instruction sets to choose from");
-  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
+  on_each_instruction_set([&] {
     for (const DType dtype : compute_types) {
       const Tensor x = grid(dtype);
       const Tensor y(x.shape(), dtype);
       gelu_forward(x, y);
       expect_close(y, each(x, gelu), 1e-2, slack(dtype));
     }
-    hwy::SetSupportedTargetsForTest(0);
-  }
+  });
 }
 
 TEST(Gelu, ArgumentsMustFit) {

@@ -1,9 +1,11 @@
 #pragma once
 #include <gtest/gtest.h>
+#include <hwy/highway.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "device/kernels/tested_kernels.hpp"
@@ -48,6 +50,17 @@ inline void expect_close(const Tensor& actual, const std::vector<double>& expect
     const double e = expected[static_cast<std::size_t>(i)];
     const double allowed = slack * tolerance(actual.dtype()) * std::max(std::abs(e), scale);
     ASSERT_NEAR(actual.at(i), e, allowed) << "element " << i << " of " << actual.size() << " " << name(actual.dtype());
+  }
+}
+
+// Runs a test with every instruction set that this build and this processor have; on a GPU, which has none, it skips it.
+inline void on_each_instruction_set(const std::function<void()>& test) {
+  HOST_ONLY("the GPU has no instruction sets to choose from");
+  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    SCOPED_TRACE(hwy::TargetName(target));
+    hwy::SetSupportedTargetsForTest(target);
+    test();
+    hwy::SetSupportedTargetsForTest(0);
   }
 }
 

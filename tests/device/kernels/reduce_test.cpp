@@ -1,166 +1,16 @@
 #include <gtest/gtest.h>
-#include <hwy/highway.h>
 
-#include <cmath>
-#include <cstring>
 #include <limits>
-#include <random>
 #include <string>
 #include <type_traits>
 #include <vector>
 
-#include "device/element_types.hpp"
+#include "device/kernels/elements.hpp"
 #include "device/kernels/kernel_data.hpp"
-#include "device/kernels/tested_kernels.hpp"
-#include "stretto/error.hpp"
-#include "stretto/kernels.hpp"
 #include "support/error.hpp"
 
 namespace stretto::kernels::tested {
 namespace {
-
-constexpr DType all_types[] = {DType::f64, DType::f32, DType::bf16, DType::f16, DType::i8,     DType::u8,
-                               DType::i32, DType::u32, DType::i64,  DType::u64, DType::f8e4m3, DType::f8e5m2};
-constexpr ReduceOp all_ops[] = {ReduceOp::sum, ReduceOp::prod, ReduceOp::min,
-                                ReduceOp::max, ReduceOp::avg,  ReduceOp::premul_sum};
-
-// Runs a test for every element type, with a value of it.
-template <class Test>
-void for_each_type(Test test) {
-  for (const DType dtype : all_types) {
-    SCOPED_TRACE(name(dtype));
-    with_element_type(dtype, test);
-    if (testing::Test::HasFatalFailure()) return;
-  }
-}
-
-template <class T>
-constexpr bool is_float = !std::is_integral_v<T>;
-
-// The type in which the scalar reference computes an element.
-template <class T>
-using Computed = std::conditional_t<std::is_arithmetic_v<T>, T, float>;
-
-// Elements at any address, between guards.
-template <class T>
-class Elements {
- public:
-  explicit Elements(std::int64_t count, std::size_t misalignment = 0)
-      : begin_(guard + misalignment),
-        count_(count),
-        memory_(begin_ + static_cast<std::size_t>(count) * sizeof(T) + guard, std::byte{0x5a}) {}
-
-  void* raw() { return memory_.data() + begin_; }
-  const void* raw() const { return memory_.data() + begin_; }
-  std::int64_t count() const { return count_; }
-  T operator[](std::int64_t i) const {
-    T value;
-    std::memcpy(static_cast<void*>(&value), memory_.data() + place(i), sizeof(T));
-    return value;
-  }
-  void set(std::int64_t i, T value) { std::memcpy(memory_.data() + place(i), &value, sizeof(T)); }
-  void expect_guards() const {
-    const std::size_t end = place(count_);
-    for (std::size_t i = 0; i < memory_.size(); ++i) {
-      if (i < begin_ || i >= end) {
-        ASSERT_EQ(memory_[i], std::byte{0x5a}) << "written outside, at byte " << i;
-      }
-    }
-  }
-
- private:
-  static constexpr std::size_t guard = 64;
-  std::size_t place(std::int64_t i) const { return begin_ + static_cast<std::size_t>(i) * sizeof(T); }
-
-  std::size_t begin_;
-  std::int64_t count_;
-  std::vector<std::byte> memory_;
-};
-
-// Random bits, and so numbers of all kinds; every other float has an ordinary magnitude.
-template <class T>
-Elements<T> random_elements(std::int64_t count, unsigned seed, std::size_t misalignment = 0) {
-  Elements<T> result(count, misalignment);
-  std::mt19937_64 generator(seed);
-  std::normal_distribution<float> normal(0, 20);
-  for (std::int64_t i = 0; i < count; ++i) {
-    const std::uint64_t bits = generator();
-    T value;
-    std::memcpy(static_cast<void*>(&value), &bits, sizeof(T));
-    if constexpr (is_float<T>) {
-      if (i % 2 == 0) value = T(normal(generator));
-    }
-    result.set(i, value);
-  }
-  return result;
-}
-
-// -0 comes before +0.
-template <class C>
-bool comes_first(C a, C b) {
-  if constexpr (std::is_floating_point_v<C>) {
-    if (a == b) return std::signbit(a) && !std::signbit(b);
-  }
-  return a < b;
-}
-
-template <class T>
-Computed<T> combined(ReduceOp op, Computed<T> a, Computed<T> b) {
-  if constexpr (is_float<T>) {
-    if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<Computed<T>>::quiet_NaN();
-  }
-  // Unsigned arithmetic wraps; 64 bits so that promotion does not make it signed again.
-  using Wrapping = std::conditional_t<is_float<T>, Computed<T>, std::uint64_t>;
-  switch (op) {
-    case ReduceOp::sum:
-    case ReduceOp::avg:
-    case ReduceOp::premul_sum: return static_cast<Computed<T>>(static_cast<Wrapping>(a) + static_cast<Wrapping>(b));
-    case ReduceOp::prod: return static_cast<Computed<T>>(static_cast<Wrapping>(a) * static_cast<Wrapping>(b));
-    case ReduceOp::min: return comes_first(b, a) ? b : a;
-    case ReduceOp::max: return comes_first(a, b) ? b : a;
-  }
-  return {};
-}
-
-template <class T>
-Computed<T> divided(Computed<T> x, std::int64_t divisor) {
-  if constexpr (is_float<T>) {
-    return x / static_cast<Computed<T>>(divisor);
-  } else if constexpr (std::is_signed_v<T>) {
-    return static_cast<T>(static_cast<std::int64_t>(x) / divisor);
-  } else {
-    return static_cast<T>(static_cast<std::uint64_t>(x) / static_cast<std::uint64_t>(divisor));
-  }
-}
-
-// The expected result of reduce_all, computed with the scalar types.
-template <class T>
-Elements<T> reduced(ReduceOp op, const std::vector<Elements<T>>& sources, std::int64_t divisor = 1) {
-  Elements<T> result(sources[0].count());
-  for (std::int64_t i = 0; i < result.count(); ++i) {
-    auto value = static_cast<Computed<T>>(sources[0][i]);
-    for (std::size_t s = 1; s < sources.size(); ++s) {
-      value = combined<T>(op, value, static_cast<Computed<T>>(sources[s][i]));
-    }
-    result.set(i, static_cast<T>(divided<T>(value, divisor)));
-  }
-  return result;
-}
-
-// Compares bits, except that any two NaNs are equal.
-template <class T>
-void expect_same(const Elements<T>& actual, const Elements<T>& expected) {
-  ASSERT_EQ(actual.count(), expected.count());
-  for (std::int64_t i = 0; i < actual.count(); ++i) {
-    const T a = actual[i];
-    const T e = expected[i];
-    if constexpr (is_float<T>) {
-      if (std::isnan(static_cast<Computed<T>>(e)) && std::isnan(static_cast<Computed<T>>(a))) continue;
-    }
-    ASSERT_EQ(std::memcmp(&a, &e, sizeof(T)), 0)
-        << "element " << i << " is " << +static_cast<Computed<T>>(a) << ", not " << +static_cast<Computed<T>>(e);
-  }
-}
 
 template <class T>
 void reduce_into(ReduceOp op, const std::vector<Elements<T>>& sources, void* out, std::int64_t divisor) {
@@ -366,91 +216,9 @@ TEST(Copy, CopiesEveryByteAndNoOther) {
   }
 }
 
-TEST(Divide, EqualsScalarArithmetic) {
-  HOST_ONLY("a GPU divides with the sum");
-  for_each_type([]<class T>(T) {
-    for (const std::int64_t size : kernel_sizes) {
-      for (const std::int64_t divisor : {std::int64_t{1}, std::int64_t{2}, std::int64_t{7}, std::int64_t{128},
-                                         std::int64_t{0x80000000}, std::int64_t{1} << 40}) {
-        const Elements<T> x = random_elements<T>(size, 5, 1);
-        Elements<T> quotient = x;
-        divide(dtype_of<T>, quotient.raw(), size, divisor);
-        expect_same(quotient, reduced(ReduceOp::sum, std::vector{x}, divisor));
-        quotient.expect_guards();
-      }
-    }
-  });
-}
-
-// Quotients just below the next integer, and quotients of the smallest and largest numbers.
-TEST(Divide, TruncatesIntegersTowardsZero) {
-  HOST_ONLY("a GPU divides with the sum");
-  for_each_type([]<class T>(T) {
-    if constexpr (std::is_integral_v<T>) {
-      const T most = std::numeric_limits<T>::max();
-      const T least = std::numeric_limits<T>::lowest();
-      for (const std::int64_t divisor :
-           {std::int64_t{2}, std::int64_t{3}, std::int64_t{127}, static_cast<std::int64_t>(most / 2)}) {
-        Elements<T> x(5);
-        x.set(0, most);
-        x.set(1, least);
-        x.set(2, static_cast<T>(most -
-                                static_cast<T>(static_cast<std::uint64_t>(most) % static_cast<std::uint64_t>(divisor)) - 1));
-        x.set(3, static_cast<T>(7));
-        x.set(4, static_cast<T>(-7));
-        const Elements<T> expected = reduced(ReduceOp::sum, std::vector{x}, divisor);
-        divide(dtype_of<T>, x.raw(), 5, divisor);
-        expect_same(x, expected);
-      }
-    }
-  });
-  std::int32_t values[] = {7, -7};
-  divide(DType::i32, values, 2, 2);
-  EXPECT_EQ(values[0], 3);
-  EXPECT_EQ(values[1], -3);
-}
-
-TEST(Multiply, EqualsScalarArithmetic) {
-  for_each_type([]<class T>(T) {
-    for (const std::int64_t size : kernel_sizes) {
-      for (const double factor : {0.0, 1.0, 3.0, 100.0}) {
-        const Elements<T> x = random_elements<T>(size, 6, 3);
-        Elements<T> expected(size);
-        for (std::int64_t i = 0; i < size; ++i) {
-          const auto by = static_cast<Computed<T>>(factor);
-          expected.set(i, static_cast<T>(combined<T>(ReduceOp::prod, static_cast<Computed<T>>(x[i]), by)));
-        }
-        Elements<T> out(size, 1);
-        multiply(dtype_of<T>, x.raw(), out.raw(), size, factor);
-        expect_same(out, expected);
-        out.expect_guards();
-        Elements<T> in_place = x;
-        multiply(dtype_of<T>, in_place.raw(), in_place.raw(), size, factor);
-        expect_same(in_place, expected);
-      }
-    }
-  });
-}
-
-TEST(Multiply, RoundsTheFactorToAnIntegerThatFits) {
-  std::int8_t x = 50;
-  multiply(DType::i8, &x, &x, 1, -1.75);
-  EXPECT_EQ(x, -100);
-  EXPECT_THROW(multiply(DType::i8, &x, &x, 1, 128), Error);
-  std::uint64_t y = 3;
-  multiply(DType::u64, &y, &y, 1, 0x1p62);
-  EXPECT_EQ(y, std::uint64_t{3} << 62);
-  EXPECT_THROW(multiply(DType::u64, &y, &y, 1, -1), Error);
-  EXPECT_THROW(multiply(DType::u64, &y, &y, 1, 0x1p64), Error);
-  EXPECT_THROW(multiply(DType::i32, &y, &y, 1, std::numeric_limits<double>::quiet_NaN()), Error);
-}
-
 // Results have the same bits on every processor.
 TEST(Reduce, AllInstructionSetsEqualScalarArithmetic) {
-  HOST_ONLY("the GPU has no instruction sets to choose from");
-  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
+  on_each_instruction_set([&] {
     for_each_type([]<class T>(T) {
       std::vector<Elements<T>> sources;
       for (const unsigned seed : {1, 2, 3}) sources.push_back(random_elements<T>(3001, seed, seed));
@@ -471,8 +239,7 @@ TEST(Reduce, AllInstructionSetsEqualScalarArithmetic) {
       }
       expect_same(out, expected);
     });
-    hwy::SetSupportedTargetsForTest(0);
-  }
+  });
 }
 
 TEST(Reduce, WhatDoesNotFitIsRefusedInASentence) {

@@ -1,5 +1,4 @@
 #include <gtest/gtest.h>
-#include <hwy/highway.h>
 
 #include "device/kernels/kernel_data.hpp"
 #include "stretto/error.hpp"
@@ -99,13 +98,9 @@ TEST(RmsNorm, RoundsBeforeItMultipliesByTheWeight) {
 }
 
 TEST(RmsNorm, IsAccurateWithEveryInstructionSet) {
-  HOST_ONLY("the GPU has no instruction sets to choose from");
-  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
+  on_each_instruction_set([&] {
     for (const DType dtype : compute_types) expect_rms_formula(5, 83, dtype);
-    hwy::SetSupportedTargetsForTest(0);
-  }
+  });
 }
 
 TEST(RmsNorm, GradientsIn16BitsAreRoundedOnce) {

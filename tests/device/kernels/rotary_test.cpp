@@ -1,7 +1,6 @@
 #include "stretto/layers/rotary.hpp"
 
 #include <gtest/gtest.h>
-#include <hwy/highway.h>
 
 #include "device/kernels/kernel_data.hpp"
 #include "stretto/error.hpp"
@@ -70,13 +69,9 @@ TEST(Rotary, EqualsItsFormula) {
 }
 
 TEST(Rotary, IsAccurateWithEveryInstructionSet) {
-  HOST_ONLY("the GPU has no instruction sets to choose from");
-  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    hwy::SetSupportedTargetsForTest(target);
+  on_each_instruction_set([&] {
     for (const DType dtype : compute_types) expect_rotary_formula(dtype, 74, 1);
-    hwy::SetSupportedTargetsForTest(0);
-  }
+  });
 }
 
 TEST(Rotary, BackwardIsItsTranspose) {
