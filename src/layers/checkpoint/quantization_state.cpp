@@ -12,7 +12,7 @@
 #include "layers/checkpoint/json_numbers.hpp"
 #include "layers/checkpoint/piece_copy.hpp"
 #include "layers/first_of_copies.hpp"
-#include "layers/unit_cut.hpp"
+#include "layers/sharded/unit_cut.hpp"
 
 namespace stretto {
 namespace {

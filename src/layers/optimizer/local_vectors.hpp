@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "layers/unit_cut.hpp"
+#include "layers/sharded/unit_cut.hpp"
 
 namespace stretto {
 

@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 
-#include "layers/unit_cut.hpp"
+#include "layers/sharded/unit_cut.hpp"
 
 // Whole matrices by formula: what an optimizer that updates them whole (OptimizerKind::whole_matrices) costs.
 namespace stretto {

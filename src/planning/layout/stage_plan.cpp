@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "core/fail.hpp"
-#include "layers/unit_cut.hpp"
+#include "layers/sharded/unit_cut.hpp"
 #include "planning/layout/matrix_plan.hpp"
 #include "planning/layout/planned_stage.hpp"
 #include "stretto/kernels.hpp"

@@ -5,7 +5,7 @@
 
 #include "layers/optimizer/matrices/hidden_matrices.hpp"
 #include "layers/optimizer/matrices/newton_schulz.hpp"
-#include "layers/unit_cut.hpp"
+#include "layers/sharded/unit_cut.hpp"
 #include "planning/layout/matrix_plan.hpp"
 #include "stretto/kernels.hpp"
 

@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "layers/offload_use.hpp"
+#include "layers/sharded/unit_cut.hpp"
 #include "layers/throw_together.hpp"
-#include "layers/unit_cut.hpp"
 #include "overlap/offload/offloaded_unit.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/layers/sharded_parameters.hpp"

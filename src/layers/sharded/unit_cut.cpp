@@ -1,4 +1,4 @@
-#include "layers/unit_cut.hpp"
+#include "layers/sharded/unit_cut.hpp"
 
 #include <algorithm>
 #include <map>
