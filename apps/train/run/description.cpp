@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "apps/common/size_text.hpp"
 #include "apps/train/options/server_options.hpp"
@@ -104,6 +105,25 @@ std::vector<std::string> file_description(Trainer& trainer) {
         use.io_uring ? "by io_uring" : "by pread and pwrite, since io_uring is not there"));
   }
   return result;
+}
+
+std::string next_command(const CommandLine& line) {
+  if (line.save.empty()) return "The run ends without a checkpoint, which --save DIR would write.";
+  std::string vocabulary;
+  if (line.saves_adapters_only && !line.weights.place().empty()) {
+    vocabulary = fmt::format(" {} {}", line.weights.flag(), line.weights.place());
+  }
+  if (!line.data.vocabulary_file.empty()) {
+    vocabulary += fmt::format(" --vocab-file {} --merges-file {}", line.data.vocabulary_file, line.data.merges_file);
+  }
+  if (!line.data.tokenizer.empty()) {
+    vocabulary += fmt::format(" --tokenizer {}", line.data.tokenizer);
+    if (!line.data.tokenizer_pattern.empty()) vocabulary += " --tokenizer-pattern " + line.data.tokenizer_pattern;
+  }
+  return fmt::format(
+      "Next: {} --nproc 1 --sample-only --load {}{} --prompt TEXT writes on from a text; the same command "
+      "with --resume and a larger --train-iters than {} trains on.",
+      program_invocation_name, line.save, vocabulary, line.steps);
 }
 
 }  // namespace apps

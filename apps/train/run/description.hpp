@@ -13,5 +13,7 @@ namespace apps {
 std::vector<std::string> model_description(const CommandLine& line, const stretto::Trainer& trainer);
 std::vector<std::string> layout_description(const CommandLine& line, stretto::Trainer& trainer, int ranks);
 std::vector<std::string> file_description(stretto::Trainer& trainer);
+// And this behind the last step: the command that uses the checkpoint, or that there is none.
+std::string next_command(const CommandLine& line);
 
 }  // namespace apps

@@ -1,7 +1,6 @@
 #include "apps/train/run/training_run.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -140,32 +139,13 @@ class TrainingRun {
     } else if (line_.comm_report) {
       report_communication();
     }
-    if (rank0_ && stopped_by == 0 && line_.steps > 0) reporter_.say(what_next());
+    if (rank0_ && stopped_by == 0 && line_.steps > 0) reporter_.say(next_command(line_));
     return nullptr;
   }
 
  private:
   Trainer& trainer() const { return layout_->trainer; }
   const Mesh& mesh() const { return layout_->mesh; }
-
-  std::string what_next() const {
-    if (line_.save.empty()) return "The run ends without a checkpoint, which --save DIR would write.";
-    std::string vocabulary;
-    if (line_.saves_adapters_only && !line_.weights.place().empty()) {
-      vocabulary = fmt::format(" {} {}", line_.weights.flag(), line_.weights.place());
-    }
-    if (!line_.data.vocabulary_file.empty()) {
-      vocabulary += fmt::format(" --vocab-file {} --merges-file {}", line_.data.vocabulary_file, line_.data.merges_file);
-    }
-    if (!line_.data.tokenizer.empty()) {
-      vocabulary += fmt::format(" --tokenizer {}", line_.data.tokenizer);
-      if (!line_.data.tokenizer_pattern.empty()) vocabulary += " --tokenizer-pattern " + line_.data.tokenizer_pattern;
-    }
-    return fmt::format(
-        "Next: {} --nproc 1 --sample-only --load {}{} --prompt TEXT writes on from a text; the same command "
-        "with --resume and a larger --train-iters than {} trains on.",
-        program_invocation_name, line_.save, vocabulary, line_.steps);
-  }
 
   void load() {
     if (carried_) return take_carried();
@@ -477,22 +457,6 @@ class TrainingRun {
 };
 
 }  // namespace
-
-CarriedTraining::CarriedTraining(Trainer& trainer) : state(trainer.sharded(), trainer.optimizer()), notes(trainer.notes()) {}
-
-void share(const Communicator& ranks, CarriedTraining& training) {
-  std::int64_t numbers[3] = {training.step, training.samples, static_cast<std::int64_t>(training.notes.size())};
-  ranks.broadcast(numbers, numbers, 3, DType::i64, 0, Stream::inline_(), {.tag = "ranks join"}).wait();
-  std::vector<std::pair<std::string, std::string>> notes(training.notes.begin(), training.notes.end());
-  notes.resize(static_cast<std::size_t>(numbers[2]));
-  for (auto& [name, value] : notes) {
-    broadcast_text(ranks, name, "ranks join");
-    broadcast_text(ranks, value, "ranks join");
-  }
-  training.step = numbers[0];
-  training.samples = numbers[1];
-  training.notes = {notes.begin(), notes.end()};
-}
 
 std::unique_ptr<CarriedTraining> run_training(const Communicator& ranks, const CommandLine& line, StopRequest& stop,
                                               JobProgress& progress, ElasticParts elastic, ServerSet* servers) {
