@@ -1,8 +1,6 @@
 // The kernels of each activation, and which of them go with a bias in one pass.
-#include "device/cpu/host_kernels.hpp"
-#include "device/gpu.hpp"
 #include "device/kernels/arguments.hpp"
-#include "device/stream/kernel_scope.hpp"
+#include "device/kernels/run_kernel.hpp"
 
 namespace stretto::kernels {
 namespace {
@@ -21,10 +19,7 @@ using GpuForward = void (GpuKernels::*)(const Tensor& x, const Tensor& y, GpuStr
 void forward(const char* kernel, Activation activation, Forward on_host, GpuForward there, const Tensor& x,
              const Tensor& y) {
   check_products(kernel, activation, x, "y", y);
-  const KernelScope scope(kernel);
-  if (scope.skipped()) return;
-  if (on_gpu(kernel, x, y)) return (gpu().kernels().*there)(x, y, gpu_stream());
-  on_host(x, y);
+  run_kernel(kernel, on_host, there, x, y);
 }
 
 using Backward = void(const Tensor& x, const Tensor& dy, const Tensor& dx);
@@ -33,10 +28,7 @@ void backward(const char* kernel, Activation activation, Backward on_host, GpuBa
               const Tensor& dy, const Tensor& dx) {
   check_products(kernel, activation, x, "dy", dy);
   check_holds(kernel, "dx", dx, x.dtype(), x.size());
-  const KernelScope scope(kernel);
-  if (scope.skipped()) return;
-  if (on_gpu(kernel, x, dy, dx)) return (gpu().kernels().*there)(x, dy, dx, gpu_stream());
-  on_host(x, dy, dx);
+  run_kernel(kernel, on_host, there, x, dy, dx);
 }
 
 }  // namespace

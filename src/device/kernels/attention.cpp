@@ -1,8 +1,6 @@
-#include "device/cpu/host_kernels.hpp"
-#include "device/gpu.hpp"
 #include "device/kernels/arguments.hpp"
 #include "device/kernels/attention_block.hpp"
-#include "device/stream/kernel_scope.hpp"
+#include "device/kernels/run_kernel.hpp"
 
 namespace stretto::kernels {
 namespace {
@@ -144,11 +142,8 @@ void attention_block_forward(const AttentionBlock& block, const TokenHeads& q, c
   if (is_of_whole_sequences(block) && !merge && are_packed(block, q, k, v) && are_all(block, out) &&
       out.tensor.dtype() == q.tensor.dtype())
     return attention_forward(shape_of(block), q.tensor, out.tensor, log_sum_exp);
-  const KernelScope scope("attention_block_forward");
-  if (scope.skipped()) return;
-  if (on_gpu("attention_block_forward", q.tensor, k.tensor, v.tensor, out.tensor, log_sum_exp))
-    return gpu().kernels().attention_block_forward(block, q, k, v, out, log_sum_exp, merge, gpu_stream());
-  cpu::attention_forward(block, q, k, v, out, log_sum_exp, merge);
+  run_kernel("attention_block_forward", cpu::attention_forward, &GpuKernels::attention_block_forward, block, q, k, v, out,
+             log_sum_exp, merge);
 }
 
 void attention_block_backward(const AttentionBlock& block, const TokenHeads& q, const TokenHeads& k, const TokenHeads& v,
@@ -164,12 +159,8 @@ void attention_block_backward(const AttentionBlock& block, const TokenHeads& q, 
   if (is_of_whole_sequences(block) && !sums.queries && !sums.keys && are_packed(block, q, k, v) && are_all(block, out) &&
       are_all(block, dout) && are_packed(block, dq, dk, dv) && out.tensor.dtype() == f && dq.tensor.dtype() == f)
     return attention_backward(shape_of(block), q.tensor, out.tensor, log_sum_exp, dout.tensor, dq.tensor);
-  const KernelScope scope("attention_block_backward");
-  if (scope.skipped()) return;
-  if (on_gpu("attention_block_backward", q.tensor, k.tensor, v.tensor, out.tensor, log_sum_exp, dout.tensor, dq.tensor,
-             dk.tensor, dv.tensor))
-    return gpu().kernels().attention_block_backward(block, q, k, v, out, log_sum_exp, dout, dq, dk, dv, sums, gpu_stream());
-  cpu::attention_backward(block, q, k, v, out, log_sum_exp, dout, dq, dk, dv, sums);
+  run_kernel("attention_block_backward", cpu::attention_backward, &GpuKernels::attention_block_backward, block, q, k, v, out,
+             log_sum_exp, dout, dq, dk, dv, sums);
 }
 
 }  // namespace stretto::kernels

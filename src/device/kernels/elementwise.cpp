@@ -1,10 +1,8 @@
 #include <cstring>
 
 #include "core/fail.hpp"
-#include "device/cpu/host_kernels.hpp"
-#include "device/gpu.hpp"
 #include "device/kernels/arguments.hpp"
-#include "device/stream/kernel_scope.hpp"
+#include "device/kernels/run_kernel.hpp"
 
 namespace stretto::kernels {
 
@@ -63,10 +61,7 @@ void dropout(const Dropout& options, const Tensor& x, const Tensor& draws, const
           "dropout was given a probability of {}; give 0 or more, and less than 1.", options.probability);
   check_holds("dropout", "draws", draws, DType::i64, x.rows());
   check_holds("dropout", "out", out, x.dtype(), x.size());
-  const KernelScope scope("dropout");
-  if (scope.skipped()) return;
-  if (on_gpu("dropout", x, draws, out)) return gpu().kernels().dropout(options, x, draws, out, gpu_stream());
-  cpu::dropout(options, x, draws, out);
+  run_kernel("dropout", cpu::dropout, &GpuKernels::dropout, options, x, draws, out);
 }
 
 double sum_of_squares(const Tensor& x) { return sums_of_squares({x}).front(); }
@@ -89,44 +84,29 @@ std::vector<double> sums_of_squares(const std::vector<Tensor>& xs) {
 
 void gelu_forward(const Tensor& x, const Tensor& y) {
   check_holds("gelu_forward", "y", y, x.dtype(), x.size());
-  const KernelScope scope("gelu_forward");
-  if (scope.skipped()) return;
-  if (on_gpu("gelu_forward", x, y)) return gpu().kernels().gelu_forward(x, y, gpu_stream());
-  cpu::gelu_forward(x, y);
+  run_kernel("gelu_forward", cpu::gelu_forward, &GpuKernels::gelu_forward, x, y);
 }
 
 void gelu_backward(const Tensor& x, const Tensor& dy, const Tensor& dx) {
   check_holds("gelu_backward", "dy", dy, x.dtype(), x.size());
   check_holds("gelu_backward", "dx", dx, x.dtype(), x.size());
-  const KernelScope scope("gelu_backward");
-  if (scope.skipped()) return;
-  if (on_gpu("gelu_backward", x, dy, dx)) return gpu().kernels().gelu_backward(x, dy, dx, gpu_stream());
-  cpu::gelu_backward(x, dy, dx);
+  run_kernel("gelu_backward", cpu::gelu_backward, &GpuKernels::gelu_backward, x, dy, dx);
 }
 
 void add_bias(const Tensor& x, const Tensor& bias) {
   check_holds("add_bias", "bias", bias, x.dtype(), x.columns());
-  const KernelScope scope("add_bias");
-  if (scope.skipped()) return;
-  if (on_gpu("add_bias", x, bias)) return gpu().kernels().add_bias(x, bias, gpu_stream());
-  cpu::add_bias(x, bias);
+  run_kernel("add_bias", cpu::add_bias, &GpuKernels::add_bias, x, bias);
 }
 
 void add_bias_gelu(const Tensor& x, const Tensor& bias, const Tensor& y) {
   check_holds("add_bias_gelu", "bias", bias, x.dtype(), x.columns());
   check_holds("add_bias_gelu", "y", y, x.dtype(), x.size());
-  const KernelScope scope("add_bias_gelu");
-  if (scope.skipped()) return;
-  if (on_gpu("add_bias_gelu", x, bias, y)) return gpu().kernels().add_bias_gelu(x, bias, y, gpu_stream());
-  cpu::add_bias_gelu(x, bias, y);
+  run_kernel("add_bias_gelu", cpu::add_bias_gelu, &GpuKernels::add_bias_gelu, x, bias, y);
 }
 
 void add_column_sums(const Tensor& x, const Tensor& sums) {
   check_gradient("add_column_sums", "sums", sums, x.dtype(), x.columns());
-  const KernelScope scope("add_column_sums");
-  if (scope.skipped()) return;
-  if (on_gpu("add_column_sums", x, sums)) return gpu().kernels().add_column_sums(x, sums, gpu_stream());
-  cpu::add_column_sums(x, sums);
+  run_kernel("add_column_sums", cpu::add_column_sums, &GpuKernels::add_column_sums, x, sums);
 }
 
 }  // namespace stretto::kernels

@@ -1,7 +1,5 @@
-#include "device/cpu/host_kernels.hpp"
-#include "device/gpu.hpp"
 #include "device/kernels/arguments.hpp"
-#include "device/stream/kernel_scope.hpp"
+#include "device/kernels/run_kernel.hpp"
 
 namespace stretto::kernels {
 namespace {
@@ -20,22 +18,16 @@ void cross_entropy_forward(const Tensor& logits, const Tensor& targets, std::int
   check_holds("cross_entropy_forward", "targets", targets, DType::i32, row_max.size());
   check_holds("cross_entropy_forward", "sum_exp", sum_exp, row_max.dtype(), row_max.size());
   check_holds("cross_entropy_forward", "target_logit", target_logit, row_max.dtype(), row_max.size());
-  const KernelScope scope("cross_entropy_forward");
-  if (scope.skipped()) return;
-  if (on_gpu("cross_entropy_forward", logits, targets, row_max, sum_exp, target_logit))
-    return gpu().kernels().cross_entropy_forward(logits, targets, first, row_max, sum_exp, target_logit, gpu_stream());
-  cpu::cross_entropy_forward(logits, targets, first, row_max, sum_exp, target_logit);
+  run_kernel("cross_entropy_forward", cpu::cross_entropy_forward, &GpuKernels::cross_entropy_forward, logits, targets, first,
+             row_max, sum_exp, target_logit);
 }
 
 void cross_entropy_rebase(const Tensor& share_max, const Tensor& row_max, const Tensor& sum_exp) {
   check_holds("cross_entropy_rebase", "share_max", share_max, accumulator(share_max.dtype()), share_max.size());
   check_holds("cross_entropy_rebase", "row_max", row_max, share_max.dtype(), share_max.size());
   check_holds("cross_entropy_rebase", "sum_exp", sum_exp, share_max.dtype(), share_max.size());
-  const KernelScope scope("cross_entropy_rebase");
-  if (scope.skipped()) return;
-  if (on_gpu("cross_entropy_rebase", share_max, row_max, sum_exp))
-    return gpu().kernels().cross_entropy_rebase(share_max, row_max, sum_exp, gpu_stream());
-  cpu::cross_entropy_rebase(share_max, row_max, sum_exp);
+  run_kernel("cross_entropy_rebase", cpu::cross_entropy_rebase, &GpuKernels::cross_entropy_rebase, share_max, row_max,
+             sum_exp);
 }
 
 void cross_entropy_backward(const Tensor& logits, const Tensor& targets, std::int64_t first, const Tensor& row_max,
@@ -43,11 +35,8 @@ void cross_entropy_backward(const Tensor& logits, const Tensor& targets, std::in
   check_rows("cross_entropy_backward", logits, row_max);
   check_holds("cross_entropy_backward", "targets", targets, DType::i32, row_max.size());
   check_holds("cross_entropy_backward", "sum_exp", sum_exp, row_max.dtype(), row_max.size());
-  const KernelScope scope("cross_entropy_backward");
-  if (scope.skipped()) return;
-  if (on_gpu("cross_entropy_backward", logits, targets, row_max, sum_exp))
-    return gpu().kernels().cross_entropy_backward(logits, targets, first, row_max, sum_exp, factor, gpu_stream());
-  cpu::cross_entropy_backward(logits, targets, first, row_max, sum_exp, factor);
+  run_kernel("cross_entropy_backward", cpu::cross_entropy_backward, &GpuKernels::cross_entropy_backward, logits, targets,
+             first, row_max, sum_exp, factor);
 }
 
 }  // namespace stretto::kernels

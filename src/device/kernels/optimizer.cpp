@@ -1,8 +1,6 @@
-#include "device/cpu/host_kernels.hpp"
-#include "device/gpu.hpp"
 #include "device/kernels/arguments.hpp"
 #include "device/kernels/frozen_adamw.hpp"
-#include "device/stream/kernel_scope.hpp"
+#include "device/kernels/run_kernel.hpp"
 
 namespace stretto::kernels {
 
@@ -24,11 +22,7 @@ void adamw(const AdamWStep& options, const Tensor& gradient, const Tensor& maste
   check_holds("adamw", "m", m, master.dtype(), parameter.size());
   check_holds("adamw", "v", v, master.dtype(), parameter.size());
   require(options.step >= 1, "adamw counts steps from 1, but was given step {}.", options.step);
-  const KernelScope scope("adamw");
-  if (scope.skipped()) return;
-  if (on_gpu("adamw", gradient, master, m, v, parameter))
-    return gpu().kernels().adamw(options, gradient, master, m, v, parameter, gpu_stream());
-  cpu::adamw(options, gradient, master, m, v, parameter);
+  run_kernel("adamw", cpu::adamw, &GpuKernels::adamw, options, gradient, master, m, v, parameter);
 }
 
 void frozen_adamw(const FrozenAdamWStep& options, const Tensor& master, const Tensor& m, const Tensor& v,
