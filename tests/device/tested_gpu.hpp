@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "device/test_device.hpp"
-#include "stand_in/host_gpu.hpp"
+#include "stand_in/on_host_gpu.hpp"
 
 namespace stretto {
 
@@ -18,11 +18,7 @@ class OnTestedGpu : public testing::Test {
     in_use_.emplace(*stand_in_);
   }
   void TearDown() override {
-    if (!stand_in_) return;
-    EXPECT_THAT(stand_in_->violations(), testing::IsEmpty());
-    EXPECT_EQ(stand_in_->bytes_in_use(), 0U);
-    EXPECT_EQ(stand_in_->streams_in_use(), 0U);
-    EXPECT_EQ(stand_in_->events_in_use(), 0U);
+    if (stand_in_) expect_clean(*stand_in_);
   }
 
  private:

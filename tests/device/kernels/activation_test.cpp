@@ -1,7 +1,6 @@
 // The activations of which no kernel of their own is public: GELU by the error function, and SiLU as a gate.
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <limits>
 #include <numbers>
 
@@ -22,31 +21,15 @@ double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 double silu(double x) { return x * sigmoid(x); }
 double silu_slope(double x) { return sigmoid(x) * (1 + x * (1 - sigmoid(x))); }
 
-Tensor grid(DType dtype) {
-  std::vector<double> numbers;
-  for (int i = -4000; i <= 4000; ++i) numbers.push_back(i / 400.0);
-  for (int exponent = -40; exponent < 6; ++exponent) {
-    numbers.push_back(std::ldexp(1.1, exponent));
-    numbers.push_back(-std::ldexp(1.3, exponent));
-  }
-  return tensor_of(numbers, dtype);
-}
-
-std::vector<double> each(const Tensor& x, const std::function<double(double)>& function) {
-  std::vector<double> result = values(x);
-  for (double& value : result) value = function(value);
-  return result;
-}
-
 // In bf16, the exponential and the division have an error of 1.4e-4 before the result is rounded.
 double slack(DType dtype) { return dtype == DType::bf16 ? 1.1 : 1; }
 
 void expect_gelu_is_its_formula(DType dtype) {
-  const Tensor x = grid(dtype), y(x.shape(), dtype), dy = random_tensor(x.shape(), dtype), dx(x.shape(), dtype);
+  const Tensor x = activation_inputs(dtype), y(x.shape(), dtype), dy = random_tensor(x.shape(), dtype), dx(x.shape(), dtype);
   activation_forward(Activation::gelu, x, y);
-  expect_close(y, each(x, gelu), 1e-2, slack(dtype));
+  expect_close(y, applied(x, gelu), 1e-2, slack(dtype));
   activation_backward(Activation::gelu, x, dy, dx);
-  std::vector<double> expected = each(x, gelu_slope);
+  std::vector<double> expected = applied(x, gelu_slope);
   for (std::int64_t i = 0; i < x.size(); ++i) expected[static_cast<std::size_t>(i)] *= dy.at(i);
   expect_close(dx, expected, 0.5, slack(dtype));
 }
@@ -54,7 +37,7 @@ void expect_gelu_is_its_formula(DType dtype) {
 TEST(GeluErf, EqualsItsFormula) {
   for (const DType dtype : compute_types) expect_gelu_is_its_formula(dtype);
   double largest = 0;
-  for (const double x : values(grid(DType::f64))) {
+  for (const double x : values(activation_inputs(DType::f64))) {
     const double tanh_form = x * sigmoid(2 * std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x));
     largest = std::max(largest, std::abs(tanh_form - gelu(x)));
   }
@@ -62,7 +45,7 @@ TEST(GeluErf, EqualsItsFormula) {
 }
 
 TEST(GeluErf, KeepsRelativeAccuracyWhereItVanishes) {
-  const Tensor x = grid(DType::f64), y(x.shape(), DType::f64);
+  const Tensor x = activation_inputs(DType::f64), y(x.shape(), DType::f64);
   activation_forward(Activation::gelu, x, y);
   for (std::int64_t i = 0; i < x.size(); ++i) {
     if (x.at(i) < -30) continue;

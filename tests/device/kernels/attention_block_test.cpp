@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "device/kernels/attention_block.hpp"
+#include "device/kernels/attention_oracle.hpp"
 #include "stretto/error.hpp"
 #include "support/tiers.hpp"
 

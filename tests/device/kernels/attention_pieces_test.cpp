@@ -4,7 +4,7 @@
 #include <tuple>
 #include <vector>
 
-#include "device/kernels/attention_block.hpp"
+#include "device/kernels/attention_oracle.hpp"
 
 // Blocks of keys, one after the other, give what attention to all keys gives.
 namespace stretto::kernels::tested {

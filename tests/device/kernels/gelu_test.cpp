@@ -21,44 +21,27 @@ double gelu_derivative(double x) {
   return g + x * g * (1 - g) * 2 * root * (1 + 3 * 0.044715 * x * x);
 }
 
-std::vector<double> each(const Tensor& x, double (*function)(double)) {
-  std::vector<double> result = values(x);
-  for (double& value : result) value = function(value);
-  return result;
-}
-
-// From numbers for which the gate is closed to numbers for which it is open, and numbers close to zero.
-Tensor grid(DType dtype) {
-  std::vector<double> numbers;
-  for (int i = -4000; i <= 4000; ++i) numbers.push_back(i / 400.0);
-  for (int exponent = -40; exponent < 6; ++exponent) {
-    numbers.push_back(std::ldexp(1.1, exponent));
-    numbers.push_back(-std::ldexp(1.3, exponent));
-  }
-  return tensor_of(numbers, dtype);
-}
-
 // In bf16, the exponential and the division have an error of 1.4e-4 before the result is rounded.
 double slack(DType dtype) { return dtype == DType::bf16 ? 1.05 : 1; }
 
 // A network sees the absolute error, in units of gelu(1); the error relative to y grows with the exponent.
 TEST(Gelu, EqualsItsFormula) {
   for (const DType dtype : compute_types) {
-    const Tensor x = grid(dtype);
+    const Tensor x = activation_inputs(dtype);
     const Tensor y(x.shape(), dtype);
     gelu_forward(x, y);
-    expect_close(y, each(x, gelu), 1e-2, slack(dtype));
+    expect_close(y, applied(x, gelu), 1e-2, slack(dtype));
     const Tensor dy = random_tensor(x.shape(), dtype);
     const Tensor dx(x.shape(), dtype);
     gelu_backward(x, dy, dx);
-    std::vector<double> expected = each(x, gelu_derivative);
+    std::vector<double> expected = applied(x, gelu_derivative);
     for (std::int64_t i = 0; i < x.size(); ++i) expected[static_cast<std::size_t>(i)] *= dy.at(i);
     expect_close(dx, expected, 0.5, slack(dtype));
   }
 }
 
 TEST(Gelu, KeepsRelativeAccuracyWhereItVanishes) {
-  const Tensor x = grid(DType::f64);
+  const Tensor x = activation_inputs(DType::f64);
   const Tensor y(x.shape(), DType::f64);
   gelu_forward(x, y);
   for (std::int64_t i = 0; i < x.size(); ++i) {
@@ -141,10 +124,10 @@ TEST(Gelu, FusedWithABiasIsTheTwoAfterEachOther) {
 TEST(Gelu, IsAccurateWithEveryInstructionSet) {
   on_each_instruction_set([&] {
     for (const DType dtype : compute_types) {
-      const Tensor x = grid(dtype);
+      const Tensor x = activation_inputs(dtype);
       const Tensor y(x.shape(), dtype);
       gelu_forward(x, y);
-      expect_close(y, each(x, gelu), 1e-2, slack(dtype));
+      expect_close(y, applied(x, gelu), 1e-2, slack(dtype));
     }
   });
 }

@@ -53,6 +53,23 @@ inline void expect_close(const Tensor& actual, const std::vector<double>& expect
   }
 }
 
+// From numbers for which the gate of an activation is closed to numbers for which it is open, and numbers close to zero.
+inline Tensor activation_inputs(DType dtype) {
+  std::vector<double> numbers;
+  for (int i = -4000; i <= 4000; ++i) numbers.push_back(i / 400.0);
+  for (int exponent = -40; exponent < 6; ++exponent) {
+    numbers.push_back(std::ldexp(1.1, exponent));
+    numbers.push_back(-std::ldexp(1.3, exponent));
+  }
+  return tensor_of(numbers, dtype);
+}
+
+inline std::vector<double> applied(const Tensor& x, double (*function)(double)) {
+  std::vector<double> result = values(x);
+  for (double& value : result) value = function(value);
+  return result;
+}
+
 // Runs a test with every instruction set that this build and this processor have; on a GPU, which has none, it skips it.
 inline void on_each_instruction_set(const std::function<void()>& test) {
   HOST_ONLY("the GPU has no instruction sets to choose from");

@@ -5,13 +5,13 @@
 #include <atomic>
 #include <chrono>
 #include <stdexcept>
-#include <string>
 #include <thread>
 #include <vector>
 
 #include "device/kernels/kernel_data.hpp"
 #include "device/stream/stream_queue.hpp"
 #include "device/tested_gpu.hpp"
+#include "stand_in/on_host_gpu.hpp"
 #include "stretto/device.hpp"
 #include "stretto/error.hpp"
 #include "stretto/kernels.hpp"
@@ -21,19 +21,9 @@ namespace stretto {
 namespace {
 
 using testing::HasSubstr;
-using testing::IsEmpty;
 
-class OnAGpu : public testing::Test {
+class OnAGpu : public OnHostGpu<> {
  protected:
-  HostGpu gpu{{.longest_delay_us = 300}};
-  GpuInUse in_use{gpu};
-
-  void TearDown() override {
-    EXPECT_THAT(gpu.violations(), IsEmpty());
-    EXPECT_EQ(gpu.bytes_in_use(), 0U);
-    EXPECT_EQ(gpu.streams_in_use(), 0U);
-    EXPECT_EQ(gpu.events_in_use(), 0U);
-  }
   // Into the current stream.
   void put(std::function<void()> function) { gpu.put(gpu_stream(), std::move(function)); }
 };
