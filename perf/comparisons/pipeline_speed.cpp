@@ -1,5 +1,5 @@
-// Times the messages and waits of a pipeline schedule alone: its computations only sleep, so that many stages share few cores.
-// pipeline_layouts.py runs this program and reads its line.
+// Times the messages and waits of a pipeline schedule alone: its computations only sleep, so that many stages share few
+// cores. pipeline_layouts.py runs this program and reads its line.
 #include <CLI/CLI.hpp>
 
 #include <chrono>

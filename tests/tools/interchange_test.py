@@ -15,6 +15,7 @@ import warnings
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from support.interchange import PACKAGES, need  # noqa: E402
+from support.peft_training import losses_there, write_examples  # noqa: E402
 from support.programs import ProgramTest  # noqa: E402
 
 TRAIN = os.environ["TRAIN_PROGRAM"]
@@ -306,57 +307,23 @@ class Adapters(ModelsTest):
                 for tensor in ours:
                     self.assertTrue(self.torch.equal(ours[tensor], theirs[tensor]), tensor)
 
-
-    def examples(self, tokenizer):
-        """Of more than half a sequence each, so that a sequence holds one: (tokens, how many of them are the prompt's)."""
-        draw = random.Random(7)
-        words = "every rank sends its part of the ring to the next one and adds what it has received before the step ends".split()
-        lines, tokens = [], []
-        for _ in range(4):
-            prompt, completion = " ".join(draw.choices(words, k=15)), "".join(f" {word}" for word in draw.choices(words, k=30))
-            begin, whole = tokenizer(prompt).input_ids, tokenizer(prompt + completion).input_ids
-            self.assertEqual((32 < len(whole) < 64, whole[:len(begin)]), (True, begin))
-            lines.append(json.dumps({"prompt": prompt, "completion": completion}))
-            tokens.append((whole + [tokenizer.eos_token_id], len(begin)))
-        self.text.with_suffix(".jsonl").write_text("\n".join(lines))
-        return tokens
-
-    def losses_there(self, model, examples, metrics):
-        """Of a training loop of PyTorch's that sees all examples in each step, at the rates of these metrics."""
-        cross_entropy, trained = self.torch.nn.functional.cross_entropy, [each for each in model.parameters() if each.requires_grad]
-        optimizer = self.torch.optim.AdamW(trained, betas=(0.9, 0.95), weight_decay=0.1)
-        counted = sum(len(tokens) - prompt for tokens, prompt in examples)
-        losses = []
-        for line in metrics:
-            optimizer.param_groups[0]["lr"] = line["lr"]
-            optimizer.zero_grad()
-            losses.append(0.0)
-            for tokens, prompt in examples:
-                logits = model(self.torch.tensor([tokens[:-1]])).logits[0, prompt - 1:]
-                loss = cross_entropy(logits, self.torch.tensor(tokens[prompt:]), reduction="sum") / counted
-                loss.backward()
-                losses[-1] += loss.item()
-            self.torch.nn.utils.clip_grad_norm_(trained, 1.0)
-            optimizer.step()
-        return losses
-
     def test_train_as_in_peft(self):
         """200 steps from the same factors, on the same examples."""
         vocabulary, merges = self.gpt2_vocabulary()
         tokenizer = self.transformers.GPT2Tokenizer(vocabulary, merges)
-        examples = self.examples(tokenizer)
+        data = self.text.with_suffix(".jsonl")
+        examples = write_examples(data, lambda text: tokenizer(text).input_ids, tokenizer.eos_token_id, 4)
         config = {**self.MODELS["llama"][0], "max_position_embeddings": 64}
         model = self.save(self.transformers.AutoConfig.for_model("llama", vocab_size=len(tokenizer), initializer_range=0.2, **config))
         adapted = self.peft.get_peft_model(model, self.peft.LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=8, target_modules="all-linear"))
         adapted.save_pretrained(self.directory / "begin")
-        data = self.text.with_suffix(".jsonl")
         metrics = self.train("--nproc", 2, "--zero", 2, "--load-hf", self.directory / "fresh", "--load-adapter", self.directory / "begin", "--vocab-file",
                              vocabulary, "--merges-file", merges, "--seq-length", 64, "--train-data", data, "--val-data", data, "--global-batch-size",
                              len(examples), "--train-iters", 200, "--lr", 0.001)
-        theirs = self.losses_there(adapted, examples, metrics)
+        theirs = losses_there(self.torch, adapted, examples, metrics)
         self.assertLess(max(abs(line["loss"] - loss) for line, loss in zip(metrics, theirs, strict=True)), 1e-3)
         self.assertLess(theirs[-1], theirs[0] - 1)
-        everything = self.losses_there(adapted, [(tokens, 1) for tokens, _ in examples], metrics[-1:])
+        everything = losses_there(self.torch, adapted, [(tokens, 1) for tokens, _ in examples], metrics[-1:])
         self.assertGreater(abs(everything[0] - metrics[-1]["loss"]), 0.02, "the control: the loss of prompts, too")
 
 

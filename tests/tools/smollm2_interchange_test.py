@@ -9,6 +9,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from support.interchange import PACKAGES, need  # noqa: E402
+from support.peft_training import losses_there, write_examples  # noqa: E402
 from support.programs import ProgramTest  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -57,6 +58,31 @@ class SmolLM2(ProgramTest):
         adapted = written(*base, "--load-adapter", adapter)
         self.assertIn("purple bridge", adapted)
         self.assertEqual(written("--load-hf", merged, "--tokenizer", self.model), adapted)
+
+    def test_is_fine_tuned_as_by_peft(self):
+        """200 steps of 2 ranks from the same factors, on the same examples."""
+        torch, transformers, peft, tokenizers, gguf = need("torch", "transformers", "peft", "tokenizers", "gguf")
+        transformers.logging.set_verbosity_error()
+        torch.manual_seed(11)
+        fields = gguf.GGUFReader(self.model).fields
+        words, merges = (fields[f"tokenizer.ggml.{key}"].contents() for key in ("tokens", "merges"))
+        encoder = tokenizers.Tokenizer(tokenizers.models.BPE({word: number for number, word in enumerate(words)}, [tuple(pair.split(" ")) for pair in merges]))
+        encoder.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        data, base, begin, log = (self.directory / name for name in ("examples.jsonl", "base", "begin", "log"))
+        examples = write_examples(data, lambda text: encoder.encode(text).ids, fields["tokenizer.ggml.eos_token_id"].contents(), 2)
+        same = ["--load-gguf", self.model, "--seq-length", 64, "--train-data", data, "--val-data", data]
+        self.succeeds(os.environ["TRAIN_PROGRAM"], "--nproc", 1, *same, "--train-iters", 0, "--export-hf", base)
+        adapted = peft.get_peft_model(transformers.AutoModelForCausalLM.from_pretrained(base), peft.LoraConfig(
+            task_type="CAUSAL_LM", r=8, lora_alpha=16, target_modules="all-linear"))
+        adapted.save_pretrained(begin)
+        self.succeeds(os.environ["TRAIN_PROGRAM"], "--nproc", 2, *same, "--load-adapter", begin, "--micro-batch-size", 1, "--global-batch-size", 2,
+                      "--train-iters", 200, "--lr", 3e-4, "--log-dir", log)
+        metrics = [json.loads(line) for line in (log / "metrics.jsonl").read_text().splitlines()]
+        theirs = losses_there(torch, adapted.train(), examples, metrics)
+        print(f"loss {metrics[0]['loss']:.4f} and {theirs[0]:.4f} at first, {metrics[-1]['loss']:.4f} and {theirs[-1]:.4f} at last, at most "
+              f"{max(abs(line['loss'] - loss) for line, loss in zip(metrics, theirs, strict=True)):.1e} apart")
+        self.assertLess(theirs[-1], theirs[0] - 1)
+        self.assertLess(max(abs(line["loss"] - loss) for line, loss in zip(metrics, theirs)), 0.02)
 
 
 if __name__ == "__main__":
