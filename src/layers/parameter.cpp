@@ -54,6 +54,9 @@ void check_slice(const Parameter& parameter) {
             "Parameter {} of shape {} has a slice that begins at {} and has the extents {}, which does not lie in it.",
             parameter.name, shape, first, extents);
   }
+  require(parameter.tiles == 1 || (parameter.tiles > 1 && !parameter.part_of.empty()),
+          "Parameter {} cannot be one of {} tiles; name the parameter that it is a part of.", parameter.name,
+          parameter.tiles);
   if (parameter.part_of.empty()) return;
   const auto [begin, count] = parameter.portion;
   require(begin >= 0 && count >= 1 && begin <= shape[0] && count <= shape[0] - begin && first[0] >= begin &&
@@ -86,7 +89,7 @@ Share share_of(std::int64_t count, int parts, int i) { return {part_begin(count,
 
 std::int64_t Parameter::elements() const { return product(extents); }
 std::int64_t Parameter::global_elements() const {
-  return part_of.empty() ? product(global_shape) : portion.count * elements_of_index(global_shape);
+  return part_of.empty() ? product(global_shape) : portion.count * elements_of_index(global_shape) / tiles;
 }
 std::int64_t Parameter::first_global_element() const { return portion.first * elements_of_index(global_shape); }
 

@@ -3,6 +3,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "core/fail.hpp"
@@ -37,6 +39,10 @@ struct Cover {
     elements += length;
     indices += begin * length + (length % 2 == 0 ? length / 2 * (length - 1) : (length - 1) / 2 * length);
   }
+  void add(const Cover& other) {
+    elements += other.elements;
+    indices += other.indices;
+  }
   bool operator==(const Cover&) const = default;
 };
 
@@ -49,7 +55,7 @@ Cover cover_of_slice(const Parameter& parameter) {
 
 Cover cover_of_copies(const Parameter& parameter, int copies) {
   Cover cover;
-  cover.add(parameter.first_global_element(), parameter.global_elements());
+  cover.add(parameter.first_global_element(), parameter.global_elements() * parameter.tiles);
   return {cover.elements * static_cast<std::uint64_t>(copies), cover.indices * static_cast<std::uint64_t>(copies)};
 }
 
@@ -67,8 +73,13 @@ void check_records(const Parameters& parameters, const Mesh& mesh) {
       .all_reduce(covers.data(), covers.data(), 2 * static_cast<std::int64_t>(covers.size()), DType::u64, ReduceOp::sum,
                   Stream::inline_(), {.tag = "records of parameters"})
       .wait();
+  std::map<std::string, Cover> of_tiles;  // which cover a parameter together
+  for (std::size_t i = 0; i < covers.size(); ++i) {
+    if (parameters.all()[i]->tiles > 1) of_tiles[parameters.all()[i]->part_of].add(covers[i]);
+  }
   for (std::size_t i = 0; i < covers.size(); ++i) {
     const Parameter& parameter = *parameters.all()[i];
+    if (parameter.tiles > 1) covers[i] = of_tiles[parameter.part_of];
     const int copies = mesh.shape().gradient_ranks(parameter.replicated_over);
     const Cover expected = cover_of_copies(parameter, copies);
     require(

@@ -1,8 +1,10 @@
 #include "stretto/models/training_options.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/fail.hpp"
+#include "layers/unit_cut.hpp"
 #include "stretto/device.hpp"
 #include "stretto/layers/speculative_update.hpp"
 #include "stretto/models/decoder.hpp"
@@ -47,6 +49,41 @@ void check_window(const TrainingOptions& options, const Schedule& schedule) {
   require(!options.diloco.any(),
           "{} replicas agree between steps, which schedule {} does not end together; choose a schedule with a flush.",
           options.diloco.replicas, schedule.name);
+}
+
+void check_tiles(const TrainingOptions& options) {
+  const int tiles = options.tiles;
+  require(tiles >= 1, "Linear layers cannot be cut into {} tiles; give 1 or more.", tiles);
+  if (tiles == 1) return;
+  const ShardedParameters::Options& sharding = options.sharding;
+  const bool is_divided = sharding.zero == ZeroStage::values;
+  require(
+      is_divided || options.adapters.base != StoredFormat::plain,
+      "At ZeRO stage {} the values of linear layers are always there, whole, and {} tiles would save nothing; give stage 3, "
+      "or leave tiles out.",
+      static_cast<int>(sharding.zero), tiles);
+  require(
+      !is_divided || !keeps_through_step(options.mesh, sharding),
+      "In a pipeline of {} stages at ZeRO stage 3 the values of all layers stay through a step, also those of {} tiles; let "
+      "values lie in files, or leave tiles out.",
+      options.mesh[Axis::pipeline], tiles);
+  require(!options.divides_rows,
+          "Sequence parallelism sends rows while a whole weight is multiplied, not one of {} tiles; leave one of them out.",
+          tiles);
+  require(options.adapters.any() || !kind_of(options.optimizer).whole_matrices,
+          "{} updates whole matrices, not {} tiles of each; leave one of them out.", kind_of(options.optimizer).name, tiles);
+  const DecoderShape model = options.model.filled();
+  const int tensor = options.mesh[Axis::tensor];
+  require(
+      model.kv_heads % tensor == 0,
+      "{} tensor-parallel ranks share {} heads of keys and values, whose copies have no tiles; give fewer ranks, or leave "
+      "{} tiles out.",
+      tensor, model.kv_heads, tiles);
+  for (const auto& [what, outputs] : {std::pair{"keys", model.kv_heads * model.head_size / tensor},
+                                      std::pair{"blocks", model.hidden}, std::pair{"MLPs", model.mlp_width / tensor}}) {
+    require(outputs % tiles == 0, "The {} outputs of {} on a rank do not divide into {} tiles; give a divisor.", outputs,
+            what, tiles);
+  }
 }
 
 // With parameter servers. What nobody has, such as the norm of a sum that lies at several servers, is refused.
@@ -204,6 +241,7 @@ void TrainingOptions::check_sizes() const {
           "ranks, or leave rows whole.");
   require(!keeps_gathered || divides_rows,
           "Gathered rows can be kept only where sequence parallelism divides rows; divide them, or keep nothing.");
+  check_tiles(*this);
   recompute.check(tensor_parallel());
 }
 
@@ -223,7 +261,8 @@ TrainingOptions TrainingOptions::on(const MeshShape& other) const {
 }
 
 TensorParallel TrainingOptions::tensor_parallel() const {
-  return {.planned_ranks = mesh[Axis::tensor], .divides_rows = divides_rows, .keeps_gathered = keeps_gathered};
+  return {
+      .planned_ranks = mesh[Axis::tensor], .divides_rows = divides_rows, .keeps_gathered = keeps_gathered, .tiles = tiles};
 }
 
 TensorParallel TrainingOptions::tensor_parallel(const Mesh& groups, const Stream& stream) const {

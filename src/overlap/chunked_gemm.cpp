@@ -184,7 +184,7 @@ void AdapterDropout::drop(const Part& part, const Tensor& x, std::int64_t first_
 }
 
 void GemmFactor::add_dropped(const Tensor& x, const Tensor& y, std::int64_t first_row) const {
-  const std::int64_t rows = x.rows(), in = weight.columns();
+  const std::int64_t rows = x.rows(), in = a.columns();
   const auto rows_of_a = [&](const AdapterDropout::Part& part) { return a.view(part.first * in, {part.rank, in}); };
   const Tensor between({rows, a.rows()}, x.dtype());
   if (transpose == Transpose::yes) {
@@ -211,6 +211,10 @@ void GemmFactor::add_dropped(const Tensor& x, const Tensor& y, std::int64_t firs
 
 void GemmFactor::multiply(const Tensor& x, const Tensor& y, std::int64_t first_row) const {
   kernels::gemm(x, Transpose::no, weight, transpose, y);
+  add(x, y, first_row);
+}
+
+void GemmFactor::add(const Tensor& x, const Tensor& y, std::int64_t first_row) const {
   if (!a) return;
   const MemoryScope scratch(MemoryKind::other);
   if (dropout.any()) return add_dropped(x, y, first_row);

@@ -161,6 +161,7 @@ inline std::vector<Trace> train(Layout layout, const TrainingOptions& options,
 inline TrainingOptions on_one_rank(TrainingOptions options) {
   options.stages = {};
   options.divides_rows = options.keeps_gathered = false;
+  options.tiles = 1;
   options.sequence_layout = SequenceLayout::zigzag;
   options.sharding.zero = ZeroStage::none;
   options.recompute = {};

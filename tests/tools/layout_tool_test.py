@@ -69,6 +69,10 @@ class Layouts(unittest.TestCase):
             self.assertNotIn(flag, figures["layouts"][0]["flags"])
             _, with_flag = self.planned("--top", 1, flag)
             self.assertIn(flag, with_flag["layouts"][0]["flags"].split())
+        self.assertNotIn("--tiles", figures["layouts"][0]["flags"])
+        _, tiled = self.planned("--top", 1, "--tiles", 4)
+        self.assertIn(" --tiles 4 ", tiled["layouts"][0]["flags"])
+        self.assertIn(" --zero 3 ", tiled["layouts"][0]["flags"])
         _, figures = self.planned("--cp", 2, "--cp-layout", "striped", "--attention", "window:256", "--top", 1)
         self.assertIn(" --cp 2 --cp-layout striped ", figures["layouts"][0]["flags"])
         self.assertIn(" --attention window:256 ", figures["layouts"][0]["flags"])
@@ -105,7 +109,7 @@ class Layouts(unittest.TestCase):
     @unittest.skipUnless(TRAIN, "the trainer was not built")
     def test_the_trainer_plans_the_same_memory(self):
         for words in ([], ["--sp-keep-gathered"], ["--partition-activations"], ["--cp", 2, "--cp-layout", "contiguous", "--attention", "strided:64"],
-                      ["--grad-dtype", "bf16"], ["--delay", 1]):
+                      ["--grad-dtype", "bf16"], ["--delay", 1], ["--tiles", 2]):
             self.compare_memory(*words)
 
     @unittest.skipUnless(TRAIN, "the trainer was not built")

@@ -169,6 +169,7 @@ class Train(ProgramTest):
         behind = ["--delay", 1, "--offload", f"optimizer={self.directory}", "--dtype", "bf16"]  # and of the values that a rank updates
         speculates = ["--speculate", "--offload", f"optimizer={self.directory}"]
         gradients = ["--delay", 1, "--offload", f"gradients={self.directory}", "--micro-batch-size", 1]  # many microbatches
+        more.append((3, ["--tiles", 4]))
         for zero, way in [*more, (0, behind), (2, behind), (2, gradients), (1, speculates), (1, ["--offload", f"optimizer={self.directory},ratio=0.5", "--dtype", "bf16"])]:
             with self.subTest(f"--zero {zero} {way}"):
                 words = ["--nproc", 2, *model, "--seq-length", 64, "--zero", zero, "--global-batch-size", 8, *way]

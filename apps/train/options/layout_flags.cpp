@@ -17,6 +17,7 @@ std::string layout_flags(const TrainingOptions& layout) {
     flags += fmt::format(" --schedule {}", layout.stages.schedule_name);
     if (layout.stages.virtual_stages > 1) flags += fmt::format(" --virtual-stages {}", layout.stages.virtual_stages);
   }
+  if (layout.tiles > 1) flags += fmt::format(" --tiles {}", layout.tiles);
   if (layout.sharding.delay > 0) flags += fmt::format(" --delay {}", layout.sharding.delay);
   if (layout.delay_from > 0) flags += fmt::format(" --delay-from {}", layout.delay_from);
   const ShardedParameters::Options::Offload& files = layout.sharding.offload;

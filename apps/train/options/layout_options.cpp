@@ -70,6 +70,7 @@ LayoutSpace layout_space(const CommandLine& line, int ranks, std::int64_t memory
                     .mask = trainer.mask,
                     .sequence_layout = trainer.sequence_layout,
                     .keeps_gathered = trainer.keeps_gathered,
+                    .tiles = trainer.tiles,
                     .partitions_activations = trainer.recompute.partition,
                     .activations_directory = trainer.recompute.directory};
   if (is_given("--tp")) space.tensor = line.trainer.mesh[Axis::tensor];

@@ -87,6 +87,11 @@ void add_zero_options(CLI::App& app, stretto::TrainingOptions& options) {
          "--prefetch", sharding.prefetch,
          "With --zero 3, units of parameters gathered ahead of their use; with 2 and 3, units of gradients in flight")
       ->capture_default_str();
+  app.add_option("--tiles", options.tiles,
+                 "With --zero 3 or --base, parts of the outputs of each linear layer that are gathered or restored, and "
+                 "multiplied, one after the other (ZeRO-Infinity's memory-centric tiling)")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
   app.add_option_function<std::vector<std::string>>(
          "--offload",
          [&options](const std::vector<std::string>& texts) {

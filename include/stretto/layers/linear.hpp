@@ -25,12 +25,14 @@
 // Adapters (layers/adapter.hpp) belong to the layer: y = x (W + scale B A)^T + b, without a collective of their own. Of a
 // column-parallel layer, B is divided as the weight's rows are, and A is whole, as is B of a row-parallel one, whose A is
 // divided as the weight's columns are; each rank computes a part of the gradient of the whole factor. x A^T is computed
-// again in backward. draws, of forward and backward: Tokens::draws of all rows, by which adapters drop elements of their
-// input (AdapterOptions::dropout); empty: nothing is dropped.
+// again in backward. With TensorParallel::tiles, the products are those of the tiles, and all else is used behind them.
+// draws, of forward and backward: Tokens::draws of all rows, by which adapters drop elements of their input
+// (AdapterOptions::dropout); empty: nothing is dropped.
 namespace stretto {
 
 class LinearAdapters;
 class OwnRows;
+class WeightTiles;
 struct LowRank;
 
 // Parts of a fused layer that are a matrix of their own (Parameter::matrices), and may have an adapter of their own: {".q",
@@ -46,6 +48,8 @@ struct NamedParts {
 struct CopiedParts {
   int count = 0;
   std::int64_t heads = 0;
+  // Whether ranks of a tensor-parallel group of so many hold copies.
+  bool by(int ranks) const { return count > 0 && (heads < ranks || heads % ranks != 0); }
 };
 
 // Rank r holds a share of the outputs. The output features may consist of several parts of equal length (q, k and v);
@@ -70,7 +74,12 @@ class STRETTO_API ColumnParallelLinear {
   LayerCost cost(const CostedTokens& tokens, bool activates = false) const;
 
  private:
+  Tensor forward_by_tiles(const Tensor& x, ParameterUse& use, const kernels::Epilogue& epilogue, const Tensor& draws) const;
+  Tensor backward_by_tiles(const Tensor& x, const Tensor& dy, ParameterUse& use, WeightGradients* later,
+                           const Tensor& draws) const;
+
   TensorParallel tensor_parallel_;
+  std::shared_ptr<const WeightTiles> tiles_;  // null without
   std::shared_ptr<const OwnRows> weight_;
   std::shared_ptr<const OwnRows> bias_;  // may be none
   std::shared_ptr<const LinearAdapters> adapters_;
@@ -94,14 +103,18 @@ class STRETTO_API RowParallelLinear {
   LayerCost cost(const CostedTokens& tokens) const;
 
  private:
+  Tensor forward_by_tiles(const Tensor& x, const Tensor& residual, ParameterUse& use, const Tensor& draws) const;
+  Tensor backward_by_tiles(const Tensor& x, const Tensor& dy, ParameterUse& use, WeightGradients* later,
+                           const kernels::BackwardEpilogue& epilogue, const Tensor& draws) const;
   // backward() where ranks have own rows of dy.
   Tensor backward_of_rows(const Tensor& x, const Tensor& dy, WeightGradients* later, const Tensor& draws) const;
   // The function adds the gradients of all parameters, from the rows of dy of all ranks and those that the bias sees.
   std::function<void(const Tensor& dy, const Tensor& of_bias)> add_gradients(const Tensor& x, const LowRank& low) const;
 
   TensorParallel tensor_parallel_;
-  Parameter* weight_;
-  Parameter* bias_;  // null if there is none
+  std::shared_ptr<const WeightTiles> tiles_;  // null without
+  Parameter* weight_ = nullptr;               // null with tiles
+  Parameter* bias_;                           // null if there is none
   std::shared_ptr<const LinearAdapters> adapters_;
   const UsedParameters* used_;
 };

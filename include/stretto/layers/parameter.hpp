@@ -37,6 +37,9 @@ struct STRETTO_API Parameter {
   // all of it. Empty: the record has the whole parameter.
   std::string part_of = {};
   Share portion = {};
+  // With part_of: the record has a tile, one of so many equal parts of each rank's slice of the portion, of which other
+  // records have the others. ShardedParameters keeps each tile in a unit of its own.
+  int tiles = 1;
   Shape global_shape = {};
   Shape first = {};             // the global index of the first element of this rank's slice, in every dimension
   Shape extents = {};           // the shape of the slice, and of value and gradient
@@ -76,7 +79,7 @@ struct STRETTO_API Parameter {
   // while it was recorded, so it overwrites each time or never.)
   bool take_unset() { return unset && std::exchange(*unset, false); }
   std::int64_t elements() const;  // of this rank's slice
-  // The elements of the whole parameter, or of the portion that the record has, over all ranks.
+  // The elements of the whole parameter, or of the portion or tile that the record has, over all ranks.
   std::int64_t global_elements() const;
   std::int64_t first_global_element() const;  // of these, in the whole parameter
   const std::string& global_name() const { return part_of.empty() ? name : part_of; }

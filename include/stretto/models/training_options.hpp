@@ -40,8 +40,11 @@ struct STRETTO_API TrainingOptions {
   std::int64_t micro_batch = 4;   // sequences that a rank computes at a time
   std::int64_t global_batch = 8;  // sequences of a step, over all replicas, data-parallel ranks and microbatches
   RecomputeOptions recompute;
-  bool divides_rows = false;                                // sequence parallelism: TensorParallel::divides_rows
-  bool keeps_gathered = false;                              // TensorParallel::keeps_gathered
+  bool divides_rows = false;    // sequence parallelism: TensorParallel::divides_rows
+  bool keeps_gathered = false;  // TensorParallel::keeps_gathered
+  // TensorParallel::tiles of the blocks' linear layers. Above 1 only where values come for a use and go behind it: at ZeRO
+  // stage 3, in a pipeline with values in files, or with AdapterOptions::base in 4 or 8 bits.
+  int tiles = 1;
   SequenceLayout sequence_layout = SequenceLayout::zigzag;  // over the ranks of a ring
   kernels::AttentionMask mask;                              // of a model without a window of its own
   StageDivision stages;      // 2bw is 2bw-joint where stages have to agree: in f16, and with a tied table on several stages

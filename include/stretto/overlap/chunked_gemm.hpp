@@ -68,6 +68,8 @@ struct STRETTO_API GemmFactor {
   // y = x times the factor, in the calling thread (on a GPU, in computation()). x may be some rows of the product's, from
   // first_row on.
   void multiply(const Tensor& x, const Tensor& y, std::int64_t first_row = 0) const;
+  // y += x times what the adapter adds, alone; nothing without one. Needs no weight.
+  void add(const Tensor& x, const Tensor& y, std::int64_t first_row = 0) const;
 
  private:
   void add_dropped(const Tensor& x, const Tensor& y, std::int64_t first_row) const;

@@ -35,6 +35,7 @@ struct STRETTO_API LayoutSpace {
   std::optional<Recompute> recompute;
   SequenceLayout sequence_layout = SequenceLayout::zigzag;
   bool keeps_gathered = false;          // TensorParallel::keeps_gathered: only layouts with sequence parallelism
+  int tiles = 1;                        // TrainingOptions::tiles: above 1 only ZeRO stage 3
   bool partitions_activations = false;  // RecomputeOptions::partition: only full recomputation without sequence parallelism
   std::string activations_directory = {};  // RecomputeOptions::directory: only full recomputation
   // Not empty: also layouts with the optimizer's state in files in this directory, from stage 2 on with gradients there, and

@@ -58,6 +58,10 @@ void add_fixed(CLI::App& app, Fixed& fixed, LayoutSpace& space) {
       ->check(CLI::IsMember(recompute_names));
   app.add_option("--cp-layout", fixed.sequence_layout, "Which tokens a rank of a ring has: zigzag, contiguous or striped")
       ->capture_default_str();
+  app.add_option("--tiles", space.tiles,
+                 "Parts of each linear layer that are gathered one after the other: ZeRO stage 3 only")
+      ->capture_default_str()
+      ->check(CLI::Range(1, most));
   app.add_flag("--sp-keep-gathered", space.keeps_gathered,
                "With sequence parallelism that keeps what layers have gathered in forward");
   app.add_flag("--partition-activations", space.partitions_activations,

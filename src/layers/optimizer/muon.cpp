@@ -29,6 +29,10 @@ void Muon::Options::check(DType values) const {
 Muon::Muon(ShardedParameters& parameters, const Options& options)
     : Optimizer(parameters, options.kind()), parameters_(parameters), options_(options) {
   options.check(parameters.options().dtype);
+  for (const auto& each : parameters.parameters().all()) {
+    require(each->tiles == 1 || !each->trainable, "Muon updates whole matrices, and {} is one of {} tiles; leave tiles out.",
+            each->name, each->tiles);
+  }
   require(std::ranges::any_of(parameters.parameters().all(),
                               [](const auto& each) { return each->trainable && !each->matrices.empty(); }),
           "Muon has nothing to do, since no hidden matrix is trained; give AdamW, also for adapters.");

@@ -1,8 +1,10 @@
 #include "stretto/layers/linear.hpp"
 
+#include "core/fail.hpp"
 #include "device/stream/kernel_scope.hpp"
 #include "layers/tensor_parallel/column_parallel.hpp"
 #include "layers/tensor_parallel/own_rows.hpp"
+#include "layers/tensor_parallel/weight_tiles.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/overlap/chunked_gemm.hpp"
 
@@ -19,6 +21,13 @@ void add_weight_gradient(const Tensor& x, const Tensor& dy, Parameter* weight) {
 
 void add_bias_gradient(const Tensor& dy, const Parameter* bias) {
   if (bias != nullptr && bias->trainable) kernels::add_column_sums(dy, bias->gradient);
+}
+
+void add_bias_gradient(const Tensor& dy, const OwnRows& bias) {
+  bias.add_gradient([&](const Tensor& gradient, bool accumulates) {
+    if (!accumulates) as_kernel("zero", [&] { gradient.zero(); });
+    kernels::add_column_sums(dy, gradient);
+  });
 }
 
 const Tensor& value_of(const Parameter* bias) {
@@ -55,6 +64,18 @@ GemmFactor forward_factor(const Tensor& weight, const std::shared_ptr<const Line
   return factor_of(weight, Transpose::yes, factors_of(adapters, draws));
 }
 
+// Null without tiles.
+std::shared_ptr<const WeightTiles> make_tiles(Parameters& parameters, const Parameter& weight, std::size_t outputs,
+                                              const TensorParallel& parallel) {
+  require(parallel.tiles >= 1, "{} cannot be cut into {} tiles; give 1 or more.", weight.name, parallel.tiles);
+  if (parallel.tiles == 1) return nullptr;
+  require(!parallel.divides_rows,
+          "{} cannot be multiplied in {} tiles beside sequence parallelism, whose rows travel while the whole weight is "
+          "multiplied; leave one of them out.",
+          weight.name, parallel.tiles);
+  return std::make_shared<const WeightTiles>(parameters, weight, outputs, parallel.tiles);
+}
+
 }  // namespace
 
 ColumnParallelLinear::ColumnParallelLinear(Parameters& parameters, const std::string& name, std::int64_t in,
@@ -62,24 +83,42 @@ ColumnParallelLinear::ColumnParallelLinear(Parameters& parameters, const std::st
                                            const TensorParallel& tensor_parallel, bool has_bias, const AdapterSet& adapters,
                                            const std::vector<NamedParts>& named, const CopiedParts& copied)
     : tensor_parallel_(tensor_parallel) {
-  const auto add = [&](const char* suffix, Shape shape, const Parameter::Traits& traits) {
+  const auto with_parts = [&](Shape shape) {
     if (parts > 1) shape.insert(shape.begin(), parts);
-    return std::make_shared<const OwnRows>(parameters, name + suffix, std::move(shape), parts, copied, traits,
+    return shape;
+  };
+  const auto add = [&](const char* suffix, Shape shape, const Parameter::Traits& traits) {
+    return std::make_shared<const OwnRows>(parameters, name + suffix, with_parts(std::move(shape)), parts, copied, traits,
                                            tensor_parallel);
   };
   std::vector<std::int64_t> matrices;  // all parts are one, unless they have names
   for (const NamedParts& each : named) matrices.push_back(each.count * (out / parts));
   if (matrices.empty()) matrices.push_back(out);
-  weight_ = add(".weight", {out / parts, in}, {.initial = weight, .matrices = matrices, .overwrites_gradient = true});
+  const Parameter::Traits traits{.initial = weight, .matrices = matrices, .overwrites_gradient = true};
+  const std::size_t outputs = parts > 1 ? 1 : 0;
+  const Parameter whole = Parameter::divided(name + ".weight", with_parts({out / parts, in}), outputs,
+                                             tensor_parallel.size(), tensor_parallel.rank(), traits);
+  require(tensor_parallel.tiles == 1 || !copied.by(tensor_parallel.size()),
+          "{} cannot be multiplied in {} tiles on {} tensor-parallel ranks, which do not divide its {} heads of keys and "
+          "values; give a divisor, or leave tiles out.",
+          whole.name, tensor_parallel.tiles, tensor_parallel.size(), copied.heads);
+  tiles_ = make_tiles(parameters, whole, outputs, tensor_parallel);
+  weight_ =
+      tiles_ != nullptr ? std::make_shared<const OwnRows>(tiles_->records()) : add(".weight", {out / parts, in}, traits);
   bias_ = has_bias ? add(".bias", {out / parts}, {.decays = false}) : std::make_shared<const OwnRows>();
-  adapters_ = make_adapters(parameters, name, adapters, *weight_->records().front(), named, tensor_parallel, true);
-  std::vector<Parameter*> records = weight_->records();
+  adapters_ = make_adapters(parameters, name, adapters, tiles_ != nullptr ? whole : *weight_->records().front(), named,
+                            tensor_parallel, true);
+  std::vector<Parameter*> records = tiles_ != nullptr ? std::vector<Parameter*>() : weight_->records();
   records.insert(records.end(), bias_->records().begin(), bias_->records().end());
   used_ = &parameters.used_together(joined(std::move(records), adapters_.get()));
 }
 
 Tensor ColumnParallelLinear::forward(const Tensor& x, std::int64_t tokens, ParameterUse& use, Tensor* for_backward,
                                      const kernels::Epilogue& epilogue, const Tensor& draws) const {
+  if (tiles_ != nullptr) {
+    if (for_backward != nullptr) *for_backward = x;
+    return forward_by_tiles(x, use, epilogue, draws);
+  }
   const InUse in_use(use, *used_, Pass::forward);
   Tensor y({tokens, weight_->rows()}, x.dtype());  // the parts of a weight lie below each other
   const GemmFactor factor = forward_factor(weight_->value(), adapters_, draws);
@@ -101,34 +140,63 @@ Tensor ColumnParallelLinear::forward(const Tensor& x, std::int64_t tokens, Param
 
 Tensor ColumnParallelLinear::backward(const Tensor& x, const Tensor& dy, ParameterUse& use, WeightGradients* later,
                                       const Tensor& draws) const {
+  if (tiles_ != nullptr) return backward_by_tiles(x, dy, use, later, draws);
   const auto add_gradients = [dy, weight = weight_, bias = bias_](const Tensor& input) {
     weight->add_gradient([&](const Tensor& gradient, bool accumulates) {
       kernels::gemm(dy, Transpose::yes, input, Transpose::no, gradient, accumulates);
     });
-    bias->add_gradient([&](const Tensor& gradient, bool accumulates) {
-      if (!accumulates) as_kernel("zero", [&] { gradient.zero(); });
-      kernels::add_column_sums(dy, gradient);
-    });
+    add_bias_gradient(dy, *bias);
   };
   return ColumnParallelBackward{tensor_parallel_, *weight_, *used_, add_gradients, adapters_, draws}(x, dy, use, later);
+}
+
+Tensor ColumnParallelLinear::forward_by_tiles(const Tensor& x, ParameterUse& use, const kernels::Epilogue& epilogue,
+                                              const Tensor& draws) const {
+  Tensor y({x.rows(), weight_->rows()}, x.dtype());
+  tiles_->multiply(x, y, use);
+  const InUse in_use(use, *used_, Pass::forward);
+  forward_factor({}, adapters_, draws).add(x, y);
+  kernels::finish_linear(y, bias_->value(), epilogue);
+  return y;
+}
+
+Tensor ColumnParallelLinear::backward_by_tiles(const Tensor& x, const Tensor& dy, ParameterUse& use, WeightGradients* later,
+                                               const Tensor& draws) const {
+  Tensor dx = tensor_parallel_.tensor_to_sum({dy.rows(), weight_->columns()}, dy.dtype());
+  tiles_->multiply_back(x, dy, dx, use, later);
+  Work sum;
+  {
+    const InUse in_use(use, *used_, backward_pass(later));
+    const LowRank low = factors_of(adapters_, draws);
+    factor_of({}, Transpose::no, low).add(dy, dx);
+    sum = tensor_parallel_.start_sum(dx, "column-parallel backward");
+    add_now_or(later, *used_, [x, dy, low, bias = bias_, adapters = adapters_] {
+      add_bias_gradient(dy, *bias);
+      if (adapters != nullptr) adapters->add_gradients(low, x, dy);
+    });
+  }
+  computation().wait(sum);
+  return dx;
 }
 
 RowParallelLinear::RowParallelLinear(Parameters& parameters, const std::string& name, std::int64_t in, std::int64_t out,
                                      Initial weight, const TensorParallel& tensor_parallel, bool has_bias,
                                      const AdapterSet& adapters)
     : tensor_parallel_(tensor_parallel) {
-  weight_ =
-      &parameters.add(Parameter::divided(name + ".weight", {out, in}, 1, tensor_parallel.size(), tensor_parallel.rank(),
-                                         {.initial = weight, .matrices = {out}, .overwrites_gradient = true}));
+  const Parameter whole = Parameter::divided(name + ".weight", {out, in}, 1, tensor_parallel.size(), tensor_parallel.rank(),
+                                             {.initial = weight, .matrices = {out}, .overwrites_gradient = true});
+  tiles_ = make_tiles(parameters, whole, 0, tensor_parallel);
+  if (tiles_ == nullptr) weight_ = &parameters.add(whole);
   // Where every tensor-parallel rank has the whole dy, the bias's gradient is complete on each.
   bias_ = !has_bias
               ? nullptr
               : &parameters.add(Parameter::whole(name + ".bias", {out}, tensor_parallel.row_axes(), {.decays = false}));
-  adapters_ = make_adapters(parameters, name, adapters, *weight_, {}, tensor_parallel, false);
+  adapters_ = make_adapters(parameters, name, adapters, weight_ != nullptr ? *weight_ : whole, {}, tensor_parallel, false);
   used_ = &parameters.used_together(joined({weight_, bias_}, adapters_.get()));
 }
 
 Tensor RowParallelLinear::forward(const Tensor& x, const Tensor& residual, ParameterUse& use, const Tensor& draws) const {
+  if (tiles_ != nullptr) return forward_by_tiles(x, residual, use, draws);
   const InUse in_use(use, *used_, Pass::forward);
   const TensorParallel& parallel = tensor_parallel_;
   Tensor y = parallel.tensor_to_sum({parallel.own_rows(x.rows()).count, weight_->value.rows()}, x.dtype());
@@ -152,6 +220,7 @@ Tensor RowParallelLinear::forward(const Tensor& x, const Tensor& residual, Param
 
 Tensor RowParallelLinear::backward(const Tensor& x, const Tensor& dy, ParameterUse& use, WeightGradients* later,
                                    const kernels::BackwardEpilogue& epilogue, const Tensor& draws) const {
+  if (tiles_ != nullptr) return backward_by_tiles(x, dy, use, later, epilogue, draws);
   const InUse in_use(use, *used_, backward_pass(later));
   const std::int64_t products = epilogue.before ? kernels::products_of(epilogue.activation) : 1;
   const auto result = [&] { return Tensor({x.rows(), products * weight_->value.columns()}, dy.dtype()); };
@@ -175,10 +244,36 @@ Tensor RowParallelLinear::backward(const Tensor& x, const Tensor& dy, ParameterU
   return dx;
 }
 
+Tensor RowParallelLinear::forward_by_tiles(const Tensor& x, const Tensor& residual, ParameterUse& use,
+                                           const Tensor& draws) const {
+  Tensor y = tensor_parallel_.tensor_to_sum(residual.shape(), x.dtype());
+  tiles_->multiply(x, y, use);
+  const InUse in_use(use, *used_, Pass::forward);
+  forward_factor({}, adapters_, draws).add(x, y);
+  tensor_parallel_.sum(y, "row-parallel forward");
+  kernels::finish_linear(y, value_of(bias_));
+  kernels::add(residual, y, y);
+  return y;
+}
+
+Tensor RowParallelLinear::backward_by_tiles(const Tensor& x, const Tensor& dy, ParameterUse& use, WeightGradients* later,
+                                            const kernels::BackwardEpilogue& epilogue, const Tensor& draws) const {
+  const Tensor product(x.shape(), dy.dtype());
+  tiles_->multiply_back(x, dy, product, use, later);
+  const InUse in_use(use, *used_, backward_pass(later));
+  const LowRank low = factors_of(adapters_, draws);
+  factor_of({}, Transpose::no, low).add(dy, product);
+  const std::int64_t products = epilogue.before ? kernels::products_of(epilogue.activation) : 1;
+  Tensor dx = products > 1 ? Tensor({x.rows(), products * x.columns()}, dy.dtype()) : product;
+  kernels::finish_linear_backward(product, dx, epilogue);
+  add_now_or(later, *used_, [dy, add = add_gradients(x, low)] { add(dy, dy); });
+  return dx;
+}
+
 std::function<void(const Tensor& dy, const Tensor& of_bias)> RowParallelLinear::add_gradients(const Tensor& x,
                                                                                               const LowRank& low) const {
   return [x, low, weight = weight_, bias = bias_, adapters = adapters_](const Tensor& dy, const Tensor& of_bias) {
-    add_weight_gradient(x, dy, weight);
+    if (weight != nullptr) add_weight_gradient(x, dy, weight);
     add_bias_gradient(of_bias, bias);
     if (adapters != nullptr) adapters->add_gradients(low, x, dy);
   };
@@ -209,6 +304,7 @@ Tensor RowParallelLinear::backward_of_rows(const Tensor& x, const Tensor& dy, We
 
 LayerCost ColumnParallelLinear::cost(const CostedTokens& tokens, bool activates) const {
   LayerCost cost = column_parallel_cost(tensor_parallel_, *weight_, tokens, adapters_.get());
+  if (tiles_ != nullptr) tiles_->add_cost(tokens, cost);
   if (!bias_->any()) return cost;
   const auto result = static_cast<double>(tokens.bytes(tokens.count * weight_->rows()));
   cost.parameters += bias_->elements();
@@ -221,33 +317,36 @@ LayerCost ColumnParallelLinear::cost(const CostedTokens& tokens, bool activates)
 
 // On one rank the residual's addition is part of the product; else it follows the sum, behind the bias.
 LayerCost RowParallelLinear::cost(const CostedTokens& tokens) const {
-  const std::int64_t in = weight_->extents.back(), out = weight_->extents.front();
+  const OwnRows weight = tiles_ != nullptr ? OwnRows(tiles_->records()) : OwnRows(weight_);
+  const std::int64_t in = weight.columns(), out = weight.rows();
   const Product forward{tokens.count, out, in}, input{tokens.count, in, out}, gradient{out, in, tokens.count, true};
   const TensorParallel& parallel = tensor_parallel_;
   const std::int64_t all = tokens.bytes(tokens.count * out);
   const std::int64_t own = tokens.bytes(parallel.own_rows(tokens.count).count * out);
   const bool alone = parallel.size() == 1;
   LayerCost cost;
-  cost.parameters = weight_->elements() + (bias_ != nullptr ? bias_->elements() : 0);
+  cost.parameters = weight.elements() + (bias_ != nullptr ? bias_->elements() : 0);
   cost.forward = {.products = {forward}, .bytes = static_cast<double>(own) * (alone ? 1 : 5), .kernels = alone ? 0.0 : 2.0};
   cost.input.products = {input};
-  if (weight_->trainable) cost.weight.products = {gradient};
+  if (weight.trainable()) cost.weight.products = {gradient};
   if (bias_ != nullptr && bias_->trainable)
     cost.weight = cost.weight + PassCost{.bytes = static_cast<double>(own), .kernels = 1};
   if (adapters_ != nullptr) {
     adapters_->add_cost(tokens, cost);
     if (alone) cost.forward = cost.forward + PassCost{.bytes = 4.0 * static_cast<double>(own), .kernels = 2};
   }
-  const bool trains = used_->any_trainable();
+  const bool trains = weight.trainable() || used_->any_trainable();
   cost.kept = tokens.bytes(tokens.count * in);
   if (trains) cost.later += cost.kept + (parallel.keeps_gathered ? all : own);
+  if (tiles_ != nullptr) tiles_->add_cost(tokens, cost);
   if (alone) return cost;
   using enum Exchange::Hidden;
   const auto exchange = [&](Collective kind, Exchange::Hidden hidden, const Product& product) {
     return Exchange{kind, tokens.count * out, tokens.dtype, hidden, product};
   };
   if (!parallel.has_own_rows()) {
-    cost.forward.exchanges = {exchange(Collective::all_reduce, in_chunks, forward)};
+    cost.forward.exchanges = {tiles_ != nullptr ? exchange(Collective::all_reduce, not_at_all, {})
+                                                : exchange(Collective::all_reduce, in_chunks, forward)};
     return cost;
   }
   cost.forward.exchanges = {exchange(Collective::reduce_scatter, in_chunks, forward)};

@@ -34,7 +34,7 @@ std::vector<std::int64_t> matrices_between(const std::vector<std::int64_t>& matr
 // the tensor axis as a norm's gradient is, where the axes of a mesh know no group of ranks within it.
 OwnRows::OwnRows(Parameters& parameters, const std::string& name, Shape shape, int parts, const CopiedParts& copied,
                  const Parameter::Traits& traits, const TensorParallel& parallel) {
-  if (copied.count == 0 || (copied.heads >= parallel.size() && copied.heads % parallel.size() == 0)) {
+  if (!copied.by(parallel.size())) {
     records_ = {&parameters.add(divided(name, std::move(shape), parts, traits, parallel))};
     return;
   }

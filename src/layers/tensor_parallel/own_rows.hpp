@@ -1,6 +1,7 @@
 #pragma once
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "stretto/layers/linear.hpp"
@@ -14,6 +15,8 @@ class OwnRows {
  public:
   OwnRows() = default;  // none
   explicit OwnRows(Parameter* record) : records_{record} {}
+  // Tiles of a weight (WeightTiles), for their sizes: they are never used together.
+  explicit OwnRows(std::vector<Parameter*> tiles) : records_(std::move(tiles)) {}
   // Adds the records of a parameter of `shape`, [parts, rows of a part, ...], or without its first dimension if it has one
   // part. traits.matrices are of the whole.
   OwnRows(Parameters& parameters, const std::string& name, Shape shape, int parts, const CopiedParts& copied,
@@ -23,9 +26,9 @@ class OwnRows {
   bool trainable() const { return any() && records_.front()->trainable; }
   const std::vector<Parameter*>& records() const { return records_; }
   std::int64_t elements() const;  // that this rank keeps
-  std::int64_t rows() const { return rows_ > 0 ? rows_ : records_.front()->elements() / columns(); }
+  std::int64_t rows() const { return rows_ > 0 ? rows_ : elements() / columns(); }
   std::int64_t columns() const { return records_.front()->extents.back(); }  // of a weight
-  bool is_copied() const { return records_.size() > 1; }
+  bool is_copied() const { return !pieces_.empty(); }
 
   // An empty tensor if there are none. Call it while the records are in use.
   Tensor value() const;

@@ -216,18 +216,12 @@ class LayoutCosts::Parts {
   }
 
   // What layouts that differ in their ZeRO stage only have in common.
-  using LayoutKey = std::tuple<MeshShape, std::int64_t, bool, bool, Recompute, bool, SequenceLayout, PipelineShape,
+  using LayoutKey = std::tuple<MeshShape, std::int64_t, bool, bool, int, Recompute, bool, SequenceLayout, PipelineShape,
                                std::vector<std::int64_t>>;
   static LayoutKey key_of(const TrainingOptions& layout, const PipelineShape& shape) {
-    return {layout.mesh,
-            layout.micro_batch,
-            layout.divides_rows,
-            layout.keeps_gathered,
-            layout.recompute.level,
-            layout.recompute.partition,
-            layout.sequence_layout,
-            shape,
-            layout.stages.blocks};
+    return {layout.mesh,  layout.micro_batch,     layout.divides_rows,        layout.keeps_gathered,
+            layout.tiles, layout.recompute.level, layout.recompute.partition, layout.sequence_layout,
+            shape,        layout.stages.blocks};
   }
 
   TrainingMemory state_memory_of(const TrainingOptions& layout, const PipelineShape& shape, int stage) {
@@ -240,13 +234,13 @@ class LayoutCosts::Parts {
                state_memory(*records_of(layout, shape, stage), layout.mesh, sharding_of(layout, shape, stage), optimizer);
   }
 
-  using StateKey = std::tuple<MeshShape, bool, ScheduleKind, const WindowKind*, int, int, ZeroStage,
+  using StateKey = std::tuple<MeshShape, bool, int, ScheduleKind, const WindowKind*, int, int, ZeroStage,
                               std::vector<std::int64_t>, std::vector<bool>>;
   static StateKey state_key(const TrainingOptions& layout, const PipelineShape& shape, int stage) {
     const ShardedParameters::Options::Offload& files = layout.sharding.offload;
     std::vector<bool> in_files;
     for (const auto& each : {files.optimizer, files.gradients, files.values}) in_files.push_back(!each.directory.empty());
-    return {layout.mesh, layout.divides_rows,  shape.kind,           shape.window, shape.chunks,
+    return {layout.mesh, layout.divides_rows,  layout.tiles,         shape.kind, shape.window, shape.chunks,
             stage,       layout.sharding.zero, layout.stages.blocks, in_files};
   }
 
@@ -280,8 +274,8 @@ class LayoutCosts::Parts {
   };
   const Times& times_of(const TrainingOptions& layout, const PipelineShape& shape) {
     const auto key = std::tuple(layout.mesh[Axis::tensor], layout.mesh[Axis::ulysses], layout.mesh[Axis::ring],
-                                layout.micro_batch, layout.divides_rows, layout.keeps_gathered, layout.recompute.level,
-                                layout.recompute.partition, shape.splits(), layout.sequence_layout);
+                                layout.micro_batch, layout.divides_rows, layout.keeps_gathered, layout.tiles,
+                                layout.recompute.level, layout.recompute.partition, shape.splits(), layout.sequence_layout);
     const auto found = times_.find(key);
     if (found != times_.end()) return found->second;
     const LayerTimes times(layout, shape.splits(), cluster_, system_, ranks_, costs_);
@@ -365,7 +359,7 @@ class LayoutCosts::Parts {
   std::map<std::tuple<LayoutKey, std::int64_t, int>, std::pair<std::int64_t, std::int64_t>> activations_;
   std::map<LayoutKey, Least> least_seconds_;
   std::map<LayoutKey, PipelineTime> times_of_pipelines_;
-  std::map<std::tuple<int, int, int, std::int64_t, bool, bool, Recompute, bool, bool, SequenceLayout>, Times> times_;
+  std::map<std::tuple<int, int, int, std::int64_t, bool, bool, int, Recompute, bool, bool, SequenceLayout>, Times> times_;
 };
 
 LayoutCosts::LayoutCosts(const DecoderShape& model, const TrainingCluster& cluster, std::int64_t ranks,

@@ -58,7 +58,7 @@ class Enumeration {
       : space_(space), costs_(costs), divides_rows_(space.divides_rows), recompute_(space.recompute) {
     const ShardedParameters::Options::Offload& files = space.sharding.offload;
     if (!files.gradients.directory.empty()) least_zero_ = ZeroStage::gradients;
-    if (!files.values.directory.empty()) least_zero_ = ZeroStage::values;
+    if (!files.values.directory.empty() || space.tiles > 1) least_zero_ = ZeroStage::values;
     if (!divides_rows_ && (space.keeps_gathered || space.partitions_activations)) divides_rows_ = space.keeps_gathered;
     const bool keeps_inputs_alone = space.partitions_activations || !space.activations_directory.empty();
     if (!recompute_ && keeps_inputs_alone) recompute_ = Recompute::full;
@@ -128,6 +128,7 @@ class Enumeration {
                            .optimizer = space_.optimizer,
                            .micro_batch = space_.micro_batch.value_or(1),
                            .global_batch = space_.global_batch,
+                           .tiles = space_.tiles,
                            .sequence_layout = space_.sequence_layout,
                            .mask = space_.mask};
     layout.sharding.zero = space_.zero.value_or(least_zero_);
@@ -248,7 +249,7 @@ class Enumeration {
   // The space's own choices; where it leaves them open, those that its other settings force.
   std::optional<bool> divides_rows_;
   std::optional<Recompute> recompute_;
-  ZeroStage least_zero_ = ZeroStage::none;  // that what lies in files needs
+  ZeroStage least_zero_ = ZeroStage::none;  // that what lies in files needs, and tiles
   std::vector<TrainingOptions> layouts_;
   Refusals refusals_;
 };

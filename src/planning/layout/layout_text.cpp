@@ -28,6 +28,7 @@ std::string to_string(const TrainingOptions& layout) {
     text += fmt::format(", {}", layout.stages.schedule_name);
     if (layout.stages.virtual_stages > 1) text += fmt::format(" of {}", layout.stages.virtual_stages);
   }
+  if (layout.tiles > 1) text += fmt::format(", {} tiles", layout.tiles);
   text += fmt::format(", ZeRO {}, recomputes {}", static_cast<int>(layout.sharding.zero), name(layout.recompute.level));
   const ShardedParameters::Options::Offload& files = layout.sharding.offload;
   std::vector<std::string> in_files;

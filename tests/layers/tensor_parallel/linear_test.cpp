@@ -59,7 +59,7 @@ void sum_gradients(const Communicator& world, const Parameters& parameters) {
 
 void enter_gradients(Wholes& wholes, const Parameters& parameters) {
   for (const auto& parameter : parameters.all()) {
-    enter(wholes, parameter->name, parameter->global_shape, parameter->first, parameter->gradient);
+    enter(wholes, parameter->global_name(), parameter->global_shape, parameter->first, parameter->gradient);
   }
 }
 
@@ -67,14 +67,19 @@ struct How {
   bool divides_rows = false, keeps_gathered = false, in_halves = false;
   bool has_bias = true;
   AdapterSet adapters = {};
+  int tiles = 1;
   TensorParallel of(const Communicator& world) const {
-    return {.group = world, .stream = Stream("tp"), .divides_rows = divides_rows, .keeps_gathered = keeps_gathered};
+    return {.group = world,
+            .stream = Stream("tp"),
+            .divides_rows = divides_rows,
+            .keeps_gathered = keeps_gathered,
+            .tiles = tiles};
   }
 };
 std::ostream& operator<<(std::ostream& out, const How& how) {
   return out << (how.divides_rows ? ", own rows" : "") << (how.keeps_gathered ? ", kept" : "")
              << (how.in_halves ? ", in halves" : "") << (how.has_bias ? "" : ", no bias")
-             << fmt::format(", {} adapters", how.adapters.by_record.size());
+             << fmt::format(", {} adapters, {} tiles", how.adapters.by_record.size(), how.tiles);
 }
 const std::vector<How> ways = {{}, {false, false, true}, {true}, {true, true}, {true, false, true}, {true, true, true}};
 
@@ -192,6 +197,26 @@ TEST(LinearLayers, WithAdaptersGiveTheBitsOfOneRank) {
       for (How how : ways) {
         how.adapters = adapters;
         EXPECT_EQ(layer(ranks, how), expected) << ranks << how;
+      }
+    }
+  }
+}
+
+// A tile has outputs of each part; the sum over tiles is exact.
+TEST(LinearLayers, InTilesGiveTheBitsOfTheWholeWeight) {
+  using Layer = Wholes (*)(int, const How&);
+  const std::vector<std::pair<Layer, AdapterSet>> layers = {{column_parallel, {}},
+                                                            {column_parallel, {{{"column.others", {3, 4}}}}},
+                                                            {row_parallel, {}},
+                                                            {row_parallel, {{{"row", {3, 0.5}}}}}};
+  for (const auto& [layer, adapters] : layers) {
+    for (const bool has_bias : {true, false}) {
+      const Wholes expected = layer(1, {.has_bias = has_bias, .adapters = adapters});
+      for (const auto& [ranks, tiles] : std::vector<std::pair<int, int>>{{1, 2}, {1, 7}, {1, 14}, {2, 7}, {7, 2}}) {
+        for (const bool in_halves : {false, true}) {
+          const How how{.in_halves = in_halves, .has_bias = has_bias, .adapters = adapters, .tiles = tiles};
+          EXPECT_EQ(layer(ranks, how), expected) << ranks << how;
+        }
       }
     }
   }
