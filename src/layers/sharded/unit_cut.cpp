@@ -32,7 +32,9 @@ std::vector<UnitMembers> cut_units(const Parameters& parameters, const MeshShape
   std::vector<UnitMembers> units;
   for (const auto& [key, list] : lists) {
     std::vector<GradientSize> sizes;
-    const auto is_tile = [&](std::size_t at) { return at < list.size() && parameters.all()[list[at]]->tiles > 1; };
+    const auto is_tile = [&its = list, &parameters](std::size_t at) {
+      return at < its.size() && parameters.all()[its[at]]->tiles > 1;
+    };
     for (std::size_t at = 0; at < list.size(); ++at) {
       const auto elements = static_cast<std::size_t>(elements_to_cut(*parameters.all()[list[at]], mesh));
       sizes.push_back({elements * size_of(dtype), dtype, is_tile(at) || is_tile(at + 1)});

@@ -5,6 +5,7 @@
 #include "layers/tensor_parallel/column_parallel.hpp"
 #include "layers/tensor_parallel/own_rows.hpp"
 #include "layers/tensor_parallel/weight_tiles.hpp"
+#include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/overlap/chunked_gemm.hpp"
 
@@ -87,8 +88,8 @@ ColumnParallelLinear::ColumnParallelLinear(Parameters& parameters, const std::st
     if (parts > 1) shape.insert(shape.begin(), parts);
     return shape;
   };
-  const auto add = [&](const char* suffix, Shape shape, const Parameter::Traits& traits) {
-    return std::make_shared<const OwnRows>(parameters, name + suffix, with_parts(std::move(shape)), parts, copied, traits,
+  const auto add = [&](const char* suffix, const Shape& shape, const Parameter::Traits& traits) {
+    return std::make_shared<const OwnRows>(parameters, name + suffix, with_parts(shape), parts, copied, traits,
                                            tensor_parallel);
   };
   std::vector<std::int64_t> matrices;  // all parts are one, unless they have names
