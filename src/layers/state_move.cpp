@@ -152,6 +152,7 @@ void check_can_move(const ShardedParameters& parameters, const Optimizer& optimi
                            : options.qgz_error_feedback ? "errors of quantized sums that are fed back"
                            : options.qgz != QuantizedFormat::none && options.qgz_rounding == Rounding::stochastic
                                ? "random numbers of quantized sums"
+                           : options.powersgd.any()             ? "errors and factors of PowerSGD"
                            : optimizer.kind().momentum_exchange ? "the errors of a momentum exchange"
                            : is_stored                          ? "frozen values in a stored format"
                            : is_on_gpu                          ? "values on a GPU"

@@ -159,11 +159,12 @@ void Trainer::rehearse(const FillSlot& fill) {
   optimizer_->step(0, 1);
 }
 
-// The errors of quantized gradients are kept at the scale of the gradients. After an overflow they are no numbers.
+// The errors of gradients are kept at the scale of the gradients. After an overflow those of quantized sums are no numbers.
 void Trainer::adapt_errors(const StepResult& result) {
-  if (options_.sharding.qgz == QuantizedFormat::none) return;  // an optimizer's errors, if any, are not at that scale
+  const bool is_quantized = options_.sharding.qgz != QuantizedFormat::none;
+  if (!is_quantized && !options_.sharding.powersgd.any()) return;  // an optimizer's, if any, are not at that scale
   ErrorFeedback& errors = sharded_->errors();
-  if (!result.updated) return errors.clear();
+  if (is_quantized && !result.updated) return errors.clear();
   if (loss_scale_.value() == result.loss_scale) return;
   for (const ErrorFeedback::Entry& entry : errors.entries()) {
     kernels::scale(entry.values, loss_scale_.value() / result.loss_scale);

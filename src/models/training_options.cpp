@@ -132,6 +132,14 @@ Schedule TrainingOptions::check() const {
               (sharding.delay == 0 && !is_window(schedule) && !diloco.any()),
           "1-bit Adam exchanges its momentum behind each step's gradients; leave delays, replicas and schedules without a "
           "flush out.");
+  const char* const unfit = diloco.any()          ? "replicas sum none between them"
+                            : servers.any()       ? "servers sum what workers push"
+                            : is_window(schedule) ? "a schedule without a flush has sums of several steps under way"
+                            : current_device() != Device::cpu ? "a GPU's do not lie in host memory"
+                                                              : nullptr;
+  require(!sharding.powersgd.any() || unfit == nullptr,
+          "PowerSGD of rank {} is for gradients that ranks sum in each step on the host, and {}; leave one of them out.",
+          sharding.powersgd.rank, unfit == nullptr ? "" : unfit);
   require(!diloco.any() || sharding.delay == 0,
           "{} replicas count updates, and a delay of {} leaves the first step without one; leave one of them out.",
           diloco.replicas, sharding.delay);

@@ -176,12 +176,18 @@ class BadInput(FaultTest):
         self.expect_refusal({"--lr": -1}, ["--lr -1"])
 
     def test_methods_for_slow_links_that_do_not_go_together(self):
-        onebit, rounds = {"--optimizer": "onebit-adam"}, {"--replicas": 2, "--diloco": 4}
+        onebit, rounds, powersgd = {"--optimizer": "onebit-adam"}, {"--replicas": 2, "--diloco": 4}, {"--powersgd": 2}
         window = {"--pp": 2, "--schedule": "2bw", "--model": "llama", "--untied": True, "--zero": 1}
         for flags, word in ({**onebit, "--delay": 1}, "1-bit Adam"), ({**onebit, **rounds}, "1-bit Adam"), ({**onebit, **window}, "1-bit Adam"), \
                            ({**rounds, "--delay": 1}, "a delay of 1"), ({**window, "--delay": 1}, "the delay of 1"), \
-                           ({**window, **rounds, "--nproc": 4}, "choose a schedule with a flush"):
+                           ({**window, **rounds, "--nproc": 4}, "choose a schedule with a flush"), \
+                           ({**onebit, **powersgd}, "1-bit Adam exchanges its momentum"), ({**rounds, **powersgd}, "replicas sum none"), \
+                           ({**window, **powersgd}, "without a flush"), ({**powersgd, "--delay": 1}, "leave delays"), \
+                           ({**powersgd, "--zero": 3}, "ZeRO stage 3"), ({**powersgd, "--dtype": "fp64"}, "f32, bf16 or f16"), \
+                           ({**powersgd, "--zero": 2, "--offload": "gradients=/tmp"}, "/tmp"):
             self.expect_refusal(flags, [word])
+        self.expect_refusal_before_ranks_start({"--powersgd": -1}, ["--powersgd -1"])
+        self.expect_refusal_before_ranks_start({"--powersgd-start": 5}, ["--powersgd-start 5", "--powersgd 4"])
 
     def test_flags_without_effect(self):
         self.expect_refusal_before_ranks_start({"--cp-layout": "striped"}, ["--cp-layout striped", "--cp 1"])

@@ -7,7 +7,7 @@
 #include <numbers>
 #include <numeric>
 
-#include "onebit_training.hpp"
+#include "own_gradients.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/planning/training_memory.hpp"
 
@@ -140,7 +140,7 @@ TEST(MomentumExchange, SendsTheBytesOfItsFormula) {
   for (const int ranks : {2, 3, 4}) {
     for (const ZeroStage stage : {ZeroStage::none, ZeroStage::optimizer, ZeroStage::gradients}) {
       run_threads(ranks, [&](const Communicator& world) {
-        OneBitTraining training(world, {.mesh = {{Axis::data, ranks}}, .stage = stage, .columns = 700});
+        OwnGradientTraining training(world, {.mesh = {{Axis::data, ranks}}, .stage = stage, .columns = 700});
         const ShardedParameters& sharded = training.sharded();
         const auto sent = [&](int first, int last) {
           training.sharded().wait_for_values();
@@ -183,7 +183,7 @@ TEST(MomentumExchange, TakesTheMemoryOfItsFormula) {
     for (const ZeroStage stage : {ZeroStage::none, ZeroStage::gradients}) {
       const OneBitAdam::Options options{.freeze_step = 1};
       run_threads(2, [&](const Communicator& world) {
-        OneBitTraining training(world, {{{Axis::data, 2}}, stage, options, dtype});
+        OwnGradientTraining training(world, {{{Axis::data, 2}}, stage, options, dtype});
         const std::int64_t buffers = bytes_of_both(world, MemoryKind::buffers);
         training.steps(1, 3);
         training.values();

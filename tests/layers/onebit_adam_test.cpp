@@ -6,14 +6,14 @@
 #include <cmath>
 #include <limits>
 
-#include "onebit_training.hpp"
+#include "own_gradients.hpp"
 #include "stretto/kernels.hpp"
 #include "support/error.hpp"
 
 namespace stretto {
 namespace {
 
-using ValuesByRank = std::vector<std::map<std::string, double>>;
+using ValuesByRank = std::vector<NumbersByElement>;
 
 constexpr ZeroStage onebit_stages[] = {ZeroStage::none, ZeroStage::optimizer, ZeroStage::gradients};
 
@@ -22,7 +22,7 @@ TEST(OneBitAdam, IsAdamWBitForBitBeforeTheFreeze) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const ZeroStage stage : onebit_stages) {
       const auto after = [&](const OptimizerOptions& optimizer) {
-        return trained({{{Axis::data, 3}}, stage, optimizer, dtype}, 5);
+        return trained_values({{{Axis::data, 3}}, stage, optimizer, dtype}, 5);
       };
       const ValuesByRank expected = after(AdamW::Options{});
       EXPECT_EQ(after(OneBitAdam::Options{.freeze_step = 5}), expected);
@@ -30,12 +30,6 @@ TEST(OneBitAdam, IsAdamWBitForBitBeforeTheFreeze) {
       EXPECT_NE(after(OneBitAdam::Options{.freeze_step = 4}), expected);
     }
   }
-}
-
-double largest_difference(const std::map<std::string, double>& found, const std::map<std::string, double>& expected) {
-  double most = found.size() == expected.size() ? 0 : INFINITY;
-  for (const auto& [element, value] : expected) most = std::max(most, std::abs(found.at(element) - value));
-  return most;
 }
 
 // The reference: AdamW for some steps, and then the update alone, with numbers whose sums are exact. The controls: v that
@@ -46,7 +40,7 @@ TEST(OneBitAdam, WithoutCompressionIsAdamWithVHeldFixed) {
   OneBitAdam::Options options{.beta1 = 0.5, .beta2 = 0.75, .freeze_step = frozen, .format = QuantizedFormat::none};
   std::map<std::string, double> expected;
   run_threads(1, [&](const Communicator& world) {
-    OneBitTraining initial(world, {.mesh = {}});
+    OwnGradientTraining initial(world, {.mesh = {}});
     for (const auto& [element, value] : initial.values()) {
       const std::string name = element.substr(0, element.find('['));
       const std::int64_t i = std::stoll(element.substr(name.size() + 1));
@@ -79,15 +73,15 @@ TEST(OneBitAdam, WithoutCompressionIsAdamWithVHeldFixed) {
     }
   });
   for (const ZeroStage stage : onebit_stages) {
-    for (const auto& values : trained({{{Axis::data, ranks}}, stage, options}, steps, integer_gradient)) {
+    for (const auto& values : trained_values({{{Axis::data, ranks}}, stage, options}, steps, integer_gradient)) {
       EXPECT_LT(largest_difference(values, expected), tolerance) << static_cast<int>(stage);
     }
   }
   OneBitAdam::Options other = options;
   other.freeze_step = steps;
   const auto difference = [&] {
-    return largest_difference(trained({{{Axis::data, ranks}}, ZeroStage::none, other}, steps, integer_gradient).front(),
-                              expected);
+    return largest_difference(
+        trained_values({{{Axis::data, ranks}}, ZeroStage::none, other}, steps, integer_gradient).front(), expected);
   };
   EXPECT_GT(difference(), 100 * tolerance);
   other = options;
@@ -104,7 +98,7 @@ TEST(OneBitAdam, AllRanksHaveEqualWeightsAfterEachStepAtEveryStage) {
       std::vector<double> errors(static_cast<std::size_t>(ranks));
       run_threads(ranks, [&](const Communicator& world) {
         const auto rank = static_cast<std::size_t>(world.rank());
-        OneBitTraining training(world, {{{Axis::data, ranks}}, stage});
+        OwnGradientTraining training(world, {{{Axis::data, ranks}}, stage});
         for (int step = 1; step <= 8; ++step) {
           training.step(step);
           own[rank] = training.values();
@@ -126,7 +120,7 @@ TEST(OneBitAdam, AllRanksHaveEqualWeightsAfterEachStepAtEveryStage) {
 TEST(OneBitAdam, TakesMicrobatchesAtEveryStage) {
   const OneBitAdam::Options options{.beta1 = 0.5, .beta2 = 0.75, .freeze_step = 2};
   const auto after = [&](ZeroStage stage, int microbatches) {
-    return trained({{{Axis::data, 2}}, stage, options, DType::f32, 40, microbatches}, 6, integer_gradient);
+    return trained_values({{{Axis::data, 2}}, stage, options, DType::f32, 40, microbatches}, 6, integer_gradient);
   };
   const ValuesByRank expected = after(ZeroStage::none, 1);
   for (const ZeroStage stage : onebit_stages) {
@@ -136,10 +130,10 @@ TEST(OneBitAdam, TakesMicrobatchesAtEveryStage) {
 
 TEST(OneBitAdam, KeepsCopiesOfTensorParallelRanksEqual) {
   for (const ZeroStage stage : onebit_stages) {
-    const OneBitLayout layout{{{Axis::tensor, 2}, {Axis::data, 2}}, stage};
+    const OwnGradientLayout layout{{{Axis::tensor, 2}, {Axis::data, 2}}, stage};
     ValuesByRank values(4);
     run_threads(4, [&](const Communicator& world) {
-      OneBitTraining training(world, layout);
+      OwnGradientTraining training(world, layout);
       training.steps(1, 8);
       std::vector<std::string> names;
       for (const LocalGradients& its : training.sharded().local_gradients()) names.push_back(its.name);
@@ -174,15 +168,16 @@ TEST(OneBitAdam, FreezesOnAllRanksAtOnceWhenVIsStable) {
   }
   ASSERT_GT(expected, 16);
   run_threads(3, [&](const Communicator& world) {
-    OneBitTraining training(world, {{{Axis::data, 3}}, ZeroStage::optimizer, options}, falling_gradient);
+    OwnGradientTraining training(world, {{{Axis::data, 3}}, ZeroStage::optimizer, options}, falling_gradient);
     for (int step = 1; step <= 60; ++step) {
       training.step(step);
       EXPECT_EQ(training.onebit().frozen_after().has_value(), step >= expected) << step;
       EXPECT_EQ(training.optimizer().clips_gradients(), step < expected);
     }
     EXPECT_EQ(training.onebit().frozen_after(), expected);
-    OneBitTraining other(world, {{{Axis::data, 3}}, ZeroStage::optimizer, options},
-                         [](int rank, int step, const std::string&, std::int64_t) { return rank * std::pow(0.9, step); });
+    OwnGradientTraining other(
+        world, {{{Axis::data, 3}}, ZeroStage::optimizer, options},
+        [](int rank, int step, const std::string&, std::int64_t) { return rank * std::pow(0.9, step); });
     other.steps(1, 60);
     EXPECT_FALSE(other.onebit().frozen_after());
   });
@@ -196,9 +191,9 @@ TEST(OneBitAdam, LeavesElementsWithoutVariance) {
       return normal_gradient(rank, step, name, i);
     };
   };
-  const OneBitLayout layout{{{Axis::data, 2}}};
-  const auto initial = trained(layout, 0).front(), masked = trained(layout, 30, late(true)).front();
-  const auto control = trained(layout, 30, late(false)).front();
+  const OwnGradientLayout layout{{{Axis::data, 2}}};
+  const auto initial = trained_values(layout, 0).front(), masked = trained_values(layout, 30, late(true)).front();
+  const auto control = trained_values(layout, 30, late(false)).front();
   for (int i = 0; i < 9; ++i) {
     const std::string element = fmt::format("replicated[{}]", i);
     EXPECT_EQ(masked.at(element) == initial.at(element), i < 4) << element;
@@ -211,13 +206,13 @@ TEST(OneBitAdam, LeavesElementsWithoutVariance) {
 // limit.
 TEST(OneBitAdam, MovesNoElementFartherThanAdamWCan) {
   const auto farthest = [](bool limits) {
-    const OneBitLayout layout{{{Axis::data, 2}},
-                              ZeroStage::optimizer,
-                              OneBitAdam::Options{.weight_decay = 0, .freeze_step = 3, .limits_ratio = limits}};
+    const OwnGradientLayout layout{{{Axis::data, 2}},
+                                   ZeroStage::optimizer,
+                                   OneBitAdam::Options{.weight_decay = 0, .freeze_step = 3, .limits_ratio = limits}};
     const auto gradient = [](int rank, int step, const std::string& name, std::int64_t i) {
       return normal_gradient(rank, step, name, i) * (i % 16 == 0 ? 1e-6 : 1);
     };
-    const auto before = trained(layout, 10, gradient).front(), after = trained(layout, 11, gradient).front();
+    const auto before = trained_values(layout, 10, gradient).front(), after = trained_values(layout, 11, gradient).front();
     double most = 0;
     for (const auto& [element, value] : after) most = std::max(most, std::abs(value - before.at(element)));
     return most;
@@ -228,11 +223,11 @@ TEST(OneBitAdam, MovesNoElementFartherThanAdamWCan) {
 
 TEST(OneBitAdam, ClipsTheMomentumThatItApplies) {
   const auto moved = [](double clip_norm) {
-    const OneBitLayout layout{
+    const OwnGradientLayout layout{
         {{Axis::data, 2}},
         ZeroStage::optimizer,
         OneBitAdam::Options{.weight_decay = 0, .freeze_step = 3, .clip_norm = clip_norm, .limits_ratio = false}};
-    const auto before = trained(layout, 3).front(), after = trained(layout, 4).front();
+    const auto before = trained_values(layout, 3).front(), after = trained_values(layout, 4).front();
     double sum = 0;
     for (const auto& [element, value] : after) sum += std::abs(value - before.at(element));
     return sum;
@@ -248,12 +243,12 @@ TEST(OneBitAdam, AStepLeftOutLeavesNothingBehind) {
     const auto after = [&](int bad_step, bool takes_it) {
       ValuesByRank values(3);
       run_threads(3, [&](const Communicator& world) {
-        OneBitTraining training(world, {{{Axis::data, 3}}, stage},
-                                [&](int rank, int step, const std::string& name, std::int64_t i) {
-                                  if (step == 100 && !takes_it && rank == 1 && i == 5)
-                                    return std::numeric_limits<double>::infinity();
-                                  return normal_gradient(rank, step, name, i);
-                                });
+        OwnGradientTraining training(world, {{{Axis::data, 3}}, stage},
+                                     [&](int rank, int step, const std::string& name, std::int64_t i) {
+                                       if (step == 100 && !takes_it && rank == 1 && i == 5)
+                                         return std::numeric_limits<double>::infinity();
+                                       return normal_gradient(rank, step, name, i);
+                                     });
         for (int step = 1; step <= 8; ++step) {
           if (step == bad_step) {
             training.compute(100);
@@ -275,8 +270,8 @@ TEST(OneBitAdam, AStepLeftOutLeavesNothingBehind) {
 
 TEST(OneBitAdam, NormOfOwnGradientsIsNotBelowThatOfTheSum) {
   run_threads(2, [](const Communicator& world) {
-    OneBitTraining training(world, {{{Axis::data, 2}}, ZeroStage::optimizer, OneBitAdam::Options{.freeze_step = 1}},
-                            [](int rank, int, const std::string&, std::int64_t) { return rank == 0 ? 3 : 1; });
+    OwnGradientTraining training(world, {{{Axis::data, 2}}, ZeroStage::optimizer, OneBitAdam::Options{.freeze_step = 1}},
+                                 [](int rank, int, const std::string&, std::int64_t) { return rank == 0 ? 3 : 1; });
     training.compute(1);
     const double elements = 10 * 40 + 9;
     EXPECT_DOUBLE_EQ(gradient_norm(training.sharded()), std::sqrt(elements) * 4);
@@ -292,7 +287,7 @@ TEST(OneBitAdam, RefusesWhatCannotBe) {
                 testing::HasSubstr("none of them can lie in /scratch"));
     const auto refusal = [&](const OneBitAdam::Options& options, ZeroStage stage = ZeroStage::optimizer,
                              DType dtype = DType::f32) {
-      return sentence_of([&] { OneBitTraining(world, {{{Axis::data, 2}}, stage, options, dtype}); });
+      return sentence_of([&] { OwnGradientTraining(world, {{{Axis::data, 2}}, stage, options, dtype}); });
     };
     using testing::HasSubstr;
     EXPECT_EQ(refusal({}), "");

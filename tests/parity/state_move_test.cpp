@@ -318,6 +318,7 @@ TEST(StateMove, RefusesStateOfOneLayout) {
               HasSubstr("random numbers"));
   EXPECT_THAT(refusal_of([](TrainingOptions& options) { options.optimizer = OneBitAdam::Options(); }),
               HasSubstr("momentum exchange"));
+  EXPECT_THAT(refusal_of([](TrainingOptions& options) { options.sharding.powersgd.rank = 2; }), HasSubstr("of PowerSGD"));
   EXPECT_THAT(refusal_of(
                   [](TrainingOptions& options) {
                     options.stages.schedule_name = "2bw";

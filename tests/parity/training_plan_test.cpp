@@ -79,6 +79,32 @@ TEST(TrainingPlan, TellsTheBytesThatAStepSends) {
   }
 }
 
+// Of the steps in which something else travels than sums of gradients. The control: the step before.
+TEST(TrainingPlan, TellsTheBytesOfMethodsForSlowLinks) {
+  const Variable ring("STRETTO_ALGO", "all_reduce:ring;reduce_scatter:ring;all_gather:ring");
+  for (const Layout layout : {Layout{2, 1}, {4, 1}, {2, 2}}) {
+    for (const ZeroStage stage : {ZeroStage::none, ZeroStage::optimizer, ZeroStage::gradients}) {
+      for (const bool onebit : {true, false}) {
+        TrainingOptions options = tiny(layout, DType::f32);
+        options.model.vocabulary = 64;
+        options.sharding.zero = stage;
+        if (onebit) options.optimizer = OneBitAdam::Options{.freeze_step = 1};
+        if (!onebit) options.sharding.powersgd.rank = 2;
+        const auto plan = static_cast<double>(planned(options, layout).sent.at("dp"));
+        const auto sent = static_cast<double>(sent_by({train(layout, options).front()}).at("dp"));
+        if (onebit) {
+          EXPECT_THAT(apps::traffic_table(apps::plan_training(options.on(layout.mesh()))),
+                      testing::StartsWith("Sent by a rank in a step after the freeze of the variance by formula: dp "));
+        }
+        EXPECT_NEAR(sent / plan, 1, 0.01) << layout.data << "x" << layout.tensor << ", stage " << static_cast<int>(stage);
+        options.optimizer = AdamW::Options{};
+        options.sharding.powersgd = {};
+        EXPECT_GT(static_cast<double>(planned(options, layout).sent.at("dp")), 1.3 * plan);
+      }
+    }
+  }
+}
+
 // Of a rank of every stage: messages go forwards and backwards, and the table lies at both ends.
 TEST(TrainingPlan, TellsTheBytesOfAPipeline) {
   const Variable ring("STRETTO_ALGO", "all_reduce:ring;reduce_scatter:ring;all_gather:ring");

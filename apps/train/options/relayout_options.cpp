@@ -89,6 +89,7 @@ const char* obstacle(const CommandLine& line) {
       (trainer.sharding.qgz != QuantizedFormat::none && trainer.sharding.qgz_rounding == Rounding::stochastic)) {
     return "--qgz-error-feedback and --qgz-stochastic, whose errors and random numbers are of one layout";
   }
+  if (trainer.sharding.powersgd.any()) return "--powersgd, whose errors and factors are of one layout";
   if (std::holds_alternative<OneBitAdam::Options>(trainer.optimizer)) {
     return "--optimizer onebit-adam, whose errors are of one layout";
   }

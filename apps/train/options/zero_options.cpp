@@ -112,6 +112,14 @@ void add_zero_options(CLI::App& app, stretto::TrainingOptions& options) {
       ->capture_default_str();
   app.add_option("--delay-from", options.delay_from, "With --delay 1, how many updates are made without the delay first")
       ->capture_default_str();
+  app.add_option(
+         "--powersgd", sharding.powersgd.rank,
+         "Sum gradients of matrices in factors of so many columns, with error feedback (PowerSGD), for slow links; 0: "
+         "as they are")
+      ->capture_default_str();
+  app.add_option("--powersgd-start", sharding.powersgd.start,
+                 "With --powersgd, how many updates are made with gradients summed as they are first")
+      ->capture_default_str();
   app.add_option("--hpz-size", sharding.hpz_size,
                  "With --zero 3, neighbouring data-parallel ranks that keep a second copy, for backward (ZeRO++ hpZ)")
       ->capture_default_str();
@@ -138,6 +146,11 @@ void check_zero_options(const CLI::App& app, const stretto::TrainingOptions& opt
   require(app.count("--prefetch") == 0 || sharding.delay == 0 || sharding.zero == stretto::ZeroStage::values,
           "--prefetch {} has no effect with --delay {}, with which the gradients of all units are in flight; leave it out.",
           sharding.prefetch, sharding.delay);
+  require(sharding.powersgd.rank >= 0, "--powersgd {} is no number of columns; give 1 or more, or 0 for none.",
+          sharding.powersgd.rank);
+  require(app.count("--powersgd-start") == 0 || sharding.powersgd.any(),
+          "--powersgd-start {} has no effect without --powersgd; give its rank, such as --powersgd 4.",
+          sharding.powersgd.start);
   for (const auto& [what, in_file] : places) check_scratch(what, (sharding.offload.*in_file).directory);
   check_scratch(activations, options.recompute.directory);
   if (app.count("--prefetch") == 0) return;

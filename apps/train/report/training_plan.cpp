@@ -51,6 +51,9 @@ TrainingPlan plan_training(const TrainingOptions& options, const Schedule& sched
   TrainingPlan plan;
   plan.ranks = options.mesh.ranks() * options.diloco.replicas;
   plan.parameters = parameters_of(options.model);
+  const stretto::PowerSGDOptions& powersgd = options.sharding.powersgd;
+  if (kind_of(options.optimizer).momentum_exchange) plan.steps = "a step after the freeze of the variance";
+  if (powersgd.any() && powersgd.start > 0) plan.steps = fmt::format("a step after the first {}", powersgd.start);
   for (int stage = 0; stage < schedule.stages; ++stage) plan.stages.push_back(plan_stage(options, schedule, stage));
   return plan;
 }
@@ -81,7 +84,7 @@ std::string memory_table_with_measured(const TrainingMemory& plan) {
 std::string traffic_table(const TrainingPlan& plan) {
   const std::size_t stage = plan.sends_most();
   const std::map<std::string, std::int64_t>& sent = plan.stages[stage].sent;
-  std::string text = fmt::format("Sent by a rank{} in a step by formula:", which(plan, stage, "sends"));
+  std::string text = fmt::format("Sent by a rank{} in {} by formula:", which(plan, stage, "sends"), plan.steps);
   for (const auto& [group, bytes] : sent) text += fmt::format(" {} {};", group, amount(bytes));
   return sent.empty() ? text + " nothing" : text.substr(0, text.size() - 1);
 }

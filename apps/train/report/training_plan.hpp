@@ -15,6 +15,7 @@ struct TrainingPlan {
   std::int64_t ranks = 0;
   std::int64_t parameters = 0;             // of the whole model
   std::vector<stretto::StagePlan> stages;  // of the pipeline, or one
+  std::string steps = "a step";            // those in which that is sent
   std::size_t needs_most_memory() const;   // a stage
   std::size_t sends_most() const;          // likewise
 };

@@ -7,6 +7,7 @@
 
 #include "stretto/layers/local_gradients.hpp"
 #include "stretto/layers/parameter_use.hpp"
+#include "stretto/layers/powersgd.hpp"
 #include "stretto/overlap/offload_use.hpp"
 #include "stretto/overlap/sharded_unit.hpp"
 #include "stretto/overlap/unit_traffic.hpp"
@@ -15,6 +16,7 @@ namespace stretto {
 
 class OffloadedUnit;
 class PostponementChoice;
+class PowerSGD;
 class ServedTraffic;
 class ServedUnit;
 class ServerSet;
@@ -68,7 +70,8 @@ class STRETTO_API ShardedParameters : public ParameterUse {
     QuantizedFormat qwz = QuantizedFormat::none, qgz = QuantizedFormat::none;
     Rounding qgz_rounding = Rounding::nearest_even;
     bool qgz_error_feedback = false;
-    std::uint64_t seed = 1;  // of stochastic rounding
+    std::uint64_t seed = 1;         // of stochastic rounding, and of the first factors of PowerSGD
+    PowerSGDOptions powersgd = {};  // with a rank: sums of gradients in low-rank factors
     // A pipeline without a flush: how many versions of trained values are kept, the latest included; above 0, uses come in
     // no fixed order, gradients of all units are summed by finish_sums(), and a step lasts from one update to the next
     // (begin_versions()). Only with ZeRO stage 0 or 1. With a delay as well, a step lasts from one finish_sums() to the
@@ -183,6 +186,9 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   // In the first step, throws Error(invalid_argument) if a gradient was added to outside a use (InUse). With a delay, it
   // waits for the sums of the step before only.
   void finish_sums();
+  // How many updates have been made, which says whether PowerSGD has begun (Options::powersgd). An Optimizer says it when it
+  // is made, behind each update, and when it is restored. Between steps; collective where PowerSGD begins or ends.
+  void set_updates(std::int64_t made);
   // Whether Range::gradient has sums that an update may take, from finish_sums() or take_late() to begin_step(). With a
   // delay false in a step without one before it.
   bool sums_arrived() const { return sums_arrived_; }
@@ -233,8 +239,11 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   // no meaning. False: they sum them again. Call it between two steps, on all ranks alike. Takes the memory of the vectors,
   // of MemoryKind::optimizer. Not at ZeroStage::values.
   void keep_gradients_local(bool local);
-  // Empty while ranks sum gradients. The vectors hold the step's gradients from finish_sums() to begin_step().
+  // Empty while ranks sum gradients as they are. The vectors hold the step's gradients from finish_sums() to begin_step(),
+  // but for those of PowerSGD.
   const std::vector<LocalGradients>& local_gradients() const { return local_; }
+  // Whether Range::gradient has sums behind finish_sums().
+  bool sums_gradients() const { return local_.empty() || powersgd_ != nullptr; }
 
   // Whole slices on this rank, by parameter, for checks and exports: copies of the values, and of the summed gradients that
   // an update takes, between finish_sums() and begin_step(). Empty for parameters of other pipeline stages, and gradients of
@@ -246,7 +255,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   const Mesh& mesh() const { return mesh_; }
   const Options& options() const { return options_; }
   UnitTraffic& traffic() const { return *traffic_; }
-  ErrorFeedback& errors() const { return *errors_; }  // of quantized gradients
+  ErrorFeedback& errors() const { return *errors_; }  // of gradients that travel in fewer bits
   ShardedUnit& unit(std::size_t unit) const { return *units_[unit]; }
 
  private:
@@ -298,6 +307,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   std::unique_ptr<UnitTraffic> traffic_;
   std::unique_ptr<PostponementChoice> choice_;  // while it is not made
   std::vector<LocalGradients> local_;
+  std::unique_ptr<PowerSGD> powersgd_;  // once it has begun
   int microbatch_ = 0;
   int made_ = 0, read_ = 0;  // versions
   bool uses_are_checked_ = false;

@@ -25,7 +25,7 @@ struct TrainingMemory {
 // 4 Psi + 12 Psi/N, 2 Psi + 14 Psi/N, and 16 Psi/N. Of the first rank; later ranks have as much, or less by the padding. The
 // optimizer's state and such matrices: of the rank that has the most. Of an optimizer that exchanges its momentum
 // (OptimizerKind::momentum_exchange) the optimizer's memory includes a rank's own gradients and the momentum that it keeps,
-// and buffers the errors of both hops.
+// and buffers the errors of both hops; with PowerSGD a rank's own gradients, and buffers the errors and factors.
 STRETTO_API TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
                                         const ShardedParameters::Options& options, const OptimizerKind& optimizer);
 
@@ -53,6 +53,9 @@ STRETTO_API std::vector<std::int64_t> outer_elements(const Parameters& parameter
 // Sums are counted as by algorithms that send every contribution as it is; a ring sends partial sums of 16 bits in f32.
 // Quantized sums are counted as on one node, where they take one hop. With hpZ, the group "hpz" has all gathers of a step
 // but the first. In the ledger, values travel in a group of their own, "dp parameters".
+//
+// With PowerSGD they are, in a step once it has begun, 2 (N-1)/N times 4 bytes for the r (m + n) elements of each matrix's
+// factors and for what is summed as it is, and at ZeRO stages 1 and 2 the values.
 STRETTO_API std::map<std::string, std::int64_t> state_traffic(const Parameters& parameters, const MeshShape& mesh,
                                                               const ShardedParameters::Options& options,
                                                               std::int64_t microbatches, int passes = 2);

@@ -10,7 +10,7 @@
 #include "layers/checkpoint/state_tensors.hpp"
 #include "layers/checkpoint/whole_values.hpp"
 #include "layers/note_number.hpp"
-#include "layers/optimizer/momentum_errors.hpp"
+#include "layers/optimizer/local_errors.hpp"
 #include "stretto/layers/checkpoint.hpp"
 
 namespace stretto {
@@ -138,8 +138,9 @@ LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, Optimizer& optim
   parameters.set_in_flight(with_optimizer && index.in_flight);
   if (with_optimizer) {
     optimizer.read_notes(index.notes);
+    parameters.set_updates(index.optimizer_steps);
     restore_quantization(parameters, index, shards);
-    restore_momentum_errors(parameters, index, shards);
+    restore_local_errors(parameters, index, shards);
   }
   return {.step = index.step,
           .optimizer_steps = with_optimizer ? index.optimizer_steps : 0,

@@ -181,8 +181,8 @@ void ReplicatedState::keep(const ShardedParameters& parameters, const Optimizer&
                       .notes = optimizer.notes()};
   generation.index.notes.insert(notes.begin(), notes.end());
   const std::vector<TensorToSave> values = tensors_to_save(parameters, optimizer);
-  const bool changes_size =
-      parameters.options().qgz != QuantizedFormat::none || optimizer.kind().momentum_exchange.has_value();
+  const bool changes_size = parameters.options().qgz != QuantizedFormat::none || parameters.options().powersgd.any() ||
+                            optimizer.kind().momentum_exchange.has_value();
   if (!generation.files || changes_size) state.prepare(generation, parameters, optimizer, values);
   const Tensor own = generation.file(state.member_of(state.rank));
   auto* const file = static_cast<std::byte*>(own.raw());

@@ -1,10 +1,13 @@
 #include "layers/optimizer/local_vectors.hpp"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
 #include "core/fail.hpp"
 #include "layers/first_of_copies.hpp"
+#include "layers/optimizer/matrices/powersgd.hpp"
+#include "overlap/postponement_choice.hpp"
 #include "stretto/kernels.hpp"
 
 namespace stretto {
@@ -54,6 +57,32 @@ std::vector<LocalGradients> local_gradients_of(const Parameters& parameters, con
     result.back().vector.zero();
   }
   return result;
+}
+
+void ShardedParameters::keep_gradients_local(bool local) {
+  choice_.reset();  // what it would measure does not travel
+  local_.clear();
+  if (local) local_ = local_gradients_of(parameters_, members_, mesh_, options_);
+  std::vector<std::vector<Tensor>> to(units_.size());
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    if (local && members_[unit].trainable) to[unit].resize(members_[unit].parameters.size());
+  }
+  for (const LocalGradients& group : local_) {
+    for (const LocalGradients::Piece& piece : group.pieces) {
+      to[piece.unit][piece.member] = group.vector.view(piece.first, {piece.count});
+    }
+  }
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) units_[unit]->keep_gradients_local(std::move(to[unit]));
+}
+
+void ShardedParameters::set_updates(std::int64_t made) {
+  const bool travels = std::ranges::any_of(members_, [](const UnitMembers& unit) { return !unit.axes.empty(); });
+  const bool begun = options_.powersgd.any() && made >= options_.powersgd.start && travels;
+  if (begun == (powersgd_ != nullptr)) return;
+  powersgd_.reset();
+  errors_->clear();
+  keep_gradients_local(begun);
+  if (begun) powersgd_ = std::make_unique<PowerSGD>(*this, options_.powersgd);
 }
 
 }  // namespace stretto

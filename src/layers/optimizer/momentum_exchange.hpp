@@ -14,10 +14,8 @@ class MomentumExchange {
   // `parameters` must keep gradients local. format: onebit, or none. Takes its memory at once.
   MomentumExchange(ShardedParameters& parameters, double beta1, QuantizedFormat format);
 
-  // The name of a vector's errors in ShardedParameters::errors().
+  // The name of a vector's errors in ShardedParameters::errors(), which is that of no unit.
   static std::string error_name(const LocalGradients& vector) { return "momentum." + vector.name; }
-  // The names of the momentum's errors are those of no unit.
-  static bool is_error_name(const std::string& name) { return name.starts_with("momentum."); }
 
   // m <- the sum over the ranks of beta1 m / N + (1 - beta1) gradient_scale g, in the first slot of each state. Collective.
   void run(double gradient_scale, const Optimizer& optimizer);

@@ -53,6 +53,9 @@ void OneBitAdam::Options::check(const ShardedParameters::Options& sharding) cons
       "1-bit Adam keeps whole gradients in the memory of every rank, and none of them can lie in {}; leave gradients out "
       "of the offload.",
       sharding.offload.gradients.directory);
+  require(!sharding.powersgd.any(),
+          "1-bit Adam exchanges its momentum, of which PowerSGD of rank {} would sum the gradients; leave one of them out.",
+          sharding.powersgd.rank);
   require(format == QuantizedFormat::none || sharding.dtype != DType::f64,
           "1-bit Adam sends f32 in one bit, and values of {} have momentum of f64; give f32, bf16 or f16.",
           training_name(sharding.dtype));

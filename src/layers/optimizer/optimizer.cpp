@@ -22,22 +22,28 @@ void fill(const Tensor& tensor, double value) {
   tensor.copy_from(values);
 }
 
-}  // namespace
-
-double gradient_norm(const ShardedParameters& parameters) { return gradient_norm(parameters, parameters.mesh().world()); }
-
-double gradient_norm(const ShardedParameters& parameters, const Communicator& group) {
+// Times the ranks of each sum.
+double squares_of_local_gradients(const ShardedParameters& parameters) {
   double squares = 0;
-  if (parameters.local_gradients().empty()) {
-    for (const double each : parameters.squares_of_gradients()) squares += each;
-    if (parameters.is_served()) squares *= group.size();
-  }
   for (const LocalGradients& local : parameters.local_gradients()) {
     std::vector<Tensor> gradients;
     for (const LocalGradients::Piece& piece : local.pieces) {
       if (piece.counts) gradients.push_back(local.vector.view(piece.first, {piece.count}));
     }
     for (const double each : kernels::sums_of_squares(gradients)) squares += each * local.group.size();
+  }
+  return squares;
+}
+
+}  // namespace
+
+double gradient_norm(const ShardedParameters& parameters) { return gradient_norm(parameters, parameters.mesh().world()); }
+
+double gradient_norm(const ShardedParameters& parameters, const Communicator& group) {
+  double squares = parameters.sums_gradients() ? 0 : squares_of_local_gradients(parameters);
+  if (parameters.sums_gradients()) {
+    for (const double each : parameters.squares_of_gradients()) squares += each;
+    if (parameters.is_served()) squares *= group.size();
   }
   if (group.size() > 1) {
     group.all_reduce(&squares, &squares, 1, DType::f64, ReduceOp::sum, Stream::inline_(), {.tag = "gradient norm"}).wait();
@@ -60,6 +66,7 @@ std::string to_string(const OptimizerKind& kind) {
 
 Optimizer::Optimizer(ShardedParameters& parameters, OptimizerKind kind) : parameters_(parameters), kind_(std::move(kind)) {
   place_states();
+  parameters.set_updates(0);
 }
 
 Optimizer::~Optimizer() = default;
@@ -174,6 +181,7 @@ void Optimizer::step(double lr, double gradient_scale) {
   if (offloaded_) offloaded_->begin(parameters_.update_order());
   parameters_.update([&](std::size_t unit) { update_unit(unit, step, false); });
   finished(step);
+  parameters_.set_updates(steps_);
 }
 
 void Optimizer::update_unit(std::size_t unit, const Step& step, bool apart) {
@@ -262,6 +270,7 @@ void Optimizer::restore(std::int64_t steps) {
   }
   parameters_.share_values();
   restored();
+  parameters_.set_updates(steps_);
 }
 
 void Optimizer::adopt_values() {

@@ -90,6 +90,23 @@ void ShardedParameters::Options::check(const MeshShape& mesh) const {
       !saves_versions || (versions > 0 && overlap),
       "Versions of weights that checkpoints have are those of a pipeline without a flush, in which messages overlap; leave "
       "them out.");
+  powersgd.check();
+  require(
+      !powersgd.any() || zero != ZeroStage::values,
+      "PowerSGD of rank {} needs whole gradients on every rank, and ZeRO stage 3 divides the values they belong to; give "
+      "stage 2 or below.",
+      powersgd.rank);
+  require(!powersgd.any() || (delay == 0 && versions == 0 && !offload.speculates),
+          "PowerSGD of rank {} feeds back what the update of a step has not got, before the next step's sums; leave delays, "
+          "schedules without a flush and speculation out.",
+          powersgd.rank);
+  require(!powersgd.any() || offload.gradients.directory.empty(),
+          "PowerSGD of rank {} keeps whole gradients in the memory of every rank, and none of them can lie in {}; leave "
+          "gradients out of the offload.",
+          powersgd.rank, offload.gradients.directory);
+  require(!powersgd.any() || dtype != DType::f64,
+          "PowerSGD of rank {} sends factors of f32, and values of {} have gradients of f64; give f32, bf16 or f16.",
+          powersgd.rank, training_name(dtype));
   require(measured_steps >= 0, "{} steps cannot be measured; give 0 or more.", measured_steps);
 }
 

@@ -9,6 +9,7 @@
 #include "core/split_mix.hpp"
 #include "layers/first_of_copies.hpp"
 #include "layers/optimizer/local_vectors.hpp"
+#include "layers/optimizer/matrices/powersgd.hpp"
 #include "layers/record_check.hpp"
 #include "layers/served/served_unit.hpp"
 #include "layers/sharded/unit_cut.hpp"
@@ -44,7 +45,8 @@ ShardedParameters::ShardedParameters(Parameters& parameters, const Mesh& mesh, c
   shown_.resize(units_.size());
   show_all();
   // With a delay, gradients have a step's time to travel, and values would have none. Without a flush there are no steps.
-  const bool chooses = options.delay == 0 && options.versions == 0 && options.measured_steps > 0;
+  // PowerSGD's sums are whole on all ranks.
+  const bool chooses = options.delay == 0 && options.versions == 0 && options.measured_steps > 0 && !options.powersgd.any();
   if (options.zero == ZeroStage::none && chooses && streams) make_choice();
 }
 
@@ -357,6 +359,7 @@ void ShardedParameters::finish_sums() {
   if (choice_) choice_->computed();
   traffic_->finish_sums();
   if (!std::exchange(uses_are_checked_, true)) check_uses();
+  if (powersgd_) powersgd_->sum();
   show_all();
   if (options_.delay > 0) {
     has_late_ = true;
@@ -385,6 +388,7 @@ const std::vector<std::size_t>& ShardedParameters::ranges_to_update(std::size_t 
 }
 
 void ShardedParameters::update(const std::function<void(std::size_t unit)>& update, bool reads_gradients) {
+  if (powersgd_) powersgd_->taken();
   if (choice_) choice_->update_begins();
   const std::vector<std::size_t> order = update_order();
   UnitFile* const gradients = reads_gradients ? gradients_file_.get() : nullptr;
@@ -412,24 +416,6 @@ std::vector<std::size_t> ShardedParameters::update_order() const {
     }
   }
   return order;
-}
-
-// ---- gradients that stay on their rank
-
-void ShardedParameters::keep_gradients_local(bool local) {
-  choice_.reset();  // what it would measure does not travel
-  local_.clear();
-  if (local) local_ = local_gradients_of(parameters_, members_, mesh_, options_);
-  std::vector<std::vector<Tensor>> to(units_.size());
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    if (local && members_[unit].trainable) to[unit].resize(members_[unit].parameters.size());
-  }
-  for (const LocalGradients& group : local_) {
-    for (const LocalGradients::Piece& piece : group.pieces) {
-      to[piece.unit][piece.member] = group.vector.view(piece.first, {piece.count});
-    }
-  }
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) units_[unit]->keep_gradients_local(std::move(to[unit]));
 }
 
 // ---- for checks and exports

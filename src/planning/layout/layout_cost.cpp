@@ -124,6 +124,7 @@ class LayoutCosts::Parts {
     PartTime microbatch;
     double elements = 0, trained = 0;  // of its parameters, on a rank
     double matrices = 0;               // seconds for the updates of whole matrices
+    std::vector<std::int64_t> exchanged = {};
   };
   StageContent content_of(const TrainingOptions& layout, const PipelineShape& shape, const std::vector<PipelinePart>& parts,
                           int stage) {
@@ -142,6 +143,9 @@ class LayoutCosts::Parts {
     content.elements = times_of(layout, shape).cost.parameters(blocks, has_embeddings, has_head);
     content.trained = layout.adapters.any() ? trained_of(layout, shape, stage) : content.elements;
     if (kind_of(layout.optimizer).whole_matrices) content.matrices = matrices_seconds(layout, shape, stage);
+    if (layout.sharding.powersgd.any() || kind_of(layout.optimizer).momentum_exchange) {
+      content.exchanged = exchanged_of(layout, shape, stage);
+    }
     return content;
   }
 
@@ -163,8 +167,14 @@ class LayoutCosts::Parts {
     return known->second;
   }
 
+  const std::vector<std::int64_t>& exchanged_of(const TrainingOptions& layout, const PipelineShape& shape, int stage) {
+    const auto [known, is_new] = exchanged_.try_emplace(state_key(layout, shape, stage));
+    if (is_new) known->second = exchanged_elements(layout, *records_of(layout, shape, stage));
+    return known->second;
+  }
+
   StateTime state_of(const TrainingOptions& layout, const PipelineShape& shape, int stage, const StageContent& content) {
-    const StateElements elements{content.elements, content.trained, times_of(layout, shape).matrix()};
+    const StateElements elements{content.elements, content.trained, times_of(layout, shape).matrix(), content.exchanged};
     const PartTime microbatch = turns() * content.microbatch;
     TrainingOptions on_stage = layout;
     on_stage.sharding = sharding_of(layout, shape, stage);
@@ -356,6 +366,7 @@ class LayoutCosts::Parts {
   std::map<std::tuple<ScheduleKind, int, int, std::vector<std::int64_t>>, ModelCut> cuts_;
   std::map<StateKey, TrainingMemory> state_memory_;
   std::map<StateKey, double> trained_, matrices_;
+  std::map<StateKey, std::vector<std::int64_t>> exchanged_;
   std::map<std::tuple<LayoutKey, std::int64_t, int>, std::pair<std::int64_t, std::int64_t>> activations_;
   std::map<LayoutKey, Least> least_seconds_;
   std::map<LayoutKey, PipelineTime> times_of_pipelines_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "core/fail.hpp"
 #include "layers/sharded/unit_cut.hpp"
@@ -65,7 +66,9 @@ StagePlan plan_stage(const TrainingOptions& options, const Schedule& schedule, i
     plan.memory.buffers +=
         snapshot_memory(parameters, mesh, sharding, options.optimizer_kind(schedule), options.saves_trained_only);
   const int passes = options.recompute.level == Recompute::full ? 3 : 2;
-  plan.sent = state_traffic(parameters, mesh, sharding, options.microbatches(), passes);
+  const std::optional<QuantizedFormat> momentum = kind_of(options.optimizer).momentum_exchange;
+  plan.sent = momentum ? momentum_traffic(parameters, mesh, sharding, *momentum)
+                       : state_traffic(parameters, mesh, sharding, options.microbatches(), passes);
   if (kind_of(options.optimizer).whole_matrices && mesh.ranks_over(token_axes | Axis::tensor) > 1) {
     plan.sent[group_name(mesh.divided(token_axes | Axis::tensor))] += matrix_traffic(parameters, mesh, sharding);
   }

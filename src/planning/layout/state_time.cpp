@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
+#include "layers/optimizer/local_vectors.hpp"
 #include "layers/optimizer/matrices/hidden_matrices.hpp"
 #include "layers/optimizer/matrices/newton_schulz.hpp"
+#include "layers/optimizer/matrices/powersgd.hpp"
 #include "layers/sharded/unit_cut.hpp"
 #include "planning/layout/matrix_plan.hpp"
 #include "stretto/kernels.hpp"
@@ -23,6 +26,17 @@ double own_update_bytes(const ShardedParameters::Options& options, const Optimiz
   return 2 * static_cast<double>(size_of(options.gradients())) + states + value + copies;
 }
 
+// What an element takes more where ranks keep their own gradients: to add up, take along what was left out, make what
+// travels, and bring the result to where updates take it. PowerSGD has four products of r columns.
+double own_gradient_seconds(const TrainingOptions& layout, const StateElements& elements, const TrainingCluster& cluster) {
+  constexpr double passes = 16;
+  const double seconds = cluster.pass_seconds(elements.trained * passes * static_cast<double>(size_of(DType::f32)), 4);
+  const int rank = layout.sharding.powersgd.rank;
+  if (rank == 0) return seconds;
+  const DType products = cluster.products.contains(DType::f32) ? DType::f32 : layout.sharding.dtype;
+  return seconds + 8 * rank * elements.trained / cluster.product_rate(products, std::cbrt(rank * elements.matrix));
+}
+
 }  // namespace
 
 StateTime state_time(const TrainingOptions& layout, const StateElements& elements, const PartTime& microbatch,
@@ -39,6 +53,7 @@ StateTime state_time(const TrainingOptions& layout, const StateElements& element
     time.update += cluster.pass_seconds(elements.trained * 2 * static_cast<double>(size_of(options.dtype)), 2);
   if (ranks == 1) return time;
 
+  if (!elements.exchanged.empty()) time.update += own_gradient_seconds(layout, elements, cluster);
   // Units of a weight matrix, or of as many bytes as units have at least.
   const auto gradient = static_cast<double>(size_of(options.gradients()));
   const double unit = std::max(static_cast<double>(options.bytes_of_unit()) / gradient, elements.matrix);
@@ -64,7 +79,12 @@ StateTime state_time(const TrainingOptions& layout, const StateElements& element
   // With a delay, sums have the time of a whole step, and none of them begins too late to be hidden.
   const double step = microbatches * (forward + backward) + time.update;
   const double trained = elements.trained;
+  double exchanged = 0;  // none of it is hidden
+  for (const std::int64_t message : elements.exchanged) {
+    exchanged += collective_seconds(costs, Collective::all_reduce, message, DType::f32, group, false);
+  }
   const auto left_of_sums = [&](double communication, double computing) {
+    if (!elements.exchanged.empty()) return exchanged;
     if (options.versions > 0 && options.delay == 0) return communication;  // without a flush they begin with the update
     return options.delay == 0 ? left(communication, trained, computing)
                               : communication - part * std::min(communication, step);
@@ -77,7 +97,7 @@ StateTime state_time(const TrainingOptions& layout, const StateElements& element
   const double gathered = zero == ZeroStage::values ? elements.all : trained;
   const double sum = seconds(Collective::reduce_scatter, options.gradients(), trained);
   const double gather = seconds(Collective::all_gather, options.dtype, gathered);
-  if (zero == ZeroStage::optimizer) {
+  if (zero == ZeroStage::optimizer || !elements.exchanged.empty()) {
     time.exposed = left_of_sums(sum, backward) + left(gather, gathered, forward);
   } else if ((zero == ZeroStage::gradients || keeps_through_step(mesh, options)) && options.delay > 0) {
     time.exposed = left_of_sums(microbatches * sum, microbatches * backward) + left(gather, gathered, forward);
@@ -88,6 +108,27 @@ StateTime state_time(const TrainingOptions& layout, const StateElements& element
     time.exposed = microbatches * (left(gather, gathered, forward) + left(again * gather + sum, gathered, backward));
   }
   return time;
+}
+
+std::vector<std::int64_t> exchanged_elements(const TrainingOptions& layout, const Parameters& parameters) {
+  const ShardedParameters::Options& options = layout.sharding;
+  const std::optional<QuantizedFormat> momentum = kind_of(layout.optimizer).momentum_exchange;
+  std::vector<std::int64_t> result;
+  if (!momentum && !options.powersgd.any()) return result;
+  for (const LocalVector& vector : local_vectors(parameters, cut_units(parameters, layout.mesh, options), layout.mesh)) {
+    if (layout.mesh.gradient_ranks(vector.summed) == 1) continue;
+    if (momentum) {
+      const auto wide = static_cast<std::int64_t>(size_of(kernels::accumulator(options.dtype)));
+      const bool is_plain = *momentum == QuantizedFormat::none;
+      const std::int64_t bytes = is_plain ? wide * vector.elements : packed_bytes(*momentum, vector.elements);
+      result.push_back(bytes / static_cast<std::int64_t>(size_of(DType::f32)));
+      continue;
+    }
+    const FactoredVector as = factored(vector.pieces, parameters, options.powersgd);
+    result.push_back(as.sent);
+    if (as.factors > 0) result.push_back(as.factors);
+  }
+  return result;
 }
 
 double matrix_seconds(const TrainingOptions& layout, const Parameters& parameters, const TrainingCluster& cluster,

@@ -1,4 +1,7 @@
 #pragma once
+#include <cstdint>
+#include <vector>
+
 #include "planning/layout/layer_time.hpp"
 
 namespace stretto {
@@ -13,7 +16,12 @@ struct StateTime {
 // Elements of a stage's parameters on a rank: of all, of those that are trained, and of a weight of its blocks.
 struct StateElements {
   double all = 0, trained = 0, matrix = 0;
+  // Of f32, of each all-reduce that follows backward instead of sums of gradients (exchanged_elements()).
+  std::vector<std::int64_t> exchanged = {};
 };
+// What ranks exchange instead of sums of gradients: factors of PowerSGD once it has begun, or the momentum of 1-bit Adam
+// after it has frozen v, whose bits count as so many f32. Empty for sums. `parameters` has the records of a stage.
+std::vector<std::int64_t> exchanged_elements(const TrainingOptions& layout, const Parameters& parameters);
 
 // `microbatch`: the stage's time of one microbatch, all its chunks, beside which sums and gathers run.
 StateTime state_time(const TrainingOptions& layout, const StateElements& elements, const PartTime& microbatch,

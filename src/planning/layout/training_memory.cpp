@@ -8,6 +8,7 @@
 #include "core/parts.hpp"
 #include "layers/optimizer/kept_momentum.hpp"
 #include "layers/optimizer/local_vectors.hpp"
+#include "layers/optimizer/matrices/powersgd.hpp"
 #include "overlap/offload/unit_file.hpp"
 #include "planning/layout/matrix_plan.hpp"
 #include "stretto/kernels.hpp"
@@ -51,6 +52,61 @@ void add_momentum(const Parameters& parameters, const MeshShape& mesh, const Sha
     if (format == QuantizedFormat::none) continue;
     memory.buffers += bytes_of(DType::f32) * (vector.elements + part_size(vector.elements, ranks, 0));
   }
+}
+
+// Of PowerSGD: a rank's own gradients, and as buffers the errors, Q of two steps, and of one vector at a time the first
+// message, the rank's own Q and the product for the largest matrix.
+void add_factors(const Parameters& parameters, const MeshShape& mesh, const ShardedParameters::Options& options,
+                 TrainingMemory& memory) {
+  const std::vector<LocalVector> vectors = local_vectors(parameters, cut_units(parameters, mesh, options), mesh);
+  const auto travels = [&](const LocalVector& vector) { return mesh.gradient_ranks(vector.summed) > 1; };
+  if (std::ranges::none_of(vectors, travels)) return;
+  std::int64_t most = 0, kept = 0;
+  for (const LocalVector& vector : vectors) {
+    memory.optimizer += bytes_of(DType::f32) * vector.elements;
+    if (!travels(vector)) continue;
+    const FactoredVector as = factored(vector.pieces, parameters, options.powersgd);
+    kept += (options.powersgd.use_error_feedback ? vector.elements : 0) + 2 * as.factors;
+    most = std::max(most, as.sent + as.factors + as.largest);
+  }
+  memory.buffers += bytes_of(DType::f32) * (kept + most);
+}
+
+// What the first of so many ranks sends in an all-reduce: its contributions to others' parts, and the sum of its own. bytes:
+// of a part.
+std::int64_t sent_in_all_reduce(std::int64_t elements, int ranks, const std::function<std::int64_t(std::int64_t)>& bytes) {
+  std::int64_t sent = 0;
+  for (int other = 1; other < ranks; ++other) {
+    sent += bytes(part_size(elements, ranks, other)) + bytes(part_size(elements, ranks, 0));
+  }
+  return sent;
+}
+
+using SentByGroup = std::map<std::string, std::int64_t>;
+
+// Values that owners have updated.
+void add_gathers(const Parameters& parameters, const MeshShape& mesh, const ShardedParameters::Options& options,
+                 SentByGroup& sent) {
+  for (const UnitMembers& unit : cut_units(parameters, mesh, options)) {
+    const int ranks = mesh.gradient_ranks(unit.axes);
+    if (ranks == 1 || !unit.trainable || unit.stage(options) == ZeroStage::none) continue;
+    sent[group_name(unit.axes)] += (ranks - 1) * unit.share(mesh) * bytes_of(options.dtype);
+  }
+}
+
+SentByGroup factors_traffic(const Parameters& parameters, const MeshShape& mesh, const ShardedParameters::Options& options) {
+  SentByGroup sent;
+  const auto bytes = [](std::int64_t elements) { return bytes_of(DType::f32) * elements; };
+  for (const LocalVector& vector : local_vectors(parameters, cut_units(parameters, mesh, options), mesh)) {
+    const int ranks = mesh.gradient_ranks(vector.summed);
+    if (ranks == 1) continue;
+    const FactoredVector as = factored(vector.pieces, parameters, options.powersgd);
+    for (const std::int64_t message : {as.sent, as.factors}) {
+      sent[group_name(vector.summed)] += sent_in_all_reduce(message, ranks, bytes);
+    }
+  }
+  add_gathers(parameters, mesh, options, sent);
+  return sent;
 }
 
 }  // namespace
@@ -113,6 +169,7 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
     memory.buffers += UnitFile::buffer_bytes(*each);
   }
   if (optimizer.momentum_exchange) add_momentum(parameters, mesh, options, *optimizer.momentum_exchange, memory);
+  if (options.powersgd.any()) add_factors(parameters, mesh, options, memory);
   const std::int64_t ahead = options.overlap ? options.prefetch : 0;
   // Shares that are read ahead of their gathers, and sums that are written or read behind them.
   if (!files.values.empty()) memory.buffers += (ahead + 3) * *std::ranges::max_element(files.values);
@@ -166,6 +223,7 @@ std::vector<std::int64_t> outer_elements(const Parameters& parameters, const Mes
 std::map<std::string, std::int64_t> state_traffic(const Parameters& parameters, const MeshShape& mesh,
                                                   const ShardedParameters::Options& options, std::int64_t microbatches,
                                                   int passes) {
+  if (options.powersgd.any()) return factors_traffic(parameters, mesh, options);
   const auto bytes = [](QuantizedFormat format, std::int64_t elements, DType dtype) {
     return format == QuantizedFormat::none ? elements * bytes_of(dtype) : packed_bytes(format, elements);
   };
@@ -202,24 +260,16 @@ std::map<std::string, std::int64_t> state_traffic(const Parameters& parameters, 
 
 std::map<std::string, std::int64_t> momentum_traffic(const Parameters& parameters, const MeshShape& mesh,
                                                      const ShardedParameters::Options& options, QuantizedFormat format) {
-  std::map<std::string, std::int64_t> sent;
-  const std::vector<UnitMembers> units = cut_units(parameters, mesh, options);
-  for (const LocalVector& vector : local_vectors(parameters, units, mesh)) {
+  SentByGroup sent;
+  const auto bytes = [&](std::int64_t elements) {
+    return format == QuantizedFormat::none ? bytes_of(kernels::accumulator(options.dtype)) * elements
+                                           : packed_bytes(format, elements);
+  };
+  for (const LocalVector& vector : local_vectors(parameters, cut_units(parameters, mesh, options), mesh)) {
     const int ranks = mesh.gradient_ranks(vector.summed);
-    const auto bytes = [&](int rank) {
-      const std::int64_t share = part_size(vector.elements, ranks, rank);
-      return format == QuantizedFormat::none ? bytes_of(kernels::accumulator(options.dtype)) * share
-                                             : packed_bytes(format, share);
-    };
-    if (ranks == 1) continue;
-    std::int64_t& group = sent[group_name(vector.summed)];
-    for (int other = 1; other < ranks; ++other) group += bytes(other) + bytes(0);
+    if (ranks > 1) sent[group_name(vector.summed)] += sent_in_all_reduce(vector.elements, ranks, bytes);
   }
-  for (const UnitMembers& unit : units) {
-    const int ranks = mesh.gradient_ranks(unit.axes);
-    if (ranks == 1 || !unit.trainable || unit.stage(options) == ZeroStage::none) continue;
-    sent[group_name(unit.axes)] += (ranks - 1) * unit.share(mesh) * bytes_of(options.dtype);
-  }
+  add_gathers(parameters, mesh, options, sent);
   return sent;
 }
 

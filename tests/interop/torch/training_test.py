@@ -125,6 +125,71 @@ def with_onebit_adam(rank):
     return total.tolist()
 
 
+def onebit_adam_of_all(gradients, weight, frozen_at, arguments, compresses=True, feeds_back=True):
+    """The weights by OneBitAdam's equations, all ranks in one process. gradients: by step and rank."""
+    ranks_of_sum, size = len(gradients[0]), weight.numel()
+    bounds = [size // ranks_of_sum * rank + min(rank, size % ranks_of_sum) for rank in range(ranks_of_sum + 1)]
+    (beta1, beta2), lr = arguments["betas"], arguments["lr"]
+
+    def compressed(x):
+        if not compresses:
+            return x
+        groups = [group for begin, end in zip(bounds, bounds[1:]) for group in x[begin:end].split(1024)]
+        return torch.cat([torch.where(group < 0, -1.0, 1.0).to(x) * group.abs().mean() for group in groups])
+
+    weight, m, v, of_mean = weight.double(), torch.zeros(size).double(), torch.zeros(size).double(), torch.zeros(size).double()
+    of_ranks = [torch.zeros(size).double() for _ in range(ranks_of_sum)]
+    for step, own in enumerate(gradients, 1):
+        own, moments = [gradient.double() for gradient in own], min(step, frozen_at)
+        if step <= frozen_at:
+            mean = sum(own) / ranks_of_sum
+            m, v = beta1 * m + (1 - beta1) * mean, beta2 * v + (1 - beta2) * mean**2
+        else:
+            sent = [beta1 * m + (1 - beta1) * gradient + error for gradient, error in zip(own, of_ranks)]
+            arrived = [compressed(each) for each in sent]
+            mean = sum(arrived) / ranks_of_sum + of_mean
+            m = compressed(mean)
+            if feeds_back:
+                of_ranks, of_mean = [each - got for each, got in zip(sent, arrived)], mean - m
+        change = m / (1 - beta1**moments) / ((v / (1 - beta2**moments)).sqrt() + arguments["eps"])
+        if step > frozen_at:
+            most = (1 - beta1) / ((1 - beta2) * (1 - beta1**2 / beta2))**0.5
+            change = change.clamp(-most, most)
+        weight = weight * (1 - lr * arguments["weight_decay"]) - lr * change
+    return weight
+
+
+def with_onebit_adam_of_all(rank):
+    """Beside the equations in one process: gradients that do not depend on the weights."""
+    arguments = {"lr": 1e-2, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
+    size, frozen_at, steps = 3001, 3, 9
+    gradients = [[torch.randn(size, generator=torch.Generator().manual_seed(100 * step + of)) + 0.2
+                  for of in range(dist.get_world_size())] for step in range(steps)]
+
+    class Products(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.linspace(-1, 1, size))
+
+        def forward(self, factors):
+            return (self.weight * factors).sum()
+
+    net = DistributedDataParallel(Products())
+    optimizer = stretto_torch.OneBitAdam(net.parameters(), freeze_step=frozen_at, **arguments)
+    net.register_comm_hook(None, optimizer.hook())
+    for own in gradients:
+        optimizer.zero_grad()
+        net(own[rank]).backward()
+        optimizer.step()
+    found = next(net.parameters()).detach().double()
+
+    def farthest(**how):
+        return (onebit_adam_of_all(gradients, torch.linspace(-1, 1, size), frozen_at, arguments, **how) - found).abs().max().item()
+
+    assert farthest() < 1e-5, farthest()
+    assert farthest(compresses=False) > 1e-3 and farthest(feeds_back=False) > 1e-3, "the controls"
+
+
 def with_powersgd(rank):
     """PyTorch's own hook whose callbacks start collectives, in several buckets (DDP fills the first one up to 1 MiB)."""
     def wide():
@@ -180,6 +245,10 @@ class Training(unittest.TestCase):
             onebit, exact, adamw, first = ranks.run(size, with_onebit_adam)[0]
             self.assertLess(adamw, 0.8 * first)
             self.assertLess(onebit, 0.9 * first, (onebit, exact, adamw, first))
+
+    def test_onebit_adam_beside_its_equations(self):
+        for size in [2, 3]:
+            ranks.run(size, with_onebit_adam_of_all)
 
     def test_with_powersgd(self):
         for size in [2, 3]:

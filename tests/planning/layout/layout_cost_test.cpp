@@ -114,6 +114,27 @@ TEST(LayoutCost, SumsOfGradientsByHand) {
   EXPECT_NEAR(costs.cost(whole).exposed.at("dp"), 2.5 * bytes / 1e9, 0.01 * bytes / 1e9);
 }
 
+// What travels instead of gradients does so behind backward. The control: sums of gradients take many times as long.
+TEST(LayoutCost, ExchangesInsteadOfSumsByHand) {
+  TrainingOptions layout = tiny_layout({{Axis::data, 2}}, 2);
+  layout.sharding.zero = ZeroStage::none;
+  const auto exposed = [&] {
+    return LayoutCosts(layout.model, machine_without_memory_time(), 2, {.hidden_sums = 1}).cost(layout).exposed["dp"];
+  };
+  const auto elements = parameters_of(layout.model);
+  const TrainingOptions plain = layout;
+  layout.optimizer = OneBitAdam::Options{};
+  const auto packed = static_cast<double>(packed_bytes(QuantizedFormat::onebit, elements));
+  EXPECT_NEAR(exposed(), packed / 1e9, 0.02 * packed / 1e9);
+  layout = plain;
+  layout.sharding.powersgd.rank = 1000;  // all of it travels whole
+  const double whole = 4.0 * static_cast<double>(elements) / 1e9;
+  EXPECT_NEAR(exposed(), whole, 0.01 * whole);
+  layout.sharding.powersgd.rank = 1;
+  EXPECT_GT(exposed(), 0);
+  EXPECT_LT(exposed(), whole / 2);
+}
+
 // Nodes of two ranks: data-parallel ranks are two a node, one a node, or with two stages both on one. Backward takes longer
 // than sums do.
 TEST(LayoutCost, GroupsOfOneRankANodeHideAnotherPartOfTheirSums) {

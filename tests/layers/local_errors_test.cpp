@@ -1,5 +1,5 @@
-// Training by 1-bit Adam that is saved and goes on, with the errors that its exchanges have yet to add.
-#include "layers/optimizer/momentum_errors.hpp"
+// Training by 1-bit Adam and with PowerSGD that is saved and goes on, with the errors that exchanges have yet to add.
+#include "layers/optimizer/local_errors.hpp"
 
 #include <gmock/gmock.h>
 #include <spdlog/sinks/ostream_sink.h>
@@ -7,15 +7,14 @@
 #include <sstream>
 
 #include "core/log.hpp"
+#include "layers/optimizer/matrices/powersgd.hpp"
 #include "layers/optimizer/momentum_exchange.hpp"
-#include "onebit_training.hpp"
+#include "own_gradients.hpp"
 #include "stretto/layers/checkpoint.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace stretto {
 namespace {
-
-using NumbersByElement = std::map<std::string, double>;
 
 // The warnings while it lives.
 class Warnings {
@@ -32,7 +31,7 @@ class Warnings {
 };
 
 // What the errors hold, over all ranks, by element: ranks' own and those of the sums.
-NumbersByElement momentum_errors_of(OneBitTraining& training, const Communicator& world) {
+NumbersByElement errors_of(OwnGradientTraining& training, const Communicator& world) {
   NumbersByElement errors;
   const ShardedParameters& sharded = training.sharded();
   for (const LocalGradients& vector : sharded.local_gradients()) {
@@ -40,7 +39,7 @@ NumbersByElement momentum_errors_of(OneBitTraining& training, const Communicator
     const std::int64_t size = vector.vector.size(), ranks = vector.group.size(), rank = vector.group.rank();
     const std::int64_t own = size / ranks * rank + std::min(rank, size % ranks);
     for (const ErrorFeedback::Entry& entry : sharded.errors().entries()) {
-      if (entry.tensor != MomentumExchange::error_name(vector)) continue;
+      if (entry.tensor != MomentumExchange::error_name(vector) && entry.tensor != PowerSGD::error_name(vector)) continue;
       for (std::int64_t i = 0; i < entry.values.size(); ++i) {
         const std::int64_t at = i + (entry.hop == Hop::result ? own : 0);
         sum.set(at, sum.at(at) + entry.values.at(i));
@@ -61,11 +60,11 @@ struct RunOfSteps {
 };
 
 // Saves after `saved` of 8 steps into the directory, or goes on from there.
-RunOfSteps run_of(const OneBitLayout& layout, const std::string& directory, bool resumes, int saved = 5) {
+RunOfSteps run_of(const OwnGradientLayout& layout, const std::string& directory, bool resumes, int saved = 5) {
   RunOfSteps run;
   const Warnings warnings;
   run_threads(static_cast<int>(layout.mesh.ranks()), [&](const Communicator& world) {
-    OneBitTraining training(world, layout, normal_gradient, resumes ? 99 : 3);
+    OwnGradientTraining training(world, layout, normal_gradient, resumes ? 99 : 3);
     if (resumes) {
       const LoadedCheckpoint loaded =
           load_checkpoint(training.sharded(), training.optimizer(), find_checkpoint(directory), true);
@@ -74,7 +73,7 @@ RunOfSteps run_of(const OneBitLayout& layout, const std::string& directory, bool
       training.steps(1, saved);
       save_checkpoint(training.sharded(), training.optimizer(), directory, saved);
     }
-    const NumbersByElement errors = momentum_errors_of(training, world);
+    const NumbersByElement errors = errors_of(training, world);
     training.steps(saved + 1, 8);
     if (world.rank() == 0) {
       run.errors = errors;
@@ -85,29 +84,34 @@ RunOfSteps run_of(const OneBitLayout& layout, const std::string& directory, bool
   return run;
 }
 
+OwnGradientLayout with_powersgd(int ranks, ZeroStage stage = ZeroStage::optimizer, std::int64_t start = 3) {
+  return {
+      .mesh = {{Axis::data, ranks}}, .stage = stage, .optimizer = AdamW::Options{}, .powersgd = {.rank = 2, .start = start}};
+}
+
 // The control: without the errors, the next steps differ.
-TEST(MomentumErrors, GoOnBitForBitInTheSameLayout) {
+TEST(LocalErrors, GoOnBitForBitInTheSameLayout) {
   for (const ZeroStage stage : {ZeroStage::none, ZeroStage::optimizer, ZeroStage::gradients}) {
-    for (const int saved : {2, 3, 5}) {  // before the freeze, at it, and behind
-      const OneBitLayout layout{{{Axis::data, 3}}, stage};
-      const TemporaryDirectory directory;
-      const RunOfSteps whole = run_of(layout, directory.path(), false, saved);
-      const RunOfSteps rest = run_of(layout, directory.path(), true, saved);
-      EXPECT_EQ(rest.values, whole.values) << saved;
-      EXPECT_EQ(rest.errors, whole.errors);
-      EXPECT_EQ(rest.warnings, "");
+    for (const OwnGradientLayout& layout : {OwnGradientLayout{{{Axis::data, 3}}, stage}, with_powersgd(3, stage)}) {
+      for (const int saved : {2, 3, 5}) {  // before the freeze or the start, at it, and behind
+        const TemporaryDirectory directory;
+        const RunOfSteps whole = run_of(layout, directory.path(), false, saved);
+        const RunOfSteps rest = run_of(layout, directory.path(), true, saved);
+        EXPECT_EQ(rest.values, whole.values) << saved;
+        EXPECT_EQ(rest.errors, whole.errors);
+        EXPECT_EQ(rest.warnings, "");
+      }
     }
   }
 }
 
-TEST(MomentumErrors, KeepTheirSumInAnotherLayout) {
-  const OneBitLayout four{{{Axis::data, 4}}};
+void expect_sums_to_stay(const OwnGradientLayout& four, const std::vector<OwnGradientLayout>& others) {
   const TemporaryDirectory directory;
   const RunOfSteps whole = run_of(four, directory.path(), false);
   double largest = 0;
   for (const auto& [element, error] : whole.errors) largest = std::max(largest, std::abs(error));
   EXPECT_GT(largest, 1e-3) << "the control: there is something to lose";
-  for (const OneBitLayout& other : {OneBitLayout{{{Axis::data, 3}}}, OneBitLayout{{{Axis::data, 2}}, ZeroStage::none}}) {
+  for (const OwnGradientLayout& other : others) {
     const RunOfSteps rest = run_of(other, directory.path(), true);
     EXPECT_EQ(rest.warnings, "");
     ASSERT_EQ(rest.errors.size(), whole.errors.size());
@@ -115,19 +119,50 @@ TEST(MomentumErrors, KeepTheirSumInAnotherLayout) {
   }
 }
 
+TEST(LocalErrors, KeepTheirSumInAnotherLayout) {
+  expect_sums_to_stay({{{Axis::data, 4}}}, {{{{Axis::data, 3}}}, {{{Axis::data, 2}}, ZeroStage::none}});
+  expect_sums_to_stay(with_powersgd(4), {with_powersgd(3), with_powersgd(2, ZeroStage::none)});
+}
+
 // A rank alone has nothing to add later, and says so; so does an exchange without compression.
-TEST(MomentumErrors, AreNotLostSilently) {
-  const OneBitLayout two{{{Axis::data, 2}}};
+TEST(LocalErrors, AreNotLostSilently) {
+  const OwnGradientLayout two{{{Axis::data, 2}}};
   const TemporaryDirectory directory;
   run_of(two, directory.path(), false);
-  OneBitLayout plain = two;
+  OwnGradientLayout plain = two;
   plain.optimizer = OneBitAdam::Options{.freeze_step = 3, .format = QuantizedFormat::none};
-  for (const OneBitLayout& other : {OneBitLayout{}, plain}) {
+  for (const OwnGradientLayout& other : {OwnGradientLayout{}, plain}) {
     EXPECT_THAT(run_of(other, directory.path(), true).warnings, testing::HasSubstr("are lost"));
   }
   const TemporaryDirectory of_plain;
   run_of(plain, of_plain.path(), false);
   EXPECT_THAT(run_of(two, of_plain.path(), true).warnings, testing::HasSubstr("are lost"));
+}
+
+// By a training without PowerSGD, one that begins with it later, or one rank. Training that had none has lost nothing.
+TEST(LocalErrors, OfPowerSGDAreNotLostSilently) {
+  const TemporaryDirectory directory, of_plain;
+  run_of(with_powersgd(2), directory.path(), false);
+  OwnGradientLayout plain = with_powersgd(2);
+  plain.powersgd = {};
+  for (const OwnGradientLayout& other : {plain, with_powersgd(2, ZeroStage::optimizer, 100), with_powersgd(1)}) {
+    EXPECT_THAT(run_of(other, directory.path(), true).warnings,
+                testing::HasSubstr("errors that PowerSGD has yet to add to its sums are lost"));
+  }
+  run_of(plain, of_plain.path(), false);
+  for (const int ranks : {2, 3}) EXPECT_EQ(run_of(with_powersgd(ranks), of_plain.path(), true).warnings, "");
+}
+
+// The factors of a checkpoint with another rank do not fit, but the errors do.
+TEST(LocalErrors, StayWithAnotherRankOfPowerSGD) {
+  const TemporaryDirectory directory;
+  const RunOfSteps two = run_of(with_powersgd(3), directory.path(), false);
+  OwnGradientLayout three = with_powersgd(3);
+  three.powersgd.rank = 3;
+  const RunOfSteps rest = run_of(three, directory.path(), true);
+  EXPECT_EQ(rest.errors, two.errors);
+  EXPECT_EQ(rest.warnings, "");
+  EXPECT_NE(rest.values, two.values);
 }
 
 }  // namespace

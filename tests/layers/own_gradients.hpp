@@ -1,6 +1,8 @@
 #pragma once
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <string>
@@ -9,8 +11,10 @@
 #include "saved_training.hpp"
 #include "stretto/layers/onebit_adam.hpp"
 
-// Training by 1-bit Adam of a model without layers, in which each rank has gradients of its own.
+// Training of a model without layers, in which each rank has gradients of its own: by 1-bit Adam, or with sums by PowerSGD.
 namespace stretto {
+
+using NumbersByElement = std::map<std::string, double>;
 
 // The gradient of an element: of a rank along the data axis, at a step from 1 on, by name and global index.
 using OwnGradient = std::function<double(int rank, int step, const std::string& name, std::int64_t i)>;
@@ -24,24 +28,28 @@ inline double integer_gradient(int rank, int step, const std::string& name, std:
          (step == 1 ? 3 : 0);
 }
 
-struct OneBitLayout {
+struct OwnGradientLayout {
   MeshShape mesh;
   ZeroStage stage = ZeroStage::optimizer;
   OptimizerOptions optimizer = OneBitAdam::Options{.freeze_step = 3};
   DType dtype = DType::f32;
   std::int64_t columns = 40;
   int microbatches = 1;
+  PowerSGDOptions powersgd = {};
 };
 
-class OneBitTraining {
+class OwnGradientTraining {
  public:
-  OneBitTraining(const Communicator& world, const OneBitLayout& layout, OwnGradient gradient = normal_gradient,
-                 std::uint64_t seed = 3)
+  OwnGradientTraining(const Communicator& world, const OwnGradientLayout& layout, OwnGradient gradient = normal_gradient,
+                      std::uint64_t seed = 3)
       : mesh_(world, layout.mesh), microbatches_(layout.microbatches), gradient_(std::move(gradient)) {
     add_parameters(parameters_, mesh_, layout.columns);
-    sharded_.emplace(
-        parameters_, mesh_,
-        ShardedParameters::Options{.zero = layout.stage, .dtype = layout.dtype, .unit_bytes = 64, .measured_steps = 0});
+    sharded_.emplace(parameters_, mesh_,
+                     ShardedParameters::Options{.zero = layout.stage,
+                                                .dtype = layout.dtype,
+                                                .unit_bytes = 64,
+                                                .measured_steps = 0,
+                                                .powersgd = layout.powersgd});
     sharded_->initialise(seed);
     optimizer_ = make_optimizer(*sharded_, layout.optimizer);
   }
@@ -81,20 +89,30 @@ class OneBitTraining {
   ShardedParameters& sharded() { return *sharded_; }
 
   // What this rank computes with, by name and global index.
-  std::map<std::string, double> values() {
+  NumbersByElement values() {
     sharded_->wait_for_values();
-    std::map<std::string, double> result;
+    return by_element([](const Parameter& parameter) { return parameter.value; });
+  }
+  // The sums that an update takes, likewise. Collective.
+  NumbersByElement sums() {
+    const std::vector<Tensor> all = sharded_->whole_gradients();
+    return by_element([&](const Parameter& parameter) { return all[parameter.index]; });
+  }
+
+ private:
+  NumbersByElement by_element(const std::function<Tensor(const Parameter&)>& of) {
+    NumbersByElement result;
     for (const auto& parameter : parameters_.all()) {
+      const Tensor tensor = of(*parameter);
       for_each_run(*parameter, 0, parameter->elements(), [&](std::int64_t at, std::int64_t whole, std::int64_t count) {
         for (std::int64_t i = 0; i < count; ++i) {
-          result[fmt::format("{}[{}]", parameter->name, whole + i)] = parameter->value.at(at + i);
+          result[fmt::format("{}[{}]", parameter->name, whole + i)] = tensor.at(at + i);
         }
       });
     }
     return result;
   }
 
- private:
   Mesh mesh_;
   int microbatches_;
   OwnGradient gradient_;
@@ -103,12 +121,18 @@ class OneBitTraining {
   std::unique_ptr<Optimizer> optimizer_;
 };
 
+inline double largest_difference(const NumbersByElement& found, const NumbersByElement& expected) {
+  double most = found.size() == expected.size() ? 0 : INFINITY;
+  for (const auto& [element, value] : expected) most = std::max(most, std::abs(found.at(element) - value));
+  return most;
+}
+
 // The values of each rank after a number of steps.
-inline std::vector<std::map<std::string, double>> trained(const OneBitLayout& layout, int steps,
-                                                          const OwnGradient& gradient = normal_gradient) {
-  std::vector<std::map<std::string, double>> values(static_cast<std::size_t>(layout.mesh.ranks()));
+inline std::vector<NumbersByElement> trained_values(const OwnGradientLayout& layout, int steps,
+                                                    const OwnGradient& gradient = normal_gradient) {
+  std::vector<NumbersByElement> values(static_cast<std::size_t>(layout.mesh.ranks()));
   run_threads(static_cast<int>(layout.mesh.ranks()), [&](const Communicator& world) {
-    OneBitTraining training(world, layout, gradient);
+    OwnGradientTraining training(world, layout, gradient);
     training.steps(1, steps);
     values[static_cast<std::size_t>(world.rank())] = training.values();
   });

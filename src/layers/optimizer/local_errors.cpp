@@ -1,4 +1,4 @@
-#include "layers/optimizer/momentum_errors.hpp"
+#include "layers/optimizer/local_errors.hpp"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -12,6 +12,7 @@
 #include "layers/checkpoint/json_numbers.hpp"
 #include "layers/checkpoint/piece_copy.hpp"
 #include "layers/checkpoint/quantization_state.hpp"
+#include "layers/optimizer/matrices/powersgd.hpp"
 #include "layers/optimizer/momentum_exchange.hpp"
 
 namespace stretto {
@@ -28,7 +29,7 @@ struct SavedVector {
 
 std::vector<SavedVector> saved_vectors(const SafetensorsReader& shard) {
   const auto metadata = shard.metadata();
-  const auto found = metadata.find(momentum_key);
+  const auto found = metadata.find(local_vectors_key);
   if (found == metadata.end()) return {};
   std::vector<SavedVector> vectors;
   try {
@@ -46,7 +47,7 @@ std::vector<SavedVector> saved_vectors(const SafetensorsReader& shard) {
   }
   const bool sound = std::ranges::all_of(
       vectors, [](const SavedVector& each) { return each.rank >= 0 && each.rank < each.ranks && each.elements > 0; });
-  if (vectors.empty() || !sound) fail(ErrorCode::io, "{} does not describe the vectors of its momentum.", shard.path());
+  if (vectors.empty() || !sound) fail(ErrorCode::io, "{} does not describe the vectors whose errors it has.", shard.path());
   return vectors;
 }
 
@@ -61,28 +62,46 @@ std::optional<SafetensorsReader::View> saved_errors(const SafetensorsReader& sha
   return view;
 }
 
-class MomentumErrors {
+// The name of a vector's errors in ShardedParameters::errors().
+std::string errors_of(const ShardedParameters& parameters, const LocalGradients& vector) {
+  return parameters.sums_gradients() ? PowerSGD::error_name(vector) : MomentumExchange::error_name(vector);
+}
+
+class LocalErrors {
  public:
-  MomentumErrors(ShardedParameters& parameters, const CheckpointIndex& index, CheckpointShards& shards)
-      : parameters_(parameters), shards_(shards), count_(index.shards.size()) {
-    for (const ErrorFeedback::Entry& entry : parameters.errors().entries()) {
-      if (MomentumExchange::is_error_name(entry.tensor)) any_wanted_ = true;
+  LocalErrors(ShardedParameters& parameters, const CheckpointIndex& index, CheckpointShards& shards)
+      : parameters_(parameters), shards_(shards), count_(index.shards.size()), sums_(parameters.sums_gradients()) {
+    for (const LocalGradients& vector : parameters.local_gradients()) {
+      for (const ErrorFeedback::Entry& entry : parameters.errors().entries()) {
+        if (entry.tensor != errors_of(parameters, vector)) continue;
+        any_wanted_ = true;
+        entry.values.zero();
+      }
     }
+  }
+
+  void none_wanted() {
+    const SafetensorsReader& shard = shards_[static_cast<std::size_t>(parameters_.mesh().world().rank()) % count_];
+    const std::vector<SavedVector> saved = saved_vectors(shard);
+    const bool any = std::ranges::any_of(
+        saved, [&](const SavedVector& each) { return shard.has(error_name(each.errors, Hop::contribution)); });
+    if (any) report("all of them");
   }
 
   void same_layout() {
     const SafetensorsReader& shard = shards_[static_cast<std::size_t>(parameters_.mesh().world().rank())];
     for (const LocalGradients& vector : parameters_.local_gradients()) {
       if (vector.group.size() == 1) continue;
-      const std::string errors = MomentumExchange::error_name(vector);
+      const std::string errors = errors_of(parameters_, vector);
       for (int hop = 0; hop < hops; ++hop) {
         const std::string name = error_name(errors, static_cast<Hop>(hop));
         if (!any_wanted_ || !shard.has(name)) {
-          if (any_wanted_ != shard.has(name) && static_cast<Hop>(hop) != Hop::node_sum) report("those of " + name);
+          if (is_lost(shard.has(name)) && static_cast<Hop>(hop) != Hop::node_sum) report("those of " + name);
           continue;
         }
         parameters_.errors().restore(errors, static_cast<Hop>(hop), in_f32(shard.tensor(name)));
       }
+      if (sums_) restore_factors(shard, PowerSGD::factor_name(vector));
     }
   }
 
@@ -95,7 +114,8 @@ class MomentumErrors {
       Sums& its = sums.emplace_back();
       if (vector.group.size() == 1 || !any_wanted_) continue;
       its.contribution = Tensor::zeros({vector.vector.size()}, DType::f32);
-      its.result = Tensor::zeros({part_size(vector.vector.size(), vector.group.size(), vector.group.rank())}, DType::f32);
+      const std::int64_t part = part_size(vector.vector.size(), vector.group.size(), vector.group.rank());
+      if (!sums_) its.result = Tensor::zeros({part}, DType::f32);
     }
     bool any = false, over_nodes = false;
     for (std::size_t i = 0; i < count_; ++i) {
@@ -114,29 +134,42 @@ class MomentumErrors {
             add(saved, *contribution, 0, saved.elements, vector, sums[v].contribution, 0);
           }
           const std::int64_t own = part_begin(vector.vector.size(), vector.group.size(), vector.group.rank());
-          if (result) add(saved, *result, begin, end, vector, sums[v].result, own);
+          if (result && sums[v].result) add(saved, *result, begin, end, vector, sums[v].result, own);
         }
       }
     }
     const bool travels =
         std::ranges::any_of(parameters_.local_gradients(), [](const LocalGradients& each) { return each.group.size() > 1; });
-    if (any != any_wanted_ && (any || travels)) report("all of them");
+    if (is_lost(any) && (any || travels)) report("all of them");
     if (any && over_nodes) report("those of sums over a node");
     for (std::size_t v = 0; v < sums.size(); ++v) {
-      if (!sums[v].result) continue;
-      const std::string errors = MomentumExchange::error_name(parameters_.local_gradients()[v]);
+      if (!sums[v].contribution) continue;
+      const std::string errors = errors_of(parameters_, parameters_.local_gradients()[v]);
       parameters_.errors().restore(errors, Hop::contribution, sums[v].contribution);
-      parameters_.errors().restore(errors, Hop::result, sums[v].result);
+      if (sums[v].result) parameters_.errors().restore(errors, Hop::result, sums[v].result);
     }
   }
 
  private:
+  // A checkpoint of plain sums lacks nothing that PowerSGD would have to add.
+  bool is_lost(bool is_saved) const { return is_saved != any_wanted_ && (is_saved || !sums_); }
+
   void report(const std::string& which) const {
     log().warn(
-        "Of the checkpoint in {}, errors that 1-bit Adam has yet to add to its momentum are lost ({}), because it lacks "
-        "them "
-        "or this layout has no use for them; training goes on without.",
-        shards_.checkpoint().string(), which);
+        "Of the checkpoint in {}, errors that {} are lost ({}), because it lacks them or this training has no use for them; "
+        "training goes on without.",
+        shards_.checkpoint().string(),
+        sums_ ? "PowerSGD has yet to add to its sums" : "1-bit Adam has yet to add to its momentum", which);
+  }
+
+  // Those of another rank do not fit.
+  void restore_factors(const SafetensorsReader& shard, const std::string& factors) {
+    const std::string name = error_name(factors, Hop::contribution);
+    for (const ErrorFeedback::Entry& entry : parameters_.errors().entries()) {
+      if (entry.tensor != factors || !shard.has(name)) continue;
+      const Tensor saved = in_f32(shard.tensor(name));
+      if (saved.size() == entry.values.size()) entry.values.copy_from(saved);
+    }
   }
 
   // Adds what a saved vector has from element `begin` to `end`, to a part of a vector here that begins at `own`.
@@ -152,12 +185,13 @@ class MomentumErrors {
   ShardedParameters& parameters_;
   CheckpointShards& shards_;
   std::size_t count_;
+  bool sums_;  // gradients, by PowerSGD if there are vectors
   bool any_wanted_ = false;
 };
 
 }  // namespace
 
-std::string momentum_text(const ShardedParameters& parameters) {
+std::string local_vectors_text(const ShardedParameters& parameters) {
   Json json = Json::object();
   for (const LocalGradients& vector : parameters.local_gradients()) {
     if (vector.group.size() == 1) continue;
@@ -165,16 +199,17 @@ std::string momentum_text(const ShardedParameters& parameters) {
     for (const LocalGradients::Piece& piece : vector.pieces) {
       members.push_back(json_of_member(*parameters.parameters().all()[piece.parameter], piece.counts));
     }
-    json[MomentumExchange::error_name(vector)] = {
+    json[errors_of(parameters, vector)] = {
         {"ranks", vector.group.size()}, {"rank", vector.group.rank()}, {"members", std::move(members)}};
   }
   return json.empty() ? "" : json.dump();
 }
 
-void restore_momentum_errors(ShardedParameters& parameters, const CheckpointIndex& index, CheckpointShards& shards) {
-  if (parameters.local_gradients().empty()) return;
-  MomentumErrors errors(parameters, index, shards);
-  if (index.layout == layout_text(parameters)) {
+void restore_local_errors(ShardedParameters& parameters, const CheckpointIndex& index, CheckpointShards& shards) {
+  LocalErrors errors(parameters, index, shards);
+  if (parameters.local_gradients().empty()) {
+    errors.none_wanted();
+  } else if (index.layout == layout_text(parameters)) {
     errors.same_layout();
   } else {
     errors.other_layout();
