@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "core/fail.hpp"
-#include "layers/unit_cut.hpp"
+#include "layers/sharded/unit_cut.hpp"
 #include "stretto/device.hpp"
 #include "stretto/layers/speculative_update.hpp"
 #include "stretto/models/decoder.hpp"
