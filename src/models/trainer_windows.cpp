@@ -32,7 +32,7 @@ class Trainer::Windows final : public PipelineStage {
                                its.options_.sharding.dtype, goes_on ? 1 - its.sharded_->options().versions : 0);
     finish_update();
     its.sharded_->begin_versions();
-    while (!reports_.empty()) take_report();
+    take_reports();
   }
 
   Tensor compute(const Action& action, Tensor input) override {
@@ -161,8 +161,9 @@ class Trainer::Windows final : public PipelineStage {
     }
     const std::int64_t step = updates_ / schedule_.steps - 1;
     if (updates_ % schedule_.steps == 0 && saves_behind(step)) {
+      sharded.read_version(updates_);  // what a receiver of the last report may evaluate
+      take_reports();
       sharded.set_in_flight(true);
-      if (trainer_.options_.clips_by_step_before) take_norm();  // a checkpoint has it
       steps_.updated(step);
       sharded.set_in_flight(false);
     }
@@ -195,6 +196,9 @@ class Trainer::Windows final : public PipelineStage {
     send(next);
   }
 
+  void take_reports() {
+    while (!reports_.empty()) take_report();
+  }
   void take_report() {
     const Report& first = reports_.front();
     first.summed.wait();

@@ -192,6 +192,19 @@ class FaultTest(unittest.TestCase):
         until(lambda: there() or self.runs[-1].process.poll() is not None, 60)
         self.assertTrue(there(), [run.errors for run in self.runs])
 
+    def expect_steps_again(self, notice, of_step, reported):
+        """`notice` of a job that goes on must end with the step behind which it does, and with the microbatches that it computes again: `of_step`
+        for each step that had begun, and not one less than were reported. Returns the step."""
+        found = re.search(r" after step (\d+)(?:, and computes (\d+) microbatch(?:es)? again)?\.$", notice)
+        self.assertTrue(found, notice)
+        step, again = int(found[1]), int(found[2] or 0)
+        self.assertEqual(again % of_step, 0, notice)
+        self.assertGreaterEqual(step + again // of_step, reported, notice)
+        return step
+
+    def steps_reported(self, log_directory):
+        return len(pathlib.Path(log_directory, "metrics.jsonl").read_text().splitlines())
+
     def expect_nothing_left(self):
         for run in self.runs:
             self.assertTrue(until(lambda: not group_of(run.process.pid), SECONDS_TO_END),

@@ -22,11 +22,13 @@ class Rejoin(FaultTest):
         return len(metrics.read_text().splitlines()) if metrics.exists() else 0
 
     def lose(self, run, victims):
-        """A few steps later."""
+        """A few steps later. Returns how many were reported before."""
         self.wait_for_steps(self.log("log"), max(12, self.steps() + 5))
         ranks = ranks_under(run.process.pid)
+        reported = self.steps()
         for victim in victims:
             os.kill(ranks[victim], signal.SIGKILL)
+        return reported
 
     def wait_for_notices(self, run, count):
         self.assertTrue(until(lambda: len(run.errors) >= count, 60), run.errors)
@@ -53,14 +55,15 @@ class Rejoin(FaultTest):
                 with self.subTest(flags, state=state):
                     self.setUp()
                     run = self.start({**self.flags, **flags, "--replicate-state": state})
-                    self.lose(run, victims[0])
+                    reported = [self.lose(run, victims[0])]
                     self.wait_for_notices(run, 2)
-                    self.lose(run, victims[1])  # one of them has come for another one
+                    reported.append(self.lose(run, victims[1]))  # one of them has come for another one
                     self.wait_for_notices(run, 4)
                     self.stop(run)
                     self.assertEqual(len(run.errors), 4, run.errors)
-                    for notice in run.errors[::2]:
-                        self.assertRegex(notice, rf"^Rank \d .* was killed or crashed, or has called exit\. Training goes on with {left}, after step \d+(, and computes \d+ microbatch(es)? again)?\.$")
+                    for notice, steps in zip(run.errors[::2], reported):
+                        self.assertRegex(notice, rf"^Rank \d .* was killed or crashed, or has called exit\. Training goes on with {left}, ")
+                        self.expect_steps_again(notice, 12 // int(left[-1]), steps)
                     for notice in run.errors[1::2]:
                         self.assertRegex(notice, rf"^{re.escape(came)}, after step \d+\.$")
                     self.expect_losses_as_without_losses(flags)

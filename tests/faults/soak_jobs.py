@@ -210,7 +210,7 @@ class Job:
         said = self.said(runs)
         for line in said:
             if "Training goes on with" in line:
-                step = re.search(r"after step (\d+)(, and computes \d+ microbatch(es)? again)?\.$", line)
+                step = re.search(r"after step (\d+)[,.]", line)
                 self.same_until = min(self.same_until, int(step[1]) if step else 0)
         complete = self.steps_done() == self.steps and set(statuses) == {0}
         if stage.fault in ("no fault", "pause"):

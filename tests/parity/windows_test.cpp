@@ -72,7 +72,7 @@ TEST(TrainingWindowsInFlight, MayMeetBehindEachStepWithoutChangingABit) {
         const Mesh mesh(world, cell.layout.mesh());
         for (const bool meets : {false, true}) {
           Trainer trainer(mesh, options);
-          std::vector<std::int64_t> steps;
+          std::vector<std::int64_t> steps, reported;
           std::mt19937 random(static_cast<unsigned>(world.rank()) + 1);
           trainer.run({.count = 30,
                        .fill_of =
@@ -85,9 +85,10 @@ TEST(TrainingWindowsInFlight, MayMeetBehindEachStepWithoutChangingABit) {
                            [&](std::int64_t step) {
                              EXPECT_TRUE(trainer.sharded().in_flight());
                              steps.push_back(step);
+                             EXPECT_EQ(reported, steps) << "a step is reported before it is saved";
                              if (meets) world.barrier(Stream::inline_()).wait();
                            },
-                       .done = {}});
+                       .done = [&](std::int64_t step, const StepResult&) { reported.push_back(step); }});
           EXPECT_EQ(steps.size(), 30U);
           found[meets ? 1 : 0][static_cast<std::size_t>(world.rank())] =
               pieces_of(trainer, trainer.sharded().whole_values());

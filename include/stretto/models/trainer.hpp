@@ -37,8 +37,9 @@ struct TrainedSteps {
   std::function<double(std::int64_t)> lr_of;  // empty with servers, which know it (split_into_servers())
   // With TrainingOptions::saves_in_flight, called on every rank when it has made the updates of a step and before it
   // computes on, though microbatches are under way: what a checkpoint saves there, another run goes on from with the same
-  // bits. `saves` says behind which steps, the same on every rank; behind all when it is empty. With clips_by_step_before a
-  // stage waits in front of the call until all stages have made the step's updates, whose norm Trainer::notes() has.
+  // bits. `saves` says behind which steps, the same on every rank; behind all when it is empty. In front of the call a stage
+  // waits until all stages have made the step's updates, and calls done(): whatever goes on from the checkpoint has the
+  // step's report.
   std::function<bool(std::int64_t)> saves = {};
   std::function<void(std::int64_t)> updated = {};
   // Called on every rank, in the order of the steps, when the step's result is known. Stages of a schedule without a flush,
