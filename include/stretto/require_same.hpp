@@ -1,4 +1,5 @@
 #pragma once
+#include <map>
 #include <string>
 #include <vector>
 
@@ -17,5 +18,10 @@ struct NamedValue {
 // names, the values and the members' ranks: "--lr is '0.001' on ranks 0 to 2, '0.01' on rank 3; ...". The communicator stays
 // usable. Cost: 16 bytes from every member to every other; all values only if they differ.
 STRETTO_API void require_same(const Communicator& ranks, const std::vector<NamedValue>& values);
+
+// Makes `text`, or a table of texts, that of the member of rank 0. Collective over all members. tag: as in OperationOptions.
+// Cost: two small broadcasts for each text.
+STRETTO_API void broadcast_text(const Communicator& ranks, std::string& text, const char* tag);
+STRETTO_API void broadcast_texts(const Communicator& ranks, std::map<std::string, std::string>& texts, const char* tag);
 
 }  // namespace stretto

@@ -14,14 +14,12 @@
 #include "layers/checkpoint/state_tensors.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/move.hpp"
+#include "stretto/require_same.hpp"
 
 namespace stretto {
-namespace {
-
-constexpr std::int64_t most_bytes = std::int64_t{64} << 20;  // of parameters that are moved at a time, and of messages
 
 // The elements of a whole parameter that a rank has, and the ranges of ShardedParameters that they lie in, in their order.
-struct Elements {
+struct MovedElements {
   std::vector<Box> boxes;
   std::vector<std::size_t> ranges;
 
@@ -32,13 +30,31 @@ struct Elements {
 };
 
 // A parameter by its name in files: several records may have parts of it.
-struct Moved {
+struct MovedParameter {
   Shape shape;
   std::vector<std::optional<DType>> types;  // of the tensors of its state, as tensor_of() numbers them; empty: it has none
-  Elements elements;                        // on this rank
+  MovedElements elements;                   // on this rank
   std::vector<Tensor> tensors;              // this rank's elements of each, one behind the other
 };
-using MovedByName = std::map<std::string, Moved>;  // all ranks have the same names in the same order
+using MovedByName = std::map<std::string, MovedParameter>;  // all ranks have the same names in the same order
+
+// What is said of a state beside its tensors.
+struct MovedFacts {
+  int ranks = 0;     // that have it
+  std::string kind;  // to_string() of the optimizer's
+  std::int64_t steps = 0;
+  std::map<std::string, std::string> notes;
+  bool has_late = false;
+};
+
+struct StateMove::State {
+  MovedFacts facts;
+  MovedByName moved;
+};
+
+namespace {
+
+constexpr std::int64_t most_bytes = std::int64_t{64} << 20;  // of parameters that are moved at a time, and of messages
 
 std::vector<std::optional<DType>> types_of(const ShardedParameters& parameters, const Optimizer& optimizer,
                                            const Parameter& parameter) {
@@ -63,7 +79,7 @@ MovedByName moved_by_name(const ShardedParameters& parameters, const Optimizer& 
     if (range.count > 0 && (range.owned || !owned_only)) ranges_of[range.parameter].push_back(i);
   }
   for (const auto& parameter : parameters.parameters().all()) {
-    Moved& moved = result[parameter->global_name()];
+    MovedParameter& moved = result[parameter->global_name()];
     moved.shape = parameter->global_shape;
     moved.types = types_of(parameters, optimizer, *parameter);
     Box slice{parameter->first, parameter->first};
@@ -83,10 +99,10 @@ MovedByName moved_by_name(const ShardedParameters& parameters, const Optimizer& 
   return result;
 }
 
-// Calls f(this rank's tensor of a range's state, its place in Moved::tensors of that number).
+// Calls f(this rank's tensor of a range's state, its place in MovedParameter::tensors of that number).
 template <class F>
-void for_each_tensor(const ShardedParameters& parameters, const Optimizer& optimizer, const Moved& moved, std::size_t number,
-                     F f) {
+void for_each_tensor(const ShardedParameters& parameters, const Optimizer& optimizer, const MovedParameter& moved,
+                     std::size_t number, F f) {
   std::int64_t first = 0;
   for (const std::size_t range : moved.elements.ranges) {
     const std::int64_t count = parameters.ranges()[range].count;
@@ -166,7 +182,7 @@ void check_can_move(const ShardedParameters& parameters, const Optimizer& optimi
 MovedByName without_elements(const MovedByName& targets) {
   MovedByName result;
   for (const auto& [name, target] : targets) {
-    Moved& moved = result[name];
+    MovedParameter& moved = result[name];
     moved.shape = target.shape;
     moved.types = target.types;
     moved.tensors.resize(target.types.size());
@@ -174,44 +190,19 @@ MovedByName without_elements(const MovedByName& targets) {
   return result;
 }
 
-void broadcast_text(const Communicator& ranks, std::string& text) {
-  const OperationOptions options{.tag = "move"};
-  auto bytes = static_cast<std::int64_t>(text.size());
-  ranks.broadcast(&bytes, &bytes, 1, DType::i64, 0, Stream::inline_(), options).wait();
-  text.resize(static_cast<std::size_t>(bytes));
-  ranks.broadcast(text.data(), text.data(), bytes, DType::u8, 0, Stream::inline_(), options).wait();
-}
-
-// What is said of a state beside its tensors.
-struct Facts {
-  int ranks = 0;     // that have it
-  std::string kind;  // to_string() of the optimizer's
-  std::int64_t steps = 0;
-  std::map<std::string, std::string> notes;
-  bool has_late = false;
-};
-
 // Tells the ranks that join what rank 0 knows.
-void share(const Communicator& ranks, Facts& facts) {
-  std::int64_t numbers[4] = {facts.ranks, facts.steps, facts.has_late ? 1 : 0,
-                             static_cast<std::int64_t>(facts.notes.size())};
-  ranks.broadcast(numbers, numbers, 4, DType::i64, 0, Stream::inline_(), {.tag = "move"}).wait();
-  std::vector<std::pair<std::string, std::string>> notes(facts.notes.begin(), facts.notes.end());
-  notes.resize(static_cast<std::size_t>(numbers[3]));
-  broadcast_text(ranks, facts.kind);
-  for (auto& [name, value] : notes) {
-    broadcast_text(ranks, name);
-    broadcast_text(ranks, value);
-  }
-  facts = {static_cast<int>(numbers[0]), facts.kind, numbers[1], {notes.begin(), notes.end()}, numbers[2] != 0};
+void share(const Communicator& ranks, MovedFacts& facts) {
+  constexpr const char* tag = "move";
+  std::int64_t numbers[3] = {facts.ranks, facts.steps, facts.has_late ? 1 : 0};
+  ranks.broadcast(numbers, numbers, 3, DType::i64, 0, Stream::inline_(), {.tag = tag}).wait();
+  facts.ranks = static_cast<int>(numbers[0]);
+  facts.steps = numbers[1];
+  facts.has_late = numbers[2] != 0;
+  broadcast_text(ranks, facts.kind, tag);
+  broadcast_texts(ranks, facts.notes, tag);
 }
 
 }  // namespace
-
-struct StateMove::State {
-  Facts facts;
-  MovedByName moved;
-};
 
 StateMove::StateMove() : state_(std::make_unique<State>()) {}
 
@@ -283,7 +274,7 @@ std::int64_t StateMove::into(ShardedParameters& parameters, Optimizer& optimizer
     const MemoryScope buffers(MemoryKind::buffers);
     std::vector<Tensor> inputs, outputs;
     for (const auto& [name, number] : parts) {
-      Moved& target = targets.at(name);
+      MovedParameter& target = targets.at(name);
       target.tensors.resize(target.types.size());
       if (!target.elements.boxes.empty()) {
         target.tensors[number] = Tensor({target.elements.count()}, *target.types[number], Device::cpu);
@@ -295,7 +286,7 @@ std::int64_t StateMove::into(ShardedParameters& parameters, Optimizer& optimizer
     received += move.plan().bytes_into(ranks.rank());
     move.start(inputs, outputs, Stream::inline_()).wait();
     for (const auto& [name, number] : parts) {
-      Moved& target = targets.at(name);
+      MovedParameter& target = targets.at(name);
       for_each_tensor(parameters, optimizer, target, number,
                       [](const Tensor& of_range, const Tensor& here) { of_range.copy_from(here); });
       target.tensors[number] = {};
@@ -306,7 +297,7 @@ std::int64_t StateMove::into(ShardedParameters& parameters, Optimizer& optimizer
   };
   for (const auto& [name, target] : targets) {
     std::int64_t most = 0;  // elements of a rank
-    for (const std::vector<Box>& boxes : to.at(name)) most = std::max(most, Elements{boxes, {}}.count());
+    for (const std::vector<Box>& boxes : to.at(name)) most = std::max(most, MovedElements{boxes, {}}.count());
     for (std::size_t number = 0; number < target.types.size(); ++number) {
       const bool is_late = number + 1 == target.types.size();
       if (!target.types[number] || (is_late && !state->facts.has_late)) continue;

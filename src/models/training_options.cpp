@@ -190,8 +190,12 @@ std::string TrainingOptions::schedule_name() const {
 }
 
 ShardedParameters::Options TrainingOptions::sharding_of(const Schedule& schedule, int stage) const {
+  return sharding_with(schedule, versions_of(schedule, stage));
+}
+
+ShardedParameters::Options TrainingOptions::sharding_with(const Schedule& schedule, int versions) const {
   ShardedParameters::Options result = sharding;
-  result.versions = versions_of(schedule, stage);
+  result.versions = versions;
   result.saves_versions = saves_in_flight;
   if (updates_jointly(schedule)) result.delay = 1;
   return result;

@@ -2,12 +2,12 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
 #include <chrono>
 #include <random>
 #include <vector>
 
 #include "stretto/launch.hpp"
+#include "support/transports.hpp"
 #include "support/variables.hpp"
 
 namespace stretto {
@@ -75,12 +75,7 @@ void random_program(const Communicator& world, unsigned seed, int messages, std:
 }
 
 TEST(Mailbox, RandomProgramsReceiveWhatWasSent) {
-#ifdef STRETTO_HAVE_UCX
-  constexpr std::array transports{"auto", "ucx"};
-#else
-  constexpr std::array transports{"auto"};
-#endif
-  for (const char* const name : transports) {
+  for (const char* const name : transports_here()) {
     const Variable transport("STRETTO_TRANSPORT", name);
     for (const int size : {2, 3, 5}) {
       for (unsigned seed = 1; seed <= 4; ++seed) {

@@ -1,10 +1,7 @@
 #include "apps/train/run/carried_training.hpp"
 
-#include <utility>
-#include <vector>
-
-#include "apps/train/run/resuming.hpp"
-#include "stretto/stretto.hpp"
+#include "stretto/require_same.hpp"
+#include "stretto/stream.hpp"
 
 namespace apps {
 
@@ -13,17 +10,12 @@ using namespace stretto;
 CarriedTraining::CarriedTraining(Trainer& trainer) : state(trainer.sharded(), trainer.optimizer()), notes(trainer.notes()) {}
 
 void share(const Communicator& ranks, CarriedTraining& training) {
-  std::int64_t numbers[3] = {training.step, training.samples, static_cast<std::int64_t>(training.notes.size())};
-  ranks.broadcast(numbers, numbers, 3, DType::i64, 0, Stream::inline_(), {.tag = "ranks join"}).wait();
-  std::vector<std::pair<std::string, std::string>> notes(training.notes.begin(), training.notes.end());
-  notes.resize(static_cast<std::size_t>(numbers[2]));
-  for (auto& [name, value] : notes) {
-    broadcast_text(ranks, name, "ranks join");
-    broadcast_text(ranks, value, "ranks join");
-  }
+  constexpr const char* tag = "ranks join";
+  std::int64_t numbers[2] = {training.step, training.samples};
+  ranks.broadcast(numbers, numbers, 2, DType::i64, 0, Stream::inline_(), {.tag = tag}).wait();
   training.step = numbers[0];
   training.samples = numbers[1];
-  training.notes = {notes.begin(), notes.end()};
+  broadcast_texts(ranks, training.notes, tag);
 }
 
 }  // namespace apps

@@ -38,13 +38,6 @@ void require_no_checkpoints(const CommandLine& line) {
           line.save, newest);
 }
 
-void broadcast_text(const Communicator& ranks, std::string& text, const char* tag) {
-  auto bytes = static_cast<std::int64_t>(text.size());
-  ranks.broadcast(&bytes, &bytes, 1, DType::i64, 0, Stream::inline_(), {.tag = tag}).wait();
-  text.resize(static_cast<std::size_t>(bytes));
-  ranks.broadcast(text.data(), text.data(), bytes, DType::u8, 0, Stream::inline_(), {.tag = tag}).wait();
-}
-
 CommandLine resumed(CommandLine line) {
   line.resume = Resume::yes;
   line.load.clear();

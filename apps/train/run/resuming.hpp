@@ -9,9 +9,6 @@
 
 namespace apps {
 
-// Every rank gets rank 0's text. Collective. tag: as OperationOptions has it.
-void broadcast_text(const stretto::Communicator& ranks, std::string& text, const char* tag);
-
 // Decides Resume::if_any, alike on all ranks. Collective.
 CommandLine with_resume_decided(const CommandLine& line, const stretto::Communicator& world);
 

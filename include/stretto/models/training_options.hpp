@@ -83,6 +83,8 @@ struct STRETTO_API TrainingOptions {
   ModelCut cut(const Schedule& schedule, int stage) const { return stages.cut(model, schedule, stage); }
   // The options of a stage: with the versions that the schedule keeps, and a delay where it puts gradients aside.
   ShardedParameters::Options sharding_of(const Schedule& schedule, int stage) const;
+  // Likewise, for a caller that knows versions_of() the stage.
+  ShardedParameters::Options sharding_with(const Schedule& schedule, int versions) const;
 };
 
 // The updates that a stage's forwards lack more than its backwards, in the mean: 0 in a schedule that stashes.

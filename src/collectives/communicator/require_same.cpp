@@ -14,7 +14,7 @@ namespace stretto {
 namespace {
 
 constexpr std::size_t most_named = 8;  // differences in the sentence
-constexpr const char* tag = "comparison";
+constexpr const char* comparison = "comparison";
 
 // Fields end with a NUL, so that no two lists have the same bytes.
 std::string packed(const std::vector<NamedValue>& values) {
@@ -45,9 +45,9 @@ std::vector<std::vector<NamedValue>> gathered(const Communicator& ranks, const s
   const auto size = static_cast<std::size_t>(ranks.size());
   const auto own = static_cast<std::int64_t>(mine.size());
   std::vector<std::int64_t> sizes(size);
-  ranks.all_gather(&own, sizes.data(), 1, DType::i64, Stream::inline_(), {.tag = tag}).wait();
+  ranks.all_gather(&own, sizes.data(), 1, DType::i64, Stream::inline_(), {.tag = comparison}).wait();
   std::vector<char> all(static_cast<std::size_t>(std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0})));
-  ranks.all_gather_v(mine.data(), all.data(), sizes, DType::u8, Stream::inline_(), {.tag = tag}).wait();
+  ranks.all_gather_v(mine.data(), all.data(), sizes, DType::u8, Stream::inline_(), {.tag = comparison}).wait();
   std::vector<std::vector<NamedValue>> result;
   const char* at = all.data();
   for (const std::int64_t bytes : sizes) {
@@ -96,7 +96,7 @@ void require_same(const Communicator& ranks, const std::vector<NamedValue>& valu
   const XXH128_hash_t digest = XXH3_128bits(mine.data(), mine.size());
   const std::uint64_t own[2] = {digest.low64, digest.high64};
   std::vector<std::uint64_t> all(2 * static_cast<std::size_t>(ranks.size()));
-  ranks.all_gather(own, all.data(), 2, DType::u64, Stream::inline_(), {.tag = tag}).wait();
+  ranks.all_gather(own, all.data(), 2, DType::u64, Stream::inline_(), {.tag = comparison}).wait();
   bool same = true;
   for (std::size_t i = 2; i < all.size(); ++i) same = same && all[i] == all[i % 2];
   if (same) return;
@@ -107,6 +107,25 @@ void require_same(const Communicator& ranks, const std::vector<NamedValue>& valu
   found.resize(found.size() - more);
   fail(ranks.rank() == 0 ? ErrorCode::invalid_argument : ErrorCode::peer_gave_up, "{}{}; give all ranks the same.",
        fmt::join(found, "; "), more > 0 ? fmt::format("; and {} more differ", more) : "");
+}
+
+void broadcast_text(const Communicator& ranks, std::string& text, const char* tag) {
+  auto bytes = static_cast<std::int64_t>(text.size());
+  ranks.broadcast(&bytes, &bytes, 1, DType::i64, 0, Stream::inline_(), {.tag = tag}).wait();
+  text.resize(static_cast<std::size_t>(bytes));
+  ranks.broadcast(text.data(), text.data(), bytes, DType::u8, 0, Stream::inline_(), {.tag = tag}).wait();
+}
+
+void broadcast_texts(const Communicator& ranks, std::map<std::string, std::string>& texts, const char* tag) {
+  auto count = static_cast<std::int64_t>(texts.size());
+  ranks.broadcast(&count, &count, 1, DType::i64, 0, Stream::inline_(), {.tag = tag}).wait();
+  std::vector<std::pair<std::string, std::string>> all(texts.begin(), texts.end());
+  all.resize(static_cast<std::size_t>(count));
+  for (auto& [name, text] : all) {
+    broadcast_text(ranks, name, tag);
+    broadcast_text(ranks, text, tag);
+  }
+  texts = {all.begin(), all.end()};
 }
 
 }  // namespace stretto

@@ -177,7 +177,7 @@ class LayoutCosts::Parts {
     const StateElements elements{content.elements, content.trained, times_of(layout, shape).matrix(), content.exchanged};
     const PartTime microbatch = turns() * content.microbatch;
     TrainingOptions on_stage = layout;
-    on_stage.sharding = sharding_of(layout, shape, stage);
+    on_stage.sharding = sharding_on(layout, shape, stage);
     StateTime time = state_time(on_stage, elements, microbatch, cluster_, system_, costs_);
     time.update += content.matrices;
     const bool each_microbatch = shape.window != nullptr && schedules_.of(shape.beginning()).steps > 1;
@@ -189,14 +189,11 @@ class LayoutCosts::Parts {
     return {time.exposed * updates, time.update * updates, time.files * updates};
   }
 
-  // With the versions of a schedule without a flush.
-  ShardedParameters::Options sharding_of(const TrainingOptions& layout, const PipelineShape& shape, int stage) {
-    ShardedParameters::Options sharding = layout.sharding;
-    if (shape.window == nullptr) return sharding;
+  // Of a schedule without a flush, its beginning is enough, and versions are counted once.
+  ShardedParameters::Options sharding_on(const TrainingOptions& layout, const PipelineShape& shape, int stage) {
+    if (shape.window == nullptr) return layout.sharding;
     const PipelineShape beginning = shape.beginning();
-    sharding.versions = schedules_.versions(beginning)[static_cast<std::size_t>(stage)];
-    if (updates_jointly(schedules_.of(beginning))) sharding.delay = 1;
-    return sharding;
+    return layout.sharding_with(schedules_.of(beginning), schedules_.versions(beginning)[static_cast<std::size_t>(stage)]);
   }
 
   struct Least {
@@ -241,7 +238,7 @@ class LayoutCosts::Parts {
     const OptimizerKind optimizer =
         shape.window != nullptr ? layout.optimizer_kind(schedules_.of(shape.beginning())) : kind_of(layout.optimizer);
     return state_memory_[key] =
-               state_memory(*records_of(layout, shape, stage), layout.mesh, sharding_of(layout, shape, stage), optimizer);
+               state_memory(*records_of(layout, shape, stage), layout.mesh, sharding_on(layout, shape, stage), optimizer);
   }
 
   using StateKey = std::tuple<MeshShape, bool, int, ScheduleKind, const WindowKind*, int, int, ZeroStage,

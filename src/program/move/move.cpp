@@ -11,7 +11,6 @@
 #include "stretto/require_same.hpp"
 
 namespace stretto {
-namespace {
 
 // A BlockPart is a run of a block's elements that are consecutive in a rank's memory, in bytes.
 struct BlockPart {
@@ -29,13 +28,15 @@ struct BlockMessage {
   std::int64_t passed_at = -1;  // of its records in the memory of those that are passed on; -1: they are not
 };
 
-// Exchange has the copies and messages of one rank in one phase of a plan.
-struct Exchange {
+// MoveExchange has the copies and messages of one rank in one phase of a plan.
+struct MoveExchange {
   std::vector<BlockMessage> sent, received;             // in the order of their bytes in the buffers
   std::vector<std::pair<BlockPart, BlockPart>> kept;    // copies within the rank: from, to
   std::vector<std::int64_t> send_bytes, receive_bytes;  // by rank
   std::int64_t out_bytes = 0, in_bytes = 0;             // in buffers; 0 for elements that lie one after the other
 };
+
+namespace {
 
 // Returns the places of a block's elements in a rank's part of a division.
 std::vector<BlockPart> parts_of(const MovePlan& plan, const MoveBlock& block, int rank, bool of_output) {
@@ -95,9 +96,9 @@ bool are_consecutive(const std::vector<BlockMessage>& messages) {
   return true;
 }
 
-Exchange exchange_of(const MovePlan& plan, const std::vector<MoveBlock>& phase, int rank, const PassedRecords& passed) {
+MoveExchange exchange_of(const MovePlan& plan, const std::vector<MoveBlock>& phase, int rank, const PassedRecords& passed) {
   const auto ranks = static_cast<std::size_t>(plan.ranks);
-  Exchange result;
+  MoveExchange result;
   result.send_bytes.assign(ranks, 0);
   result.receive_bytes.assign(ranks, 0);
   std::vector<std::vector<BlockMessage>> sent(ranks), received(ranks);
@@ -230,7 +231,7 @@ void check_tensors(const std::vector<Tensor>& tensors, const MovePlan& plan, int
 struct Move::State {
   Communicator ranks;
   MovePlan plan;
-  std::vector<Exchange> exchanges;
+  std::vector<MoveExchange> exchanges;
   std::int64_t message_bytes = 0, passed_bytes = 0;  // of the buffer: messages of the largest exchange, records passed on
   OperationOptions options;
 };
@@ -250,7 +251,7 @@ Move::Move(Communicator ranks, MovePlan plan) {
   const PassedRecords passed = passed_records(plan, ranks.rank());
   state_->passed_bytes = passed.bytes;
   for (const auto& phase : plan.phases) {
-    const Exchange& its = state_->exchanges.emplace_back(exchange_of(plan, phase, ranks.rank(), passed));
+    const MoveExchange& its = state_->exchanges.emplace_back(exchange_of(plan, phase, ranks.rank(), passed));
     state_->message_bytes = std::max(state_->message_bytes, its.out_bytes + its.in_bytes);
   }
   state_->options.tag = "move";
@@ -276,7 +277,7 @@ Work Move::start(const std::vector<Tensor>& inputs, const std::vector<Tensor>& o
   auto* const messages = buffer ? static_cast<std::byte*>(buffer.raw()) : nullptr;
   std::byte* const passed = messages + state_->message_bytes;
   Work last;
-  for (const Exchange& exchange : state_->exchanges) {
+  for (const MoveExchange& exchange : state_->exchanges) {
     std::byte* const out = memory_of(exchange.sent, exchange.out_bytes, *places, messages);
     std::byte* const in = memory_of(exchange.received, exchange.in_bytes, *places, messages + exchange.out_bytes);
     stream.enqueue([state = state_, &exchange, places, buffer, passed, out] {

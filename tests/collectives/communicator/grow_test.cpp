@@ -13,7 +13,7 @@
 #include "core/fail.hpp"
 #include "stretto/stretto.hpp"
 #include "support/error.hpp"
-#include "support/variables.hpp"
+#include "support/transports.hpp"
 
 namespace stretto {
 namespace {
@@ -107,17 +107,11 @@ TEST(Grow, RefusesNumbersOnAllRanks) {
   });
 }
 
-class GrowProcesses : public testing::TestWithParam<const char*> {};
-#ifdef STRETTO_HAVE_UCX
-const auto grow_transports = testing::Values("auto", "ucx");
-#else
-const auto grow_transports = testing::Values("auto");
-#endif
-INSTANTIATE_TEST_SUITE_P(Transports, GrowProcesses, grow_transports);
+class GrowProcesses : public OverTransports {};
+INSTANTIATE_TEST_SUITE_P(Transports, GrowProcesses, testing::ValuesIn(transports_here()));
 
 // Rank 2 of 3 is killed. The others go on as 2, and as 3 when another process has come, which gets the state from them.
 TEST_P(GrowProcesses, AnotherProcessTakesThePlaceOfOneThatWasKilled) {
-  const Variable transport("STRETTO_TRANSPORT", GetParam());
   const MeetingPoint point = open_meeting("127.0.0.1");
   int answer[2];
   ASSERT_EQ(pipe(answer), 0);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <mutex>
 
 #include "stretto/error.hpp"
@@ -63,6 +64,21 @@ TEST(RequireSame, LongListsAreCut) {
     return given;
   };
   EXPECT_NE(thrown_by(2, values)[0].first.find("and 11 more differ"), std::string::npos);
+}
+
+TEST(BroadcastTexts, GivesAllTheTextsOfRank0) {
+  using Texts = std::map<std::string, std::string>;
+  const std::vector<Texts> all{{}, {{"empty", ""}, {"long", std::string(100'000, 'x')}}};
+  run_threads(3, [&](const Communicator& world) {
+    for (const Texts& texts : all) {
+      Texts mine = world.rank() == 0 ? texts : Texts{{"mine", "goes"}};
+      broadcast_texts(world, mine, "test");
+      EXPECT_EQ(mine, texts);
+      std::string text = world.rank() == 0 ? "of rank 0" : "";
+      broadcast_text(world, text, "test");
+      EXPECT_EQ(text, "of rank 0");
+    }
+  });
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "stretto/launch.hpp"
 #include "stretto/stretto.hpp"
 #include "support/error.hpp"
+#include "support/transports.hpp"
 #include "support/variables.hpp"
 
 namespace stretto {
@@ -119,16 +120,10 @@ TEST(Shrink, RefusesWhatItCannotDo) {
   });
 }
 
-class ShrinkProcesses : public testing::TestWithParam<const char*> {};
-#ifdef STRETTO_HAVE_UCX
-const auto shrink_transports = testing::Values("auto", "ucx");
-#else
-const auto shrink_transports = testing::Values("auto");
-#endif
-INSTANTIATE_TEST_SUITE_P(Transports, ShrinkProcesses, shrink_transports);
+class ShrinkProcesses : public OverTransports {};
+INSTANTIATE_TEST_SUITE_P(Transports, ShrinkProcesses, testing::ValuesIn(transports_here()));
 
 TEST_P(ShrinkProcesses, GoOnWithoutThoseThatWereKilled) {
-  const Variable transport("STRETTO_TRANSPORT", GetParam());
   LaunchOptions options;
   options.survivors_go_on = true;
   EXPECT_EQ(launch(
@@ -153,7 +148,6 @@ TEST_P(ShrinkProcesses, GoOnWithoutThoseThatWereKilled) {
 }
 
 TEST_P(ShrinkProcesses, GoOnWithoutThoseThatAreKilledMeanwhile) {
-  const Variable transport("STRETTO_TRANSPORT", GetParam());
   LaunchOptions options;
   options.survivors_go_on = true;
   EXPECT_EQ(launch(
@@ -180,7 +174,6 @@ TEST_P(ShrinkProcesses, GoOnWithoutThoseThatAreKilledMeanwhile) {
 }
 
 TEST_P(ShrinkProcesses, DoNotGoOnWithoutRank0) {
-  const Variable transport("STRETTO_TRANSPORT", GetParam());
   EXPECT_EQ(launch(3,
                    [](const Communicator& world) {
                      if (world.rank() == 0) raise(SIGKILL);
