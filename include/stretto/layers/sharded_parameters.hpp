@@ -8,6 +8,7 @@
 #include "stretto/layers/local_gradients.hpp"
 #include "stretto/layers/parameter_use.hpp"
 #include "stretto/layers/powersgd.hpp"
+#include "stretto/overlap/file_gate.hpp"
 #include "stretto/overlap/offload_use.hpp"
 #include "stretto/overlap/sharded_unit.hpp"
 #include "stretto/overlap/unit_traffic.hpp"
@@ -15,6 +16,7 @@
 namespace stretto {
 
 class OffloadedUnit;
+class Optimizer;
 class PostponementChoice;
 class PowerSGD;
 class ServedTraffic;
@@ -96,6 +98,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
       // Updates begin before the norm is known (SpeculativeUpdate). Needs state in a file, which takes twice the space, and
       // overlap; not with gradients in files, nor with a delay.
       bool speculates = false;
+      std::shared_ptr<FileGate> gate = {};  // of these files, for tests and measurements; null: none
 
       bool any() const { return !(optimizer.directory + gradients.directory + values.directory).empty(); }
       void check(ZeroStage zero, int delay) const;
@@ -155,9 +158,9 @@ class STRETTO_API ShardedParameters : public ParameterUse {
     // of the model once. It does not depend on the ZeRO stage.
     bool owned = false;
     // The elements' memory; no value between store() and restore(). With Offload it is a buffer during update(), and the
-    // mapped file otherwise, also for a DelayedUpdate or SpeculativeUpdate: whoever goes through the ranges then calls
-    // release() behind each unit, and a file that cannot be read ends the process with SIGBUS. Gradients are sums from
-    // finish_sums() to begin_step(); empty for a frozen parameter (Parameter::trainable), which is never updated.
+    // mapped file otherwise: whoever goes through the ranges then calls release() behind each unit, and a file that cannot
+    // be read ends the process with SIGBUS. Gradients are sums from finish_sums() to begin_step(); empty for a frozen
+    // parameter (Parameter::trainable), which is never updated.
     Tensor value, gradient;
     // With a delay, the gradients of the last step that has begun; `gradient` has those of the step before.
     Tensor late;
@@ -259,6 +262,16 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   ShardedUnit& unit(std::size_t unit) const { return *units_[unit]; }
 
  private:
+  friend class Optimizer;
+  // What an update in a thread of its own (DelayedUpdate, SpeculativeUpdate) reads of files, while this object's thread
+  // computes: in the order, the gradients of the step before and, where they are their own masters, the values.
+  void begin_apart(const std::vector<std::size_t>& order);
+  struct Shares {
+    Tensor values, gradients;  // of this rank, until give_back_apart(); empty where they are in memory
+  };
+  Shares take_apart(std::size_t unit);  // blocks until they have been read
+  void give_back_apart(std::size_t unit);
+
   struct Place {  // of a parameter
     std::size_t unit = 0, member = 0;
   };
@@ -274,6 +287,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   int place_of(int version) const;
   void set_range_values(std::size_t unit, const Tensor& share);
   void set_range_gradients(std::size_t unit, const Tensor& share);
+  UnitFile* masters_file() const;
   void take_from_files(std::size_t unit, UnitFile* gradients);
   void give_back_to_files(std::size_t unit, UnitFile* gradients);
   void change_stored(void (ShardedUnit::*change)());

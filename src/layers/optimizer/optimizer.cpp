@@ -114,10 +114,11 @@ void Optimizer::place_states() {
   if (!options.offload.optimizer.directory.empty()) {
     throw_together(parameters_.mesh().world(), "make its scratch file", [&] {
       if (std::ranges::none_of(in_file, [](std::int64_t each) { return each > 0; })) return;
-      offloaded_ = std::make_unique<UnitFile>(
-          options.offload.optimizer.directory, in_file,
-          UnitFile::Options{
-              .overlap = options.overlap, .two_places = options.offload.speculates, .name = "optimizer state"});
+      offloaded_ = std::make_unique<UnitFile>(options.offload.optimizer.directory, in_file,
+                                              UnitFile::Options{.overlap = options.overlap,
+                                                                .two_places = options.offload.speculates,
+                                                                .name = "optimizer state",
+                                                                .gate = options.offload.gate});
     });
   }
   std::int64_t in_memory = 0;
@@ -186,10 +187,15 @@ void Optimizer::step(double lr, double gradient_scale) {
 
 void Optimizer::update_unit(std::size_t unit, const Step& step, bool apart) {
   const Tensor block = offloaded_ ? offloaded_->take(unit) : Tensor();
+  const ShardedParameters::Shares shares = apart ? parameters_.take_apart(unit) : ShardedParameters::Shares();
+  std::int64_t first = 0;  // ranges whose values or gradients lie in files follow each other in the share
   for (const std::size_t i : parameters_.ranges_to_update(unit)) {
     ShardedParameters::Range with_apart;
     if (apart) {
       with_apart = parameters_.ranges()[i];
+      if (shares.values) with_apart.value = shares.values.view(first, {with_apart.count});
+      if (shares.gradients) with_apart.gradient = shares.gradients.view(first, {with_apart.count});
+      first += with_apart.count;
       if (values_are_masters_) apart_.values[i].copy_from(with_apart.value);
       with_apart.value = apart_.values[i];
     }
@@ -199,6 +205,7 @@ void Optimizer::update_unit(std::size_t unit, const Step& step, bool apart) {
     update(range, *parameters_.parameters().all()[range.parameter], state, step);
   }
   if (block) offloaded_->give_back(unit);
+  if (apart) parameters_.give_back_apart(unit);
 }
 
 // ---- updates whose values wait
@@ -225,12 +232,10 @@ void Optimizer::begin_apart(const std::vector<std::size_t>& order, double lr, do
   apart_.step = {.lr = lr, .gradient_scale = gradient_scale, .number = steps_ + 1};
   prepare(apart_.step);
   if (offloaded_) offloaded_->begin(order, may_be_dropped ? UnitFile::Place::other : UnitFile::Place::same);
+  parameters_.begin_apart(order);
 }
 
-void Optimizer::update_apart(std::size_t unit) {
-  update_unit(unit, apart_.step, true);
-  parameters_.release(unit);  // of values that were read in the mapped file
-}
+void Optimizer::update_apart(std::size_t unit) { update_unit(unit, apart_.step, true); }
 
 void Optimizer::show_apart() {
   require(std::exchange(apart_.has_begun, false),

@@ -9,13 +9,23 @@
 #include "stretto/layers/sharded_parameters.hpp"
 
 namespace stretto {
+namespace {
+
+// A unit's block in a loop of the file, as elements; empty if it has none.
+Tensor taken(UnitFile* file, std::size_t unit, DType dtype) {
+  const Tensor block = file != nullptr ? file->take(unit) : Tensor();
+  return block ? elements_in(block, dtype) : Tensor();
+}
+
+}  // namespace
 
 void ShardedParameters::make_files() {
   const SharesInFiles shares = shares_in_files(members_, mesh_.shape(), options_);
   const auto file = [&](const std::string& directory, const std::vector<std::int64_t>& bytes, const char* what,
                         bool two_places) {
     const bool any = std::ranges::any_of(bytes, [](std::int64_t each) { return each > 0; });
-    const UnitFile::Options how{.overlap = options_.overlap, .two_places = two_places, .name = what};
+    const UnitFile::Options how{
+        .overlap = options_.overlap, .two_places = two_places, .name = what, .gate = options_.offload.gate};
     return any ? std::make_unique<UnitFile>(directory, bytes, how) : nullptr;
   };
   if (options_.offload.values.directory.empty() && options_.offload.gradients.directory.empty()) return;
@@ -35,12 +45,27 @@ void ShardedParameters::set_range_gradients(std::size_t unit, const Tensor& shar
 }
 
 void ShardedParameters::take_from_files(std::size_t unit, UnitFile* gradients_file) {
-  const auto share = [&](UnitFile* file, DType dtype) {
-    const Tensor block = file != nullptr ? file->take(unit) : Tensor();
-    return block ? elements_in(block, dtype) : Tensor();
-  };
-  if (const Tensor values = share(values_file_.get(), options_.dtype)) set_range_values(unit, values);
-  if (const Tensor gradients = share(gradients_file, options_.gradients())) set_range_gradients(unit, gradients);
+  if (const Tensor values = taken(values_file_.get(), unit, options_.dtype)) set_range_values(unit, values);
+  if (const Tensor gradients = taken(gradients_file, unit, options_.gradients())) set_range_gradients(unit, gradients);
+}
+
+UnitFile* ShardedParameters::masters_file() const {
+  return kernels::accumulator(options_.dtype) == options_.dtype ? values_file_.get() : nullptr;
+}
+
+void ShardedParameters::begin_apart(const std::vector<std::size_t>& order) {
+  if (UnitFile* const values = masters_file()) values->begin(order);
+  if (gradients_file_) gradients_file_->begin(order, UnitFile::Place::same, UnitFile::Place::other);
+}
+
+ShardedParameters::Shares ShardedParameters::take_apart(std::size_t unit) {
+  return {taken(masters_file(), unit, options_.dtype), taken(gradients_file_.get(), unit, options_.gradients())};
+}
+
+void ShardedParameters::give_back_apart(std::size_t unit) {
+  for (UnitFile* const file : {masters_file(), gradients_file_.get()}) {
+    if (file != nullptr) file->give_back(unit, false);
+  }
 }
 
 void ShardedParameters::give_back_to_files(std::size_t unit, UnitFile* gradients_file) {

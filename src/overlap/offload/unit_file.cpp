@@ -29,6 +29,7 @@ Tensor aligned_buffer(std::int64_t bytes) {
 
 UnitFile::UnitFile(const std::string& directory, std::vector<std::int64_t> bytes, const Options& options)
     : name_(options.name),
+      gate_(options.gate),
       bytes_(std::move(bytes)),
       file_bytes_(aligned_sum(bytes_) * (options.two_places ? 2 : 1)),
       file_(directory, file_bytes_),
@@ -66,10 +67,12 @@ std::int64_t UnitFile::buffer_bytes(const std::vector<std::int64_t>& bytes) {
 
 // ---- an update
 
-void UnitFile::begin(std::vector<std::size_t> order, Place place) {
-  require(place == Place::same || !others_.empty(), "Blocks of {} have one place each; make the file with two.", name_);
+void UnitFile::begin(std::vector<std::size_t> order, Place to, Place from) {
+  require((to == Place::same && from == Place::same) || !others_.empty(),
+          "Blocks of {} have one place each; make the file with two.", name_);
   release();
-  place_ = place;
+  place_ = to;
+  from_ = from;
   order_ = std::move(order);
   std::erase_if(order_, [&](std::size_t unit) { return !has(unit); });
   taken_ = reading_ = 0;
@@ -81,7 +84,8 @@ void UnitFile::read_next() {
   const std::size_t unit = order_[reading_];
   Buffer& buffer = buffers_[reading_++ % buffers];
   in_.wait(buffer.written);
-  buffer.read = read(unit, buffer.memory);
+  const bool other = from_ == Place::other;
+  buffer.read = read_at((other ? others_ : offsets_)[unit], unit, buffer.memory, (other ? others_written_ : written_)[unit]);
 }
 
 Tensor UnitFile::take(std::size_t unit) {
@@ -114,11 +118,16 @@ void UnitFile::end() { touch(); }
 
 Tensor UnitFile::memory(std::size_t unit) const { return aligned_buffer(bytes_[unit]); }
 
-Work UnitFile::read(std::size_t unit, const Tensor& to) {
+Work UnitFile::read(std::size_t unit, const Tensor& to) { return read_at(offsets_[unit], unit, to, written_[unit]); }
+
+Work UnitFile::read_at(std::int64_t offset, std::size_t unit, const Tensor& to, const Work& after) {
   const std::int64_t bytes = ScratchFile::aligned(bytes_[unit]);
-  in_.wait(written_[unit]);
-  traffic_.read += bytes;
-  return in_.enqueue([this, to, offset = offsets_[unit], bytes] { file_.read(offset, to.raw(), bytes); });
+  in_.wait(after);
+  read_ += bytes;
+  return in_.enqueue([this, to, offset, bytes] {
+    pass_gate(false, offset, bytes);
+    file_.read(offset, to.raw(), bytes);
+  });
 }
 
 Work UnitFile::write(std::size_t unit, const Tensor& from, const Work& after) {
@@ -128,8 +137,15 @@ Work UnitFile::write(std::size_t unit, const Tensor& from, const Work& after) {
 Work UnitFile::write_at(std::int64_t offset, std::size_t unit, const Tensor& from, const Work& after) {
   const std::int64_t bytes = ScratchFile::aligned(bytes_[unit]);
   out_.wait(after);
-  traffic_.written += bytes;
-  return written_[unit] = out_.enqueue([this, from, offset, bytes] { file_.write(offset, from.raw(), bytes); });
+  written_bytes_ += bytes;
+  return written_[unit] = out_.enqueue([this, from, offset, bytes] {
+    pass_gate(true, offset, bytes);
+    file_.write(offset, from.raw(), bytes);
+  });
+}
+
+void UnitFile::pass_gate(bool writes, std::int64_t offset, std::int64_t bytes) const {
+  if (gate_) gate_->pass(writes, offset, bytes);
 }
 
 // ---- out of turn

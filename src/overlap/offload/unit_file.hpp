@@ -1,11 +1,13 @@
 #pragma once
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "core/files/scratch_file.hpp"
+#include "stretto/overlap/file_gate.hpp"
 #include "stretto/stream.hpp"
 #include "stretto/tensor.hpp"
 
@@ -24,20 +26,24 @@ namespace stretto {
 //     file.give_back(unit);             // its write begins
 //   file.end();                         // blocks until all is written; optional
 //
-// With Options::two_places, such a loop may write the blocks to their other place: they are as before until accept().
+// With Options::two_places, such a loop may write the blocks to their other place: they are as before until accept(). Or it
+// may read them there, and write nothing.
 //
 // read() and write() move a block into and out of the caller's memory(), in streams of the file's own.
 //
 // mapped() is the block in the mapped file, for checkpoints and other access out of turn; call touch() before. release()
 // gives back the memory that such an access has taken; a caller that goes through all units must call it behind each.
 //
-// Only one thread may use an object at a time, such as the one of an update apart, but any may call has() and release().
+// Only one thread may use an object at a time, such as the one of an update apart, with two exceptions: any may call has()
+// and release(), and while a loop writes nothing, another thread may move single blocks to and from places that the loop
+// does not read, and read them from those that it does.
 class UnitFile {
  public:
   struct Options {
-    bool overlap = true;         // false: the caller waits for each read and write
-    bool two_places = false;     // the file has room for two of each block
-    std::string name = "state";  // of what lies in the file
+    bool overlap = true;                  // false: the caller waits for each read and write
+    bool two_places = false;              // the file has room for two of each block
+    std::string name = "state";           // of what lies in the file
+    std::shared_ptr<FileGate> gate = {};  // which reads and writes pass; null: none
   };
   // bytes: of each unit's block; 0 where it has none. Throws as ScratchFile does.
   UnitFile(const std::string& directory, std::vector<std::int64_t> bytes, const Options& options);
@@ -48,8 +54,9 @@ class UnitFile {
   bool has(std::size_t unit) const { return bytes_[unit] > 0; }
 
   enum class Place : std::uint8_t { same, other };
-  // The last loop's writes may be in flight, and begin() waits for those of its buffers only.
-  void begin(std::vector<std::size_t> order, Place place = Place::same);
+  // The last loop's writes may be in flight, and begin() waits for those of its buffers only. to, from: the places that the
+  // loop writes and reads.
+  void begin(std::vector<std::size_t> order, Place to = Place::same, Place from = Place::same);
   Tensor take(std::size_t unit);  // empty for a unit that has no block
   void give_back(std::size_t unit, bool writes = true);
   void end();
@@ -78,7 +85,7 @@ class UnitFile {
   struct Traffic {
     std::int64_t read = 0, written = 0;  // bytes, in whole blocks of the file
   };
-  Traffic traffic() const { return traffic_; }
+  Traffic traffic() const { return {read_, written_bytes_}; }
 
  private:
   static constexpr int buffers = 3;
@@ -87,9 +94,12 @@ class UnitFile {
     Work read, written;
   };
   void read_next();
+  void pass_gate(bool writes, std::int64_t offset, std::int64_t bytes) const;
+  Work read_at(std::int64_t offset, std::size_t unit, const Tensor& to, const Work& after);
   Work write_at(std::int64_t offset, std::size_t unit, const Tensor& from, const Work& after);
 
   std::string name_;
+  std::shared_ptr<FileGate> gate_;
   std::vector<std::int64_t> bytes_, offsets_;
   std::vector<std::int64_t> others_;  // offsets of other places
   std::int64_t file_bytes_ = 0;
@@ -98,10 +108,10 @@ class UnitFile {
   std::vector<Work> written_;         // the last write of each unit's block
   std::vector<Work> others_written_;  // to other places, by exchange()
   std::vector<std::size_t> order_;
-  std::size_t taken_ = 0, reading_ = 0;  // places in the order
-  Place place_ = Place::same;            // to which the loop writes
+  std::size_t taken_ = 0, reading_ = 0;             // places in the order
+  Place place_ = Place::same, from_ = Place::same;  // which the loop writes and reads
   Stream in_, out_;
-  Traffic traffic_;
+  std::atomic<std::int64_t> read_ = 0, written_bytes_ = 0;
 };
 
 // A block, or a file's memory for it, as elements of such a type.

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <thread>
 
 #include "support/error.hpp"
 #include "support/temporary_directory.hpp"
@@ -74,6 +75,42 @@ TEST(UnitFile, KeepsBlocksUntilOthersAreAccepted) {
   EXPECT_EQ(state.bytes(), 2 * (4096 + 8192 + 4096));
   UnitFile single(directory.path(), {5});
   expect_refusal([&] { single.begin({0}, UnitFile::Place::other); }, "have one place each");
+}
+
+// As an update in a thread of its own does with the gradients of the step before, while those of this step are written and
+// read again.
+TEST(UnitFile, ReadsOtherPlacesBesideMovesOfBlocks) {
+  const TemporaryDirectory directory;
+  const std::vector<std::size_t> order = {0, 1, 3};
+  UnitFile file(directory.path(), {5, 9000, 0, 1}, {.two_places = true});
+  const auto write = [&](double value) {
+    std::vector<Work> works;
+    for (const std::size_t unit : order) {
+      const Tensor block = file.memory(unit);
+      for (std::int64_t i = 0; i < block.size(); ++i) block.set(i, value);
+      works.push_back(file.write(unit, block, {}));
+    }
+    for (const Work& work : works) work.wait();
+  };
+  write(1);
+  file.exchange();
+  file.begin(order, UnitFile::Place::same, UnitFile::Place::other);
+  std::vector<double> seen;
+  std::thread apart([&] {
+    for (const std::size_t unit : order) {
+      const Tensor block = file.take(unit);
+      seen.push_back(block.at(block.size() - 1));
+      file.give_back(unit, false);
+    }
+  });
+  write(2);
+  const Tensor again = file.memory(1);
+  file.read(1, again).wait();
+  apart.join();
+  EXPECT_EQ(seen, (std::vector<double>{1, 1, 1}));
+  EXPECT_EQ(again.at(0), 2);
+  EXPECT_EQ(file.traffic().read, 4096 + 12288 + 4096 + 12288);
+  EXPECT_EQ(file.traffic().written, 2 * (4096 + 12288 + 4096));
 }
 
 TEST(UnitFile, CanBeReadAndWrittenOutOfTurn) {
