@@ -22,7 +22,7 @@ COMMANDS = {
     "old-weights": ("old_weights", "stretto-train", "text", "where training ends with pipelines that are never emptied"),
     "saving": ("saving", "train_speed", "", "steps while checkpoints are written"),
     "relayout": ("relayout", "relayout_speed", "", "another layout of a training in memory beside a checkpoint that is saved and loaded"),
-    "offload": ("offload", "train_speed", "", "steps whose optimizer state lies in files"),
+    "offload": ("offload", "train_speed file_speed", "", "steps whose optimizer state lies in files"),
     "larger": ("larger", "stretto-train", "text", "a model three times as large as the memory that its ranks may have (root)"),
     "replicated-state": ("replicated_state", "train_speed", "", "steps after which each rank's state is kept in another one's memory"),
     "layouts": ("layouts", "train_speed pipeline_speed stretto-plan", "torch2", "ZeRO 0 to 3 and PyTorch FSDP2, on one host and between hosts; pipeline "

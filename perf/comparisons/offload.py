@@ -3,9 +3,13 @@
 A bare loop in the same round reads and writes as many bytes of a file in the same directory, in pieces of 1 MiB past the page cache, as
 the ranks do in a step: the reads of one rank at a time with its writes behind them. A step with state in files then takes at most as long
 as one in memory and that loop after each other. Exits 1 if it takes over 1.1 times as long as that.
+
+Then updates of forced times: a gate lets so many bytes a second pass to and from the file, and each unit's update sleeps. Beside each
+other, both take as long as the longer of the two, and the first read and the last write; with --no-overlap's waits, as both together.
 """
 import mmap
 import os
+import pathlib
 import statistics
 import tempfile
 import time
@@ -18,6 +22,8 @@ from perf.pages.text import Verdict, rounds_text
 CASES = {"10.8 million, as in GPT-2's shape": (6, 384, 6, 65, 256, 6), "a tenth of SmolLM2: 576 wide": (4, 576, 9, 8192, 256, 4)}
 RANKS, PIECE, MOST = 2, 1 << 20, 1.1
 STATE_BYTES = 8  # of a parameter in fp32
+# Seconds that each of 16 updates computes, where a block of 1 MiB takes 10.5 ms each way: less than files, as much, and more.
+COMPUTED, UNITS = (0.01, 0.021, 0.04), 16
 
 
 def loop_seconds(directory, size):
@@ -50,7 +56,20 @@ def measured(options):
             found = {side: last_json(run([*words, *sides[side]]).stdout) for side in order}
             found["loop_s"] = loop_seconds(options.directory, found["memory"]["parameters"] * STATE_BYTES)
             rounds[-1][name] = found
-    yield {"steps": options.steps, "rounds": rounds}
+    found = {"steps": options.steps, "rounds": rounds}
+    yield found
+    yield {**found, "forced": forced(options)}
+
+
+def forced(options):
+    """Updates of forced times: a row for each time that they compute."""
+    words = [pathlib.Path(options.program).with_name("file_speed"), "--directory", options.directory, "--units", UNITS, "--rate", 1e8]
+    return [last_json(run([*words, "--seconds", seconds]).stdout) for seconds in COMPUTED]
+
+
+def bounds(row):
+    """Of reads and writes beside updates, and of those that are waited for."""
+    return max(row["compute_s"], row["files_s"]) + 2 * row["block_s"], row["compute_s"] + row["files_s"]
 
 
 def figures_of_case(figures, name):
@@ -66,6 +85,11 @@ def tables(figures):
         rows.append([name, f"{parameters / 1e6:.1f} million", *(f"{seconds[side]:.3f}" for side in seconds), f"{loop:.3f}",
                      f"{seconds['file'] / (seconds['memory'] + loop):.2f}"])
     yield Table("", ["model", "parameters", "in memory, s a step", "in files, s", "half of it in files, s", "bare loop, s", "in files / (memory + loop)"], rows)
+    if "forced" in figures:
+        rows = [[*(f"{row[key]:.3f}" for key in ("compute_s", "files_s", "beside_s")), f"{bounds(row)[0]:.3f}", f"{row['waited_s']:.3f}", f"{bounds(row)[1]:.3f}"]
+                for row in figures["forced"]]
+        yield Table(f"Updates of {UNITS} units that sleep, with 1 MiB of state each in a file of 100 MB/s",
+                    ["they compute, s", "files take, s", "beside each other, s", "max(both) + first + last, s", "one after the other, s", "both, s"], rows)
 
 
 def verdicts(figures):
@@ -73,6 +97,12 @@ def verdicts(figures):
         _, seconds, loop = figures_of_case(figures, name)
         found = seconds["file"] / (seconds["memory"] + loop)
         yield Verdict(found <= MOST, f"{name}: a step takes {found:.2f} times one in memory and a bare loop over its bytes, wanted at most {MOST}.")
+    for row in figures.get("forced", []):
+        beside, waited = bounds(row)
+        where = f"Updates of {row['compute_s']:.2f} s beside files of {row['files_s']:.2f} s"
+        yield Verdict(row["beside_s"] <= MOST * beside,
+                      f"{where} take {row['beside_s'] / beside:.2f} times the longer of both and the first and last block, wanted at most {MOST}.")
+        yield Verdict(row["waited_s"] >= 0.9 * waited, f"{where} take {row['waited_s'] / waited:.2f} times both together without overlap, the control, wanted at least 0.9.")
 
 
 Comparison("offload", __doc__, measured, tables, verdicts, page="docs/larger-than-memory.md", program="train_speed",

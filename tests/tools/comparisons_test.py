@@ -118,11 +118,17 @@ def server_speed(words, slow):
     return [{"bytes": size, "seconds": us / 1e6, "copy_s": 1e-6} for size in sizes]
 
 
+def file_speed(words, slow):
+    compute, files, block = 16 * float(after(words, "--seconds")), 2 * 16 * 0.0105, 0.0105
+    return {"compute_s": compute, "files_s": files, "block_s": block, "beside_s": (max(compute, files) + 0.014) * slow, "waited_s": compute + files}
+
+
 ANSWERS = {"train_speed": train_speed, "_gpt.py": train_speed, "context_parallel.py": train_speed, "ring_attention_speed": ring_attention_speed, "pipeline_speed": pipeline_speed,
            "stretto-plan": stretto_plan, "stretto-train": stretto_train, "stretto-perf": stretto_perf, "mpi_": mpi_loop, "host_limit": host_limit,
            "kernel_speed": kernel_rows("size"), "attention_speed": kernel_rows("shape_"), "quantize_speed": kernel_rows("bytes"),
            "server_speed": server_speed, "zmq_server": server_speed,
            "move_speed": lambda words, slow: {"bytes": MIB, "columns_s": 0.262144 * slow, "copies_s": 1.048576 * slow, "broadcast_s": 2.097152},
+           "file_speed": file_speed,
            "relayout_speed": lambda words, slow: {"parameters": 10**7, "moved_s": 0.2 * slow, "saved_s": 0.5, "received_bytes": 10**8},
            "dispatch_speed": lambda words, slow: {"loop_us": 5, "parallel_us": 7 * slow, "sequential_us": 20, "op_by_op_us": 25, "between_us": 8 * slow},
            "startup_and_idle": lambda words, slow: slow}
