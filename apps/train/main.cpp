@@ -97,6 +97,7 @@ int start(CommandLine line) {
   use_flight_recorder(line);
   if (line.deterministic) setenv("STRETTO_DETERMINISTIC", "1", 1);  // before there are ranks, which read the setting
   StopRequest stop;
+  if (line.relayouts_on_signal()) stop.take_layout_signals();
   Rejoin rejoin(line.nproc, line.rejoin);
   JobProgress progress;
   const CommandLine given = line;  // restarts change it

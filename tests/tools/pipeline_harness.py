@@ -27,15 +27,22 @@ class PipelineTest(ProgramTest):
         """All tests of a class share a directory."""
 
     @classmethod
+    def command(cls, log, *words):
+        return [TRAIN, "--num-layers", 8, "--hidden-size", 16, "--num-attention-heads", 4, "--seq-length", 16, "--global-batch-size", 8,
+                "--micro-batch-size", 1, "--train-iters", STEPS, "--lr-warmup-iters", 0, "--lr", 3e-3, "--dtype", "fp64", "--log-interval", 1,
+                "--train-data", cls.directory / "text", "--log-dir", log, *words]
+
+    @classmethod
     def train(cls, *words):
         log = pathlib.Path(tempfile.mkdtemp(dir=cls.directory))
-        command = [TRAIN, "--num-layers", 8, "--hidden-size", 16, "--num-attention-heads", 4, "--seq-length", 16, "--global-batch-size", 8,
-                   "--micro-batch-size", 1, "--train-iters", STEPS, "--lr-warmup-iters", 0, "--lr", 3e-3, "--dtype", "fp64", "--log-interval", 1,
-                   "--train-data", cls.directory / "text", "--log-dir", log, *words]
-        done = run_program(*command)
+        done = run_program(*cls.command(log, *words))
         if (done.returncode, done.stderr) != (0, ""):
             raise AssertionError(f"{words} ended with {done.returncode}: {done.stderr}")
-        return Result(done.stdout, [json.loads(line) for line in (log / "metrics.jsonl").read_text().splitlines()])
+        return Result(done.stdout, cls.metrics_in(log))
+
+    @staticmethod
+    def metrics_in(log):
+        return [json.loads(line) for line in (log / "metrics.jsonl").read_text().splitlines()]
 
     @classmethod
     def refused_training(cls, *words):

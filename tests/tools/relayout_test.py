@@ -1,7 +1,14 @@
 """stretto-train --relayout-at: training goes on in another layout, with the state from memory."""
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import time
 import unittest
 
 from pipeline_harness import STEPS, TOLERANCE, PipelineTest
+from support.programs import clean_environment
 
 FOUR = ("--nproc", 4, "--micro-batch-size", 1)
 
@@ -42,11 +49,53 @@ class Relayout(PipelineTest):
                 first = "dp 4 x tp 1 x pp 1" if step < 2 else "dp 1 x tp 2 x pp 2"
                 self.assertIn(f"4 ranks: {first}", result.output.split("\n", 2)[1])
 
+    def test_a_signal_brings_the_next_layout(self):
+        log = pathlib.Path(tempfile.mkdtemp(dir=self.directory))
+        constant = ["--lr", 1e-3, "--min-lr", 1e-3, "--train-iters"]
+        words = self.command(log, *FOUR, *constant, 1_000_000, "--relayout-on-signal", "--tp 2 --pp 2", "--relayout-on-signal", "--tp 1 --zero 3 --pp 1")
+        with open(log / "output", "w") as output, subprocess.Popen([*map(str, words)], stdin=subprocess.DEVNULL, stdout=output,
+                                                                   stderr=subprocess.PIPE, env=clean_environment()) as run:
+            try:
+                said = lambda: (log / "output").read_text()
+                self.until(lambda: len(self.reported(log)) > 5, said)
+                for number, whom in enumerate((run.pid, self.child_of(run.pid), run.pid)):
+                    os.kill(whom, signal.SIGUSR2)
+                    words = ("dp 1 x tp 2 x pp 2", "dp 4 x tp 1 x pp 1", "this is the last one of --relayout-on-signal")[number]
+                    self.until(lambda: words in said().split("Changes the layout", 1)[-1], said)
+                    time.sleep(1.1)  # signals within a second count once
+                run.terminate()
+                self.assertEqual(run.wait(60), 0)
+                self.assertEqual(run.stderr.read(), b"")
+            finally:
+                run.kill()
+        self.assertEqual(said().count("Changes the layout behind step"), 2)
+        metrics = self.metrics_in(log)
+        self.assertEqual([each["step"] for each in metrics], list(range(1, len(metrics) + 1)))
+        whole = self.train(*FOUR, *constant, len(metrics))
+        for one, other in zip(metrics, whole.metrics):
+            self.assertAlmostEqual(one["loss"], other["loss"], delta=1e-6)
+
+    def until(self, condition, said):
+        deadline = time.monotonic() + 60
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, said())
+            time.sleep(0.02)
+
+    def reported(self, log):
+        metrics = log / "metrics.jsonl"
+        return metrics.read_text().splitlines() if metrics.exists() else []
+
+    def child_of(self, parent):
+        return int(pathlib.Path("/proc", str(parent), "task", str(parent), "children").read_text().split()[1])
+
     def test_what_cannot_be_had_is_refused_before_training(self):
         for words, sentence in [
                 (["--relayout-at", 4, "--tp 2"], f"--relayout-at 4 is not between step 0 and the last one, {STEPS}"),
                 (["--relayout-at", 2, "--tp 2", "--relayout-at", 2, "--tp 1"], "--relayout-at 2 is not between step 2 and"),
                 (["--relayout-at", 1, "--tp 3"], "--relayout-at 1 '--tp 3': 4 ranks do not divide into groups of --tp 3"),
+                (["--relayout-on-signal", "--tp 3"], "--relayout-on-signal '--tp 3': 4 ranks do not divide into groups of --tp 3"),
+                (["--relayout-on-signal", "--tp 2", "--elastic", "--save", self.directory / "none"], "--relayout-on-signal does not go with --elastic"),
+                (["--relayout-at", 1, "--tp 2", "--relayout-on-signal", "--tp 1"], "--relayout-at 1 and --relayout-on-signal each say when"),
                 (["--relayout-at", 1, "--lr 1"], "--relayout-at 1 '--lr 1': --lr is not of a layout"),
                 (["--relayout-at", 1, "--dtype bf16"], "--relayout-at 1 '--dtype bf16': --dtype is not of a layout"),
                 (["--relayout-at", 1, "--prefetch 4"], "--relayout-at 1 '--prefetch 4': --prefetch 4 has no effect with --zero 1"),

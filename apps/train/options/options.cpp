@@ -233,10 +233,10 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   check_layout_options(app, line);
   if (min_lr->count() == 0) line.min_lr = line.lr / 10;
   if (!line.layout.automatic || app.count("--cp") > 0) check_sequence_options(app, trainer);
-  require(relayouts.empty() || !line.dry_run,
-          "--relayout-at {} does not go with --dry-run, which plans one layout; leave one of them out.",
-          relayouts.empty() ? 0 : relayouts.front().first);
   line.relayouts = relayouts_of(relayouts, trainer);
+  require(line.relayouts.empty() || !line.dry_run,
+          "{} does not go with --dry-run, which plans one layout; leave one of them out.",
+          line.relayouts.empty() ? "" : line.relayouts.front().name());
   line.sample.seed = trainer.seed;
   if (line.sample_only) line.steps = 0;
   line.values = flag_values(app);
@@ -315,6 +315,7 @@ CommandLine CommandLine::laid_out(const TrainingOptions& other) const {
 }
 
 CommandLine CommandLine::after(std::int64_t steps_done) const {
+  if (relayouts_on_signal()) return *this;
   const auto later = std::ranges::find_if(relayouts, [&](const Relayout& each) { return each.step > steps_done; });
   return later == relayouts.begin() ? *this : laid_out(std::prev(later)->trainer);
 }

@@ -55,7 +55,8 @@ struct CommandLine {
   std::string json;            // of a dry run
   std::string pipemare_flags;  // those that were given
 
-  std::vector<Relayout> relayouts;  // in the order of their steps
+  std::vector<Relayout> relayouts;  // in the order of their steps, or of signals
+  bool relayouts_on_signal() const { return !relayouts.empty() && relayouts.front().on_signal; }
 
   std::vector<stretto::NamedValue> values;  // of the flags that must be the same on all ranks
 

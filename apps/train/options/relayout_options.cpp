@@ -100,23 +100,34 @@ const char* obstacle(const CommandLine& line) {
 
 void add_relayout_options(CLI::App& app, RelayoutFlags& flags) {
   app.add_option(
-         "--relayout-at", flags,
+         "--relayout-at", flags.at,
          "A step and, in quotes, flags of a layout in which training goes on behind it, such as 100 \"--tp 2 --pp 2\": "
          "state moves between the ranks in memory. Give the flag once for each change")
       ->type_name("STEP FLAGS")
       ->allow_extra_args(false)
       ->take_all();
+  app.add_option("--relayout-on-signal", flags.on_signal,
+                 "In quotes, flags of a layout in which training goes on behind the step in which SIGUSR2 comes. Give the "
+                 "flag once for each further SIGUSR2")
+      ->type_name("FLAGS")
+      ->allow_extra_args(false)
+      ->take_all();
 }
+
+std::string Relayout::name() const { return on_signal ? "--relayout-on-signal" : fmt::format("--relayout-at {}", step); }
 
 std::vector<Relayout> relayouts_of(const RelayoutFlags& flags, const TrainingOptions& first) {
   std::vector<Relayout> result;
-  for (const auto& [step, its] : flags) {
-    const TrainingOptions& before = result.empty() ? first : result.back().trainer;
+  for (const auto& [step, its] : flags.at) result.push_back({step, false, its, {}});
+  for (const std::string& its : flags.on_signal) result.push_back({0, true, its, {}});
+  const TrainingOptions* before = &first;
+  for (Relayout& each : result) {
     try {
-      result.push_back({step, its, changed(before, its)});
+      each.trainer = changed(*before, each.flags);
     } catch (const Error& error) {
-      fail(error.code(), "--relayout-at {} '{}': {}", step, its, error.what());
+      fail(error.code(), "{} '{}': {}", each.name(), each.flags, error.what());
     }
+    before = &each.trainer;
   }
   return result;
 }
@@ -140,11 +151,13 @@ void check_rejoin(const CommandLine& line, int ranks) {
 void check_relayouts(const CommandLine& line, int ranks) {
   if (line.relayouts.empty()) return;
   const char* const what = line.elastic ? "--elastic, which follows a layout's replicas" : obstacle(line);
-  require(what == nullptr, "--relayout-at {} does not go with {}; leave one of them out.", line.relayouts.front().step,
-          what == nullptr ? "" : what);
+  const std::string name = line.relayouts.front().name();
+  require(what == nullptr, "{} does not go with {}; leave one of them out.", name, what == nullptr ? "" : what);
+  require(line.relayouts.front().on_signal == line.relayouts.back().on_signal,
+          "{} and --relayout-on-signal each say when the layout changes; leave one of them out.", name);
   std::int64_t before = 0;
   for (const Relayout& each : line.relayouts) {
-    require(each.step > before && each.step < line.steps,
+    require(each.on_signal || (each.step > before && each.step < line.steps),
             "--relayout-at {} is not between step {} and the last one, {}; give a step behind which training goes on, in "
             "ascending order.",
             each.step, before, line.steps);
@@ -152,9 +165,9 @@ void check_relayouts(const CommandLine& line, int ranks) {
   }
   const auto require_flush = [&](const TrainingOptions& trainer, const std::string& where) {
     require(!is_window(trainer.on(line.laid_out(trainer).mesh_on(ranks)).check()),
-            "--schedule {}{} has no flush between steps, where a layout could change; choose one with a flush, or leave "
-            "--relayout-at out.",
-            trainer.stages.schedule_name, where);
+            "--schedule {}{} has no flush between steps, where a layout could change; choose one with a flush, or leave {} "
+            "out.",
+            trainer.stages.schedule_name, where, name);
   };
   require_flush(line.trainer, "");
   for (const Relayout& each : line.relayouts) {
@@ -163,7 +176,7 @@ void check_relayouts(const CommandLine& line, int ranks) {
       other.check_layout(ranks);
       require_flush(each.trainer, " of the layout");
     } catch (const Error& error) {
-      fail(error.code(), "--relayout-at {} '{}': {}", each.step, each.flags, error.what());
+      fail(error.code(), "{} '{}': {}", each.name(), each.flags, error.what());
     }
   }
 }

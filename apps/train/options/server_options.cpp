@@ -60,7 +60,7 @@ void check_server_options(const CLI::App& app, const CommandLine& line) {
   for (const char* const flag :
        {"--save", "--load", "--load-hf", "--load-gguf", "--load-adapter", "--with-adapter", "--lora", "--resume",
         "--elastic", "--replicate-state", "--check-replicas", "--straggler-threshold", "--comm-report", "--layout",
-        "--relayout-at", "--rejoin", "--dry-run", "--sample-only"}) {
+        "--relayout-at", "--relayout-on-signal", "--rejoin", "--dry-run", "--sample-only"}) {
     require(
         app.count(flag) == 0,
         "{} does not go with --servers {}, which hold values from --seed and the optimizer's state for the length of a run; "

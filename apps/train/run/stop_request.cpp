@@ -21,7 +21,8 @@ namespace {
 constexpr double seconds_to_repeat = 1;
 
 struct SharedRequest {
-  std::atomic<int> asked = 0, agreed = 0;
+  std::atomic<int> asked = 0, agreed = 0, layouts = 0;
+  std::atomic<double> layout_asked_at = 0;
   std::atomic<bool> ranks_look = false;
 };
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free &&
@@ -45,6 +46,27 @@ void on_signal(int number) {
   shared->asked.compare_exchange_strong(none, number);
 }
 
+void on_layout_signal(int) {
+  const double now = monotonic_seconds();
+  double last = shared->layout_asked_at;
+  if (now - last > seconds_to_repeat && shared->layout_asked_at.compare_exchange_strong(last, now)) ++shared->layouts;
+}
+
+void handle(int number, void (*handler)(int)) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  sigaction(number, &action, nullptr);
+}
+
+// The largest of the ranks' values.
+std::int64_t most_of(const Communicator& ranks, std::int64_t value, const char* tag) {
+  if (ranks.size() > 1) {
+    ranks.all_reduce(&value, &value, 1, DType::i64, ReduceOp::max, Stream::inline_(), {.tag = tag}).wait();
+  }
+  return value;
+}
+
 }  // namespace
 
 StopRequest::StopRequest() {
@@ -57,19 +79,19 @@ StopRequest::StopRequest() {
 
 void StopRequest::take_signals(bool ranks_look) {
   shared->ranks_look = ranks_look;
-  struct sigaction action {};
-  action.sa_handler = on_signal;
-  action.sa_flags = SA_RESTART;
-  for (const int number : {SIGTERM, SIGINT}) sigaction(number, &action, nullptr);
+  for (const int number : {SIGTERM, SIGINT}) handle(number, on_signal);
 }
 
 int StopRequest::agree(const Communicator& ranks) {
-  std::int64_t signal = shared->asked;
-  if (ranks.size() > 1) {
-    ranks.all_reduce(&signal, &signal, 1, DType::i64, ReduceOp::max, Stream::inline_(), {.tag = "whether to stop"}).wait();
-  }
-  if (signal != 0) shared->agreed = static_cast<int>(signal);
-  return static_cast<int>(signal);
+  const auto signal = static_cast<int>(most_of(ranks, shared->asked, "whether to stop"));
+  if (signal != 0) shared->agreed = signal;
+  return signal;
+}
+
+void StopRequest::take_layout_signals() { handle(SIGUSR2, on_layout_signal); }
+
+std::int64_t StopRequest::agree_on_layouts(const Communicator& ranks) {
+  return most_of(ranks, shared->layouts, "whether to change the layout");
 }
 
 int StopRequest::asked() const { return shared->asked; }

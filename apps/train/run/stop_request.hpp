@@ -1,11 +1,13 @@
 #pragma once
+#include <cstdint>
+
 #include "stretto/communicator.hpp"
 
 namespace apps {
 
-// SIGTERM and SIGINT ask a job to stop behind the step that it is in. Any process of a host may get the signal: the ranks,
-// or the parent that has forked them. A second signal, to the same process and more than a second later, ends that process
-// at once. (`timeout` and terminals send some processes the same signal twice within microseconds.)
+// What signals ask of a job. SIGTERM and SIGINT ask it to stop behind the step that it is in. Any process of a host may get
+// the signal: the ranks, or the parent that has forked them. A second signal, to the same process and more than a second
+// later, ends that process at once. (`timeout` and terminals send some processes the same signal twice within microseconds.)
 //
 // A program has one object. It must be made before ranks are forked, since the processes share memory by it.
 class StopRequest {
@@ -24,6 +26,11 @@ class StopRequest {
   int asked() const;
   // What agree() returned last on any rank of this host.
   int agreed() const;
+
+  // SIGUSR2 asks for the next layout, as the other signals in any process; those within a second count once.
+  void take_layout_signals();
+  // How often the job has been asked for one. Collective, likewise.
+  std::int64_t agree_on_layouts(const stretto::Communicator& ranks);
 };
 
 }  // namespace apps

@@ -18,6 +18,7 @@
 #include "apps/train/run/description.hpp"
 #include "apps/train/run/directory_lock.hpp"
 #include "apps/train/run/first_step_timeout.hpp"
+#include "apps/train/run/layout_changes.hpp"
 #include "apps/train/run/resuming.hpp"
 #include "apps/train/run/run_notes.hpp"
 #include "apps/train/run/sampling.hpp"
@@ -63,6 +64,7 @@ class TrainingRun {
               ElasticParts elastic, ServerSet* servers)
       : line_(line),
         stop_(stop),
+        layouts_(line.relayouts, stop),
         progress_(progress),
         memory_(elastic.memory),
         rejoin_(elastic.rejoin),
@@ -117,8 +119,7 @@ class TrainingRun {
       train(done, count);
       done += count;
       first_step.end();
-      const auto next = std::ranges::find(line_.relayouts, done, &Relayout::step);
-      if (next != line_.relayouts.end()) relayout(*next);
+      if (done < line_.steps) change_layout(done);
       if (rejoin_ != nullptr && done < line_.steps && rejoin_->is_complete(world_)) return carry(done);
     }
     const std::vector<Record> records = world_.job().ledger().records(first_operation);
@@ -366,6 +367,13 @@ class TrainingRun {
     return taken_back_ + (update != nullptr ? update->taken_back() : 0);
   }
 
+  void change_layout(std::int64_t done) {
+    if (std::optional<Relayout> next = layouts_.behind(done, world_)) relayout(*std::move(next));
+    if (rank0_ && layouts_.is_asked_in_vain()) {
+      reporter_.say("SIGUSR2 asks for a further layout, and this is the last one of --relayout-on-signal.");
+    }
+  }
+
   // The old layout is gone before there is a new one; meanwhile each rank has its part of the state in a copy.
   void relayout(Relayout to) {
     const double began = now_seconds();
@@ -430,6 +438,7 @@ class TrainingRun {
 
   CommandLine line_;
   StopRequest& stop_;
+  LayoutChanges layouts_;
   JobProgress& progress_;
   ReplicatedState* memory_;
   Rejoin* rejoin_;
