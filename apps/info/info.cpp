@@ -1,6 +1,7 @@
 // stretto-info: prints the parts of this build, the machine, and every setting with its meaning, default and value.
 // stretto-info flight DIRECTORY: compares the last operations of all ranks of a job.
 // stretto-info servers HOST:PORT...: what parameter servers hold, and how far they are.
+// stretto-info programs HOST:PORT...: what programs of one controller run, and for whom executors are busy.
 #include <fmt/format.h>
 #include <hwloc.h>
 #include <sched.h>
@@ -21,6 +22,7 @@
 #include "stretto/error.hpp"
 #include "stretto/plan.hpp"
 #include "stretto/planning/tuning.hpp"
+#include "stretto/program.hpp"
 #include "stretto/server.hpp"
 #include "stretto/settings.hpp"
 
@@ -154,8 +156,9 @@ int print_everything() {
   return 0;
 }
 
-// Prints the state of each server that is named, and at the end names those that do not answer.
-int print_servers(int count, char** addresses) {
+// Prints state_at(host, port) of each address, and at the end names those that do not answer.
+template <class StateAt>
+int print_states(int count, char** addresses, const char* setting, StateAt state_at) {
   int status = 0;
   for (int i = 0; i < count; ++i) {
     try {
@@ -166,11 +169,10 @@ int print_servers(int count, char** addresses) {
       int port = 0;
       const auto [behind, error] = std::from_chars(first, end, port);
       if (error != std::errc() || behind != end || port < 1 || port > 65535) {
-        throw Error(
-            ErrorCode::invalid_argument,
-            fmt::format("'{}' names no port of a server; give HOST:PORT, with the PORT of STRETTO_SERVERS_PORT.", address));
+        throw Error(ErrorCode::invalid_argument,
+                    fmt::format("'{}' names no port; give HOST:PORT, with the PORT of {}.", address, setting));
       }
-      std::fputs(server_state(address.substr(0, colon), port).c_str(), stdout);
+      std::fputs(state_at(address.substr(0, colon), port).c_str(), stdout);
     } catch (const std::exception& error) {
       std::fflush(stdout);
       std::fprintf(stderr, "error: %s\n", error_sentence(error).c_str());
@@ -183,14 +185,24 @@ int print_servers(int count, char** addresses) {
 int main(int argc, char** argv) {
   if (argc == 1) return print_everything();
   const std::string verb = argv[1];
-  if (verb == "servers" && argc > 2) return print_servers(argc - 2, argv + 2);
+  if (verb == "servers" && argc > 2) {
+    return print_states(argc - 2, argv + 2, "STRETTO_SERVERS_PORT",
+                        [](const std::string& host, int port) { return server_state(host, port); });
+  }
+  if (verb == "programs" && argc > 2) {
+    return print_states(argc - 2, argv + 2, "STRETTO_PROGRAMS_PORT",
+                        [](const std::string& host, int port) { return programs_state(host, port); });
+  }
   if (argc != 3 || verb != "flight") {
     const bool help = verb == "--help" || verb == "-h";
     std::fputs(
         "stretto-info                    the build, the machine and all settings\n"
         "stretto-info flight DIRECTORY   what the ranks' last operations, written to DIRECTORY, say about a hang\n"
         "stretto-info servers HOST:PORT...\n"
-        "                                what parameter servers hold, and how far they are (STRETTO_SERVERS_PORT)\n",
+        "                                what parameter servers hold, and how far they are (STRETTO_SERVERS_PORT)\n"
+        "stretto-info programs HOST:PORT...\n"
+        "                                what programs of one controller run, and for whom executors are busy\n"
+        "                                (STRETTO_PROGRAMS_PORT)\n",
         help ? stdout : stderr);
     return help ? 0 : 1;
   }

@@ -239,10 +239,18 @@ class STRETTO_API CompiledProgram {
 // begin while its run is under way, and others take its turns.
 //
 // Failures: if a function throws, the runs of its program that are in flight end, on all executors, and their wait() throws.
-// Other programs go on, and so does this one with its next run. A process that dies ends the job, as everywhere.
+// Other programs go on, and so does this one with its next run.
+//
+// Losses: while a runtime lives, the job goes on without ranks that die, but for rank 0, which ends it as everywhere. A
+// client takes its programs with it, and whatever executors have of it; others don't notice. An executor takes the programs
+// with it that have something to do there: their runs, and all that are asked for later, throw Error(peer_gave_up) that
+// names the functions, program, client, run and rank. The client may compile such a program again, which binds it to the
+// executors that are left. This holds if rank 0 of the communicator is rank 0 of the job. Processes need
+// LaunchOptions::survivors_go_on, or a launcher that leaves the others alone.
 //
 // Threads: one thread of a rank uses the object and what it returns. A client has one thread of the library that receives
-// messages, an executor one (rank 0 two), and another one that executes moves. These threads sleep while nothing comes.
+// messages, an executor one (rank 0 two, and another one with STRETTO_PROGRAMS_PORT), and another one that executes moves.
+// These threads sleep while nothing comes.
 class STRETTO_API ProgramRuntime {
  public:
   struct Options {
@@ -276,5 +284,10 @@ class STRETTO_API ProgramRuntime {
  private:
   std::unique_ptr<State> state_;
 };
+
+// What the scheduler of a ProgramRuntime says of itself at a port (STRETTO_PROGRAMS_PORT), for a process that has the job's
+// STRETTO_JOB_SECRET: what runs, what waits, and how busy executors are for whom. Throws Error(unavailable) or
+// Error(invalid_argument) with the reason if there is no answer within `seconds`.
+STRETTO_API std::string programs_state(const std::string& host, int port, double seconds = 5);
 
 }  // namespace stretto

@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 
 #include "core/fail.hpp"
+#include "program/control/scheduler.hpp"
 #include "program/move/box.hpp"
 #include "program/packed_parts.hpp"
-#include "program/scheduler.hpp"
 
 namespace stretto {
 namespace {
@@ -99,24 +99,53 @@ void Client::handle(const ReceivedMessage& message) {
     changed_.notify_all();
     return;
   }
+  if (kind == ControlKind::lost) return lose_executor(message.from, text_of(message));
   const auto found = runs_.find(message.head.request);
-  if (found == runs_.end()) return;  // parts of the outputs of a run that has failed
-  const std::shared_ptr<ProgramRun::State> held = found->second.state;
+  if (found != runs_.end()) take(message, found->second);  // else parts of the outputs of a run that has failed
+}
+
+void Client::take(const ReceivedMessage& message, OpenRun& run) {
+  const auto kind = static_cast<ControlKind>(message.head.kind);
+  const std::shared_ptr<ProgramRun::State> held = run.state;
   ProgramRun::State& state = *held;
   const std::lock_guard run_lock(state.mutex);
   if (kind == ControlKind::outputs) {
-    take_outputs(found->second, message);
-    --state.missing;
+    take_outputs(run, message);
+    state.missing.erase(message.from);
   } else if (kind == ControlKind::failed) {
     state.failure = text_of(message);
   } else {
     state.finished = true;
   }
+  fail_without_outputs(run);
   if (state.is_done()) {
     state.changed.notify_all();
     end(message.head.request);
   }
   changed_.notify_all();
+}
+
+void Client::lose_executor(int executor, const std::string& how) {
+  lost_executors_[executor] = how;
+  std::vector<std::uint64_t> over;
+  for (const auto& [request, run] : runs_) {
+    const std::lock_guard run_lock(run.state->mutex);
+    fail_without_outputs(run);
+    if (!run.state->is_done()) continue;  // the scheduler has the last word
+    run.state->changed.notify_all();
+    over.push_back(request);
+  }
+  for (const std::uint64_t request : over) end(request);
+  changed_.notify_all();
+}
+
+void Client::fail_without_outputs(const OpenRun& run) const {
+  ProgramRun::State& state = *run.state;
+  for (const auto& [executor, how] : lost_executors_) {
+    if (!state.finished || !state.missing.contains(executor)) continue;
+    state.failure = fmt::format("Outputs of program '{}' of client '{}' are lost with rank {}: {}",
+                                run.program->setup.program.name(), run.program->setup.client, executor, how);
+  }
 }
 
 void Client::take_outputs(const OpenRun& run, const ReceivedMessage& message) const {
@@ -236,7 +265,7 @@ std::shared_ptr<ProgramRun::State> Client::run(const std::shared_ptr<const Compi
   check_inputs(*compiled, inputs, kept);
   let_go();
   auto state = std::make_shared<ProgramRun::State>();
-  state->missing = static_cast<int>(compiled->senders.size());
+  state->missing = {compiled->senders.begin(), compiled->senders.end()};
   state->client = weak_from_this();
   for (const int output : program.outputs()) {
     const ValueType& type = program.values()[static_cast<std::size_t>(output)].type;
@@ -307,7 +336,8 @@ void Client::leave(bool gives_up) {
   let_go();
   send(0, ControlKind::abandon, {});  // now none of its programs has runs
   has_left_ = true;
-  for (int executor = 0; executor < executors_; ++executor) send(executor, ControlKind::goodbye, {});
+  // The scheduler is the last to hear it: until then it tells executors if this client is lost.
+  for (int executor = executors_; executor-- > 0;) send(executor, ControlKind::goodbye, {});
 }
 
 }  // namespace stretto

@@ -5,10 +5,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
-#include "program/control_links.hpp"
+#include "program/control/control_links.hpp"
 #include "program/packed_parts.hpp"
 #include "program/program_text.hpp"
 
@@ -20,14 +21,14 @@ struct ProgramRun::State {
   std::mutex mutex;
   std::condition_variable changed;
   bool finished = false;
-  int missing = 0;  // executors that have parts of outputs
+  std::set<int> missing;  // executors that have parts of outputs
   std::vector<Tensor> outputs;
   std::vector<KeptValue> kept;
   std::string failure;
   std::exception_ptr loss;
   std::weak_ptr<Client> client;
 
-  bool is_done() const { return loss || !failure.empty() || (finished && missing == 0); }
+  bool is_done() const { return loss || !failure.empty() || (finished && missing.empty()); }
 };
 
 struct KeptValue::State {
@@ -83,7 +84,11 @@ class Client : public std::enable_shared_from_this<Client> {
     std::shared_ptr<ProgramRun::State> state;
     std::vector<KeptValue> inputs;  // held until the run is done
   };
-  void end(std::uint64_t request);  // under the lock
+  void end(std::uint64_t request);  // under the lock, as the next two
+  void take(const ReceivedMessage& message, OpenRun& run);
+  void lose_executor(int executor, const std::string& how);
+  // Outputs that do not come any more, of a run that is done otherwise.
+  void fail_without_outputs(const OpenRun& run) const;
   void send(int to, ControlKind kind, MessageHead head, const Tensor& bytes = {});
   void check_inputs(const Compiled& compiled, const std::vector<Tensor>& inputs, const std::vector<KeptValue>& kept) const;
   void send_inputs(const Compiled& compiled, std::uint64_t request, const std::vector<Tensor>& inputs,
@@ -99,6 +104,7 @@ class Client : public std::enable_shared_from_this<Client> {
   std::map<std::uint64_t, ReceivedMessage> replies_;  // to compile()
   std::map<std::uint64_t, OpenRun> runs_;             // that are not done
   std::vector<OpenRun> over_;                         // that let_go() drops
+  std::map<int, std::string> lost_executors_;         // and how
   std::exception_ptr loss_;
   std::atomic<bool> has_left_ = false;
 };

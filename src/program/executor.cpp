@@ -1,28 +1,30 @@
 #include "program/executor.hpp"
 
 #include <algorithm>
+#include <cstring>
 
+#include "collectives/communicator/group.hpp"
 #include "core/fail.hpp"
 #include "program/plan_program.hpp"
 
 namespace stretto {
 
-void Executor::report(ControlKind kind, const ReceivedMessage& grant, const std::string& text, std::int64_t step) {
+void Executor::report(ControlKind kind, const ReceivedMessage& grant, const std::string& text, std::int64_t part) {
   links_.send(0,
               {.kind = static_cast<std::uint32_t>(kind),
                .table = grant.head.table,
-               .part = step,
+               .part = part,
                .clock = grant.head.clock,
                .request = grant.head.request},
               bytes_of(text));
 }
 
 void Executor::serve() {
-  const auto say_goodbye = [&](int to) { links_.send(to, {.kind = static_cast<std::uint32_t>(ControlKind::goodbye)}); };
   while (true) {
     const ReceivedMessage message = inbox_.next();
     switch (static_cast<ControlKind>(message.head.kind)) {
       case ControlKind::setup: set_up(message); break;
+      case ControlKind::places: set_up_group(message); break;
       case ControlKind::grant: do_run(message); break;
       case ControlKind::drop:
         programs_.erase(message.head.table);
@@ -35,23 +37,30 @@ void Executor::serve() {
         ExecutedProgram& program = programs_.at(message.head.table);
         inbox_.drop_inputs(program.number, 0, message.head.request);
         program.cancels = message.head.clock;
-        make_groups(program);
+        renew_groups(program);
         break;
       }
       case ControlKind::goodbye:
         say_goodbye(message.from);
-        std::erase_if(kept_, [&](const auto& each) { return each.second.client == message.from; });
-        inbox_.drop_inputs_of(message.from);
-        if (message.from >= executors_.size() && --clients_ == 0 && executors_.rank() == 0) {
-          for (int executor = 1; executor < executors_.size(); ++executor) say_goodbye(executor);
-        }
         if (message.from == 0) scheduler_has_left_ = true;
-        if (clients_ == 0 && scheduler_has_left_) return programs_.clear();
+        forget_client(message.from);
         break;
+      case ControlKind::no_client: forget_client(static_cast<int>(message.head.part)); break;
       default: ensure(false, "Rank {} sent an executor a message of kind {}.", message.from, message.head.kind);
     }
+    if (clients_.empty() && scheduler_has_left_) return programs_.clear();
   }
 }
+
+// It has left, or is lost. Behind the last one, the scheduler says goodbye to the other executors.
+void Executor::forget_client(int client) {
+  std::erase_if(kept_, [&](const auto& each) { return each.second.client == client; });
+  inbox_.drop_inputs_of(client);
+  if (clients_.erase(client) == 0 || !clients_.empty() || executors_.rank() != 0) return;
+  for (int executor = 1; executor < executors_.size(); ++executor) say_goodbye(executor);
+}
+
+void Executor::say_goodbye(int to) { links_.send(to, {.kind = static_cast<std::uint32_t>(ControlKind::goodbye)}); }
 
 void Executor::set_up(const ReceivedMessage& message) {
   ExecutedProgram& program = programs_[message.head.table];
@@ -59,13 +68,36 @@ void Executor::set_up(const ReceivedMessage& message) {
   program.client = static_cast<int>(message.head.part);
   program.setup = setup_from_text(text_of(message));
   program.plan = plan_program(program.setup.program, program.setup.groups, executors_.size(), executors_.nodes());
-  std::vector<int> ranks;
-  for (int executor = 0; executor < executors_.size(); ++executor) {
-    if (!program.plan.lists[static_cast<std::size_t>(executor)].empty()) ranks.push_back(executor);
+  if (program.plan.lists[static_cast<std::size_t>(executors_.rank())].empty()) {
+    return report(ControlKind::ready, message, obstacle(program));
   }
-  program.ranks = executors_.subgroup(ranks, program.setup.program.name());
-  if (program.ranks) make_groups(program);
+  const Communicator::Group::Place place =
+      Communicator::Group::reserve_place(Communicator::Group::of(executors_).context(), executors_.size());
+  const Tensor bytes({sizeof place}, DType::u8, Device::cpu);
+  std::memcpy(bytes.raw(), &place, sizeof place);
+  links_.send(0, {.kind = static_cast<std::uint32_t>(ControlKind::place), .table = program.number}, bytes);
+}
+
+void Executor::set_up_group(const ReceivedMessage& message) {
+  ExecutedProgram& program = programs_.at(message.head.table);
+  if (!message.bytes) return report(ControlKind::ready, message);  // the scheduler has refused the program
+  std::vector<Communicator::Group::Place> places(message.bytes.bytes() / sizeof(Communicator::Group::Place));
+  std::memcpy(places.data(), message.bytes.raw(), message.bytes.bytes());
+  program.ranks = Communicator(Communicator::Group::at_places(Communicator::Group::of(executors_).shared_context(), places,
+                                                              executors_.size(), program.setup.program.name()));
+  renew_groups(program);
   report(ControlKind::ready, message, obstacle(program));
+}
+
+// If one of the program's executors is lost, its runs end with what this throws.
+void Executor::renew_groups(ExecutedProgram& program) {
+  program.obstacle.clear();
+  try {
+    make_groups(program);
+  } catch (const Error& error) {
+    executors_.job().check_ranks();  // throws if all programs end
+    program.obstacle = error.what();
+  }
 }
 
 // Collective over the program's executors. A failed operation has left groups that are unusable: these are new.
@@ -98,6 +130,7 @@ void Executor::make_groups(ExecutedProgram& program) {
 }
 
 std::string Executor::obstacle(const ExecutedProgram& program) const {
+  if (!program.obstacle.empty()) return program.obstacle;
   for (const Program::Step& step : program.setup.program.steps()) {
     const auto& group = program.plan.groups[static_cast<std::size_t>(step.group)];
     if (step.kind != Program::StepKind::call || device_of(group, executors_.rank()) < 0) continue;

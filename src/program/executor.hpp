@@ -1,11 +1,12 @@
 #pragma once
 #include <map>
 #include <memory>
-#include <optional>
+#include <set>
+#include <string>
 #include <vector>
 
-#include "program/control_links.hpp"
-#include "program/inbox.hpp"
+#include "program/control/control_links.hpp"
+#include "program/control/inbox.hpp"
 #include "program/packed_parts.hpp"
 #include "program/program_text.hpp"
 
@@ -14,12 +15,14 @@ namespace stretto {
 // Does this rank's actions of the runs, in the order of the scheduler.
 class Executor {
  public:
-  // executors: the group of all executors, which serves this object alone.
-  Executor(ControlLinks& links, Communicator executors, FunctionTable functions, int clients)
+  // executors: the group of all executors, which serves this object alone, and has no operations: one that is lost would
+  // end them.
+  // clients: their ranks.
+  Executor(ControlLinks& links, Communicator executors, FunctionTable functions, std::set<int> clients)
       : links_(links),
         executors_(std::move(executors)),
         functions_(std::move(functions)),
-        clients_(clients),
+        clients_(std::move(clients)),
         scheduler_has_left_(executors_.rank() == 0) {}
 
   // Any thread may call these two.
@@ -39,6 +42,7 @@ class Executor {
     std::vector<Communicator> groups;          // where this executor is a device
     std::vector<std::unique_ptr<Move>> moves;  // where it takes part
     std::int64_t cancels = 0;                  // that are over
+    std::string obstacle;                      // why there are no groups
   };
   struct KeptPart {
     Tensor part;
@@ -47,15 +51,20 @@ class Executor {
   class OneRun;
 
   void set_up(const ReceivedMessage& message);
+  void set_up_group(const ReceivedMessage& message);
+  void renew_groups(ExecutedProgram& program);
   void make_groups(ExecutedProgram& program);
+  void forget_client(int client);
+  void say_goodbye(int to);
   std::string obstacle(const ExecutedProgram& program) const;
   void do_run(const ReceivedMessage& message);
-  void report(ControlKind kind, const ReceivedMessage& grant, const std::string& text = "", std::int64_t step = 0);
+  // part: as ControlKind says.
+  void report(ControlKind kind, const ReceivedMessage& grant, const std::string& text = "", std::int64_t part = 0);
 
   ControlLinks& links_;
   Communicator executors_;
   FunctionTable functions_;
-  int clients_;  // that have not left
+  std::set<int> clients_;  // that have not left
   bool scheduler_has_left_;
   Inbox inbox_;
   std::map<std::uint32_t, ExecutedProgram> programs_;

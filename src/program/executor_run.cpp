@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "core/fail.hpp"
+#include "program/control/look_scope.hpp"
 #include "program/executor.hpp"
 
 namespace stretto {
@@ -12,32 +13,7 @@ namespace {
 // Ends the waits of a cancelled program.
 struct Cancelled {};
 
-constexpr double seconds_between_looks = 0.02;
-
-thread_local const std::function<bool()>* is_cancelled = nullptr;
-thread_local Meanwhile meanwhile_of_thread;  // outside of the scope
-
-// While it lives, waits of this thread on the inline stream end when the program is cancelled. What the thread does in its
-// waits, it goes on doing.
-class CancelScope {
- public:
-  explicit CancelScope(const std::function<bool()>& cancelled) {
-    is_cancelled = &cancelled;
-    meanwhile_of_thread = while_waiting({});
-    const bool has_own = meanwhile_of_thread.function != nullptr;
-    while_waiting({[] {
-                     if ((*is_cancelled)()) throw Cancelled();
-                     if (meanwhile_of_thread.function != nullptr) meanwhile_of_thread.function();
-                   },
-                   has_own ? std::min(seconds_between_looks, meanwhile_of_thread.seconds) : seconds_between_looks});
-  }
-  ~CancelScope() {
-    while_waiting(meanwhile_of_thread);
-    is_cancelled = nullptr;
-  }
-  CancelScope(const CancelScope&) = delete;
-  CancelScope& operator=(const CancelScope&) = delete;
-};
+constexpr double seconds_between_looks = 0.02;  // until a wait of a cancelled run ends
 
 template <class Body>
 std::exception_ptr failure_of(Body body) {
@@ -64,11 +40,7 @@ std::string sentence_of(const std::exception_ptr& failure) {
 class Executor::OneRun {
  public:
   OneRun(Executor& executor, ExecutedProgram& program, const ReceivedMessage& grant)
-      : executor_(executor),
-        program_(program),
-        grant_(grant),
-        values_(program.setup.program.values().size()),
-        cancelled_([this] { return executor_.inbox_.cancels(program_.number) > program_.cancels; }) {}
+      : executor_(executor), program_(program), grant_(grant), values_(program.setup.program.values().size()) {}
 
   OneRun(const OneRun&) = delete;
   OneRun& operator=(const OneRun&) = delete;
@@ -79,7 +51,8 @@ class Executor::OneRun {
 
   void run() {
     failure_ = failure_of([&] {
-      const CancelScope scope(cancelled_);
+      const LookScope scope([this] { stop_if_cancelled(); }, seconds_between_looks);
+      if (!program_.obstacle.empty()) throw Error(ErrorCode::peer_lost, program_.obstacle);
       take_inputs();
       const auto& list = program_.plan.lists[static_cast<std::size_t>(rank())];
       for (const ProgramAction& action : list) {
@@ -88,8 +61,8 @@ class Executor::OneRun {
       }
     });
     // Another rank's failure shows here as an operation that ended, too.
-    const bool is_own = failure_ && !cancelled_();
-    if (is_own) executor_.report(ControlKind::run_failed, grant_, sentence());
+    const bool is_own = failure_ && !is_cancelled();
+    if (is_own) executor_.report(ControlKind::run_failed, grant_, sentence(), microseconds());
     // What still travels ends, as the cancel that follows the report reaches this rank, too.
     wait_for_moves();
     if (!failure_ && grant_.head.part == 1) {
@@ -99,7 +72,7 @@ class Executor::OneRun {
     executor_.inbox_.drop_steps(program_.number, grant_.head.clock);
     if (grant_.head.part == 1) executor_.inbox_.drop_inputs(program_.number, grant_.head.request, grant_.head.request);
     values_.clear();
-    if (!is_own) executor_.report(ControlKind::did_run, grant_);
+    if (!is_own) executor_.report(ControlKind::did_run, grant_, "", microseconds());
   }
 
  private:
@@ -108,6 +81,7 @@ class Executor::OneRun {
     std::exception_ptr failure;
   };
 
+  std::int64_t microseconds() const { return static_cast<std::int64_t>(1e6 * (now_seconds() - begun_)); }
   int rank() const { return executor_.executors_.rank(); }
   const Program& program() const { return program_.setup.program; }
   const std::vector<int>& group_of(int value) const {
@@ -116,8 +90,9 @@ class Executor::OneRun {
   bool has(int value) const { return device_of(group_of(value), rank()) >= 0; }
   Tensor& value(int number) { return values_[static_cast<std::size_t>(number)]; }
 
+  bool is_cancelled() const { return executor_.inbox_.cancels(program_.number) > program_.cancels; }
   void stop_if_cancelled() const {
-    if (cancelled_()) throw Cancelled();
+    if (is_cancelled()) throw Cancelled();
   }
 
   std::string sentence() const {
@@ -215,7 +190,7 @@ class Executor::OneRun {
     started->work = executor_.moves_.enqueue(
         [this, &move, its = started.get(), from = part(step.inputs.front()), to = part(step.outputs.front())] {
           its->failure = failure_of([&] {
-            const CancelScope scope(cancelled_);
+            const LookScope scope([this] { stop_if_cancelled(); }, seconds_between_looks);
             stop_if_cancelled();
             move.start({from}, {to}, Stream::inline_()).wait();
           });
@@ -263,10 +238,10 @@ class Executor::OneRun {
   ExecutedProgram& program_;
   const ReceivedMessage& grant_;
   std::vector<Tensor> values_;
-  std::function<bool()> cancelled_;
   std::map<int, std::shared_ptr<StartedMove>> moves_;  // by step: not finished
   std::exception_ptr failure_;
   int doing_ = -1;  // a step
+  double begun_ = now_seconds();
 };
 
 void Executor::do_run(const ReceivedMessage& message) {

@@ -1,11 +1,14 @@
 #include <numeric>
 #include <optional>
+#include <set>
 
 #include "core/fail.hpp"
+#include "core/setting_values.hpp"
 #include "program/client.hpp"
-#include "program/control_links.hpp"
+#include "program/control/control_links.hpp"
+#include "program/control/scheduler.hpp"
 #include "program/executor.hpp"
-#include "program/scheduler.hpp"
+#include "server/state_door.hpp"
 #include "stretto/program.hpp"
 #include "stretto/require_same.hpp"
 
@@ -18,14 +21,25 @@ struct ProgramRuntime::State {
     std::iota(numbers.begin(), numbers.end(), 0);
     const Communicator group = world.subgroup(numbers, "executors");
     const std::vector<int> nodes(world.nodes().begin(), world.nodes().begin() + executors);
-    if (group) executor.emplace(links, group, std::move(functions), options.clients);
-    if (world.rank() == 0) scheduler.emplace(links, executors, nodes);
+    std::set<int> clients;
+    for (int rank = executors; rank < world.size(); ++rank) clients.insert(rank);
+    if (group) executor.emplace(links, group, std::move(functions), clients);
+    if (world.rank() == 0) {
+      scheduler.emplace(links, executors, nodes);
+      open_door();
+    }
     if (!group) client = std::make_shared<Client>(links, executors, nodes);
     links.start([this](const ReceivedMessage& message) { handle(message); },
                 [this](const std::exception_ptr& why) { lose(why); });
   }
   ~State() { links.join(); }  // before what its threads use
 
+  void open_door() {
+    const auto port = static_cast<int>(number_setting("STRETTO_PROGRAMS_PORT"));
+    if (port == 0) return;
+    door.emplace(
+        place_of_door(port), introduce(0, world.size(), "programs"), [this] { return scheduler->state(); }, programs_door);
+  }
   static int executors_of(const Communicator& world, const Options& options) {
     require_same(world, {{"clients of programs", std::to_string(options.clients)}});
     require(0 < options.clients && options.clients < world.size(), "{} clients of {} ranks leave no executor, or are none.",
@@ -38,10 +52,14 @@ struct ProgramRuntime::State {
       case ControlKind::compile:
       case ControlKind::submit:
       case ControlKind::abandon:
+      case ControlKind::place:
       case ControlKind::ready:
       case ControlKind::did_step:
       case ControlKind::did_run:
       case ControlKind::run_failed: return scheduler->handle(message);
+      case ControlKind::lost:
+        if (scheduler) scheduler->handle(message);  // which tells the others
+        return;
       case ControlKind::drop:
         if (message.from >= executors) return scheduler->handle(message);
         break;
@@ -63,6 +81,7 @@ struct ProgramRuntime::State {
   ControlLinks links;
   std::optional<Executor> executor;
   std::optional<Scheduler> scheduler;
+  std::optional<StateDoor> door;
   std::shared_ptr<Client> client;
   bool left = false;
 };
@@ -132,6 +151,10 @@ void ProgramRuntime::leave() {
   state_->client->leave(false);
   state_->links.join();
   state_->left = true;
+}
+
+std::string programs_state(const std::string& host, int port, double seconds) {
+  return state_behind(place_of_door(port, host, seconds), programs_door);
 }
 
 const ProgramPlan& CompiledProgram::plan() const { return state_->compiled->plan; }

@@ -21,13 +21,15 @@ Mailbox::Mailbox(Communicator ranks, const std::vector<int>& partners, std::size
 }
 
 Mailbox::~Mailbox() {
-  for (const auto& partner : partners_) {
-    Link& link = links_.to(partner->rank, Links::message_lane);
-    const auto is_under_way = [](const Transfer& transfer) { return transfer.started > transfer.moved; };
-    if (is_under_way(partner->transfer)) link.cancel(partner->transfer);
-    if (!partner->outgoing.empty() && is_under_way(partner->outgoing.front()->transfer)) {
-      link.cancel(partner->outgoing.front()->transfer);
-    }
+  for (const auto& partner : partners_) cancel(*partner);
+}
+
+void Mailbox::cancel(Partner& partner) {
+  Link& link = links_.to(partner.rank, Links::message_lane);
+  const auto is_under_way = [](const Transfer& transfer) { return transfer.started > transfer.moved; };
+  if (is_under_way(partner.transfer)) link.cancel(partner.transfer);
+  if (!partner.outgoing.empty() && is_under_way(partner.outgoing.front()->transfer)) {
+    link.cancel(partner.outgoing.front()->transfer);
   }
 }
 
@@ -177,6 +179,15 @@ void Mailbox::send_all() {
 }
 
 void Mailbox::close(int rank) { partner(rank).open = false; }
+
+void Mailbox::lose(int rank) {
+  Partner& its = partner(rank);
+  cancel(its);
+  its.open = false;
+  its.outgoing.clear();
+  its.transfer = {};
+  its.bytes = {};
+}
 
 bool Mailbox::is_open(int rank) const { return partner(rank).open; }
 

@@ -54,6 +54,8 @@ class Mailbox {
   // That partner sends nothing more: its link is not listened to any longer.
   void close(int partner);
   bool is_open(int partner) const;
+  // The job has lost that partner, and goes on: like close(), and what was to be sent to it is dropped.
+  void lose(int partner);
 
   struct Traffic {
     std::uint64_t payload_sent = 0, heads_sent = 0, messages_sent = 0;  // bytes, bytes, messages
@@ -89,6 +91,7 @@ class Mailbox {
   template <class Done>
   void progress_until(Done done);
   Partner& partner(int rank) const;
+  void cancel(Partner& partner);
 
   Communicator ranks_;
   Links& links_;

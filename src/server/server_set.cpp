@@ -97,11 +97,8 @@ void ServerSet::State::open_door() {
   if (port == 0) return;
   const int number = live.rank() - layout.workers;
   require(port + number <= 65535, "STRETTO_SERVERS_PORT={} leaves no port for server {}; give a smaller one.", port, number);
-  door.emplace(Meeting{.host = "",
-                       .port = port + number,
-                       .secret = setting("STRETTO_JOB_SECRET"),
-                       .insecure = setting("STRETTO_INSECURE") == "1"},
-               introduce(live.rank(), live.size(), "servers"), [this] { return server->state(); });
+  door.emplace(place_of_door(port + number), introduce(live.rank(), live.size(), "servers"),
+               [this] { return server->state(); });
 }
 
 // Fails if more ranks are lost meanwhile, and must then be called again. Any other failure is the end.
@@ -265,11 +262,7 @@ std::string ServerSet::state() const {
 }
 
 std::string server_state(const std::string& host, int port, double seconds) {
-  return state_behind({.host = host,
-                       .port = port,
-                       .secret = setting("STRETTO_JOB_SECRET"),
-                       .timeout = seconds,
-                       .insecure = setting("STRETTO_INSECURE") == "1"});
+  return state_behind(place_of_door(port, host, seconds));
 }
 
 ServerSet::Traffic ServerSet::traffic() const {

@@ -11,6 +11,7 @@
 
 #include "core/fail.hpp"
 #include "core/log.hpp"
+#include "stretto/settings.hpp"
 #include "stretto/stream.hpp"
 
 namespace stretto {
@@ -19,23 +20,31 @@ namespace {
 constexpr std::size_t most_arriving = 16;
 constexpr double longest_arrival = 10, longest_answer = 5;  // seconds
 constexpr std::uint64_t most_bytes = std::uint64_t{64} << 20;
-constexpr const char* name_of_door = "the state of servers";
 
 bool is_for_all_hosts(const Meeting& meeting) { return !meeting.secret.empty() || meeting.insecure; }
 
 }  // namespace
 
-StateDoor::StateDoor(const Meeting& meeting, const RankIntroduction& self, std::function<std::string()> state)
-    : self_(self), key_(hash_of(meeting.secret)), state_(std::move(state)), stop_(eventfd(0, EFD_CLOEXEC)) {
-  if (!stop_) fail(ErrorCode::unavailable, "Server rank {} cannot make an eventfd: {}.", self.rank, errno_text(errno));
+Meeting place_of_door(int port, const std::string& host, double seconds) {
+  return {.host = host,
+          .port = port,
+          .secret = setting("STRETTO_JOB_SECRET"),
+          .timeout = seconds,
+          .insecure = setting("STRETTO_INSECURE") == "1"};
+}
+
+StateDoor::StateDoor(const Meeting& meeting, const RankIntroduction& self, std::function<std::string()> state,
+                     const DoorKind& kind)
+    : kind_(kind), self_(self), key_(hash_of(meeting.secret)), state_(std::move(state)), stop_(eventfd(0, EFD_CLOEXEC)) {
+  if (!stop_)
+    fail(ErrorCode::unavailable, "The {} of rank {} cannot make an eventfd: {}.", kind.who, self.rank, errno_text(errno));
   try {
     const Listener listener = listen_on(is_for_all_hosts(meeting) ? "0.0.0.0" : "127.0.0.1", meeting.port);
     listener_ = Socket(listener.socket);
     port_ = listener.port;
   } catch (const Error&) {
-    fail(ErrorCode::unavailable,
-         "Server rank {} cannot listen on port {}, which another program has; set STRETTO_SERVERS_PORT to another.",
-         self.rank, meeting.port);
+    fail(ErrorCode::unavailable, "The {} of rank {} cannot listen on port {}, which another program has; set {} to another.",
+         kind.who, self.rank, meeting.port, kind.setting);
   }
   thread_ = std::thread([this] { run(); });
 }
@@ -73,8 +82,8 @@ bool StateDoor::look(Arriving& one) {
     case Arriving::State::other_version: return true;
     case Arriving::State::came: break;
   }
-  if (one.who().job_hash != hash_of(name_of_door)) {
-    one.turn_away("it is a server's port, and not where ranks meet.");
+  if (one.who().job_hash != hash_of(kind_.name)) {
+    one.turn_away(fmt::format("it is the port of a {}, and not where ranks meet.", kind_.who));
     return true;
   }
   const Socket socket = one.admit(self_, 0);
@@ -85,12 +94,12 @@ bool StateDoor::look(Arriving& one) {
   return true;
 }
 
-std::string state_behind(const Meeting& meeting) {
+std::string state_behind(const Meeting& meeting, const DoorKind& kind) {
   const auto refuse = [&](ErrorCode code, const std::string& why) {
-    fail(code, "No server says its state at {}:{}: {}", meeting.host, meeting.port, why);
+    fail(code, "No {} says its state at {}:{}: {}", kind.who, meeting.host, meeting.port, why);
   };
   try {
-    const Admission admission = arrive(meeting, introduce(0, 1, name_of_door));
+    const Admission admission = arrive(meeting, introduce(0, 1, kind.name));
     std::uint64_t bytes = 0;
     std::string text;
     bool whole = admission.socket.read_all(&bytes, sizeof bytes, longest_answer) && bytes <= most_bytes;

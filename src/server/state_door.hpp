@@ -10,13 +10,26 @@
 
 namespace stretto {
 
+// Whose state a door says.
+struct DoorKind {
+  const char* name;
+  const char* who;      // has it
+  const char* setting;  // of the port
+};
+inline constexpr DoorKind servers_door{"the state of servers", "server", "STRETTO_SERVERS_PORT"};
+inline constexpr DoorKind programs_door{"the state of programs", "scheduler", "STRETTO_PROGRAMS_PORT"};
+
+// A door's place, with the job's secret. host: of whoever asks; seconds: how long it waits.
+Meeting place_of_door(int port, const std::string& host = "", double seconds = 60);
+
 // Answers whoever asks this rank for its state and knows the job's secret: a TCP port and a thread, which sleeps meanwhile.
 // Strangers are dropped after ten seconds, and the oldest of more than 16.
 class StateDoor {
  public:
   // meeting: the port, and the secret. Without one, or STRETTO_INSECURE, only this host reaches the port. state() is called
   // in the thread. Throws Error(unavailable) if the port is taken.
-  StateDoor(const Meeting& meeting, const RankIntroduction& self, std::function<std::string()> state);
+  StateDoor(const Meeting& meeting, const RankIntroduction& self, std::function<std::string()> state,
+            const DoorKind& kind = servers_door);
   ~StateDoor();
   StateDoor(const StateDoor&) = delete;
   StateDoor& operator=(const StateDoor&) = delete;
@@ -28,6 +41,7 @@ class StateDoor {
   void accept_one();
   bool look(Arriving& one);  // returns whether the connection needs no further look
 
+  DoorKind kind_;
   RankIntroduction self_;
   Hash key_;
   std::function<std::string()> state_;
@@ -38,6 +52,6 @@ class StateDoor {
 };
 
 // The state that a door says. Throws Error(unavailable) or Error(invalid_argument) with why there is none.
-std::string state_behind(const Meeting& meeting);
+std::string state_behind(const Meeting& meeting, const DoorKind& kind = servers_door);
 
 }  // namespace stretto

@@ -54,6 +54,7 @@ TEST(Settings, AreListedWithMeaningAndDefault) {
                                                     {"STRETTO_PIN", "auto"},
                                                     {"STRETTO_PORT", "0"},
                                                     {"STRETTO_SERVERS_PORT", "0"},
+                                                    {"STRETTO_PROGRAMS_PORT", "0"},
                                                     {"STRETTO_ADDRESS", ""},
                                                     {"STRETTO_MEET_TIMEOUT", "60"},
                                                     {"STRETTO_LOG", "warn"},

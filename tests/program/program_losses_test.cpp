@@ -1,100 +1,245 @@
 // Processes of programs that die.
 #include <gmock/gmock.h>
+#include <sys/mman.h>
 
+#include <array>
+#include <atomic>
+#include <chrono>
 #include <csignal>
+#include <cstring>
+#include <thread>
 
 #include "core/fail.hpp"
 #include "stretto/launch.hpp"
 #include "stretto/program.hpp"
+#include "support/error.hpp"
+#include "support/transports.hpp"
 
 namespace stretto {
 namespace {
 
+class ProgramLosses : public OverTransports {};
+INSTANTIATE_TEST_SUITE_P(Transports, ProgramLosses, testing::ValuesIn(transports_here()));
+
+constexpr int learnt_steps = 60;
+
+// What processes of a job tell the test.
+struct Shared {
+  std::atomic<int> steps_done = 0;     // of the client that stays
+  std::atomic<int> at_the_kill = 0;    // steps_done when the other one was killed
+  std::atomic<int> calls_of_lost = 0;  // of the killed client's function
+  std::atomic<int> clients_done = 0;   // with all that they check
+  std::array<double, 6> result{};
+};
+class SharedPage {
+ public:
+  SharedPage()
+      : shared_(new (mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Shared) {}
+  ~SharedPage() { munmap(shared_, sizeof(Shared)); }
+  SharedPage(const SharedPage&) = delete;
+  SharedPage& operator=(const SharedPage&) = delete;
+  Shared* operator->() const { return shared_; }
+
+ private:
+  Shared* shared_;
+};
+
+const ValueType six{DType::f64, {6}, ValuePlacement::along(0)};
+
 Program doubling() {
   Program program("doubling");
-  const ValueType type{DType::f64, {6}, ValuePlacement::along(0)};
   const Program::Group a = program.group(2), b = program.group(1);
-  const Program::Value x = program.input(a, type);
-  const Program::Value y = program.call("double", a, {x}, {type}).front();
+  const Program::Value y = program.call("double", a, {program.input(a, six)}, {six}).front();
   program.output(program.move(y, b, ValuePlacement::replicated()));
   return program;
 }
 
-FunctionTable deadly_functions() {
+Program calls(const std::string& function, int devices, std::int64_t argument = 0) {
+  Program program(function + "s");
+  program.call(function, program.group(devices), {}, {}, argument);
+  return program;
+}
+
+// "learn" changes its state by what all devices have, so that a step that is left out, done twice or done in another order
+// changes the bits.
+FunctionTable functions_with_state(const SharedPage& shared) {
   return {{"double",
            [](const FunctionCall& call) {
              for (std::int64_t i = 0; i < call.inputs[0].size(); ++i) call.outputs[0].set(i, 2 * call.inputs[0].at(i));
            }},
+          {"learn",
+           [state = std::make_shared<double>(0.1)](const FunctionCall& call) {
+             double most = *state + call.group.rank();
+             call.group.all_reduce(&most, &most, 1, DType::f64, ReduceOp::max, Stream::inline_()).wait();
+             *state = 3.7 * (most - 2) * (1 - *state);
+             for (std::int64_t i = 0; i < call.inputs[0].size(); ++i) {
+               call.outputs[0].set(i, call.inputs[0].at(i) * 0.9 + *state);
+             }
+             std::this_thread::sleep_for(std::chrono::milliseconds(5));
+           }},
+          {"sleep",
+           [shared = shared.operator->()](const FunctionCall& call) {
+             ++shared->calls_of_lost;
+             std::this_thread::sleep_for(std::chrono::milliseconds(2));
+             call.group.barrier(Stream::inline_()).wait();
+           }},
           {"die", [](const FunctionCall& call) {
              if (call.group.rank() == call.argument) std::raise(SIGKILL);
-             double one = 1;
-             call.group.all_reduce(&one, &one, 1, DType::f64, ReduceOp::sum, Stream::inline_()).wait();
+             call.group.barrier(Stream::inline_()).wait();
            }}};
 }
 
-void check_doubling(const CompiledProgram& compiled) {
+void check_doubling(ProgramRuntime& runtime) {
   const Tensor input = Tensor::of(std::vector<double>{1, 2, 3, 4, 5, 6});
-  const Tensor found = compiled.run(3, {input}).wait().front();
+  const Tensor found = runtime.compile(doubling()).run(3, {input}).wait().front();
   for (std::int64_t i = 0; i < 6; ++i) ensure(found.at(i) == 2.0 * static_cast<double>(i + 1), "{} is wrong.", found.at(i));
 }
 
-// An executor is killed. The others go on without it, and the same program is bound to those that are left.
-TEST(ProgramLosses, AProgramIsBoundToTheExecutorsThatAreLeft) {
-  const Program program = doubling();
-  const int status = launch(5,
-                            [&](const Communicator& world) {
-                              Communicator ranks = world;
-                              for (const bool first : {true, false}) {
-                                try {
-                                  ProgramRuntime runtime(ranks, deadly_functions(), {});
-                                  if (runtime.is_executor()) {
-                                    runtime.serve();
-                                    ensure(!first, "Nobody was lost.");
-                                    return;
-                                  }
-                                  const CompiledProgram compiled = runtime.compile(program);
-                                  check_doubling(compiled);
-                                  if (first) {
-                                    Program fatal("fatal");
-                                    fatal.call("die", fatal.group(4), {}, {}, 1);
-                                    runtime.compile(fatal).run().wait();
-                                  }
-                                  runtime.leave();
-                                } catch (const Error& error) {
-                                  if (!first || !error.is_of_another_rank()) throw;
-                                  ensure(std::string(error.what()).find("ank 1") != std::string::npos,
-                                         "This does not name rank 1: {}", error.what());
-                                }
-                                if (first) ranks = world.job().shrink();
-                              }
-                              ensure(ranks.size() == 4, "{} ranks are left.", ranks.size());
-                            },
-                            {.survivors_go_on = true});
-  EXPECT_EQ(status, 0);
+void leave(ProgramRuntime& runtime, const SharedPage& shared) {
+  runtime.leave();
+  ++shared->clients_done;
 }
 
-// The client is killed: executors do not wait for ever, but end with an error that names it.
-TEST(ProgramLosses, AClientThatIsKilledEndsTheJob) {
-  const int status = launch(4,
+// A value that stays on all three executors, changed step by step.
+void learn(ProgramRuntime& runtime, const SharedPage& shared) {
+  Program program("learning");
+  const Program::Group all = program.group(3);
+  const Program::Value next = program.call("learn", all, {program.kept_input(all, six)}, {six}).front();
+  program.keep(next);
+  program.output(program.move(next, all, ValuePlacement::replicated()));
+  Program first("first");
+  const Program::Group group = first.group(3);
+  first.keep(first.call("double", group, {first.input(group, six)}, {six}).front());
+  KeptValue value = runtime.compile(first).run(1, {Tensor::of(std::vector<double>(6, 0.25))}).kept().front();
+  const CompiledProgram compiled = runtime.compile(program);
+  for (int step = 0; step < learnt_steps; ++step) {
+    const ProgramRun run = compiled.run(1, {}, {value});
+    const Tensor output = run.wait().front();
+    value = run.kept().front();
+    std::memcpy(shared->result.data(), output.raw(), sizeof shared->result);
+    ++shared->steps_done;
+  }
+}
+
+// Three executors and two clients, of which the second one is killed if asked to be.
+std::array<double, 6> learnt(bool kills) {
+  const SharedPage shared;
+  const int status = launch(5,
                             [&](const Communicator& world) {
-                              try {
-                                ProgramRuntime runtime(world, deadly_functions(), {});
-                                if (!runtime.is_executor()) {
-                                  const CompiledProgram compiled = runtime.compile(doubling());
-                                  check_doubling(compiled);
-                                  std::raise(SIGKILL);
-                                }
-                                runtime.serve();
-                                ensure(false, "The client was not lost.");
-                              } catch (const Error& error) {
-                                if (!error.is_of_another_rank()) throw;
-                                ensure(std::string(error.what()).find("ank 3") != std::string::npos,
-                                       "This does not name rank 3: {}", error.what());
+                              ProgramRuntime runtime(world, functions_with_state(shared),
+                                                     {.clients = 2, .client = world.rank() == 3 ? "stays" : "dies"});
+                              if (runtime.is_executor()) return runtime.serve();
+                              if (world.rank() == 3) {
+                                learn(runtime, shared);
+                                check_doubling(runtime);  // over the executors that worked for the other one
+                              } else if (kills) {
+                                const CompiledProgram asleep = runtime.compile(calls("sleep", 3));
+                                const ProgramRun run = asleep.run(1'000'000);
+                                while (shared->steps_done < 10 || shared->calls_of_lost < 20) std::this_thread::yield();
+                                shared->at_the_kill = shared->steps_done.load();
+                                std::raise(SIGKILL);
                               }
-                              ensure(world.job().shrink().size() == 3, "3 ranks are left.");
+                              leave(runtime, shared);
                             },
                             {.survivors_go_on = true});
   EXPECT_EQ(status, 0);
+  EXPECT_EQ(shared->steps_done, learnt_steps);
+  EXPECT_EQ(shared->clients_done, kills ? 1 : 2);
+  if (kills) {
+    EXPECT_LT(shared->at_the_kill, learnt_steps / 2) << "the other client was killed in the middle";
+    EXPECT_LT(shared->calls_of_lost, 3 * 100'000) << "its runs have ended";
+  }
+  return shared->result;
+}
+
+TEST_P(ProgramLosses, AKilledClientEndsItsOwnProgramsOnly) {
+  const std::array<double, 6> alone = learnt(false), beside = learnt(true);
+  EXPECT_EQ(std::memcmp(alone.data(), beside.data(), sizeof alone), 0) << alone[0] << " instead of " << beside[0];
+}
+
+TEST_P(ProgramLosses, ExecutorsEndWhenTheirOnlyClientIsKilled) {
+  const SharedPage shared;
+  EXPECT_EQ(launch(4,
+                   [&](const Communicator& world) {
+                     ProgramRuntime runtime(world, functions_with_state(shared), {});
+                     if (runtime.is_executor()) return runtime.serve();
+                     check_doubling(runtime);
+                     const CompiledProgram asleep = runtime.compile(calls("sleep", 3));
+                     asleep.run(1'000'000);
+                     while (shared->calls_of_lost < 20) std::this_thread::yield();
+                     std::raise(SIGKILL);
+                   },
+                   {.survivors_go_on = true}),
+            0);
+  EXPECT_LT(shared->calls_of_lost, 3 * 100'000);
+}
+
+// Whoever does not need the executor goes on, and so does the one who does, when the program is bound to others.
+TEST_P(ProgramLosses, AFunctionThatNeedsAKilledExecutorFailsByName) {
+  const SharedPage shared;
+  const int status = launch(
+      6,
+      [&](const Communicator& world) {
+        const bool is_first = world.rank() == 4;
+        ProgramRuntime runtime(world, functions_with_state(shared),
+                               {.clients = 2, .client = is_first ? "careless" : "careful"});
+        if (runtime.is_executor()) return runtime.serve();
+        if (!is_first) {  // on executors 0, 1 and 2, which are the least used
+          learn(runtime, shared);
+          return leave(runtime, shared);
+        }
+        while (shared->steps_done < 5) std::this_thread::yield();
+        const CompiledProgram fatal = runtime.compile(calls("die", 1));
+        const std::vector<int> bound = fatal.plan().groups.front();
+        ensure(bound == std::vector<int>{3}, "The program is bound to executor {}.", bound.front());
+        for (const char* const run : {"run 0", "run 1"}) {  // the second one is refused at once
+          const std::string sentence = sentence_of([&] { fatal.run().wait(); });
+          for (const char* const part : {"Function 'die' of program 'dies' of client 'careless' failed in ", run,
+                                         " on rank 3: Rank 3 ", "was killed or crashed"}) {
+            ensure(sentence.find(part) != std::string::npos, "This lacks '{}': {}", part, sentence);
+          }
+        }
+        const std::string refusal = sentence_of([&] { runtime.compile(calls("sleep", 4)); });
+        ensure(refusal.find("there are 3 executors, and 1 are lost") != std::string::npos, "Not refused: {}", refusal);
+        check_doubling(runtime);
+        leave(runtime, shared);
+      },
+      {.survivors_go_on = true});
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(shared->clients_done, 2);
+}
+
+// In the middle of a collective: the others wait for it there.
+TEST_P(ProgramLosses, AKilledExecutorEndsTheCollectivesOfItsPrograms) {
+  const SharedPage shared;
+  EXPECT_EQ(
+      launch(5,
+             [&](const Communicator& world) {
+               ProgramRuntime runtime(world, functions_with_state(shared), {});
+               if (runtime.is_executor()) return runtime.serve();
+               const CompiledProgram fatal = runtime.compile(calls("die", 4, 1));
+               const std::string sentence = sentence_of([&] { fatal.run(3).wait(); });
+               for (const char* const part : {"Function 'die' of program 'dies' of client 'client' failed in run 0 on rank ",
+                                              "ank 1 ", "was killed or crashed"}) {
+                 ensure(sentence.find(part) != std::string::npos, "This lacks '{}': {}", part, sentence);
+               }
+               for (int i = 0; i < 3; ++i) check_doubling(runtime);
+               leave(runtime, shared);
+             },
+             {.survivors_go_on = true}),
+      0);
+}
+
+// The scheduler is on rank 0: without it nothing goes on.
+TEST(ProgramLosses0, RanksEndWithRank0) {
+  const SharedPage shared;
+  EXPECT_EQ(launch(4,
+                   [&](const Communicator& world) {
+                     ProgramRuntime runtime(world, functions_with_state(shared), {});
+                     if (runtime.is_executor()) return runtime.serve();
+                     runtime.compile(calls("die", 3, 0)).run().wait();
+                   }),
+            128 + SIGKILL);
 }
 
 }  // namespace

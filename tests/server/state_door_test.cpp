@@ -24,6 +24,7 @@ TEST(StateDoor, SaysTheStateToWhoeverKnowsTheSecret) {
   EXPECT_EQ(state_behind(at(door.port(), "secret")), text + "2");
   expect_refusal([&] { state_behind(at(door.port(), "another")); }, "STRETTO_JOB_SECRET differs");
   expect_refusal([&] { arrive(at(door.port(), "secret"), introduce(1, 4, "a job")); }, "and not where ranks meet");
+  expect_refusal([&] { state_behind(at(door.port(), "secret"), programs_door); }, "it is the port of a server");
   EXPECT_EQ(asked, 2);
 }
 

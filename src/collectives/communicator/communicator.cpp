@@ -309,41 +309,29 @@ Work Communicator::send_recv(const void* input, std::int64_t send_count, int to,
 Communicator Communicator::split(int color, int key, const std::string& name) const {
   struct SplitRequest {  // a multiple of 8 bytes: it travels as f64, which an all-gather does not touch
     std::int64_t color, key;
-    std::uint64_t number;
-    Area area;
+    Group::Place place;
   };
   RankContext& context = group().context();
   require(!in_operation_group(),
           "'{}' cannot be made inside a group of operations, which only collects calls; end it first.", name);
-  const Area area = context.network().segment().reserve(Links::area_bytes(size()));
-  const SplitRequest mine{color, key, context.next_group++, area};
+  const SplitRequest mine{color, key, Group::reserve_place(context, size())};
   std::vector<SplitRequest> requests(size());
   constexpr std::int64_t words = sizeof(SplitRequest) / sizeof(double);
-  // If this fails, the area stays reserved: a member for which it did not fail may use it.
+  // If this fails, the place stays reserved: a member for which it did not fail may use it.
   all_gather(&mine, requests.data(), words, DType::f64, Stream::inline_(), {.tag = "split"}).wait();
 
-  Membership membership;
   std::vector<int> members;  // as ranks of this communicator
   for (int rank = 0; rank < size(); ++rank) {
     if (requests[rank].color == color) members.push_back(rank);
   }
   if (color < 0) {
-    context.network().segment().release(area, Links::area_bytes(size()));
+    context.network().segment().release(mine.place.area, Links::area_bytes(size()));
     return {};
   }
   std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return requests[a].key < requests[b].key; });
-  for (const int member : members) {
-    if (member == rank()) membership.rank = static_cast<int>(membership.job_ranks.size());
-    membership.job_ranks.push_back(group().membership().job_ranks[member]);
-    membership.areas.push_back(requests[member].area);
-  }
-  // Several threads may make communicators at once, on different ranks in different orders. So the number of the first
-  // member alone counts, and its rank makes it unique in the job.
-  membership.id = requests[members.front()].number * static_cast<std::uint64_t>(context.job().size()) +
-                  static_cast<std::uint64_t>(membership.job_ranks.front());
-  require(membership.id < Links::most_ids, "A job of {} ranks has made {} communicators, and cannot tell more apart.",
-          context.job().size(), requests[members.front()].number);
-  return Communicator(Group::make(group_->shared_context(), std::move(membership), size(), name));
+  std::vector<Group::Place> places;
+  for (const int member : members) places.push_back(requests[member].place);
+  return Communicator(Group::at_places(group_->shared_context(), places, size(), name));
 }
 
 Communicator Communicator::duplicate(const std::string& name) const { return split(0, rank(), name); }

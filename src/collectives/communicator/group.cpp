@@ -28,6 +28,29 @@ std::shared_ptr<Communicator::Group> Communicator::Group::make(std::shared_ptr<R
           }};
 }
 
+Communicator::Group::Place Communicator::Group::reserve_place(RankContext& context, int area_members) {
+  return {context.job().rank(), context.next_group++, context.network().segment().reserve(Links::area_bytes(area_members))};
+}
+
+std::shared_ptr<Communicator::Group> Communicator::Group::at_places(std::shared_ptr<RankContext> context,
+                                                                    const std::vector<Place>& places, int area_members,
+                                                                    std::string name) {
+  Membership membership;
+  for (const Place& place : places) {
+    if (place.job_rank == context->job().rank()) membership.rank = static_cast<int>(membership.job_ranks.size());
+    membership.job_ranks.push_back(static_cast<int>(place.job_rank));
+    membership.areas.push_back(place.area);
+  }
+  // Several threads may make groups at once, on different ranks in different orders. So the number of the first member alone
+  // counts, and its rank makes it unique in the job.
+  const int ranks = context->job().size();
+  membership.id =
+      places.front().number * static_cast<std::uint64_t>(ranks) + static_cast<std::uint64_t>(places.front().job_rank);
+  require(membership.id < Links::most_ids, "A job of {} ranks has made {} communicators, and cannot tell more apart.", ranks,
+          places.front().number);
+  return make(std::move(context), std::move(membership), area_members, std::move(name));
+}
+
 InlineFastPath* Communicator::Group::make_fast_path() {
   if (!shared_memory_ || context_->checks_calls()) return nullptr;
   fast_path_ = std::make_unique<InlineFastPath>(links_, *shared_memory_, turns_, *fast_path_log_, context_->ledger());

@@ -28,6 +28,17 @@ class Communicator::Group {
   // area_members: see Links. A child of fork() never destroys a group of its parent, which would leave the parent's job.
   static std::shared_ptr<Group> make(std::shared_ptr<RankContext> context, Membership membership, int area_members,
                                      std::string name);
+  // What a rank tells the other members of a group that they make.
+  struct Place {
+    std::int64_t job_rank = 0;
+    std::uint64_t number = 0;  // of the group, should this be its first member
+    Area area;
+  };
+  // A group is made in two parts, between which each member gets the places of all, in the order of their ranks: split()
+  // brings them, or somebody else. area_members: see Links. A place that is not used stays reserved.
+  static Place reserve_place(RankContext& context, int area_members);
+  static std::shared_ptr<Group> at_places(std::shared_ptr<RankContext> context, const std::vector<Place>& places,
+                                          int area_members, std::string name);
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;

@@ -47,6 +47,9 @@ void run_until_done(Network& network, const WaitPolicy& policy, double timeout, 
   }
 }
 
+// The error, and the losses of ranks without which the job goes on.
+Error with_losses(const Error& error, const JobControl& job);
+
 // Calls body(). An error of body() about a broken connection, or about a peer's memory that is gone, is often the
 // consequence of another rank's death. The job learns of that death a moment later, with the rank's name: so this waits for
 // it, and throws the job's error instead.
@@ -60,7 +63,7 @@ void naming_losses(Network& network, Body body) {
       network.job().check();
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
-    throw;
+    throw with_losses(error, network.job());
   }
 }
 

@@ -20,6 +20,7 @@ enum class FrameKind : std::uint32_t {
   all_left,      // from rank 0: all ranks have said bye
   alive,         // to rank 0, from time to time
   left,          // from rank 0: numbers of ranks that have said bye since the last such frame
+  lost,          // from rank 0: a rank that the job does without, and how it was lost
   silent,        // from rank 0, from time to time: a SilentRank for each rank that it does not hear
   question,      // through rank 0: what is this rank doing?
   answer,        // through rank 0

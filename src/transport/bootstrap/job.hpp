@@ -88,6 +88,13 @@ class JobControl {
   // otherwise. Every wait calls it.
   virtual void check() const = 0;
 
+  // From now on the job goes on when one of these ranks is lost or gives up: such a rank counts as one that has left. need()
+  // takes back one call of it. Rank 0's calls count, and those of other ranks do nothing; rank 0 itself is always needed.
+  virtual void do_without(const std::vector<int>& ranks) = 0;
+  virtual void need(const std::vector<int>& ranks) = 0;
+  // How the job has lost a rank that it does without, as a sentence; empty of others. Other ranks hear of it at once.
+  virtual std::string loss_of(int rank) const = 0;
+
   // Tells all others that this rank gives up, and the reason; their check() then throws.
   virtual void abort(const std::string& reason) = 0;
 

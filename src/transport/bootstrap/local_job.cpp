@@ -13,7 +13,8 @@ namespace stretto {
 namespace {
 
 struct LocalJobState {
-  explicit LocalJobState(int size) : contributions(size), left(size), goes_on(size), named(size), observed(size) {
+  explicit LocalJobState(int size)
+      : contributions(size), left(size), goes_on(size), named(size), spared(size), losses(size), observed(size) {
     ensure(getrandom(&identity, sizeof identity, 0) == sizeof identity, "The kernel gives no random number.");
   }
 
@@ -26,6 +27,8 @@ struct LocalJobState {
   std::uint64_t identity = 0;
   std::vector<bool> left;            // by rank
   std::vector<bool> goes_on, named;  // by rank: has called shrink(); is named as lost there
+  std::vector<int> spared;           // by rank: calls of do_without() that need() has not taken back
+  std::vector<std::string> losses;   // by rank
   bool has_shrunk = false;
   std::vector<std::unique_ptr<JobControl>> next;  // by rank of this job; null for those that stay behind
   std::vector<int> survivors;
@@ -71,6 +74,14 @@ class LocalJob : public JobControl {
     if (!state_->failed.load(std::memory_order_acquire)) return;
     const std::lock_guard lock(state_->mutex);
     fail(ErrorCode::peer_gave_up, "{}", state_->reason);
+  }
+
+  void do_without(const std::vector<int>& ranks) override { spare(ranks, 1); }
+  void need(const std::vector<int>& ranks) override { spare(ranks, -1); }
+  std::string loss_of(int rank) const override {
+    if (!any_left()) return "";
+    const std::lock_guard lock(state_->mutex);
+    return state_->losses[rank];
   }
 
   void abort(const std::string& reason) override {
@@ -131,6 +142,11 @@ class LocalJob : public JobControl {
   }
 
  private:
+  void spare(const std::vector<int>& ranks, int calls) {
+    const std::lock_guard lock(state_->mutex);
+    for (const int rank : ranks) state_->spared[rank] += rank_ == 0 && rank != 0 ? calls : 0;
+  }
+
   // Called with the mutex held, like the functions below.
   void note_left() {
     state_->left[rank_] = state_->any_left = true;
@@ -154,7 +170,13 @@ class LocalJob : public JobControl {
   // Returns whether this is the job's first failure.
   bool give_up(const std::string& reason) {
     if (state_->failed) return false;
-    state_->reason = fmt::format("Rank {} gave up: {}", rank_, reason);
+    const std::string sentence = fmt::format("Rank {} gave up: {}", rank_, reason);
+    if (state_->spared[rank_] > 0) {
+      state_->losses[rank_] = sentence;
+      note_left();
+      return false;
+    }
+    state_->reason = sentence;
     state_->failed.store(true, std::memory_order_release);
     state_->changed.notify_all();
     return true;

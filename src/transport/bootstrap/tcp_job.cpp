@@ -27,6 +27,7 @@ TcpJob::TcpJob(int rank, int size, const Meeting& meeting)
       limit_(meeting.timeout),
       silence_limit_(meeting.silence),
       left_(size),
+      spared_(size),
       parts_(size),
       came_(size),
       goes_on_(size),
@@ -87,6 +88,18 @@ void TcpJob::check() const {
   if (!failed_.load(std::memory_order_acquire)) return;
   const std::lock_guard lock(mutex_);
   throw_failure();
+}
+
+std::string TcpJob::loss_of(int rank) const {
+  if (!any_left()) return "";
+  const std::lock_guard lock(mutex_);
+  const auto found = losses_.find(rank);
+  return found == losses_.end() ? "" : found->second;
+}
+
+void TcpJob::spare(const std::vector<int>& ranks, int calls) {
+  const std::lock_guard lock(mutex_);
+  for (const int rank : ranks) spared_[rank] += rank_ == 0 && rank != 0 ? calls : 0;
 }
 
 void TcpJob::abort(const std::string& reason) {
@@ -162,6 +175,7 @@ std::string TcpJob::name_late() const {
 
 std::string TcpJob::news_of_locked(int rank) const {
   if (rank == rank_) return "";
+  if (const auto loss = losses_.find(rank); loss != losses_.end()) return loss->second;
   if (left_[rank]) return fmt::format("Rank {} has left the job.", rank);
   if (const auto silent = silence_of(rank)) return describe_silence(silent->who, silent->seconds);
   for (const auto& connection : connections_) {

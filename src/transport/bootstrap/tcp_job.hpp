@@ -29,6 +29,9 @@ class TcpJob final : public JobControl {
   std::uint64_t identity() const override { return identity_; }
   std::vector<Bytes> exchange(const Bytes& mine) override;
   void check() const override;
+  void do_without(const std::vector<int>& ranks) override { spare(ranks, 1); }
+  void need(const std::vector<int>& ranks) override { spare(ranks, -1); }
+  std::string loss_of(int rank) const override;
   void abort(const std::string& reason) override;
   bool any_left() const override { return any_left_.load(std::memory_order_relaxed); }
   bool has_left(int rank) const override;
@@ -87,7 +90,10 @@ class TcpJob final : public JobControl {
 
   // ---- failures
 
+  void spare(const std::vector<int>& ranks, int calls);
   void note_end_of(const FrameConnection& connection);
+  // A rank is lost. All ranks hear of it, and if the job does not do without it, it has failed.
+  void note_loss(int rank, ErrorCode code, const std::string& sentence, const FrameConnection* heard_from);
   // The first failure is the job's; every rank learns of it through rank 0.
   void note_failure(ErrorCode code, const std::string& sentence, const FrameConnection* heard_from);
   bool note_failure_here(ErrorCode code, const std::string& sentence);
@@ -123,9 +129,11 @@ class TcpJob final : public JobControl {
   std::condition_variable changed_;
   std::vector<bool> left_;  // by rank: said bye, or is lost
   std::vector<std::int32_t> newly_left_;
-  std::vector<SilentRank> silent_;  // as rank 0 said last
-  std::vector<Bytes> parts_;        // of the exchange in flight, by rank
-  std::vector<bool> came_;          // by rank: whether its part has come
+  std::vector<int> spared_;            // rank 0, by rank: calls of do_without() that need() has not taken back
+  std::map<int, std::string> losses_;  // by rank: of those that the job does without
+  std::vector<SilentRank> silent_;     // as rank 0 said last
+  std::vector<Bytes> parts_;           // of the exchange in flight, by rank
+  std::vector<bool> came_;             // by rank: whether its part has come
   std::vector<Bytes> result_;
   std::vector<bool> goes_on_, named_;   // rank 0, by rank: has said that it remains; is named as lost
   std::optional<SmallerJob> shrunk_;    // the smaller job, as rank 0 has announced it

@@ -22,6 +22,20 @@ constexpr double seconds_between_signs = 1;  // of life, in both directions
 constexpr double seconds_for_an_operation = 1.25;
 constexpr double seconds_to_part = 1;  // for frames in flight when a job ends
 
+Bytes with_text(std::uint32_t number, const std::string& text) {
+  Bytes body = bytes_of(std::vector<std::uint32_t>{number});
+  const auto* const bytes = reinterpret_cast<const std::byte*>(text.data());
+  body.insert(body.end(), bytes, bytes + text.size());
+  return body;
+}
+
+std::pair<std::uint32_t, std::string> number_and_text(const Bytes& body) {
+  std::uint32_t number = 0;
+  ensure(body.size() >= sizeof number, "its last message is truncated.");
+  std::memcpy(&number, body.data(), sizeof number);
+  return {number, {reinterpret_cast<const char*>(body.data()) + sizeof number, body.size() - sizeof number}};
+}
+
 }  // namespace
 
 void TcpJob::serve() {
@@ -81,8 +95,8 @@ void TcpJob::read_from(FrameConnection& connection, const std::function<void()>&
     reads();
   } catch (const std::exception& error) {
     connection.close();
-    note_failure(ErrorCode::peer_lost,
-                 fmt::format("The connection to {} was given up: {}", connection.who().to_string(), error.what()), nullptr);
+    note_loss(connection.who().rank, ErrorCode::peer_lost,
+              fmt::format("The connection to {} was given up: {}", connection.who().to_string(), error.what()), nullptr);
   }
 }
 
@@ -94,11 +108,8 @@ void TcpJob::take(const FrameConnection& connection, FrameKind kind, const Bytes
   ensure(either_way || to_rank_0 == (rank_ == 0), "it sent a message that only rank {} 0 sends.",
          to_rank_0 ? "other than" : "");
   if (kind == FrameKind::failed) {
-    std::uint32_t code = 0;
-    ensure(body.size() >= sizeof code, "its last message is truncated.");
-    std::memcpy(&code, body.data(), sizeof code);
-    const std::string sentence(reinterpret_cast<const char*>(body.data()) + sizeof code, body.size() - sizeof code);
-    return note_failure(static_cast<ErrorCode>(code), sentence, &connection);
+    const auto [code, sentence] = number_and_text(body);
+    return note_loss(connection.who().rank, static_cast<ErrorCode>(code), sentence, &connection);
   }
   if (kind == FrameKind::question || kind == FrameKind::answer) {
     Question question = question_of(body);
@@ -121,6 +132,15 @@ void TcpJob::take(const FrameConnection& connection, FrameKind kind, const Bytes
       }
       any_left_ = true;
       break;
+    case FrameKind::lost: {
+      const auto [number, sentence] = number_and_text(body);
+      const auto rank = static_cast<int>(number);
+      ensure(rank > 0 && rank < size_, "it said that rank {} is lost, of {}.", rank, size_);
+      losses_[rank] = sentence;
+      left_[rank] = true;
+      any_left_ = true;
+      break;
+    }
     case FrameKind::silent: silent_ = values_of<SilentRank>(body); break;
     case FrameKind::all_left: all_left_ = left_[0] = true; break;
     case FrameKind::alive:
@@ -182,7 +202,8 @@ double TcpJob::give_up_silent(double now) {
     if (limit > now) {
       next = std::min(next, limit);
     } else {
-      note_failure(ErrorCode::timeout, describe_silence(connection->who(), now - connection->heard_at()), nullptr);
+      note_loss(connection->who().rank, ErrorCode::timeout,
+                describe_silence(connection->who(), now - connection->heard_at()), nullptr);
     }
   }
   return next;
@@ -225,12 +246,32 @@ void TcpJob::note_end_of(const FrameConnection& connection) {
   }
   const int error = connection.end_error();
   const bool unreachable = error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH;
-  note_failure(ErrorCode::peer_lost,
-               unreachable ? fmt::format("{} can no longer be reached ({}): its host or the network to it is gone.",
-                                         begins_sentence(who), errno_text(error))
-                           : fmt::format("{} ended without a word: it was killed or crashed, or has called exit.",
-                                         begins_sentence(who)),
-               nullptr);
+  note_loss(who.rank, ErrorCode::peer_lost,
+            unreachable ? fmt::format("{} can no longer be reached ({}): its host or the network to it is gone.",
+                                      begins_sentence(who), errno_text(error))
+                        : fmt::format("{} ended without a word: it was killed or crashed, or has called exit.",
+                                      begins_sentence(who)),
+            nullptr);
+}
+
+void TcpJob::note_loss(int rank, ErrorCode code, const std::string& sentence, const FrameConnection* heard_from) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (losses_.contains(rank)) return;
+    if (spared_[rank] > 0 && !failed_) {
+      losses_[rank] = sentence;
+      if (!left_[rank]) note_left(rank);
+      changed_.notify_all();
+    }
+  }
+  if (loss_of(rank).empty()) return note_failure(code, sentence, heard_from);
+  const Bytes lost = with_text(static_cast<std::uint32_t>(rank), sentence);
+  const Bytes to_itself = with_text(static_cast<std::uint32_t>(ErrorCode::peer_gave_up), left_behind(rank));  // if it runs
+  for (const auto& connection : connections_) {
+    if (!connection->open()) continue;
+    const bool is_its = connection->who().rank == rank;
+    tell(*connection, is_its ? FrameKind::failed : FrameKind::lost, is_its ? to_itself : lost);
+  }
 }
 
 void TcpJob::note_failure(ErrorCode code, const std::string& sentence, const FrameConnection* heard_from) {
@@ -255,9 +296,7 @@ bool TcpJob::note_failure_here(ErrorCode code, const std::string& sentence) {
 }
 
 void TcpJob::send_failure(ErrorCode code, const std::string& sentence, const FrameConnection* except) {
-  Bytes body = bytes_of(std::vector<std::uint32_t>{static_cast<std::uint32_t>(code)});
-  const auto* text = reinterpret_cast<const std::byte*>(sentence.data());
-  body.insert(body.end(), text, text + sentence.size());
+  const Bytes body = with_text(static_cast<std::uint32_t>(code), sentence);
   for (const auto& connection : connections_) {
     if (connection.get() != except && connection->open()) tell(*connection, FrameKind::failed, body);
   }

@@ -33,6 +33,7 @@ TcpJob::TcpJob(const TcpJob& larger, SmallerJob smaller, int rank)
       identity_(smaller.identity),
       connections_(std::move(smaller.connections)),
       left_(size_),
+      spared_(size_),
       parts_(size_),
       came_(size_),
       goes_on_(size_),

@@ -239,6 +239,33 @@ TEST(TcpJob, TellsAllWhichRankDied) {
   }
 }
 
+std::string loss_heard_by(const JobControl& job, int rank) {
+  for (const double deadline = now_seconds() + 20; job.loss_of(rank).empty() && now_seconds() < deadline;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  EXPECT_TRUE(job.has_left(rank));
+  return job.loss_of(rank);
+}
+
+TEST(AnyJob, GoesOnWithoutRanksThatItDoesWithout) {
+  for (const bool over_tcp : {true, false}) {
+    Jobs jobs = over_tcp ? meet(4) : make_local_jobs(4);
+    jobs[0]->do_without({0, 1, 2, 3});
+    jobs[0]->need({3});
+    jobs[2]->need({1, 2});  // rank 0's calls count
+    jobs[1].reset();
+    jobs[2]->abort("bad luck");
+    for (const int rank : {0, 3}) {
+      EXPECT_THAT(loss_heard_by(*jobs[static_cast<std::size_t>(rank)], 1), HasSubstr("ended without a word"));
+      EXPECT_EQ(loss_heard_by(*jobs[static_cast<std::size_t>(rank)], 2), "Rank 2 gave up: bad luck");
+      EXPECT_EQ(jobs[static_cast<std::size_t>(rank)]->loss_of(0), "");
+      EXPECT_NO_THROW(jobs[static_cast<std::size_t>(rank)]->check());
+    }
+    jobs[3].reset();  // the control
+    EXPECT_THAT(end_of(*jobs[0]).what(), AllOf(HasSubstr("ank 3"), HasSubstr("ended without a word")));
+  }
+}
+
 TEST(TcpJob, HearsManyStrangersAtOnce) {
   const Meeting place = open_place();
   std::list<Socket> strangers;

@@ -1,14 +1,21 @@
-#include "program/control_links.hpp"
+#include "program/control/control_links.hpp"
 
 #include <algorithm>
 
+#include "collectives/communicator/group.hpp"
 #include "core/fail.hpp"
+#include "program/control/look_scope.hpp"
 #include "stretto/ledger.hpp"
 
 namespace stretto {
 namespace {
 
 constexpr std::size_t most_inbox_bytes = std::size_t{256} << 20;  // handlers take messages off at once
+
+// From a lost rank's end on, messages of it that were on their way still come so long.
+constexpr double seconds_to_hear_the_rest = 0.1, seconds_to_hear_the_rest_elsewhere = 2;
+
+struct LossNoticed {};  // ends a wait
 
 std::vector<int> numbers(int first, int last) {
   std::vector<int> result;
@@ -30,7 +37,10 @@ std::string text_of(const ReceivedMessage& message) {
   return {static_cast<const char*>(message.bytes.raw()), message.bytes.bytes()};
 }
 
-ControlLinks::ControlLinks(const Communicator& world, int executors) : world_(world) {
+ControlLinks::ControlLinks(const Communicator& world, int executors)
+    : world_(world),
+      job_(Communicator::Group::of(world).context().job()),
+      others_(world.job_ranks().begin() + 1, world.job_ranks().end()) {
   const bool is_executor = world.rank() < executors;
   std::vector<int> others = numbers(1, executors);
   const std::vector<int> all = numbers(0, executors), clients = numbers(executors, world.size());
@@ -50,9 +60,13 @@ ControlLinks::ControlLinks(const Communicator& world, int executors) : world_(wo
       direction.out = std::make_unique<Mailbox>(direction.ranks, direction.receivers, most_inbox_bytes);
     }
   }
+  job_.do_without(others_);
 }
 
-ControlLinks::~ControlLinks() { join(); }
+ControlLinks::~ControlLinks() {
+  join();
+  job_.need(others_);
+}
 
 void ControlLinks::start(const Handler& handler, const OnLoss& on_loss) {
   handler_ = handler;
@@ -62,14 +76,69 @@ void ControlLinks::start(const Handler& handler, const OnLoss& on_loss) {
   }
 }
 
-void ControlLinks::listen(Direction& direction) {
+std::vector<int> ControlLinks::lost_among(const std::vector<int>& ranks, const std::set<int>& known) const {
+  std::vector<int> lost;
+  if (!job_.any_left()) return lost;
+  for (const int rank : ranks) {
+    if (!known.contains(rank) && !job_.loss_of(world_.job_ranks()[static_cast<std::size_t>(rank)]).empty()) {
+      lost.push_back(rank);
+    }
+  }
+  return lost;
+}
+
+std::vector<int> ControlLinks::ended_senders(Direction& direction) const {
+  std::vector<int> ended = lost_among(direction.senders, direction.lost_senders);
+  std::erase_if(ended, [&](int sender) {
+    const double now = now_seconds();
+    const bool is_here =
+        world_.nodes()[static_cast<std::size_t>(sender)] == world_.nodes()[static_cast<std::size_t>(world_.rank())];
+    const double since = direction.heard_of.try_emplace(sender, now).first->second;
+    return now - since < (is_here ? seconds_to_hear_the_rest : seconds_to_hear_the_rest_elsewhere);
+  });
+  return ended;
+}
+
+// Returns nothing if a sender has ended, or, unless it waits, if nothing has come.
+std::optional<ReceivedMessage> ControlLinks::receive(Direction& direction, bool waits) const {
   try {
-    const auto is_open = [&](int sender) { return direction.in->is_open(sender); };
+    if (!waits) return direction.in->try_receive();
+    const LookScope scope([&] {
+      if (!ended_senders(direction).empty()) throw LossNoticed();
+    });
+    return direction.in->receive();
+  } catch (const LossNoticed&) {
+  } catch (const Error&) {  // a broken connection, mostly
+    const std::vector<int> lost = lost_among(direction.senders, direction.lost_senders);
+    if (lost.empty()) throw;
+    for (const int sender : lost) direction.heard_of[sender] = 0;
+  }
+  return std::nullopt;
+}
+
+void ControlLinks::take(Direction& direction, const ReceivedMessage& message) {
+  if (message.head.kind == static_cast<std::uint32_t>(ControlKind::goodbye)) {
+    direction.in->close(message.from);
+    direction.lost_senders.insert(message.from);  // its end says nothing any more
+  }
+  enter(direction.ranks, Collective::recv, message.from, message.head.bytes + sizeof(MessageHead), now_seconds());
+  handler_(message);
+}
+
+void ControlLinks::listen(Direction& direction) {
+  Mailbox& in = *direction.in;
+  const auto is_open = [&](int sender) { return in.is_open(sender); };
+  try {
     while (std::ranges::any_of(direction.senders, is_open)) {
-      const ReceivedMessage message = direction.in->receive();
-      if (message.head.kind == static_cast<std::uint32_t>(ControlKind::goodbye)) direction.in->close(message.from);
-      enter(direction.ranks, Collective::recv, message.from, message.head.bytes + sizeof(MessageHead), now_seconds());
-      handler_(message);
+      if (const auto message = receive(direction, true)) take(direction, *message);
+      if (ended_senders(direction).empty()) continue;
+      while (const auto message = receive(direction, false)) take(direction, *message);
+      for (const int sender : ended_senders(direction)) {
+        in.lose(sender);
+        direction.lost_senders.insert(sender);
+        const std::string how = job_.loss_of(world_.job_ranks()[static_cast<std::size_t>(sender)]);
+        handler_({sender, {.kind = static_cast<std::uint32_t>(ControlKind::lost)}, bytes_of(how)});
+      }
     }
   } catch (...) {
     on_loss_(std::current_exception());
@@ -107,15 +176,35 @@ void ControlLinks::send(int to, MessageHead head, const Tensor& bytes) {
   const std::lock_guard lock(sending_);
   for (const auto& direction : directions_) {
     if (std::ranges::find(direction->receivers, to) == direction->receivers.end()) continue;
+    if (direction->lost_receivers.contains(to)) return;
     const double begun = now_seconds();
     head.bytes = bytes ? bytes.bytes() : 0;
-    direction->out->send(to, head, bytes);
-    direction->out->send_all();
+    send(*direction, to, head, bytes);
     enter(direction->ranks, Collective::send, to, head.bytes + sizeof(MessageHead), begun);
     return;
   }
   ensure(false, "Rank {} sends rank {} a message of kind {}, and programs have no link there.", world_.rank(), to,
          head.kind);
+}
+
+void ControlLinks::send(Direction& direction, int to, const MessageHead& head, const Tensor& bytes) {
+  const auto lost = [&] { return lost_among(direction.receivers, direction.lost_receivers); };
+  for (bool has_begun = false;;) {
+    try {
+      const LookScope scope([&] {
+        if (!lost().empty()) throw LossNoticed();
+      });
+      if (!std::exchange(has_begun, true)) direction.out->send(to, head, bytes);
+      return direction.out->send_all();
+    } catch (const LossNoticed&) {
+    } catch (const Error&) {
+      if (lost().empty()) throw;
+    }
+    for (const int receiver : lost()) {
+      direction.out->lose(receiver);
+      direction.lost_receivers.insert(receiver);
+    }
+  }
 }
 
 void ControlLinks::join() {

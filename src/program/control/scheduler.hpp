@@ -1,14 +1,16 @@
 #pragma once
 #include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "program/control_links.hpp"
+#include "program/control/busy_seconds.hpp"
+#include "program/control/control_links.hpp"
+#include "program/control/stride_order.hpp"
 #include "program/program_text.hpp"
-#include "program/stride_order.hpp"
 
 namespace stretto {
 
@@ -25,6 +27,8 @@ class Scheduler {
 
   // Messages to the scheduler, those of executor 0 among them.
   void handle(const ReceivedMessage& message);
+  // What runs, what waits, and how busy executors are for whom, as text.
+  std::string state() const;
 
  private:
   struct Submission {
@@ -38,14 +42,20 @@ class Scheduler {
     int step = 0;           // of the other ways of dispatch
     std::set<int> missing_in_step;
   };
+  struct Lost {
+    int executor = -1;
+    std::string how;
+  };
   struct ScheduledProgram {
     int client = 0;  // its rank
     std::uint64_t compile_request = 0;
     ProgramSetup setup;
     std::vector<int> executors;             // that do something in it
     std::vector<std::vector<int>> of_step;  // the executors of each step
-    int not_ready = 0;                      // executors
+    std::set<int> not_ready;                // executors
+    std::map<int, Tensor> places;           // by executor, while it is prepared
     std::string refusal;
+    Lost lost;  // an executor without which it cannot run any more
     std::deque<Submission> submissions;
     std::map<std::int64_t, Run> runs;  // under way
     std::int64_t next_run = 0, cancels = 0;
@@ -54,12 +64,24 @@ class Scheduler {
 
   void compile(const ReceivedMessage& message);
   std::vector<std::vector<int>> bind(const Program& program) const;
-  void got_ready(const ReceivedMessage& message);
+  void got_place(const ReceivedMessage& message);
+  void answer_compile(std::uint32_t number);
   void submit(const ReceivedMessage& message);
-  void did_run(const ReceivedMessage& message);
   void did_step(const ReceivedMessage& message);
-  void end_failed(std::uint32_t number, ScheduledProgram& program);
+  // The runs under way end; every executor reports so.
+  void cancel_runs(std::uint32_t number, const std::string& sentence);
+  void did_run(std::uint32_t number, std::int64_t run, int executor);
+  void end_failed(std::uint32_t number);
   void abandon(int client);
+  void lose_client(int client, const std::string& how);
+  void forget_lost_client(int client);
+  void lose_executor(int executor, const std::string& how);
+  void lose_executor_of(std::uint32_t number, int executor, const std::string& how);
+  static std::string sentence_of(const ScheduledProgram& program, const Lost& lost);
+  static std::string state_of(const ScheduledProgram& program);
+  std::string busy_for(int executor, double now) const;
+  std::vector<std::uint32_t> programs_of(const std::function<bool(const ScheduledProgram&)>& is_wanted) const;
+  std::vector<int> live_executors() const;
   void tell_of_cut(const ScheduledProgram& program, const MessageHead& head);
   void drop(std::uint32_t number);
   void grant_what_can_begin();
@@ -72,11 +94,19 @@ class Scheduler {
   std::vector<int> nodes_;
   std::vector<int> load_;   // by executor: runs that it has not done
   std::vector<int> bound_;  // by executor: virtual devices
+  struct KnownClient {
+    std::size_t in_order = 0;
+    std::string name;
+    double weight = 1;
+    std::int64_t runs = 0;  // that are over
+  };
   StrideOrder order_;
-  std::map<int, std::size_t> clients_;  // by rank: in order_
+  std::map<int, KnownClient> clients_;                       // by rank
+  std::map<std::pair<int, int>, BusySeconds> busy_seconds_;  // by executor and client
+  std::set<int> lost_executors_, lost_clients_;
   std::map<std::uint32_t, ScheduledProgram> programs_;
   std::uint32_t next_program_ = 0;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
 };
 
 }  // namespace stretto

@@ -1,9 +1,9 @@
-#include "program/scheduler.hpp"
+#include "program/control/scheduler.hpp"
 
 #include <algorithm>
-#include <numeric>
 
 #include "core/fail.hpp"
+#include "stretto/stream.hpp"
 
 namespace stretto {
 namespace {
@@ -24,10 +24,25 @@ void Scheduler::handle(const ReceivedMessage& message) {
     case ControlKind::submit: submit(message); break;
     case ControlKind::abandon: abandon(message.from); break;
     case ControlKind::drop: drop(message.head.table); break;
-    case ControlKind::ready: got_ready(message); break;
+    case ControlKind::place: got_place(message); break;
+    case ControlKind::ready: {
+      ScheduledProgram& program = programs_.at(message.head.table);
+      if (program.refusal.empty()) program.refusal = text_of(message);
+      program.not_ready.erase(message.from);
+      if (program.not_ready.empty()) answer_compile(message.head.table);
+      break;
+    }
     case ControlKind::did_step: did_step(message); break;
+    case ControlKind::run_failed: cancel_runs(message.head.table, text_of(message)); [[fallthrough]];
     case ControlKind::did_run:
-    case ControlKind::run_failed: did_run(message); break;
+      busy_seconds_[{message.from, programs_.at(message.head.table).client}].add(
+          now_seconds(), 1e-6 * static_cast<double>(message.head.part));
+      did_run(message.head.table, message.head.clock, message.from);
+      break;
+    case ControlKind::lost:
+      message.from < executors_ ? lose_executor(message.from, text_of(message))
+                                : lose_client(message.from, text_of(message));
+      break;
     default: ensure(false, "Rank {} sent the scheduler a message of kind {}.", message.from, message.head.kind);
   }
   grant_what_can_begin();
@@ -38,10 +53,9 @@ std::vector<std::vector<int>> Scheduler::bind(const Program& program) const {
   std::vector<int> bound = bound_;
   std::vector<std::vector<int>> groups;
   for (const int devices : program.groups()) {
-    require(devices <= executors_, "A group of program '{}' has {} devices; there are {} executors.", program.name(),
-            devices, executors_);
-    std::vector<int> all(static_cast<std::size_t>(executors_));
-    std::iota(all.begin(), all.end(), 0);
+    std::vector<int> all = live_executors();
+    require(devices <= std::ssize(all), "A group of program '{}' has {} devices; there are {} executors{}.", program.name(),
+            devices, all.size(), lost_executors_.empty() ? "" : fmt::format(", and {} are lost", lost_executors_.size()));
     const auto devices_of = [&](int executor) { return bound[static_cast<std::size_t>(executor)]; };
     std::ranges::stable_sort(all, {}, devices_of);
     std::vector<int> best(all.begin(), all.begin() + devices);
@@ -68,9 +82,12 @@ std::vector<std::vector<int>> Scheduler::bind(const Program& program) const {
 }
 
 void Scheduler::compile(const ReceivedMessage& message) {
-  ScheduledProgram program{
-      .client = message.from, .compile_request = message.head.request, .setup = setup_from_text(text_of(message))};
-  if (!clients_.contains(message.from)) clients_[message.from] = order_.add(program.setup.weight);
+  ScheduledProgram program;
+  program.client = message.from;
+  program.compile_request = message.head.request;
+  program.setup = setup_from_text(text_of(message));
+  const auto [client, is_new] = clients_.try_emplace(message.from);
+  if (is_new) client->second = {order_.add(program.setup.weight), program.setup.client, program.setup.weight};
   try {
     program.setup.groups = bind(program.setup.program);
     const ProgramPlan plan = plan_program(program.setup.program, program.setup.groups, executors_, nodes_);
@@ -92,23 +109,37 @@ void Scheduler::compile(const ReceivedMessage& message) {
   for (const auto& group : program.setup.groups) {
     for (const int executor : group) ++bound_[static_cast<std::size_t>(executor)];
   }
-  program.not_ready = executors_;
+  const std::vector<int> live = live_executors();
+  program.not_ready = {live.begin(), live.end()};
   const std::uint32_t number = next_program_++;
   const std::string text = to_text(program.setup);
   programs_.emplace(number, std::move(program));
-  for (int executor = 0; executor < executors_; ++executor) {
-    tell(executor, ControlKind::setup, {.table = number, .part = message.from}, text);
-  }
+  for (const int executor : live) tell(executor, ControlKind::setup, {.table = number, .part = message.from}, text);
 }
 
-void Scheduler::got_ready(const ReceivedMessage& message) {
+// Executors make the program's group by the places of all. None of them waits for another one meanwhile, so that one that is
+// lost then holds nobody up.
+void Scheduler::got_place(const ReceivedMessage& message) {
   ScheduledProgram& program = programs_.at(message.head.table);
-  if (program.refusal.empty()) program.refusal = text_of(message);
-  if (--program.not_ready > 0) return;
-  const MessageHead head{.table = message.head.table, .request = program.compile_request};
-  if (program.refusal.empty()) return tell(program.client, ControlKind::compiled, head, to_text(program.setup));
+  const MessageHead head{.kind = static_cast<std::uint32_t>(ControlKind::places), .table = message.head.table};
+  if (!program.refusal.empty()) return links_.send(message.from, head);
+  program.places[message.from] = message.bytes;
+  if (program.places.size() < program.executors.size()) return;
+  std::string all;
+  for (const auto& [executor, place] : program.places) {
+    all.append(static_cast<const char*>(place.raw()), place.bytes());
+  }
+  program.places.clear();
+  for (const int executor : program.executors) links_.send(executor, head, bytes_of(all));
+}
+
+void Scheduler::answer_compile(std::uint32_t number) {
+  const ScheduledProgram& program = programs_.at(number);
+  const MessageHead head{.table = number, .request = program.compile_request};
+  const bool is_wanted = program.refusal.empty() && !lost_clients_.contains(program.client);
+  if (is_wanted) return tell(program.client, ControlKind::compiled, head, to_text(program.setup));
   tell(program.client, ControlKind::refused, head, program.refusal);
-  drop(message.head.table);
+  drop(number);
 }
 
 bool Scheduler::has_waiting_runs(int client) const {
@@ -119,8 +150,11 @@ bool Scheduler::has_waiting_runs(int client) const {
 }
 
 void Scheduler::submit(const ReceivedMessage& message) {
-  if (!has_waiting_runs(message.from)) order_.comes_back(clients_.at(message.from));
-  programs_.at(message.head.table).submissions.push_back({message.head.request, message.head.part, 0});
+  if (!has_waiting_runs(message.from)) order_.comes_back(clients_.at(message.from).in_order);
+  ScheduledProgram& program = programs_.at(message.head.table);
+  if (program.lost.executor < 0) return program.submissions.push_back({message.head.request, message.head.part, 0});
+  const MessageHead head{.table = message.head.table, .request = message.head.request};
+  tell(program.client, ControlKind::failed, head, sentence_of(program, program.lost));
 }
 
 void Scheduler::grant_what_can_begin() {
@@ -130,7 +164,7 @@ void Scheduler::grant_what_can_begin() {
     for (const auto& [number, program] : programs_) {
       const bool waits = std::ranges::any_of(program.submissions, [](const Submission& its) { return its.waiting > 0; });
       if (!waits || !program.failure.empty() || std::ssize(program.runs) >= program.setup.most_in_flight) continue;
-      candidates.push_back({clients_.at(program.client), program.executors});
+      candidates.push_back({clients_.at(program.client).in_order, program.executors});
       numbers.push_back(number);
     }
     const auto chosen = order_.next(candidates, [&](std::size_t i) {
@@ -175,36 +209,44 @@ void Scheduler::did_step(const ReceivedMessage& message) {
   }
 }
 
-void Scheduler::did_run(const ReceivedMessage& message) {
-  ScheduledProgram& program = programs_.at(message.head.table);
-  if (message.head.kind == static_cast<std::uint32_t>(ControlKind::run_failed) && program.failure.empty()) {
-    program.failure = text_of(message);
-    ++program.cancels;
-    for (const int executor : program.executors) {
-      tell(executor, ControlKind::cancel, {.table = message.head.table, .clock = program.cancels});
-    }
+void Scheduler::cancel_runs(std::uint32_t number, const std::string& sentence) {
+  ScheduledProgram& program = programs_.at(number);
+  if (!program.failure.empty()) return;
+  program.failure = sentence;
+  ++program.cancels;
+  for (const int executor : program.executors) {
+    tell(executor, ControlKind::cancel, {.table = number, .clock = program.cancels});
   }
-  --load_[static_cast<std::size_t>(message.from)];
-  Run& run = program.runs.at(message.head.clock);
-  run.missing.erase(message.from);
+}
+
+void Scheduler::did_run(std::uint32_t number, std::int64_t clock, int executor) {
+  ScheduledProgram& program = programs_.at(number);
+  --load_[static_cast<std::size_t>(executor)];
+  Run& run = program.runs.at(clock);
+  run.missing.erase(executor);
   if (!run.missing.empty()) return;
   const auto its = std::ranges::find(program.submissions, run.request, &Submission::request);
-  program.runs.erase(message.head.clock);
+  program.runs.erase(clock);
+  ++clients_.at(program.client).runs;
   if (its != program.submissions.end()) --its->under_way;
   if (!program.failure.empty()) {
-    if (program.runs.empty()) end_failed(message.head.table, program);
+    if (program.runs.empty()) end_failed(number);
   } else if (its->under_way == 0 && its->waiting == 0) {
-    const MessageHead head{.table = message.head.table, .request = its->request};
+    const MessageHead head{.table = number, .request = its->request};
     its->was_cut ? tell_of_cut(program, head) : tell(program.client, ControlKind::finished, head);
     program.submissions.erase(its);
   }
 }
 
-void Scheduler::end_failed(std::uint32_t number, ScheduledProgram& program) {
+void Scheduler::end_failed(std::uint32_t number) {
+  ScheduledProgram& program = programs_.at(number);
+  if (lost_clients_.contains(program.client)) return drop(number);
   std::uint64_t last = 0;
   for (const Submission& submission : program.submissions) last = std::max(last, submission.request);
-  for (const int executor : program.executors) {
-    tell(executor, ControlKind::repair, {.table = number, .clock = program.cancels, .request = last});
+  if (program.lost.executor < 0) {
+    for (const int executor : program.executors) {
+      tell(executor, ControlKind::repair, {.table = number, .clock = program.cancels, .request = last});
+    }
   }
   for (const Submission& submission : program.submissions) {
     tell(program.client, ControlKind::failed, {.table = number, .request = submission.request}, program.failure);
@@ -233,7 +275,7 @@ void Scheduler::abandon(int client) {
       tell_of_cut(program, {.table = number, .request = submission.request});
       return true;
     });
-    if (program.submissions.empty() && program.not_ready == 0) idle.push_back(number);
+    if (program.submissions.empty() && program.not_ready.empty()) idle.push_back(number);
   }
   for (const std::uint32_t number : idle) drop(number);
 }
@@ -241,11 +283,13 @@ void Scheduler::abandon(int client) {
 // Executors come to it behind the program's last run.
 void Scheduler::drop(std::uint32_t number) {
   if (!programs_.contains(number)) return;  // its client has left
+  const int client = programs_.at(number).client;
   for (const auto& group : programs_.at(number).setup.groups) {
     for (const int executor : group) --bound_[static_cast<std::size_t>(executor)];
   }
   programs_.erase(number);
-  for (int executor = 0; executor < executors_; ++executor) tell(executor, ControlKind::drop, {.table = number});
+  for (const int executor : live_executors()) tell(executor, ControlKind::drop, {.table = number});
+  if (lost_clients_.contains(client)) forget_lost_client(client);
 }
 
 }  // namespace stretto

@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "program/control_links.hpp"
+#include "program/control/control_links.hpp"
 
 namespace stretto {
 

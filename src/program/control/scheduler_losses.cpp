@@ -1,0 +1,98 @@
+// Scheduler: what ends with a client or an executor that is lost.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "core/fail.hpp"
+#include "program/control/scheduler.hpp"
+
+namespace stretto {
+
+std::vector<std::uint32_t> Scheduler::programs_of(const std::function<bool(const ScheduledProgram&)>& is_wanted) const {
+  std::vector<std::uint32_t> numbers;
+  for (const auto& [number, program] : programs_) {
+    if (is_wanted(program)) numbers.push_back(number);
+  }
+  return numbers;
+}
+
+std::vector<int> Scheduler::live_executors() const {
+  std::vector<int> live;
+  for (int executor = 0; executor < executors_; ++executor) {
+    if (!lost_executors_.contains(executor)) live.push_back(executor);
+  }
+  return live;
+}
+
+// Inputs of runs that have begun may be lost with it, and nobody wants their results: they are cancelled.
+void Scheduler::lose_client(int client, const std::string& how) {
+  lost_clients_.insert(client);
+  for (const std::uint32_t number : programs_of([&](const ScheduledProgram& each) { return each.client == client; })) {
+    ScheduledProgram& program = programs_.at(number);
+    for (Submission& submission : program.submissions) submission.waiting = 0;
+    if (!program.not_ready.empty()) continue;  // dropped when all executors have answered
+    if (program.runs.empty()) {
+      drop(number);
+    } else {
+      cancel_runs(number, fmt::format("Client '{}' of program '{}' is lost: {}", program.setup.client,
+                                      program.setup.program.name(), how));
+    }
+  }
+  forget_lost_client(client);
+}
+
+// Behind its last program, whose runs may use what executors have of it.
+void Scheduler::forget_lost_client(int client) {
+  if (!programs_of([&](const ScheduledProgram& each) { return each.client == client; }).empty()) return;
+  for (const int executor : live_executors()) tell(executor, ControlKind::no_client, {.part = client});
+}
+
+void Scheduler::lose_executor(int executor, const std::string& how) {
+  lost_executors_.insert(executor);
+  for (const std::uint32_t number : programs_of([](const ScheduledProgram&) { return true; })) {
+    lose_executor_of(number, executor, how);
+  }
+}
+
+void Scheduler::lose_executor_of(std::uint32_t number, int executor, const std::string& how) {
+  ScheduledProgram& program = programs_.at(number);
+  const bool needs_it = std::ranges::find(program.executors, executor) != program.executors.end();
+  if (needs_it && program.lost.executor < 0) program.lost = {executor, how};
+  if (!program.not_ready.empty()) {
+    if (needs_it && program.refusal.empty()) {
+      program.refusal =
+          fmt::format("Program '{}' cannot be prepared on rank {}: {}", program.setup.program.name(), executor, how);
+      for (const auto& [waits, place] : program.places) tell(waits, ControlKind::places, {.table = number});
+      program.places.clear();
+    }
+    program.not_ready.erase(executor);
+    if (program.not_ready.empty()) answer_compile(number);
+    return;
+  }
+  if (!needs_it || program.runs.empty()) return;
+  cancel_runs(number, sentence_of(program, program.lost));
+  std::vector<std::int64_t> waiting;
+  for (const auto& [clock, run] : program.runs) {
+    if (run.missing.contains(executor)) waiting.push_back(clock);
+  }
+  for (const std::int64_t clock : waiting) did_run(number, clock, executor);
+}
+
+// The functions that need the executor, by name.
+std::string Scheduler::sentence_of(const ScheduledProgram& program, const Lost& lost) {
+  std::vector<std::string> names;
+  const std::vector<Program::Step>& steps = program.setup.program.steps();
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const std::string name = "'" + steps[i].function + "'";
+    const bool is_there = std::ranges::find(program.of_step[i], lost.executor) != program.of_step[i].end();
+    const bool is_new = std::ranges::find(names, name) == names.end();
+    if (steps[i].kind == Program::StepKind::call && is_there && is_new) names.push_back(name);
+  }
+  return fmt::format(
+      "{} of program '{}' of client '{}' failed in run {} on rank {}: {}",
+      names.empty() ? "A step" : fmt::format("Function{} {}", names.size() > 1 ? "s" : "", fmt::join(names, ", ")),
+      program.setup.program.name(), program.setup.client,
+      program.runs.empty() ? program.next_run : program.runs.begin()->first, lost.executor, lost.how);
+}
+
+}  // namespace stretto
