@@ -80,8 +80,8 @@ TEST(ProgramRuntime, ARunIsOneMessageToEachExecutor) {
     });
     return sent.load();
   };
-  // Rank 0 is an executor itself, and sends the others the program, their places, each run, its end, and goodbye; the client:
-  // compiled, finished, executor 0's goodbye.
+  // Rank 0 is an executor itself, and sends the others the program, their places, each run, its end, and goodbye; the
+  // client: compiled, finished, executor 0's goodbye.
   const std::uint64_t parallel = messages_of_scheduler(Dispatch::parallel);
   EXPECT_EQ(parallel, 3u * (2 + runs + 2) + 3);
   // Steps: call on 0 and 1, move on 0 to 3, call on 2 and 3. The first step comes with the run itself.
