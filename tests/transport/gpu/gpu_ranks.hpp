@@ -152,6 +152,13 @@ inline std::vector<Posted> ring(int size) {
   return posted;
 }
 
+inline std::vector<std::vector<Posted>> exchanges_of(int size) {
+  std::mt19937_64 chance(static_cast<std::uint64_t>(size));
+  std::vector<std::vector<Posted>> exchanges{everybody_to_everybody(size), ring(size), {}};
+  for (int i = 0; i < 10; ++i) exchanges.push_back(random_exchange(size, chance));
+  return exchanges;
+}
+
 // Makes the exchanges on all ranks over the links that make(rank) returns. Returns the number of wrong bytes plus errors.
 inline std::size_t wrong_in_all(const std::vector<std::vector<Posted>>& exchanges, int size, HostGpu& gpu,
                                 const std::function<std::unique_ptr<GpuLinks>(int rank)>& make) {
@@ -172,6 +179,21 @@ inline std::size_t wrong_in_all(const std::vector<std::vector<Posted>>& exchange
     ADD_FAILURE() << sentence;
   }
   return sum;
+}
+
+// Three ranks exchange over two communicators in two streams.
+inline void expect_turns_of(const std::function<std::unique_ptr<GpuLinks>(int rank)>& first,
+                            const std::function<std::unique_ptr<GpuLinks>(int rank)>& second, HostGpu& gpu) {
+  const std::vector<std::string> sentences = on_ranks(3, [&](int rank) {
+    const StreamInUse a(gpu), b(gpu);
+    const auto one = first(rank), other = second(rank);
+    std::mt19937_64 chance;
+    for (int i = 0; i < 4; ++i) {
+      EXPECT_EQ(wrong_bytes(ring(3), rank, chance, gpu, a, *one), 0U);
+      EXPECT_EQ(wrong_bytes(everybody_to_everybody(3), rank, chance, gpu, b, *other), 0U);
+    }
+  });
+  EXPECT_EQ(sentences, std::vector<std::string>(3));
 }
 
 }  // namespace stretto

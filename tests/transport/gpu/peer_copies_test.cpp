@@ -35,10 +35,7 @@ std::function<std::unique_ptr<GpuLinks>(int)> copies(HostGpu& gpu, int size, dou
 TEST(PeerCopies, ExchangeWhatIsSent) {
   for (const int size : {1, 2, 3, 5, 8}) {
     HostGpu gpu({.longest_delay_us = 50, .seed = static_cast<std::uint64_t>(size)});
-    std::mt19937_64 chance(static_cast<std::uint64_t>(size));
-    std::vector<std::vector<Posted>> exchanges{everybody_to_everybody(size), ring(size), {}};
-    for (int i = 0; i < 10; ++i) exchanges.push_back(random_exchange(size, chance));
-    EXPECT_EQ(wrong_in_all(exchanges, size, gpu, copies(gpu, size)), 0U);
+    EXPECT_EQ(wrong_in_all(exchanges_of(size), size, gpu, copies(gpu, size)), 0U);
     EXPECT_THAT(gpu.violations(), IsEmpty());
     EXPECT_EQ(gpu.events_in_use(), 0U);
   }
@@ -46,19 +43,7 @@ TEST(PeerCopies, ExchangeWhatIsSent) {
 
 TEST(PeerCopies, OfTwoCommunicatorsTakeTurns) {
   HostGpu gpu({.longest_delay_us = 50});
-  const auto first = copies(gpu, 3);
-  const auto second = copies(gpu, 3);
-  EXPECT_THAT(on_ranks(3,
-                       [&](int rank) {
-                         const StreamInUse a(gpu), b(gpu);
-                         const auto one = first(rank), other = second(rank);
-                         std::mt19937_64 chance;
-                         for (int i = 0; i < 4; ++i) {
-                           EXPECT_EQ(wrong_bytes(ring(3), rank, chance, gpu, a, *one), 0U);
-                           EXPECT_EQ(wrong_bytes(everybody_to_everybody(3), rank, chance, gpu, b, *other), 0U);
-                         }
-                       }),
-              Each(""));
+  expect_turns_of(copies(gpu, 3), copies(gpu, 3), gpu);
 }
 
 // Rank 0 must serve rank 2 before the message of rank 1 that it lists first: rank 1 sends only after a message from rank 2,

@@ -4,9 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
+#include "collectives/oracle.hpp"
 #include "stand_in/host_nccl.hpp"
 #include "support/error.hpp"
 #include "transport/gpu/gpu_ranks.hpp"
@@ -30,10 +32,7 @@ TEST(NcclLinks, ExchangeWhatIsSent) {
   for (const int size : {2, 3, 5, 8}) {
     HostGpu gpu({.longest_delay_us = 50, .seed = static_cast<std::uint64_t>(size)});
     HostNccl nccl(gpu);
-    std::mt19937_64 chance(static_cast<std::uint64_t>(size));
-    std::vector<std::vector<Posted>> exchanges{everybody_to_everybody(size), ring(size), {}};
-    for (int i = 0; i < 10; ++i) exchanges.push_back(random_exchange(size, chance));
-    EXPECT_EQ(wrong_in_all(exchanges, size, gpu, nccl_links(nccl, gpu, size)), 0U);
+    EXPECT_EQ(wrong_in_all(exchanges_of(size), size, gpu, nccl_links(nccl, gpu, size)), 0U);
     EXPECT_THAT(nccl.violations(), IsEmpty());
     EXPECT_THAT(gpu.violations(), IsEmpty());
   }
@@ -52,66 +51,11 @@ TEST(NcclLinks, LeaveEmptyMessagesAndThoseToOneselfToTheStream) {
 TEST(NcclLinks, OfTwoCommunicatorsTakeTurns) {
   HostGpu gpu({.longest_delay_us = 50});
   HostNccl nccl(gpu);
-  const auto first = nccl_links(nccl, gpu, 3);
-  const auto second = nccl_links(nccl, gpu, 3);
-  EXPECT_THAT(on_ranks(3,
-                       [&](int rank) {
-                         const StreamInUse a(gpu), b(gpu);
-                         const auto one = first(rank), other = second(rank);
-                         std::mt19937_64 chance;
-                         for (int i = 0; i < 4; ++i) {
-                           EXPECT_EQ(wrong_bytes(ring(3), rank, chance, gpu, a, *one), 0U);
-                           EXPECT_EQ(wrong_bytes(everybody_to_everybody(3), rank, chance, gpu, b, *other), 0U);
-                         }
-                       }),
-              Each(""));
+  expect_turns_of(nccl_links(nccl, gpu, 3), nccl_links(nccl, gpu, 3), gpu);
   EXPECT_THAT(nccl.violations(), IsEmpty());
 }
 
 // ---- collectives
-
-template <class T>
-T element(int rank, std::int64_t i) {
-  return static_cast<T>(static_cast<float>(1 + (i + 3 * rank) % 4));
-}
-
-// The result of a collective on `rank` by definition, where rank r contributes element(r, i); empty where the output does
-// not matter.
-std::vector<double> expected(const GpuCollective& call, int rank, int size) {
-  const auto at = [](int of, std::int64_t i) { return static_cast<double>(1 + (i + 3 * of) % 4); };
-  const auto reduced = [&](std::int64_t i) {
-    double result = at(0, i);
-    for (int other = 1; other < size; ++other) {
-      const double value = at(other, i);
-      switch (call.op) {
-        case ReduceOp::prod: result *= value; break;
-        case ReduceOp::min: result = std::min(result, value); break;
-        case ReduceOp::max: result = std::max(result, value); break;
-        default: result += value;
-      }
-    }
-    return call.op == ReduceOp::avg ? result / size : result;
-  };
-  std::vector<double> result;
-  for (std::int64_t i = 0; i < call.count; ++i) {
-    switch (call.collective) {
-      case Collective::all_reduce: result.push_back(reduced(i)); break;
-      case Collective::reduce:
-        if (rank == call.root) result.push_back(reduced(i));
-        break;
-      case Collective::reduce_scatter: result.push_back(reduced(call.count * rank + i)); break;
-      case Collective::broadcast: result.push_back(at(call.root, i)); break;
-      default: break;
-    }
-  }
-  for (int other = 0; other < size; ++other) {
-    for (std::int64_t i = 0; i < call.count; ++i) {
-      if (call.collective == Collective::all_gather) result.push_back(at(other, i));
-      if (call.collective == Collective::all_to_all) result.push_back(at(other, call.count * rank + i));
-    }
-  }
-  return result;
-}
 
 template <class T>
 void check_collective(GpuCollective call, bool in_place, int size, HostGpu& gpu, HostNccl& nccl) {
@@ -121,13 +65,20 @@ void check_collective(GpuCollective call, bool in_place, int size, HostGpu& gpu,
     const StreamInUse stream(gpu);
     const auto links = links_of(rank);
     ASSERT_TRUE(links->collectives()->does(call));
-    const std::int64_t shares = static_cast<std::int64_t>(host_nccl::input_counts(call, 0, size)) > 1 ? size : 1;
+    const oracle::Problem problem{.collective = call.collective,
+                                  .size = size,
+                                  .count = call.count,
+                                  .dtype = call.dtype,
+                                  .op = call.op,
+                                  .root = call.root};
+    const std::int64_t inputs = input_count(problem.request(rank)), outputs = output_count(problem.request(rank));
     const bool gathers = call.collective == Collective::all_gather;
     const bool scatters = call.collective == Collective::reduce_scatter;
     // In place, the own share lies at its position among all shares.
-    std::vector<T> values(static_cast<std::size_t>(call.count * (gathers && in_place ? size : shares)));
+    std::vector<T> values(static_cast<std::size_t>(in_place ? std::max(inputs, outputs) : inputs));
     const std::int64_t first = gathers && in_place ? call.count * rank : 0;
-    for (std::int64_t i = 0; i < call.count * shares; ++i) values[static_cast<std::size_t>(first + i)] = element<T>(rank, i);
+    for (std::int64_t i = 0; i < inputs; ++i)
+      values[static_cast<std::size_t>(first + i)] = static_cast<T>(problem.input(rank, i));
     const OnGpu<T> input(gpu, stream, values);
     const OnGpu<T> apart(gpu, stream, static_cast<std::size_t>(call.count * size), T{});
     const OnGpu<T>& output = in_place ? input : apart;
@@ -139,11 +90,8 @@ void check_collective(GpuCollective call, bool in_place, int size, HostGpu& gpu,
     if (!in_place && call.collective == Collective::reduce && rank != call.root) mine.output = nullptr;
     links->collectives()->perform(mine, stream);
     const std::vector<T> got = output.values();
-    const std::vector<double> want = expected(call, rank, size);
-    for (std::size_t i = 0; i < want.size(); ++i) {
-      const T wanted = std::is_integral_v<T> ? static_cast<T>(static_cast<std::int64_t>(want[i]))
-                                             : static_cast<T>(static_cast<float>(want[i]));
-      ASSERT_EQ(got[static_cast<std::size_t>(result_at) + i], wanted)
+    for (std::int64_t i = 0; i < outputs; ++i) {
+      ASSERT_EQ(got[static_cast<std::size_t>(result_at + i)], static_cast<T>(problem.expected(rank, i)))
           << name(call.collective) << " by " << name(call.op) << " of " << name(call.dtype) << ", rank " << rank << " of "
           << size << ", element " << i << (in_place ? ", in place" : "");
     }
@@ -284,7 +232,7 @@ TEST(NcclLinks, ConnectWhenTheyFirstMeet) {
     std::mt19937_64 chance(static_cast<std::uint64_t>(size));
     std::vector<std::vector<Posted>> exchanges{ring(size), everybody_to_everybody(size)};
     for (int i = 0; i < 4; ++i) exchanges.push_back(random_exchange(size, chance));
-    EXPECT_EQ(wrong_in_all(exchanges, size, gpu, nccl_links(nccl, gpu, size)), 0U);
+    EXPECT_EQ(wrong_in_all(exchanges_of(size), size, gpu, nccl_links(nccl, gpu, size)), 0U);
     GpuCollective call;
     call.count = 50;
     check_collective<float>(call, false, size, gpu, nccl);
