@@ -1,7 +1,7 @@
 // Blocks that go round a ring, and products with them whose sums follow.
 #include "stretto/overlap/ring_pass.hpp"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <thread>
 
@@ -9,6 +9,7 @@
 #include "overlap/exchange.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/stretto.hpp"
+#include "support/error.hpp"
 
 namespace stretto {
 namespace {
@@ -124,6 +125,12 @@ TEST(RingPass, MayEndInTheMiddle) {
     world.all_reduce(ones, ReduceOp::sum, stream).wait();
     EXPECT_EQ(values(ones), std::vector<double>(10, 3));
   });
+}
+
+TEST(Zigzag, PairsTheChunksFromBothEnds) {
+  EXPECT_EQ(zigzag_chunks(1, 4), (std::array<int, 2>{1, 6}));
+  EXPECT_THAT(sentence_of([] { zigzag_chunks(2, 2); }), testing::HasSubstr("Rank 2 is outside a ring of 2"));
+  EXPECT_EQ(contiguous_causal_efficiency(1), 1);
 }
 
 }  // namespace
