@@ -222,7 +222,7 @@ inline std::vector<Method> methods_of(Collective collective, bool on_nodes, Devi
     methods.push_back(method);
     if (takes_lanes(algorithm)) method.lanes = 2;
     if (takes_pieces(algorithm)) method.pieces = 3;
-    if (method != Method(algorithm)) methods.push_back(method);
+    if (method != methods.back()) methods.push_back(method);
   }
   return methods;
 }

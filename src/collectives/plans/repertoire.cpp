@@ -107,9 +107,17 @@ constexpr RepertoireEntry repertoire[] = {
 };
 #undef STRETTO_ENTRY
 
-const RepertoireEntry& entry_of(Collective collective, Algorithm algorithm) {
+const RepertoireEntry& entry_of(const PlanRequest& request) {
+  const Collective collective = request.collective;
+  const Algorithm algorithm = request.method.algorithm;
   for (const RepertoireEntry& entry : repertoire) {
-    if (entry.collective == collective && entry.algorithm == algorithm) return entry;
+    if (entry.collective != collective || entry.algorithm != algorithm) continue;
+    require(
+        collective != Collective::all_to_all || !shares_memory(algorithm) || request.counts.empty(),
+        "{} by {} takes one count for all ranks, since none knows where another's blocks lie; choose {} or {} for uneven "
+        "counts.",
+        name(collective), name(algorithm), name(Algorithm::pairwise), name(Algorithm::direct));
+    return entry;
   }
   std::vector<std::string> names;
   for (const Algorithm known : algorithms_for(collective)) names.emplace_back(name(known));
@@ -120,6 +128,15 @@ const RepertoireEntry& entry_of(Collective collective, Algorithm algorithm) {
 void check_request(const PlanRequest& request) {
   check_shape(request);
   check_method(request.method, request.quantized != QuantizedFormat::none);
+}
+
+// The plans over shared memory are those of several ranks.
+bool only_copies(const PlanRequest& request) { return request.size == 1 && shares_memory(request.method.algorithm); }
+
+Plan copying(const PlanRequest& request) {
+  PlanBuilder plan(request);
+  plan.copy(input(0, input_count(request)), output(0, output_count(request)));
+  return plan.finish();
 }
 
 }  // namespace
@@ -145,7 +162,8 @@ bool can_do(Collective collective, Algorithm algorithm) {
 Plan make_plan(const PlanRequest& request, plans::PartPlans& parts) {
   check_request(request);
   if (request.quantized != QuantizedFormat::none) return plans::quantized(request);
-  const RepertoireEntry& entry = entry_of(request.collective, request.method.algorithm);
+  const RepertoireEntry& entry = entry_of(request);
+  if (only_copies(request)) return copying(request);
   return needs_nodes(entry.algorithm) ? plans::two_level(request, parts) : entry.generate(request);
 }
 Plan make_plan(const PlanRequest& request) {
@@ -162,9 +180,9 @@ LevelCost cost_by_level(const PlanRequest& request) {
     }
     return sum;
   }
-  const RepertoireEntry& entry = entry_of(request.collective, request.method.algorithm);
+  const RepertoireEntry& entry = entry_of(request);
   if (needs_nodes(entry.algorithm)) return plans::two_level_cost_by_level(request);
-  return {entry.cost(request), {}};
+  return {only_copies(request) ? Cost{0, 0, 0, plans::longest_share(request)} : entry.cost(request), {}};
 }
 
 }  // namespace stretto

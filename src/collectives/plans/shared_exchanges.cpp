@@ -1,29 +1,15 @@
 // Collectives over shared memory that do not reduce: each rank reads the elements that it needs, from one rank after the
 // other.
 #include "collectives/plans/shared_memory.hpp"
-#include "core/fail.hpp"
 
 namespace stretto::plans {
-namespace {
-
-void require_even(const PlanRequest& request) {
-  require(request.counts.empty(),
-          "{} by {} takes one count for all ranks, since none knows where another's blocks lie; choose {} or {} for uneven "
-          "counts.",
-          name(request.collective), name(request.method.algorithm), name(Algorithm::pairwise), name(Algorithm::direct));
-}
-
-}  // namespace
-
 // n is the whole output. packet, staged: alpha + (p+1)/p n gamma; pull: 2 alpha + (p-1)/p n beta + n/p gamma
 Cost shared_all_gather_cost(const PlanRequest& request) {
   const double share = longest_share(request);
-  if (request.size == 1) return of_copies(share);
   return of_offer(request, share) + one_phase + of_reads(request, (request.size - 1) * share) + of_copies(share) +
          of_closing(request);
 }
 Plan shared_all_gather(const PlanRequest& request) {
-  if (request.size == 1) return alone(request);
   SharedPlan plan(request);
   const Shares shares = Shares::of(request);
   const Slice own = input(0, shares.length(request.rank));
@@ -38,16 +24,12 @@ Plan shared_all_gather(const PlanRequest& request) {
 
 // n is the whole input. packet, staged: alpha + (2p-1)/p n gamma; pull: 2 alpha + (p-1)/p n beta + n/p gamma
 Cost shared_all_to_all_cost(const PlanRequest& request) {
-  require_even(request);
   const double share = longest_share(request);
   const double others = request.size - 1;
-  if (request.size == 1) return of_copies(share);
   return of_offer(request, others * share) + one_phase + of_reads(request, others * share) + of_copies(share) +
          of_closing(request);
 }
 Plan shared_all_to_all(const PlanRequest& request) {
-  require_even(request);
-  if (request.size == 1) return alone(request);
   SharedPlan plan(request);
   const Shares shares = Shares::of(request);
   const Slice own = share_in(shares, request.rank);
@@ -63,11 +45,9 @@ Plan shared_all_to_all(const PlanRequest& request) {
 // packet, staged: alpha + 2 n gamma; pull: 2 alpha + n beta. The root's own copy hides behind the others'.
 Cost shared_broadcast_cost(const PlanRequest& request) {
   const auto n = static_cast<double>(request.count);
-  if (request.size == 1) return of_copies(n);
   return of_offer(request, n) + one_phase + of_reads(request, n) + of_closing(request);
 }
 Plan shared_broadcast(const PlanRequest& request) {
-  if (request.size == 1) return alone(request);
   SharedPlan plan(request);
   const std::int64_t n = request.count;
   const bool is_root = request.rank == request.root;
@@ -85,11 +65,9 @@ Plan shared_broadcast(const PlanRequest& request) {
 // 2 alpha + n gamma, less n/p gamma in place: all ranks copy, and so does the root.
 Cost push_broadcast_cost(const PlanRequest& request) {
   const double share = longest_share(request);
-  if (request.size == 1) return of_copies(share);
   return one_phase + of_copies(request.size * share) + of_closing(request);
 }
 Plan push_broadcast(const PlanRequest& request) {
-  if (request.size == 1) return alone(request);
   SharedPlan plan(request);
   const Shares shares = Shares::of(request);
   plan.signal_all();
@@ -102,12 +80,10 @@ Plan push_broadcast(const PlanRequest& request) {
 // n is the whole output. packet, staged: alpha + (p+1)/p n gamma; pull: 2 alpha + (p-1)/p n beta + n/p gamma
 Cost shared_gather_cost(const PlanRequest& request) {
   const double share = longest_share(request);
-  if (request.size == 1) return of_copies(share);
   return of_offer(request, share) + one_phase + of_reads(request, (request.size - 1) * share) + of_copies(share) +
          of_closing(request);
 }
 Plan shared_gather(const PlanRequest& request) {
-  if (request.size == 1) return alone(request);
   SharedPlan plan(request);
   const Shares shares = Shares::of(request);
   const Slice own = input(0, shares.length(request.rank));
@@ -127,11 +103,9 @@ Plan shared_gather(const PlanRequest& request) {
 // copy.
 Cost shared_scatter_cost(const PlanRequest& request) {
   const double share = longest_share(request);
-  if (request.size == 1) return of_copies(share);
   return of_offer(request, (request.size - 1) * share) + one_phase + of_reads(request, share) + of_closing(request);
 }
 Plan shared_scatter(const PlanRequest& request) {
-  if (request.size == 1) return alone(request);
   SharedPlan plan(request);
   const Shares shares = Shares::of(request);
   const Slice own = share_in(shares, request.rank);

@@ -76,13 +76,6 @@ class SharedPlan : public PlanBuilder {
 inline Slice share_in(const Shares& shares, int rank) { return input(shares.begin(rank), shares.length(rank)); }
 inline Slice share_out(const Shares& shares, int rank) { return output(shares.begin(rank), shares.length(rank)); }
 
-// A plan for a single rank.
-inline Plan alone(const PlanRequest& request) {
-  PlanBuilder plan(request);
-  plan.copy(input(0, input_count(request)), output(0, output_count(request)));
-  return plan.finish();
-}
-
 // The costs by algorithm. By pull, data that is read from others counts as traffic of the link, since it may go through the
 // kernel.
 inline Cost of_reads(const PlanRequest& request, double elements) {

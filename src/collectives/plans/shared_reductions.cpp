@@ -7,11 +7,9 @@ namespace stretto::plans {
 // packet: alpha + p n gamma
 Cost packet_all_reduce_cost(const PlanRequest& request) {
   const auto n = static_cast<double>(request.count);
-  if (request.size == 1) return of_copies(n);
   return of_offer(request, n) + one_phase + of_reduction(request, n);
 }
 Plan packet_all_reduce(const PlanRequest& request) {
-  if (request.size == 1) return alone(request);
   SharedPlan plan(request);
   plan.offer(input(0, request.count));
   plan.signal_all();
@@ -24,12 +22,10 @@ Plan packet_all_reduce(const PlanRequest& request) {
 Cost shared_all_reduce_cost(const PlanRequest& request) {
   const auto n = static_cast<double>(request.count);
   const double share = longest_share(request);
-  if (request.size == 1) return of_copies(n);
   return of_offer(request, n - share) + one_phase + of_reduction(request, share) + one_phase +
          of_reads(request, (request.size - 1) * share) + of_offer(request, share) + of_closing(request);
 }
 Plan shared_all_reduce(const PlanRequest& request) {
-  if (request.size == 1) return alone(request);
   SharedPlan plan(request);
   const Shares shares = Shares::of(request);
   // A rank's sum is where its own contribution would be.
@@ -50,11 +46,9 @@ Plan shared_all_reduce(const PlanRequest& request) {
 // 2 alpha + 2 (p-1)/p n gamma
 Cost push_all_reduce_cost(const PlanRequest& request) {
   const double share = longest_share(request);
-  if (request.size == 1) return of_copies(share);
   return one_phase + of_copies(2 * (request.size - 1) * share) + of_closing(request);
 }
 Plan push_all_reduce(const PlanRequest& request) {
-  if (request.size == 1) return alone(request);
   SharedPlan plan(request);
   const Shares shares = Shares::of(request);
   plan.signal_all();
@@ -67,7 +61,6 @@ Plan push_all_reduce(const PlanRequest& request) {
 // packet: alpha + p n gamma
 Cost packet_reduce_cost(const PlanRequest& request) { return packet_all_reduce_cost(request); }
 Plan packet_reduce(const PlanRequest& request) {
-  if (request.size == 1) return alone(request);
   SharedPlan plan(request);
   if (request.rank != request.root) plan.offer(input(0, request.count));
   plan.signal_all();
@@ -81,12 +74,10 @@ Plan packet_reduce(const PlanRequest& request) {
 Cost shared_reduce_cost(const PlanRequest& request) {
   const auto n = static_cast<double>(request.count);
   const double share = longest_share(request);
-  if (request.size == 1) return of_copies(n);
   return of_offer(request, n - share) + one_phase + of_reduction(request, share) + one_phase +
          of_reads(request, (request.size - 1) * share) + of_closing(request);
 }
 Plan shared_reduce(const PlanRequest& request) {
-  if (request.size == 1) return alone(request);
   SharedPlan plan(request);
   const Shares shares = Shares::of(request);
   const bool is_root = request.rank == request.root;
@@ -109,11 +100,9 @@ Plan shared_reduce(const PlanRequest& request) {
 // 2 alpha + (p-1)/p n gamma
 Cost push_reduce_cost(const PlanRequest& request) {
   const double share = longest_share(request);
-  if (request.size == 1) return of_copies(share);
   return one_phase + of_copies((request.size - 1) * share) + of_closing(request);
 }
 Plan push_reduce(const PlanRequest& request) {
-  if (request.size == 1) return alone(request);
   SharedPlan plan(request);
   const Shares shares = Shares::of(request);
   plan.signal_all();
@@ -126,11 +115,9 @@ Plan push_reduce(const PlanRequest& request) {
 // n is the whole input. packet, staged: alpha + 2 (p-1)/p n gamma; pull: 2 alpha + (p-1)/p n (beta + gamma)
 Cost shared_reduce_scatter_cost(const PlanRequest& request) {
   const double share = longest_share(request);
-  if (request.size == 1) return of_copies(share);
   return of_offer(request, (request.size - 1) * share) + one_phase + of_reduction(request, share) + of_closing(request);
 }
 Plan shared_reduce_scatter(const PlanRequest& request) {
-  if (request.size == 1) return alone(request);
   SharedPlan plan(request);
   const Shares shares = Shares::of(request);
   const Slice own = share_in(shares, request.rank);

@@ -171,25 +171,18 @@ DType type_on_the_wire(const Problem& problem, Algorithm algorithm) {
 // nodes: a request that says where the ranks lie.
 std::vector<Method> methods_of(Collective collective, const PlanRequest& nodes, bool uneven) {
   const bool on_nodes = nodes.ranks_per_node > 0 || !nodes.node_sizes.empty();
-  std::vector<Method> methods{Algorithm::automatic};
-  for (const Algorithm algorithm : algorithms_for(collective)) {
-    Method method(algorithm);
-    if (needs_nodes(algorithm)) {
-      if (!on_nodes || uneven) continue;
-      method.inside = method.between = algorithms_for(collective).front();
-      const bool blocks_go_straight = counts_shares(collective) && !nodes.node_sizes.empty();
-      if (blocks_go_straight) method.between = Algorithm::direct;
-      if (algorithm == Algorithm::three_level) {
-        if (blocks_go_straight) continue;
-        method.above = method.inside;
-      }
-      if (blocks_go_straight && collective == Collective::all_to_all) method.inside = Algorithm::direct;
-    }
-    if (uneven && collective == Collective::all_to_all && !takes_uneven_exchange(algorithm)) continue;
-    methods.push_back(method);
-    if (takes_lanes(algorithm)) method.lanes = 2;
-    if (takes_pieces(algorithm)) method.pieces = 3;
-    if (method != methods.back()) methods.push_back(method);
+  std::vector<Method> methods = oracle::methods_of(collective, on_nodes && !uneven);
+  const bool exchanges = collective == Collective::all_to_all;
+  std::erase_if(methods, [&](const Method& method) {
+    return uneven && exchanges && method.algorithm != Algorithm::automatic && !takes_uneven_exchange(method.algorithm);
+  });
+  if (!counts_shares(collective) || nodes.node_sizes.empty()) return methods;
+  // Blocks of uneven nodes go straight to their ranks.
+  std::erase_if(methods, [](const Method& method) { return method.algorithm == Algorithm::three_level; });
+  for (Method& method : methods) {
+    if (!needs_nodes(method.algorithm)) continue;
+    method.between = Algorithm::direct;
+    if (exchanges) method.inside = Algorithm::direct;
   }
   return methods;
 }
