@@ -152,8 +152,27 @@ class STRETTO_API ServerSet {
   // The communicator of the constructor, or after a loss that of the ranks that are left.
   const Communicator& ranks() const;
 
-  // Servers: answers workers until the last one has left. The thread sleeps while nothing comes.
-  void serve();
+  // A part of a dense table at a server. Nobody may keep the tensors; their contents may be replaced while no worker has a
+  // push or a pull under way, and must then be on all servers that have the part.
+  struct HeldPart {
+    int table = 0;
+    std::int64_t first = 0;  // the number of the first element in the table
+    Tensor values;
+    std::vector<Tensor> state;
+    std::int64_t updates = 0;  // in the values
+    bool is_copy = false;      // with copies: workers talk to another server that has it
+  };
+  // A worker's ask() at a server.
+  struct Question {
+    std::string text;
+    int server = 0;               // the place of this server among those that are left
+    std::vector<HeldPart> parts;  // that it has, by table and elements
+  };
+  using Answer = std::function<std::string(const Question& question)>;
+
+  // Servers: answers workers until the last one has left. The thread sleeps while nothing comes. `answer` is called for each
+  // ask(), and everything else waits until it returns; what it throws ends the set.
+  void serve(const Answer& answer = {});
   // Spares, before serve(): takes the parts whose owner on the ring of servers that serve it then is, from serve() on, while
   // workers push and pull: no other part moves, no push is lost or applied twice, and values keep their bits.
   // Workers wait in leave() for each spare's serve(), also for those that never join.
@@ -182,6 +201,10 @@ class STRETTO_API ServerSet {
   Pending push(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows);
   Pending pull(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows);
   void wait(const Pending& pending);
+  // Sends a text to all servers, and returns what the `answer` of each returns, in their order: for programs whose servers
+  // write what they hold to files, or read it. Parts are at the versions that they have by then; those of workers that have
+  // met (pull_settled()) have all pushes. After a loss all that are left are asked again. Spares answer when they serve.
+  std::vector<std::string> ask(const std::string& text);
   std::int64_t version(int table) const;  // updates in what the last pull that is done has brought, the least of all parts
   // Says goodbye to the servers, behind everything pushed. A worker must call it before the object is destroyed. If ranks go
   // on after losses, it returns when all workers have called it, and all copies have what was pushed.

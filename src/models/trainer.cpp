@@ -6,10 +6,10 @@
 #include <span>
 #include <utility>
 
+#include "collectives/job/throw_together.hpp"
 #include "core/fail.hpp"
 #include "core/split_mix.hpp"
 #include "layers/note_number.hpp"
-#include "layers/throw_together.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/layers/served_optimizer.hpp"

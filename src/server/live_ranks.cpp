@@ -1,11 +1,22 @@
 #include "server/live_ranks.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
 #include <utility>
 
 namespace stretto {
+namespace {
+
+// Whoever is lost, the job's sentence begins with its rank: that, or -1, and the characters up to behind it.
+std::pair<int, int> rank_in(const Error& error) {
+  int rank = -1, end = 0;
+  return std::sscanf(error.what(), "Rank %d%n", &rank, &end) == 1 ? std::pair(rank, end) : std::pair(-1, 0);
+}
+
+}  // namespace
 
 LiveRanks::LiveRanks(const Communicator& ranks, const ServedLayout& layout)
     : layout_(layout),
@@ -100,12 +111,17 @@ void LiveRanks::shrink() {
 void LiveRanks::open() { mailbox_.emplace(ranks_.duplicate("servers"), partners(), layout_.options.inbox_bytes); }
 
 std::optional<int> LiveRanks::lost_by(const Error& error) const {
-  int in_job = -1;  // whoever is lost, the job's sentence begins with its rank
-  if (std::sscanf(error.what(), "Rank %d", &in_job) != 1) return std::nullopt;
+  const int in_job = rank_in(error).first;
   const std::vector<int>& job_ranks = ranks_.job_ranks();
   const auto found = std::ranges::find(job_ranks, in_job);
   if (found == job_ranks.end()) return std::nullopt;
   return rank_of(static_cast<int>(found - job_ranks.begin()));
+}
+
+std::string LiveRanks::with_own_number(const Error& error) const {
+  const std::optional<int> lost = lost_by(error);
+  if (!lost) return error.what();
+  return fmt::format("Rank {}{}", *lost, error.what() + rank_in(error).second);
 }
 
 }  // namespace stretto

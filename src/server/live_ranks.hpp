@@ -42,6 +42,8 @@ class LiveRanks {
   void open();
   // The rank that an error of the job says is lost, if it says so.
   std::optional<int> lost_by(const Error& error) const;
+  // The sentence of such an error, with the number that the rank had at first: a job that has shrunk numbers its ranks anew.
+  std::string with_own_number(const Error& error) const;
 
  private:
   int number_of(int rank) const { return numbers_[static_cast<std::size_t>(rank)]; }  // in the communicator

@@ -9,9 +9,11 @@ enum MessageKind : std::uint32_t {
   push_part,
   pull_part,
   push_and_pull_part,
+  question_of_worker,  // ServerSet::ask()
   // To workers.
   values_of_part,
   applied_pushes,  // all copies have the worker's pushes of a part below the clock
+  answer_of_server,
   // Between the servers of a part.
   saved_part,      // to a new copy; to a server that joins, with the number of the part's moves in `clock`
   update_of_part,  // to the next copy

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "collectives/job/throw_together.hpp"
 #include "core/fail.hpp"
 #include "core/log.hpp"
 #include "core/rank_list.hpp"
@@ -21,16 +22,25 @@
 #include "stretto/settings.hpp"
 
 namespace stretto {
+namespace {
+
+constexpr int most_port = 65535;
+
+}  // namespace
+
 struct ServerSet::State {
   State(const Communicator& ranks, std::vector<ServedTable> tables, const Options& options)
       : layout(ranks, std::move(tables), options), live(ranks, layout) {
     const OnDevice host(Device::cpu);
-    if (layout.is_server(live.rank())) {
-      server.emplace(layout, live);
-      open_door();
-    } else {
-      worker.emplace(layout, live);
-    }
+    throw_together(ranks, "begin its part of the server set", [&] {
+      const int port = first_port();
+      if (layout.is_server(live.rank())) {
+        server.emplace(layout, live);
+        if (port != 0) open_door(port);
+      } else {
+        worker.emplace(layout, live);
+      }
+    });
   }
 
   WorkerSide& as_worker(const char* what) {
@@ -64,7 +74,8 @@ struct ServerSet::State {
   }
 
   bool is_over_by_now();
-  void open_door();
+  int first_port() const;  // of the servers' doors; 0: there are none
+  void open_door(int first_port);
   void go_on(const Error& failure);
   void meet(const Error& failure);
   void check_holdings(const std::map<int, std::vector<std::int64_t>>& holdings);
@@ -92,12 +103,17 @@ bool ServerSet::State::is_over_by_now() {
   return is_over();
 }
 
-void ServerSet::State::open_door() {
+int ServerSet::State::first_port() const {
   const auto port = static_cast<int>(number_setting("STRETTO_SERVERS_PORT"));
-  if (port == 0) return;
-  const int number = live.rank() - layout.workers;
-  require(port + number <= 65535, "STRETTO_SERVERS_PORT={} leaves no port for server {}; give a smaller one.", port, number);
-  door.emplace(place_of_door(port + number), introduce(live.rank(), live.size(), "servers"),
+  const int last = port + layout.options.servers - 1;
+  require(port == 0 || last <= most_port,
+          "STRETTO_SERVERS_PORT={} gives the last of {} servers port {}, and the last port is {}; give at most {}.", port,
+          layout.options.servers, last, most_port, most_port + 1 - layout.options.servers);
+  return port;
+}
+
+void ServerSet::State::open_door(int first_port) {
+  door.emplace(place_of_door(first_port + live.rank() - layout.workers), introduce(live.rank(), live.size(), "servers"),
                [this] { return server->state(); });
 }
 
@@ -117,13 +133,14 @@ void ServerSet::State::go_on(const Error& failure) {
 // The ranks that are left meet, learn which server has which parts, and send again what may have been lost on its way.
 void ServerSet::State::meet(const Error& failure) {
   const int before = live.size();
+  const std::string reason = live.with_own_number(failure);
   may_go_on = false;  // a rank that the others have left behind cannot come back
   live.shrink();
   if (live.size() == before) throw failure;  // nobody is lost: it would come again
   may_go_on = true;
   live.open();
   const std::vector<int> lost = live.lost();
-  if (live.is_first()) log().warn("The servers go on without {} of {}: {}", rank_list(lost), layout.ranks, failure.what());
+  if (live.is_first()) log().warn("The servers go on without {} of {}: {}", rank_list(lost), layout.ranks, reason);
   const std::vector<std::int64_t> mine =
       server ? server->holdings() : std::vector<std::int64_t>(static_cast<std::size_t>(layout.all_parts()));
   std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(live.size()));
@@ -162,7 +179,7 @@ void ServerSet::State::throw_naming_parts(const Error& error) const {
   std::vector<ServedLayout::PartKey> parts;
   for (std::size_t t = 0; t < layout.tables.size(); ++t) {
     for (std::size_t p = 0; p < layout.tables[t].parts.size(); ++p) {
-      const int owner = worker ? worker->server_of(t, p) : layout.tables[t].parts[p].servers.front();
+      const int owner = worker ? worker->server_of(t, p) : server->server_of({t, p});
       if (owner == lost) parts.emplace_back(t, p);
     }
   }
@@ -185,12 +202,12 @@ int ServerSet::server_of(int table, std::int64_t element) const {
   const auto behind = std::ranges::upper_bound(its.parts, element, {}, &ServedLayout::Part::first);
   const auto part = static_cast<std::size_t>(std::prev(behind) - its.parts.begin());
   if (state_->worker) return state_->worker->server_of(static_cast<std::size_t>(table), part);
-  return state_->layout.chain(its.parts[part], [&](int rank) { return state_->live.has(rank); }).front();
+  return state_->server->server_of({static_cast<std::size_t>(table), part});
 }
 
-void ServerSet::serve() {
+void ServerSet::serve(const Answer& answer) {
   require(is_server(), "Rank {} is a worker and serves nothing.", state_->live.rank());
-  state_->through_losses([&] { state_->server->serve(); });
+  state_->through_losses([&] { state_->server->serve(answer); });
 }
 
 void ServerSet::join() {
@@ -243,6 +260,13 @@ ServerSet::Pending ServerSet::pull(int table, const std::vector<std::uint64_t>& 
 
 void ServerSet::wait(const Pending& pending) {
   if (state_->worker) state_->through_losses([&] { state_->worker->wait(pending.request_); });
+}
+
+std::vector<std::string> ServerSet::ask(const std::string& text) {
+  WorkerSide& worker = state_->as_worker("ask");
+  std::vector<std::string> answers;
+  state_->through_losses([&] { answers = worker.ask(text); });
+  return answers;
 }
 
 std::int64_t ServerSet::version(int table) const {

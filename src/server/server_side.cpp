@@ -59,7 +59,14 @@ void ServerSide::give_part_behind(const PartKey& key, Copy& copy) {
   copy.behind_lacks_part = false;
 }
 
-void ServerSide::serve() {
+int ServerSide::server_of(const PartKey& key) const {
+  const int owner = ring_.owner(layout_.ring_key(key));
+  if (joined_.contains(owner)) return owner;
+  return layout_.chain(layout_.tables[key.first].parts[key.second], [&](int rank) { return live_.has(rank); }).front();
+}
+
+void ServerSide::serve(const ServerSet::Answer& answer) {
+  answer_ = answer;
   while (live_.open_workers() > 0) handle_and_note(live_.receive());
   end();
 }
@@ -73,9 +80,38 @@ void ServerSide::take_what_has_come() {
   if (live_.open_workers() == 0) end();
 }
 
+// Without the lock, since an answer changes nothing that state() reads, and may take long.
+void ServerSide::answer_questions() {
+  const auto is_here = [](const auto& each) { return each.second.part || (each.second.moved && each.second.moved->to); };
+  for (; !questions_.empty() && std::ranges::all_of(copies_, is_here); questions_.pop_front()) {
+    const ReceivedMessage& question = questions_.front();
+    require(answer_ != nullptr, "Worker {} asks server {}, whose serve() was given no answer; give all servers one.",
+            question.from, live_.rank());
+    ServerSet::Question asked{.text = text_in(question.bytes), .server = 0, .parts = {}};
+    for (int server = layout_.workers; server < live_.rank(); ++server) asked.server += live_.has(server) ? 1 : 0;
+    for (const auto& [key, copy] : copies_) {
+      const ServedLayout::Table& table = layout_.tables[key.first];
+      if (!copy.part || table.served.width > 0) continue;
+      asked.parts.push_back({.table = static_cast<int>(key.first),
+                             .first = table.parts[key.second].first,
+                             .values = copy.part->values(),
+                             .state = copy.part->state(),
+                             .updates = copy.part->version(),
+                             .is_copy = copy.before.has_value()});
+    }
+    live_.send(question.from, {.kind = answer_of_server, .request = question.head.request}, tensor_of(answer_(asked)));
+  }
+}
+
 void ServerSide::handle_and_note(const ReceivedMessage& message) {
+  if (message.head.kind == question_of_worker) {
+    questions_.push_back(message);
+  } else {
+    const std::lock_guard lock(mutex_);
+    handle(message);
+  }
+  answer_questions();
   const std::lock_guard lock(mutex_);
-  handle(message);
   traffic_ = live_.traffic();
   queue_ = live_.queue();
 }
@@ -224,6 +260,7 @@ std::vector<std::int64_t> ServerSide::holdings() const {
 void ServerSide::resume(const std::map<int, std::vector<std::int64_t>>& holdings) {
   const std::lock_guard lock(mutex_);
   known_keys_.clear();
+  questions_.clear();  // they come again
   std::size_t number = 0;
   for (std::size_t t = 0; t < layout_.tables.size(); ++t) {
     for (std::size_t p = 0; p < layout_.tables[t].parts.size(); ++p, ++number) {

@@ -24,12 +24,16 @@ class ServerSide {
   // layout and live must outlive the object.
   ServerSide(const ServedLayout& layout, LiveRanks& live);
 
-  void serve();  // until the last worker has left
+  // Until the last worker has left. answer: of WorkerSide::ask().
+  void serve(const ServerSet::Answer& answer);
   void join();
   // Whether all workers have left. A loss does not matter then.
   bool is_over() const { return over_; }
   // Behind a loss: handles what has come before it, which may be the last that the server waited for.
   void take_what_has_come();
+
+  // The server that workers talk to, the first of the part's chain; of those that have joined as far as this one knows.
+  int server_of(const ServedLayout::PartKey& key) const;
 
   // Which parts it has, their clocks, copies and queues, as text. From any thread.
   std::string state() const;
@@ -65,6 +69,7 @@ class ServerSide {
   void link(const PartKey& key, Copy& copy) const;
   void handle(const ReceivedMessage& message);
   void handle_and_note(const ReceivedMessage& message);
+  void answer_questions();
   Tensor with_keys(const ReceivedMessage& message, const PartKey& key);
   void take_from_worker(const ReceivedMessage& message, const PartKey& key, ServedPart& part);
   // Of servers that join.
@@ -93,6 +98,8 @@ class ServerSide {
   std::map<PartKey, Copy> copies_;
   std::map<PartKey, FilterChain> filters_;
   std::map<int, KeyCache> known_keys_;  // by worker
+  ServerSet::Answer answer_;
+  std::deque<ReceivedMessage> questions_;  // until the parts that are on their way here have come
   bool over_ = false;
 };
 

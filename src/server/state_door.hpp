@@ -23,7 +23,8 @@ inline constexpr DoorKind programs_door{"the state of programs", "scheduler", "S
 Meeting place_of_door(int port, const std::string& host = "", double seconds = 60);
 
 // Answers whoever asks this rank for its state and knows the job's secret: a TCP port and a thread, which sleeps meanwhile.
-// Strangers are dropped after ten seconds, and the oldest of more than 16.
+// It never waits for one of them: strangers are dropped after ten seconds, readers that do not read after five, and of more
+// than 16 of either the oldest.
 class StateDoor {
  public:
   // meeting: the port, and the secret. Without one, or STRETTO_INSECURE, only this host reaches the port. state() is called
@@ -37,9 +38,16 @@ class StateDoor {
   int port() const { return port_; }
 
  private:
+  struct Answer {
+    Socket socket;
+    std::string bytes;     // the length of the text, and the text
+    std::size_t sent = 0;  // of them
+    double since = 0;
+  };
   void run();
   void accept_one();
-  bool look(Arriving& one);  // returns whether the connection needs no further look
+  bool look(Arriving& one);          // returns whether the connection needs no further look
+  static bool send(Answer& answer);  // returns whether it needs no further call
 
   DoorKind kind_;
   RankIntroduction self_;
@@ -47,7 +55,9 @@ class StateDoor {
   std::function<std::string()> state_;
   Socket listener_, stop_;
   int port_ = 0;
+  double deaf_until_ = 0;  // without a descriptor for the next connection
   std::list<Arriving> arriving_;
+  std::list<Answer> answers_;
   std::thread thread_;
 };
 

@@ -7,6 +7,7 @@
 #include "core/fail.hpp"
 #include "core/split_mix.hpp"
 #include "server/keyed_messages.hpp"
+#include "server/parts/tensor_bytes.hpp"
 #include "stretto/device.hpp"
 
 namespace stretto {
@@ -136,6 +137,10 @@ void WorkerSide::take(const ReceivedMessage& message) {
   }
   if (message.head.kind == values_of_part) return take_values(message);
   if (message.head.kind == moved_part) return take_move(message);
+  if (message.head.kind == answer_of_server) {
+    if (message.head.request == question_) answers_[message.from] = text_in(message.bytes);
+    return;
+  }
   ensure(message.head.kind == applied_pushes, "Rank {} sends a message of kind {}.", message.from, message.head.kind);
   std::deque<KeptPush>& kept = tables_.at(message.head.table).kept.at(static_cast<std::size_t>(message.head.part));
   while (!kept.empty() && kept.front().clock < message.head.clock) kept.pop_front();
@@ -185,6 +190,21 @@ void WorkerSide::wait(std::uint64_t id) {
   }
   requests_.erase(found);
   take_acknowledgements();
+}
+
+// After a loss it is called again, and asks all that are left: one of them may have what another has answered for.
+std::vector<std::string> WorkerSide::ask(const std::string& text) {
+  answers_.clear();
+  question_ = next_request_++;
+  std::size_t asked = 0;
+  for (int server = layout_.workers; server < layout_.ranks; ++server) {
+    live_.send(server, {.kind = question_of_worker, .request = question_}, tensor_of(text));
+    asked += live_.has(server) ? 1 : 0;
+  }
+  while (answers_.size() < asked) take(live_.receive());
+  std::vector<std::string> result;
+  for (auto& [server, answer] : answers_) result.push_back(std::move(answer));
+  return result;
 }
 
 void WorkerSide::take_what_has_come() {

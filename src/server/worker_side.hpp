@@ -4,6 +4,7 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "server/filters/filter_chain.hpp"
@@ -29,6 +30,7 @@ class WorkerSide {
   void wait(std::uint64_t request);  // returns at once for one that is done
   // If ranks go on after losses: waits for the table's pulls. After a loss they would be sent again, behind later pushes.
   void finish_pulls_before_push(int table);
+  std::vector<std::string> ask(const std::string& text);
   std::int64_t version(int table) const;
   int server_of(std::size_t table, std::size_t part) const;
   void leave();
@@ -86,6 +88,8 @@ class WorkerSide {
   std::map<ServedLayout::PartKey, NewServer> moved_;
   std::map<std::uint64_t, Request> requests_;
   std::uint64_t next_request_ = 1;
+  std::uint64_t question_ = 0;          // the last one
+  std::map<int, std::string> answers_;  // to it, by server
   bool said_goodbye_ = false, over_ = false, left_ = false;
 };
 

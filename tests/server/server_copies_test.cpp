@@ -44,9 +44,9 @@ ServerFunction deadly(ServerFunction function, const Communicator& world, const 
   return function;
 }
 
-void serve_until_death(ServerSet& set) {
+void serve_until_death(ServerSet& set, const ServerSet::Answer& answer = {}) {
   try {
-    set.serve();
+    set.serve(answer);
   } catch (const Killed&) {
     set.ranks().job().abort("it is killed.");
   }
@@ -217,6 +217,33 @@ TEST(ServerCopies, AWorkerThatOnlyPushesLearnsOfALoss) {
     dead.wait();
     set.push(0, ones);
     EXPECT_EQ(set.ranks().size(), 2);
+    set.leave();
+  });
+}
+
+// A server dies over a question: the others answer it again, for the parts of the dead one, too.
+TEST(ServerCopies, AQuestionIsAskedAgainBehindALoss) {
+  run_threads(4, [&](const Communicator& world) {
+    ServerSet set(world, {{"counts", counters, DType::i64, {}, server_functions::sum()}},
+                  {.servers = 3, .part_elements = 1, .copies = 1});
+    const auto answer = [&](const ServerSet::Question& question) {
+      if (world.rank() == 2) throw Killed();
+      std::string elements;
+      for (const ServerSet::HeldPart& part : question.parts) elements += part.is_copy ? '-' : '+';
+      return std::to_string(question.server) + elements;
+    };
+    if (set.is_server()) return serve_until_death(set, answer);
+    const std::vector<std::string> answers = set.ask("what");
+    ASSERT_EQ(answers.size(), 2U);
+    std::int64_t first = 0, copied = 0;
+    for (const std::string& each : answers) {
+      first += std::ranges::count(each, '+');
+      copied += std::ranges::count(each, '-');
+    }
+    EXPECT_EQ(first, counters);
+    EXPECT_EQ(copied, counters);
+    EXPECT_EQ(answers[0].front(), '0');
+    EXPECT_EQ(answers[1].front(), '1');
     set.leave();
   });
 }

@@ -3,8 +3,10 @@
 
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <functional>
 #include <iterator>
+#include <latch>
 #include <set>
 #include <thread>
 
@@ -221,6 +223,72 @@ TEST(ServerJoins, PartsThatMoveKnowWhoHasLeft) {
     });
   });
   EXPECT_THAT(sentence, HasSubstr("Worker 0 has left the servers after 1 pushes"));
+}
+
+// It has got its parts from another server, which all others know by then.
+TEST(ServerJoins, ALostServerThatHasJoinedIsNamedWithItsParts) {
+  struct Ended {};
+  std::atomic<bool> ends = false;
+  std::latch both(2);
+  std::vector<std::string> sentences(4);
+  run_threads(4, [&](const Communicator& world) {
+    ServerFunction sum = server_functions::sum();
+    sum.update = [&, inner = sum.update, rank = world.rank()](const ServerUpdate& update) {
+      inner(update);
+      if (ends && rank == 3) throw Ended();
+    };
+    ServerSet set(world, {{"counts", 60, DType::i64, {}, sum}}, {.servers = 2, .part_elements = 3, .spares = 1});
+    if (world.rank() == 3) {
+      set.join();
+      try {
+        set.serve();
+      } catch (const Ended&) {
+        world.job().abort("it is killed.");
+      }
+      return;
+    }
+    sentences[static_cast<std::size_t>(world.rank())] = sentence_of([&] {
+      if (set.is_server()) return set.serve();
+      const Tensor ones = Tensor::zeros({60}, DType::i64), found({60}, DType::i64);
+      pull_until_all_serve(set, 0, 60, 3, 1, [&] { set.wait(set.pull(0, found)); });
+      both.arrive_and_wait();
+      ends = true;
+      while (true) set.wait(set.push_pull(0, ones, found));
+    });
+  });
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_THAT(sentences[static_cast<std::size_t>(rank)],
+                testing::ContainsRegex("it is killed. Lost with this server: elements [0-9 to,]+ of table counts"))
+        << rank;
+  }
+}
+
+// A worker or a server is killed while all others wait for a spare that does not serve yet.
+TEST(ServerJoins, ALossBehindTheLastGoodbyeEndsTheSpares) {
+  LaunchOptions survivors;
+  survivors.survivors_go_on = true;
+  const auto after = [](int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); };
+  for (const int lost : {1, 2, -1}) {
+    const int status = launch(
+        5,
+        [&](const Communicator& world) {
+          ServerSet set(world, {{"counts", 60, DType::i64, {}, server_functions::sum()}},
+                        {.servers = 3, .part_elements = 3, .spares = 1});
+          if (world.rank() == lost) {
+            std::thread([&] {
+              after(300);
+              raise(SIGKILL);
+            }).detach();
+          }
+          if (world.rank() == 4) after(800);
+          if (set.is_server()) return set.serve();
+          const Tensor ones = Tensor::zeros({60}, DType::i64);
+          set.wait(set.push_pull(0, ones, ones));
+          set.leave();
+        },
+        survivors);
+    EXPECT_EQ(status == 0, lost < 0) << "without rank " << lost;
+  }
 }
 
 TEST(ServerJoins, ASpareThatNeverJoinsServesNothing) {

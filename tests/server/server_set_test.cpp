@@ -2,8 +2,10 @@
 
 #include <atomic>
 #include <chrono>
+#include <latch>
 #include <limits>
 #include <map>
+#include <mutex>
 #include <random>
 #include <set>
 #include <thread>
@@ -278,6 +280,55 @@ TEST(ServerSet, AWorkerThatLeavesTooEarlyIsNamed) {
       });
     });
     EXPECT_THAT(sentence, testing::HasSubstr("Worker 0 has left the servers after 1 pushes, and 1 pulls and 0 pushes wait"));
+  }
+}
+
+// What servers hold is all of a table, once, and with copies once more; workers find what their answer has put in its place.
+TEST(ServerSet, ServersAnswerByWhatTheyHold) {
+  for (const int copies : {0, 1}) {
+    std::mutex mutex;
+    std::map<std::int64_t, std::int64_t> held;  // by first element: how many elements
+    std::size_t copied = 0;
+    std::latch met(2), asked(1);
+    run_threads(5, [&](const Communicator& world) {
+      ServerSet set(world, {{"weights", elements, DType::f32, initial, kinds[1].function(2)}},
+                    {.servers = 3, .part_elements = 100, .copies = copies});
+      const auto answer = [&](const ServerSet::Question& question) {
+        const std::lock_guard lock(mutex);
+        for (const ServerSet::HeldPart& part : question.parts) {
+          EXPECT_EQ(part.updates, 2);
+          EXPECT_EQ(part.state.size(), 2U);
+          for (std::int64_t i = 0; i < part.values.size(); ++i) part.values.set(i, static_cast<double>(part.first + i));
+          copied += part.is_copy ? 1 : 0;
+          if (!part.is_copy) held[part.first] = part.values.size();
+        }
+        return question.text + std::to_string(question.server);
+      };
+      if (set.is_server()) return set.serve(answer);
+      const Tensor weights({elements}, DType::f32);
+      for (int step = 0; step < 2; ++step) {
+        set.wait(set.pull(0, weights));
+        set.wait(set.push(0, gradient_of(weights, world.rank(), step)));
+      }
+      set.wait(set.pull_settled(0, weights));
+      met.arrive_and_wait();
+      if (world.rank() == 0) {
+        EXPECT_THAT(set.ask("who? "), testing::ElementsAre("who? 0", "who? 1", "who? 2"));
+        EXPECT_THAT(set.ask(""), testing::ElementsAre("0", "1", "2")) << "of no characters, and again";
+        asked.count_down();
+      }
+      asked.wait();
+      set.wait(set.pull(0, weights));
+      for (std::int64_t i = 0; i < elements; ++i) ASSERT_EQ(weights.at(i), static_cast<double>(i));
+      set.leave();
+    });
+    std::int64_t next = 0;
+    for (const auto& [first, count] : held) {
+      EXPECT_EQ(first, next);
+      next = first + count;
+    }
+    EXPECT_EQ(next, elements);
+    EXPECT_EQ(copied, static_cast<std::size_t>(copies) * 2 * held.size()) << "asked twice";
   }
 }
 

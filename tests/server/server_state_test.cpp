@@ -3,6 +3,9 @@
 #include "stretto/launch.hpp"
 #include "stretto/server.hpp"
 #include "support/error.hpp"
+#include "support/variables.hpp"
+#include "transport/bootstrap/job.hpp"
+#include "transport/bootstrap/socket.hpp"
 
 namespace stretto {
 namespace {
@@ -35,6 +38,31 @@ TEST(ServerState, NamesPartsClocksCopiesAndQueues) {
               HasSubstr(" of table weights\n  version 3, clocks of workers 3 3, 0 pushes and 0 pulls wait; at ranks "));
   EXPECT_THAT(state, HasSubstr("of 8 parts of the keys of table rows\n  version 0, clocks of workers 0 0,"));
   EXPECT_THAT(state, testing::AnyOf(HasSubstr("at ranks 2, 3"), HasSubstr("at ranks 3, 2")));
+}
+
+// No rank is left behind in a set that another one could not begin.
+TEST(ServerState, PortsThatCannotBeEndTheSetOnAllRanks) {
+  const auto sentences = [](int port) {
+    const Variable setting("STRETTO_SERVERS_PORT", std::to_string(port));
+    std::vector<std::string> of(4);
+    run_threads(4, [&](const Communicator& world) {
+      of[static_cast<std::size_t>(world.rank())] = sentence_of([&] {
+        ServerSet(world, {{"weights", 900, DType::f32, {}, server_functions::sum()}}, {.servers = 2});
+      });
+    });
+    return of;
+  };
+  const Listener listener = listen_on("127.0.0.1", 0);
+  const Socket taken(listener.socket);
+  const std::vector<std::string> in_use = sentences(listener.port);
+  EXPECT_THAT(in_use[2],
+              testing::AllOf(HasSubstr("The server of rank 2 cannot listen on port " + std::to_string(listener.port)),
+                             HasSubstr("STRETTO_SERVERS_PORT")));
+  for (const int rank : {0, 1, 3}) EXPECT_THAT(in_use[rank], HasSubstr("Rank 2 could not begin its part of the server set"));
+  const std::vector<std::string> beyond = sentences(65535);
+  EXPECT_THAT(beyond[0],
+              HasSubstr("gives the last of 2 servers port 65536, and the last port is 65535; give at most 65534"));
+  for (const std::string& sentence : beyond) EXPECT_NE(sentence, "");
 }
 
 }  // namespace

@@ -1,8 +1,16 @@
 #include "server/state_door.hpp"
 
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <cstring>
+#include <ctime>
+#include <thread>
 
 #include "support/error.hpp"
 
@@ -40,6 +48,43 @@ TEST(StateDoor, StrangersDoNotKeepOthersAway) {
   EXPECT_EQ(state_behind(at(door.port(), "")), "state");
 }
 
+// They have asked, and read no byte of an answer that no socket has room for.
+TEST(StateDoor, ReadersThatDoNotReadKeepNobodyAway) {
+  const std::string text(std::size_t{32} << 20, 'x');
+  StateDoor door({.port = 0}, introduce(3, 4, "servers"), [&] { return text; });
+  std::vector<Admission> readers;
+  for (int i = 0; i < 3; ++i) readers.push_back(arrive(at(door.port(), ""), introduce(0, 1, "the state of servers")));
+  EXPECT_EQ(state_behind(at(door.port(), "")).size(), text.size());
+}
+
+double processor_seconds() {
+  timespec used{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
+}
+
+// A connection that cannot be accepted stays ready, so that a door that only waits for it would never sleep.
+TEST(StateDoor, SleepsWhileThereIsNoDescriptor) {
+  StateDoor door({.port = 0}, introduce(3, 4, "servers"), [] { return "state"; });
+  const Socket client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = static_cast<rlim_t>(Socket(dup(client.descriptor())).descriptor());  // the first that is free
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(door.port()));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const int connected = connect(client.descriptor(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
+  const double used = processor_seconds();
+  std::this_thread::sleep_for(std::chrono::milliseconds(600));
+  EXPECT_LT(processor_seconds() - used, 0.3);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(connected, 0);
+  EXPECT_EQ(state_behind(at(door.port(), "")), "state");
+}
+
 TEST(StateDoor, RefusesInOneSentence) {
   int port = 0;
   {
@@ -47,12 +92,13 @@ TEST(StateDoor, RefusesInOneSentence) {
     port = door.port();
     EXPECT_THAT(sentence_of(ErrorCode::unavailable,
                             [&] { StateDoor({.port = port}, introduce(4, 5, "servers"), [] { return ""; }); }),
-                testing::HasSubstr("cannot listen on port " + std::to_string(port)));
+                testing::HasSubstr("cannot listen on port " + std::to_string(port) + ": Address already in use"));
   }
   Meeting nobody = at(port, "");
   nobody.timeout = 0.1;
   EXPECT_THAT(sentence_of(ErrorCode::unavailable, [&] { state_behind(nobody); }),
-              testing::StartsWith("No server says its state at 127.0.0.1:" + std::to_string(port)));
+              testing::AllOf(testing::StartsWith("No server says its state at 127.0.0.1:" + std::to_string(port)),
+                             testing::HasSubstr("The server does not answer"), testing::Not(testing::HasSubstr("ank 0"))));
 }
 
 }  // namespace

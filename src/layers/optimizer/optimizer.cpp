@@ -8,9 +8,9 @@
 #include <set>
 #include <utility>
 
+#include "collectives/job/throw_together.hpp"
 #include "core/fail.hpp"
 #include "layers/offload_use.hpp"
-#include "layers/throw_together.hpp"
 #include "stretto/kernels.hpp"
 
 namespace stretto {

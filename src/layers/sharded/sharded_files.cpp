@@ -1,9 +1,9 @@
 // ShardedParameters: what lies in files.
 #include <algorithm>
 
+#include "collectives/job/throw_together.hpp"
 #include "layers/offload_use.hpp"
 #include "layers/sharded/unit_cut.hpp"
-#include "layers/throw_together.hpp"
 #include "overlap/offload/offloaded_unit.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/layers/sharded_parameters.hpp"

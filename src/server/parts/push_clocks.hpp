@@ -12,6 +12,11 @@
 namespace stretto {
 
 // Keeps what workers push to a part, by clock, until the pushes of all workers can be applied together.
+//
+// Clocks are by part, and so as many as parts times workers, whatever is pushed. Vector clocks of ranges (Li et al. 2014)
+// are for pushes of any range, which divide a range of equal clocks; here a push has all of its table, or counts for all
+// keys of a sparse one, so that the elements of a part always have one clock, and a part is what moves to another server, or
+// is copied, with it.
 class PushClocks {
  public:
   explicit PushClocks(int workers)

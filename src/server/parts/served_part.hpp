@@ -79,6 +79,10 @@ class ServedPart {
   void append(PartUpdate update);  // one that is there is ignored; throws if others are missing before it
   void apply_below(std::int64_t number);
 
+  // Of a dense table: the newest values, and the state of the function. Empty otherwise.
+  virtual Tensor values() const { return {}; }
+  virtual std::vector<Tensor> state() const { return {}; }
+
   Bytes saved() const;            // the state at version()
   void load(const Bytes& saved);  // of another copy
 

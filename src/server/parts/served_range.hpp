@@ -13,6 +13,8 @@ class ServedRange final : public ServedPart {
   ServedRange(const Tensor& values, int workers, Consistency consistency, ServerFunction function, bool acknowledges = false,
               std::int64_t first = 0);
 
+  Tensor values() const override { return versions_.back(); }
+  std::vector<Tensor> state() const override { return state_; }
   std::size_t versions_kept() const { return versions_.size(); }
 
  private:

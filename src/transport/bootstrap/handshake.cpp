@@ -3,6 +3,7 @@
 #include <sodium.h>
 #include <unistd.h>
 
+#include <cctype>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -53,28 +54,32 @@ std::string shortened(const std::string& text, std::size_t most) {
   return text.size() <= most ? text : text.substr(0, half) + "..." + text.substr(text.size() - half);
 }
 
+// At the beginning of a sentence.
+std::string capital(std::string name) {
+  name.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(name.front())));
+  return name;
+}
+
 // One try to arrive. Empty: the other side has closed the connection.
 std::optional<Admission> try_to_arrive(Socket socket, const Hash& key, const Meeting& meeting, const RankIntroduction& self,
-                                       double deadline) {
+                                       const ArrivalNames& names, double deadline) {
   const std::string address = fmt::format("{}:{}", meeting.host, meeting.port);
   const auto left = [&] { return deadline - now_seconds(); };
   Challenge challenge;
   if (!socket.read_all(&challenge, sizeof challenge, left())) {
     if (left() > 0) return std::nullopt;
     fail(ErrorCode::unavailable,
-         "{} accepts a connection, but has said nothing to rank {} within {} s: it is not rank 0 of a Stretto job, or rank "
-         "0 is "
-         "stopped; if it is another program, choose another MASTER_PORT.",
-         address, self.rank, meeting.timeout);
+         "{} accepts a connection, but has said nothing to {} within {} s: it is not {} of a Stretto job, or {} is stopped; "
+         "if it is another program, {}.",
+         address, names.here, meeting.timeout, names.there, names.there, names.advice);
   }
   if (!is_stretto(challenge.protocol)) {
-    fail(ErrorCode::unavailable, "{} is not rank 0 of a Stretto job; choose another MASTER_PORT.", address);
+    fail(ErrorCode::unavailable, "{} is not {} of a Stretto job; {}.", address, names.there, names.advice);
   }
   if (challenge.protocol != protocol) {
     fail(ErrorCode::unavailable,
-         "Rank 0 at {} speaks version {} of Stretto's protocol, and rank {} version {}; give all ranks the same build of "
-         "Stretto.",
-         address, challenge.protocol & 0xff, self.rank, version);
+         "{} at {} speaks version {} of Stretto's protocol, and {} version {}; give both the same build of Stretto.",
+         capital(names.there), address, challenge.protocol & 0xff, names.here, version);
   }
   Hello hello;
   hello.protocol = protocol;
@@ -91,15 +96,16 @@ std::optional<Admission> try_to_arrive(Socket socket, const Hash& key, const Mee
   }
   if (!whole && left() > 0) return std::nullopt;
   if (!whole) {
-    fail(ErrorCode::unavailable, "Rank 0 at {} has not answered rank {} within {} s; it may be stopped.", address, self.rank,
-         meeting.timeout);
+    fail(ErrorCode::unavailable, "{} at {} has not answered {} within {} s; it may be stopped.", capital(names.there),
+         address, names.here, meeting.timeout);
   }
-  if (answer.admitted == 0)
-    fail(ErrorCode::invalid_argument, "Rank 0 at {} turned rank {} away: {}", address, self.rank, reason);
+  if (answer.admitted == 0) {
+    fail(ErrorCode::invalid_argument, "{} at {} turned {} away: {}", capital(names.there), address, names.here, reason);
+  }
   const Proof expected = counter_proof(key, hello.proof, answer.identity);
   if (sodium_memcmp(answer.proof.data(), expected.data(), expected.size()) != 0) {
-    fail(ErrorCode::unavailable, "{} let rank {} in without knowing the job's STRETTO_JOB_SECRET: it is not rank 0.",
-         address, self.rank);
+    fail(ErrorCode::unavailable, "{} let {} in without knowing the job's STRETTO_JOB_SECRET: it is not {}.", address,
+         names.here, names.there);
   }
   answer.rank0.host.back() = '\0';
   return Admission{std::move(socket), answer.rank0, answer.identity};
@@ -175,7 +181,9 @@ void Arriving::answer(const RankIntroduction* self, std::uint64_t identity, cons
   socket_.write_some(all.data(), sizeof head + head.reason_bytes);
 }
 
-Admission arrive(const Meeting& meeting, const RankIntroduction& self) {
+Admission arrive(const Meeting& meeting, const RankIntroduction& self, const ArrivalNames& given) {
+  ArrivalNames names = given;
+  if (names.here.empty()) names.here = fmt::format("rank {}", self.rank);
   const Hash key = hash_of(meeting.secret);
   const double deadline = now_seconds() + meeting.timeout;
   bool was_there = false;
@@ -185,25 +193,24 @@ Admission arrive(const Meeting& meeting, const RankIntroduction& self) {
     error = errno;
     if (socket) {
       const std::string elsewhere = socket.other_host();
-      if (!elsewhere.empty()) require_trust(meeting, fmt::format("Rank 0 at {}", elsewhere));
-      std::optional<Admission> admission = try_to_arrive(std::move(socket), key, meeting, self, deadline);
+      if (!elsewhere.empty()) require_trust(meeting, fmt::format("{} at {}", capital(names.there), elsewhere));
+      std::optional<Admission> admission = try_to_arrive(std::move(socket), key, meeting, self, names, deadline);
       if (admission) return std::move(*admission);
       was_there = true;  // and has closed the connection: it had too many others, or has ended
     } else if (was_there && error == ECONNREFUSED) {
-      fail(ErrorCode::unavailable,
-           "Rank 0 at {}:{} has gone while rank {} arrived: it gave up or died; its own message says why.", meeting.host,
-           meeting.port, self.rank);
+      fail(ErrorCode::unavailable, "{} at {}:{} has gone while {} arrived: it gave up or died; its own message says why.",
+           capital(names.there), meeting.host, meeting.port, names.here);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   } while (now_seconds() < deadline);
   if (was_there) {
-    fail(ErrorCode::unavailable,
-         "{}:{} has closed every connection of rank {} for {} s: rank 0 is crowded by strangers, or another program has the "
-         "port; choose another MASTER_PORT.",
-         meeting.host, meeting.port, self.rank, meeting.timeout);
+    fail(
+        ErrorCode::unavailable,
+        "{}:{} has closed every connection of {} for {} s: {} is crowded by strangers, or another program has the port; {}.",
+        meeting.host, meeting.port, names.here, meeting.timeout, names.there, names.advice);
   }
-  fail(ErrorCode::unavailable, "Rank 0 does not answer at {}:{} within {} s: {}.", meeting.host, meeting.port,
-       meeting.timeout, errno_text(error));
+  fail(ErrorCode::unavailable, "{} does not answer at {}:{} within {} s: {}.", capital(names.there), meeting.host,
+       meeting.port, meeting.timeout, errno_text(error));
 }
 
 void require_trust(const Meeting& meeting, const std::string& who) {

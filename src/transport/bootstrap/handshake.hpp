@@ -70,6 +70,12 @@ class Arriving {
   std::size_t bytes_ = 0;  // of the hello
 };
 
+// How the sentences of errors name both sides.
+struct ArrivalNames {
+  std::string there = "rank 0", here = {};  // who listens, and who arrives; empty: "rank 3" as it introduces itself
+  std::string advice = "choose another MASTER_PORT";  // where another program listens
+};
+
 // The other ranks' half: connects to rank 0, again if it does not listen yet, until the meeting's time is over. Throws
 // Error(unavailable) saying why there is no rank 0, or Error(invalid_argument) with rank 0's reason to turn this rank away.
 struct Admission {
@@ -77,6 +83,6 @@ struct Admission {
   RankIntroduction rank0;
   std::uint64_t identity = 0;  // of the job
 };
-Admission arrive(const Meeting& meeting, const RankIntroduction& self);
+Admission arrive(const Meeting& meeting, const RankIntroduction& self, const ArrivalNames& names = {});
 
 }  // namespace stretto

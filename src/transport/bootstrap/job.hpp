@@ -166,11 +166,13 @@ std::unique_ptr<JobControl> join_tcp_job(int rank, int size, const Meeting& meet
 void require_trust(const Meeting& meeting, const std::string& who);
 
 // A listening socket (closed on exec) and its port. listen_on() with port 0 lets the kernel choose; it throws
-// Error(unavailable) naming the address.
+// Error(unavailable) naming the address. try_to_listen_on() returns no socket, and errno, instead; both throw for a host
+// that is not known.
 struct Listener {
   int socket = -1;
   int port = 0;
 };
 Listener listen_on(const std::string& host, int port);
+Listener try_to_listen_on(const std::string& host, int port);
 
 }  // namespace stretto

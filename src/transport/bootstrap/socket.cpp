@@ -217,7 +217,7 @@ Socket try_to_connect(const std::string& host, int port, double seconds) {
   return {};
 }
 
-Listener listen_on(const std::string& host, int port) {
+Listener try_to_listen_on(const std::string& host, int port) {
   const auto addresses = resolve(host, port, AI_PASSIVE);
   int error = 0;
   for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
@@ -237,6 +237,14 @@ Listener listen_on(const std::string& host, int port) {
     }
     error = errno;
   }
+  errno = error;
+  return {};
+}
+
+Listener listen_on(const std::string& host, int port) {
+  const Listener listener = try_to_listen_on(host, port);
+  if (listener.socket >= 0) return listener;
+  const int error = errno;
   std::array<char, 64> name{};
   gethostname(name.data(), name.size() - 1);
   const std::string advice =
