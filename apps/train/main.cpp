@@ -50,7 +50,7 @@ void train(const Communicator& world, const CommandLine& given, StopRequest& sto
     const OnDevice there(given.device);  // throws the reason if there is no such device
   });
   const CommandLine line = with_resume_decided(given, world);
-  choose_as_saved(line, world);
+  if (line.trainer.servers.copies == 0) choose_as_saved(line, world);  // else those of the workers
   const OnDevice device(line.device);
   if (line.trainer.servers.any()) return train_with_servers(world, line, stop, progress);
   if (!line.layout.automatic) return train_and_go_on(world, line, stop, rejoin, progress);
@@ -117,7 +117,7 @@ int start(CommandLine line) {
     require_no_checkpoints(line);
     stop.take_signals(false);
     Restarts restarts(line, stop, progress);
-    LaunchOptions options{.starts_again = {}, .survivors_go_on = line.elastic};
+    LaunchOptions options{.starts_again = {}, .survivors_go_on = line.elastic || line.trainer.servers.copies > 0};
     if (rejoin.any()) {
       options.replacements = {[&](int left) { return rejoin.wanted(left); }, [&] { return rejoin.join(); }};
     }

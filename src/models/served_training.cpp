@@ -1,44 +1,23 @@
 #include "stretto/models/served_training.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
+#include <memory>
 #include <utility>
 
+#include "collectives/job/throw_together.hpp"
 #include "core/fail.hpp"
+#include "layers/served/served_shards.hpp"
+#include "layers/served/table_parameters.hpp"
 #include "layers/sharded/unit_cut.hpp"
 #include "stretto/kernels.hpp"
+#include "stretto/launch.hpp"
 #include "stretto/models/decoder.hpp"
 
 namespace stretto {
 namespace {
-
-// The parameters of a unit, one behind the other, as they lie in its table.
-class ServedParameters {
- public:
-  ServedParameters(std::shared_ptr<const Parameters> records, std::vector<std::size_t> members)
-      : records_(std::move(records)), members_(std::move(members)) {}
-
-  std::string name() const {
-    const std::string& first = records_->all()[members_.front()]->name;
-    return members_.size() == 1 ? first : first + " to " + records_->all()[members_.back()]->name;
-  }
-
-  // Calls f(parameter, the first of its elements, where they begin behind `first`, how many) for those that lie in a range.
-  template <class F>
-  void for_each_in(std::int64_t first, std::int64_t count, F f) const {
-    std::int64_t begin = 0;
-    for (const std::size_t member : members_) {
-      const Parameter& parameter = *records_->all()[member];
-      const std::int64_t end = begin + parameter.elements();
-      const std::int64_t from = std::max(first, begin), to = std::min(first + count, end);
-      if (from < to) f(parameter, from - begin, from - first, to - from);
-      begin = end;
-    }
-  }
-
- private:
-  std::shared_ptr<const Parameters> records_;
-  std::vector<std::size_t> members_;
-};
 
 // Updates of one piece of the table by one optimizer.
 struct Piece {
@@ -74,13 +53,18 @@ void update(const Options& /*options*/, const Piece& /*piece*/) {
 }
 
 // With `eventual` an update has the gradient of one worker, which is then the mean over its own sequences.
-ServerFunction function_of(const ServedParameters& parameters, const TrainingOptions& options,
-                           const std::function<double(std::int64_t)>& lr_of) {
-  const bool is_eventual = options.servers.consistency.kind == Consistency::Kind::eventual;
-  const int updates_of_step = is_eventual ? options.mesh[Axis::data] : 1;
+int updates_of_step(const TrainingOptions& options) {
+  return options.servers.consistency.kind == Consistency::Kind::eventual ? options.mesh[Axis::data] : 1;
+}
+
+// earlier: updates before the first push, of a checkpoint.
+ServerFunction function_of(const TableParameters& parameters, const TrainingOptions& options,
+                           const std::function<double(std::int64_t)>& lr_of,
+                           const std::shared_ptr<const std::int64_t>& earlier) {
   const auto slots = static_cast<int>(kind_of(options.optimizer).slots.size());
-  return {[=, optimizer = options.optimizer](const ServerUpdate& its) {
-            const double lr = lr_of(its.updates / updates_of_step);
+  return {[=, optimizer = options.optimizer, of_step = updates_of_step(options)](const ServerUpdate& its) {
+            const std::int64_t updates = *earlier + its.updates;
+            const double lr = lr_of(updates / of_step);
             parameters.for_each_in(its.first, its.values.size(),
                                    [&](const Parameter& parameter, std::int64_t, std::int64_t begin, std::int64_t count) {
                                      Piece piece{.parameter = parameter,
@@ -88,8 +72,8 @@ ServerFunction function_of(const ServedParameters& parameters, const TrainingOpt
                                                  .value = its.values.view(begin, {count}),
                                                  .state = {},
                                                  .lr = lr,
-                                                 .gradient_scale = static_cast<double>(updates_of_step),
-                                                 .number = its.updates + 1};
+                                                 .gradient_scale = static_cast<double>(of_step),
+                                                 .number = updates + 1};
                                      for (const Tensor& state : its.state) piece.state.push_back(state.view(begin, {count}));
                                      std::visit([&](const auto& kind) { update(kind, piece); }, optimizer);
                                    });
@@ -97,17 +81,21 @@ ServerFunction function_of(const ServedParameters& parameters, const TrainingOpt
           slots};
 }
 
-}  // namespace
+struct ServedModel {
+  std::vector<TableParameters> parameters;  // by table
+  std::vector<ServedTable> tables;
+};
 
-std::vector<ServedTable> served_tables(const TrainingOptions& options, const std::function<double(std::int64_t)>& lr_of) {
+ServedModel served_model(const TrainingOptions& options, const std::function<double(std::int64_t)>& lr_of,
+                         const std::shared_ptr<const std::int64_t>& earlier) {
   const Schedule schedule = options.check();
   const auto records = std::make_shared<Parameters>();
   const Decoder decoder(*records, options.model, options.tensor_parallel(), options.recompute, options.cut(schedule, 0),
                         std::make_shared<LocalAttention>(), options.adapters);
-  std::vector<ServedTable> tables;
+  ServedModel model;
   for (const UnitMembers& unit : cut_units(*records, options.mesh, options.sharding)) {
-    const ServedParameters parameters(records, unit.parameters);
-    ServedTable& table = tables.emplace_back();
+    const TableParameters& parameters = model.parameters.emplace_back(records, unit.parameters);
+    ServedTable& table = model.tables.emplace_back();
     table.name = parameters.name();
     table.elements = unit.elements;
     table.dtype = options.sharding.dtype;
@@ -117,9 +105,40 @@ std::vector<ServedTable> served_tables(const TrainingOptions& options, const std
                                set_initial_values(parameter, seed, from, values.view(begin, {count}));
                              });
     };
-    table.update = function_of(parameters, options, lr_of);
+    table.update = function_of(parameters, options, lr_of, earlier);
   }
-  return tables;
+  return model;
+}
+
+// A job of their own: its communicators outlive a server, with which those of `world` end. Empty on servers.
+Communicator job_of_workers(const Communicator& world, int workers) {
+  if (workers == 1) return world.rank() == 0 ? connect(0, 1, {}, "workers") : Communicator();
+  struct Meeting {  // broadcast from rank 0
+    std::array<char, 256> host, secret;
+    std::int64_t port;
+  } meeting{};
+  MeetingPoint point;
+  throw_together(world, "let the workers meet", [&] {
+    if (world.rank() != 0) return;
+    const bool is_one_host = std::ranges::max(world.nodes()) == 0;
+    if (!is_one_host) gethostname(meeting.host.data(), meeting.host.size() - 1);
+    point = open_meeting(is_one_host ? "127.0.0.1" : meeting.host.data());
+    point.host.copy(meeting.host.data(), meeting.host.size() - 1);
+    point.secret.copy(meeting.secret.data(), meeting.secret.size() - 1);
+    meeting.port = point.port;
+  });
+  world.broadcast(&meeting, &meeting, sizeof meeting, DType::u8, 0, Stream::inline_(), {.tag = "workers"}).wait();
+  if (world.rank() >= workers) return {};
+  if (world.rank() > 0) {
+    point = {.host = meeting.host.data(), .port = static_cast<int>(meeting.port), .secret = meeting.secret.data()};
+  }
+  return connect(world.rank(), workers, point, "workers");
+}
+
+}  // namespace
+
+std::vector<ServedTable> served_tables(const TrainingOptions& options, const std::function<double(std::int64_t)>& lr_of) {
+  return served_model(options, lr_of, std::make_shared<const std::int64_t>(0)).tables;
 }
 
 ServedRanks split_into_servers(const Communicator& world, const TrainingOptions& options,
@@ -127,13 +146,26 @@ ServedRanks split_into_servers(const Communicator& world, const TrainingOptions&
   const ServerOptions& servers = options.servers;
   require(options.mesh.ranks() + servers.count == world.size(), "{} workers and {} servers are not {} ranks.",
           options.mesh.ranks(), servers.count, world.size());
+  const auto earlier = std::make_shared<std::int64_t>(0);
+  ServedModel model = served_model(options, lr_of, earlier);
   ServedRanks ranks;
-  ranks.servers = std::make_unique<ServerSet>(
-      world, served_tables(options, lr_of),
-      ServerSet::Options{
-          .servers = servers.count, .consistency = servers.consistency, .part_elements = servers.part_elements});
-  ranks.workers = world.split(ranks.servers->is_server() ? -1 : 0, world.rank(), "workers");
+  ranks.servers = std::make_unique<ServerSet>(world, std::move(model.tables),
+                                              ServerSet::Options{.servers = servers.count,
+                                                                 .consistency = servers.consistency,
+                                                                 .part_elements = servers.part_elements,
+                                                                 .copies = servers.copies});
+  if (servers.copies > 0) {
+    ranks.workers = job_of_workers(world, options.mesh.ranks());
+  } else {
+    ranks.workers = world.split(ranks.servers->is_server() ? -1 : 0, world.rank(), "workers");
+  }
+  const auto shards = std::make_shared<const ServedShards>(
+      std::move(model.parameters), kind_of(options.optimizer),
+      [earlier, of_step = updates_of_step(options)](std::int64_t steps) { *earlier = steps * of_step; });
+  ranks.answer = [shards](const ServerSet::Question& question) { return shards->answer(question); };
   return ranks;
 }
+
+void ServedRanks::serve() const { servers->serve(answer); }
 
 }  // namespace stretto

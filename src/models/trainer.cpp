@@ -64,7 +64,7 @@ Trainer::Trainer(const Mesh& mesh, const TrainingOptions& options, const Communi
                                                  options_.sharding_of(schedule, mesh.rank(Axis::pipeline)), servers);
   sharded_->initialise(options.seed);
   if (servers != nullptr) {
-    optimizer_ = std::make_unique<ServedOptimizer>(*sharded_);
+    optimizer_ = std::make_unique<ServedOptimizer>(*sharded_, kind_of(options_.optimizer));
   } else {
     optimizer_ = make_optimizer(*sharded_, options_.optimizer);
   }

@@ -93,6 +93,8 @@ void check_servers(const TrainingOptions& options, const Schedule& schedule) {
           "{} servers with a delay of {} and parts of {} elements cannot be; give numbers from 0 on, and parts from 1 on.",
           count, options.servers.consistency.delay, options.servers.part_elements);
   if (!options.servers.any()) return;
+  require(0 <= options.servers.copies && options.servers.copies < count,
+          "{} servers cannot keep {} copies of what each has; give from 0 to {}.", count, options.servers.copies, count - 1);
   require(options.mesh.ranks() == options.mesh[Axis::data],
           "{} servers serve workers that each have the whole model, and this mesh divides it over {} ranks; leave the "
           "tensor, sequence and pipeline axes at 1.",

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <chrono>
+#include <filesystem>
 #include <thread>
 
 #include "parity.hpp"
@@ -11,6 +12,7 @@
 #include "stretto/planning/stage_plan.hpp"
 #include "support/error.hpp"
 #include "support/reference_loop.hpp"
+#include "support/temporary_directory.hpp"
 #include "support/variables.hpp"
 
 namespace parity {
@@ -52,7 +54,7 @@ std::vector<Training> served(TrainingOptions options, int servers, Consistency c
   std::vector<Training> of(static_cast<std::size_t>(workers));
   run_threads(workers + servers, [&](const Communicator& world) {
     const ServedRanks ranks = split_into_servers(world, options, lr_of);
-    if (ranks.servers->is_server()) return ranks.servers->serve();
+    if (ranks.servers->is_server()) return ranks.serve();
     Trainer trainer(Mesh(ranks.workers, options.mesh), options, {}, ranks.servers.get());
     Training& its = of[static_cast<std::size_t>(world.rank())];
     for (const std::int64_t first : {0, 2}) {  // workers meet between
@@ -183,20 +185,171 @@ TEST(ServersRefuse, WhatNobodyHas) {
   refuses("divides it over 2 ranks", [](TrainingOptions& options) { options.mesh[Axis::tensor] = 2; });
   refuses("A momentum of 2", [](TrainingOptions& options) { options.optimizer = SGD::Options{.momentum = 2}; });
   refuses("leave adapters", [](TrainingOptions& options) { options.adapters.rank = 2; });
+  refuses("1 servers cannot keep 1 copies", [](TrainingOptions& options) { options.servers.copies = 1; });
   refuses("a delay of -1", [](TrainingOptions& options) { options.servers.consistency.delay = -1; });
 }
 
-TEST(ServersRefuse, CheckpointsAndPlans) {
-  TrainingOptions options = options_of("adamw", 1);
-  options.servers = {.count = 1};
-  expect_refusal([&] { plan_stage(options, options.check(), 0); }, "leaves out what 1 servers do");
-  run_threads(2, [&](const Communicator& world) {
+// Some steps of a training that goes on from a checkpoint, or saves one behind them.
+struct Leg {
+  std::int64_t first = 0, behind = steps_of_training;
+  std::string load = {}, save = {};
+  bool with_optimizer = true;
+};
+
+void begin_leg(const Leg& leg, Trainer& trainer) {
+  if (leg.load.empty()) return;
+  const LoadedCheckpoint loaded =
+      load_checkpoint(trainer.sharded(), trainer.optimizer(), find_checkpoint(leg.load), leg.with_optimizer);
+  EXPECT_EQ(loaded.step, leg.first);
+  trainer.optimizer().restore(loaded.optimizer_steps);
+}
+
+void end_leg(const Leg& leg, Trainer& trainer) {
+  if (!leg.save.empty()) save_checkpoint(trainer.sharded(), trainer.optimizer(), leg.save, leg.behind, {{"a", "note"}});
+}
+
+// Of the last worker, which has asked no server for anything.
+Training served_leg(TrainingOptions options, const ServerOptions& servers, const Leg& leg) {
+  options.servers = servers;
+  options.servers.part_elements = 700;
+  options.seed = leg.load.empty() ? 1 : 99;  // no initial value of the fresh training may remain
+  Training training;
+  run_threads(options.mesh.ranks() + servers.count, [&](const Communicator& world) {
     const ServedRanks ranks = split_into_servers(world, options, rate);
-    if (ranks.servers->is_server()) return ranks.servers->serve();
+    if (ranks.servers->is_server()) return ranks.serve();
     Trainer trainer(Mesh(ranks.workers, options.mesh), options, {}, ranks.servers.get());
-    expect_refusal([&] { save_checkpoint(trainer.sharded(), trainer.optimizer(), "nowhere", 1); }, "No checkpoint can be");
-    expect_refusal([&] { load_checkpoint(trainer.sharded(), trainer.optimizer(), "nowhere", false); },
-                   "nowhere cannot be loaded");
+    begin_leg(leg, trainer);
+    std::vector<double> losses;
+    const TrainedSteps steps{.count = leg.behind - leg.first,
+                             .fill_of = [&](std::int64_t i) { return text_of_step(options, leg.first + i); },
+                             .lr_of = {},
+                             .done = [&](std::int64_t, const StepResult& result) { losses.push_back(result.loss); }};
+    if (steps.count > 0) trainer.run(steps);
+    end_leg(leg, trainer);
+    if (ranks.workers.rank() + 1 == ranks.workers.size()) {
+      training = {losses, pieces_of(trainer, trainer.sharded().whole_values())};
+    }
+    ranks.servers->leave();
+  });
+  return training;
+}
+
+Training parallel_leg(TrainingOptions options, const Leg& leg) {
+  options.sharding.zero = ZeroStage::optimizer;
+  options.seed = leg.load.empty() ? 1 : 99;
+  Training training;
+  run_threads(options.mesh.ranks(), [&](const Communicator& world) {
+    Trainer trainer(Mesh(world, options.mesh), options);
+    begin_leg(leg, trainer);
+    std::vector<double> losses;
+    for (std::int64_t step = leg.first; step < leg.behind; ++step) {
+      losses.push_back(trainer.step(text_of_step(options, step), rate(step)).loss);
+    }
+    end_leg(leg, trainer);
+    const Pieces pieces = pieces_of(trainer, trainer.sharded().whole_values());
+    if (world.rank() == 0) training = {losses, pieces};
+  });
+  return training;
+}
+
+// Whoever has saved, and whoever goes on: with the same servers, others, or none.
+TEST_P(Servers, CheckpointsAreThoseOfAnyJob) {
+  const TrainingOptions options = options_of(GetParam(), 2);
+  const ServerOptions two{.count = 2};
+  const TemporaryDirectory by_servers, by_none;
+  served_leg(options, two, {.behind = 2, .save = by_servers.path()});
+  parallel_leg(options, {.behind = 2, .save = by_none.path()});
+  Training expected = parallel_leg(options, {});
+  expected.losses.erase(expected.losses.begin(), expected.losses.begin() + 2);
+  for (const std::string& saved : {by_servers.path(), by_none.path()}) {
+    const Leg rest{.first = 2, .load = saved};
+    EXPECT_EQ(difference(expected, parallel_leg(options, rest)), "") << "without servers";
+    for (const int servers : {1, 2, 3, 7}) {
+      EXPECT_EQ(difference(expected, served_leg(options, {.count = servers}, rest)), "") << servers << " servers";
+    }
+    Leg values = rest;
+    values.with_optimizer = false;
+    EXPECT_NE(difference(expected, served_leg(options, two, values)), "") << "a control: the rate and state of step 0";
+  }
+  EXPECT_EQ(read_notes(find_checkpoint(by_servers.path())).notes.at("a"), "note");
+}
+
+// Workers that are apart meet, and what is saved has all their steps: it is what the next run begins from.
+TEST_P(Servers, OtherConsistenciesSaveWhatAllWorkersHavePushed) {
+  const TrainingOptions options = options_of(GetParam(), 2);
+  for (const Consistency consistency : {Consistency::bounded(2), Consistency::exact(1), Consistency::eventual()}) {
+    const TemporaryDirectory saved;
+    const Training before =
+        served_leg(options, {.count = 2, .consistency = consistency}, {.behind = 3, .save = saved.path()});
+    const Training found =
+        served_leg(options, {.count = 1, .consistency = consistency}, {.first = 3, .behind = 3, .load = saved.path()});
+    EXPECT_EQ(difference({{}, before.parameters}, found), "");
+    const Training rest = served_leg(options, {.count = 1, .consistency = consistency}, {.first = 3, .load = saved.path()});
+    EXPECT_LT(rest.losses.back(), before.losses.front());
+  }
+}
+
+// The next server has the values and the optimizer's state, and each push of the step is in them once.
+TEST_P(Servers, TrainingKeepsItsBitsThroughTheLossOfAServer) {
+  struct Killed {};
+  TrainingOptions options = options_of(GetParam(), 2);
+  const Training expected = data_parallel(options, 0);
+  options.servers = {.count = 2, .part_elements = 700, .copies = 1};
+  for (const int lost : {2, 3}) {
+    const TemporaryDirectory saved;
+    run_threads(4, [&](const Communicator& world) {
+      const auto lr_of = [&](std::int64_t step) {  // called by the servers
+        if (world.rank() == lost && step == 2) throw Killed();
+        return rate(step);
+      };
+      const ServedRanks ranks = split_into_servers(world, options, lr_of);
+      if (ranks.servers->is_server()) {
+        try {
+          return ranks.serve();
+        } catch (const Killed&) {
+          return world.job().abort("it is killed.");
+        }
+      }
+      Trainer trainer(Mesh(ranks.workers, options.mesh), options, {}, ranks.servers.get());
+      Training found;
+      trainer.run({.count = steps_of_training,
+                   .fill_of = [&](std::int64_t i) { return text_of_step(options, i); },
+                   .lr_of = {},
+                   .done = [&](std::int64_t, const StepResult& result) { found.losses.push_back(result.loss); }});
+      found.parameters = pieces_of(trainer, trainer.sharded().whole_values());
+      EXPECT_EQ(difference(expected, found), "") << lost;
+      save_checkpoint(trainer.sharded(), trainer.optimizer(), saved.path(), steps_of_training);
+      EXPECT_EQ(ranks.servers->ranks().size(), 3) << "the control: there was a loss";
+      ranks.servers->leave();
+    });
+    Training values = parallel_leg(options_of(GetParam(), 2), {.first = 5, .behind = 5, .load = saved.path()});
+    EXPECT_EQ(difference({{}, expected.parameters}, values), "") << "what the one that is left has saved";
+  }
+}
+
+TEST(ServersRefuse, CheckpointsThatCannotBeReadOrWritten) {
+  const TrainingOptions options = options_of("adamw", 1);
+  const TemporaryDirectory saved;
+  served_leg(options, {.count = 2}, {.behind = 1, .save = saved.path()});
+  const std::string checkpoint = find_checkpoint(saved.path()), shard = checkpoint + "/rank_00001.safetensors";
+  std::filesystem::resize_file(shard, std::filesystem::file_size(shard) - 1);
+  TrainingOptions with = options;
+  with.servers = {.count = 2};
+  expect_refusal([&] { plan_stage(with, with.check(), 0); }, "leaves out what 2 servers do");
+  run_threads(3, [&](const Communicator& world) {
+    const ServedRanks ranks = split_into_servers(world, with, rate);
+    if (ranks.servers->is_server()) return ranks.serve();
+    Trainer trainer(Mesh(ranks.workers, with.mesh), with, {}, ranks.servers.get());
+    EXPECT_THAT(
+        sentence_of(ErrorCode::io, [&] { load_checkpoint(trainer.sharded(), trainer.optimizer(), checkpoint, true); }),
+        testing::HasSubstr("rank_00001.safetensors"));
+    trainer.run({.count = 1, .fill_of = [&](std::int64_t i) { return text_of_step(with, i); }, .lr_of = {}, .done = {}});
+    EXPECT_THAT(sentence_of(ErrorCode::io, [&] { save_checkpoint(trainer.sharded(), trainer.optimizer(), shard, 1); }),
+                testing::HasSubstr("rank_00001.safetensors"));
+    const auto in_background = [&] {
+      CheckpointSaver(trainer.sharded(), trainer.optimizer(), saved.path(), {.in_background = true});
+    };
+    expect_refusal(in_background, "in the background: parameter servers");
     ranks.servers->leave();
   });
 }

@@ -42,28 +42,41 @@ void add_server_options(CLI::App& app, stretto::ServerOptions& options) {
          "With --servers, what a worker's values have at a step: sequential, all workers' steps before; bounded=D, those up "
          "to D steps before, or newer; exact=D, just those, so that a run repeats; eventual, whatever there is")
       ->default_str("sequential");
+  app.add_option("--server-copies", options.copies,
+                 "With --servers and --nproc, how many other servers have a copy of what each has: as many may be lost, and "
+                 "training goes on")
+      ->capture_default_str();
 }
 
 void check_server_options(const CLI::App& app, const CommandLine& line) {
+  const int copies = line.trainer.servers.copies;
   const int servers = line.trainer.servers.count;
   require(servers >= 0, "--servers {} is no number of ranks; give 1 or more, or 0 for none.", servers);
   require(servers > 0 || app.count("--consistency") == 0,
           "--consistency {} has no effect without --servers; give their number.",
           consistency_text(line.trainer.servers.consistency));
+  require(servers > 0 || app.count("--server-copies") == 0,
+          "--server-copies {} has no effect without --servers; give their number.", copies);
   if (servers == 0) return;
+  require(0 <= copies && copies < servers,
+          "--servers {} cannot keep --server-copies {} of what each has besides it; give from 0 to {}.", servers, copies,
+          servers - 1);
+  require(copies == 0 || line.nproc > 0,
+          "--server-copies {} needs --nproc: other launchers end all ranks when one is lost; give the number of ranks.",
+          copies);
   const double clip = line.trainer.clip_norm;
   require(
       clip == 0,
       "--clip-grad {} needs the norm of the whole gradient, of which each of --servers {} has a part; give --clip-grad 0.",
       clip, servers);
-  // A server's state is not saved, and values come from a model's seed.
+  // Values begin from a seed or a checkpoint, servers write while workers wait, and all ranks stay what they are.
   for (const char* const flag :
-       {"--save", "--load", "--load-hf", "--load-gguf", "--load-adapter", "--with-adapter", "--lora", "--resume",
-        "--elastic", "--replicate-state", "--check-replicas", "--straggler-threshold", "--comm-report", "--layout",
-        "--relayout-at", "--relayout-on-signal", "--rejoin", "--dry-run", "--sample-only"}) {
+       {"--async-save", "--load-hf", "--load-gguf", "--load-adapter", "--with-adapter", "--lora", "--elastic",
+        "--replicate-state", "--check-replicas", "--straggler-threshold", "--comm-report", "--layout", "--relayout-at",
+        "--relayout-on-signal", "--rejoin", "--dry-run", "--sample-only"}) {
     require(
         app.count(flag) == 0,
-        "{} does not go with --servers {}, which hold values from --seed and the optimizer's state for the length of a run; "
+        "{} does not go with --servers {}, which hold the values, from --seed or a checkpoint, and the optimizer's state; "
         "leave one of them out.",
         flag, servers);
   }

@@ -85,8 +85,10 @@ std::vector<std::string> layout_description(const CommandLine& line, Trainer& tr
       mesh.size(Axis::ulysses) > 1 ? fmt::format(" x ulysses {}", mesh.size(Axis::ulysses)) : "", line.trainer.global_batch,
       line.trainer.model.sequence, line.trainer.global_batch / per_pass, line.trainer.micro_batch)};
   if (const ServerOptions& servers = line.trainer.servers; servers.any()) {
-    result.push_back(fmt::format("{} more ranks are servers, which hold the values and update them; consistency {}",
-                                 servers.count, consistency_text(servers.consistency)));
+    result.push_back(
+        fmt::format("{} more ranks are servers, which hold the values and update them; consistency {}{}", servers.count,
+                    consistency_text(servers.consistency),
+                    servers.copies > 0 ? fmt::format("; {} others have a copy of what each has", servers.copies) : ""));
   }
   if (diloco.any()) result.push_back(rounds(diloco, trainer.diloco()->elements()));
   for (const std::string& each : pipeline_description(line, trainer)) result.push_back(each);

@@ -1,4 +1,6 @@
 #pragma once
+#include <utility>
+
 #include "stretto/layers/optimizer.hpp"
 
 namespace stretto {
@@ -7,7 +9,8 @@ namespace stretto {
 // forward needs them, and steps() counts. The rate, the scale and the state are the servers'.
 class STRETTO_API ServedOptimizer final : public Optimizer {
  public:
-  explicit ServedOptimizer(ShardedParameters& parameters) : Optimizer(parameters, {.name = "served", .slots = {}}) {}
+  // kind: of the servers' updates.
+  ServedOptimizer(ShardedParameters& parameters, OptimizerKind kind) : Optimizer(parameters, std::move(kind)) {}
 
  private:
   void update(const ShardedParameters::Range& /*range*/, const Parameter& /*parameter*/, const State& /*state*/,

@@ -219,7 +219,8 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   // With servers, between steps: blocks until this rank has the values with all pushes of all workers, so that all have the
   // same. Collective over the workers; each must have begun as many steps as the others.
   void settle();
-  bool is_served() const { return served_traffic_ != nullptr; }
+  bool is_served() const { return servers_ != nullptr; }
+  ServerSet* servers() const { return servers_; }  // null without
 
   // With Options::versions. The values are version 0 from now on. With Options::saves_versions, those before it are the
   // values, too, unless they are in_flight().
@@ -292,6 +293,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   void give_back_to_files(std::size_t unit, UnitFile* gradients);
   void change_stored(void (ShardedUnit::*change)());
   void make_choice();
+  void meet_workers() const;  // of servers
   void index_uses();
   void show(std::size_t unit);
   void show_all();
@@ -309,8 +311,9 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   std::vector<Place> places_;                               // by parameter
   std::vector<std::vector<std::size_t>> units_of_use_;      // by UsedParameters::index
   std::unique_ptr<UnitFile> values_file_, gradients_file_;  // null if nothing lies in them
-  std::unique_ptr<ServedTraffic> served_traffic_;           // null without servers
-  std::vector<ServedUnit*> served_;                         // the units at servers
+  ServerSet* servers_ = nullptr;
+  std::unique_ptr<ServedTraffic> served_traffic_;  // null without servers
+  std::vector<ServedUnit*> served_;                // the units at servers
   std::vector<std::unique_ptr<ShardedUnit>> units_;
   std::vector<OffloadedUnit*> offloaded_;  // by unit; null: nothing of it lies in files
   std::vector<Range> ranges_;              // by unit

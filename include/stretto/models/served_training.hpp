@@ -9,20 +9,30 @@
 #include "stretto/server.hpp"
 
 // Data-parallel training through parameter servers (Li et al. 2014): servers hold the trained values and the optimizer's
-// state, sum what workers push, and update.
+// state, sum what workers push, and update. Workers save and load checkpoints like any job (checkpoint.hpp): each server
+// writes a shard with what it has, and reads what it needs of any job's shards. They must meet first, as behind
+// Trainer::run(), and load before the first step.
 //
 //   const ServedRanks ranks = split_into_servers(world, options, lr_of);
-//   if (ranks.servers->is_server()) return ranks.servers->serve();
+//   if (ranks.servers->is_server()) return ranks.serve();
 //   Trainer trainer(Mesh(ranks.workers, options.mesh), options, {}, ranks.servers.get());
 //   trainer.run({.count = steps, .fill_of = fill_of, .done = report});
 //   ranks.servers->leave();
 namespace stretto {
 
-struct ServedRanks {
+struct STRETTO_API ServedRanks {
   std::unique_ptr<ServerSet> servers;
-  Communicator workers;  // empty on servers
+  Communicator workers;      // empty on servers
+  ServerSet::Answer answer;  // of servers to workers that save or load a checkpoint
+
+  void serve() const;  // servers->serve(answer)
 };
 
+// With options.servers.copies the workers are a job of their own (launch.hpp: connect()), beside that of `world`: training
+// goes on when a server is lost, with the same bits under Consistency::sequential(), and ends when a worker is. Processes
+// need LaunchOptions::survivors_go_on, and `world` must have all ranks of its job. A rank that calls nothing of the set
+// within STRETTO_TIMEOUT after a loss, because it validates or saves for so long, is left behind.
+//
 // Collective over world, whose last options.servers.count ranks become servers and the others the ranks of options.mesh. The
 // learning rate of step i, counted from 0, is lr_of(i); with Consistency::eventual, of so many updates by each worker.
 // Throws like TrainingOptions::check().

@@ -24,6 +24,7 @@ struct ServerOptions {
   int count = 0;  // 0: none
   Consistency consistency = {};
   std::int64_t part_elements = std::int64_t{1} << 16;  // ServerSet::Options::part_elements
+  int copies = 0;  // ServerSet::Options::copies: as many servers may be lost, and workers train on
   bool any() const { return count > 0; }
 };
 

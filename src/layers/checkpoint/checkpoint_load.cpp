@@ -1,62 +1,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
 
 #include "core/fail.hpp"
 #include "layers/checkpoint/checkpoint_index.hpp"
 #include "layers/checkpoint/piece_copy.hpp"
 #include "layers/checkpoint/quantization_state.hpp"
 #include "layers/checkpoint/state_tensors.hpp"
-#include "layers/checkpoint/whole_values.hpp"
 #include "layers/note_number.hpp"
 #include "layers/optimizer/local_errors.hpp"
+#include "layers/served/served_shards.hpp"
 #include "stretto/layers/checkpoint.hpp"
 
 namespace stretto {
-namespace {
-
-void copy(const SafetensorsReader::View& from, const PieceCopy& which, const Tensor& to) {
-  if (from.type == safetensors_type(to.dtype())) {
-    const std::size_t bytes = size_of(to.dtype());
-    return from.read(which.from, which.count,
-                     static_cast<std::byte*>(to.raw()) + static_cast<std::size_t>(which.to) * bytes);
-  }
-  for (std::int64_t i = 0; i < which.count; ++i) to.set(which.to + i, from.at(which.from + i));
-}
-
-// Reads one tensor of the state of a range. name_of: of the tensor of a parameter of that name.
-void read_range(const ShardedParameters::Range& range, const Parameter& parameter,
-                const std::function<std::string(const std::string&)>& name_of, const CheckpointTensor& saved,
-                CheckpointShards& shards, const Tensor& state, bool may_overflow) {
-  const std::string name = name_of(parameter.global_name());
-  const Tensor target(state.shape(), state.dtype(), Device::cpu);
-  std::vector<PieceCopy> found;
-  for (const CheckpointPiece& piece : saved.pieces) {
-    const std::vector<PieceCopy> shared = copies(piece, parameter, range.first, range.count);
-    if (shared.empty()) continue;
-    const SafetensorsReader& shard = shards[piece.shard];
-    const SafetensorsReader::View view = shard.floats(piece.tensor.empty() ? name : name_of(piece.tensor));
-    if (view.elements != piece.count) {
-      fail(ErrorCode::io, "{} has {} elements of {}, but its checkpoint's index.json says {}.", shard.path(), view.elements,
-           name, piece.count);
-    }
-    for (const PieceCopy& each : shared) copy(view, each, target);
-    found.insert(found.end(), shared.begin(), shared.end());
-  }
-  std::ranges::sort(found, {}, &PieceCopy::to);
-  std::int64_t at = 0;
-  for (const PieceCopy& each : found) at = each.to == at ? at + each.count : -1;
-  if (at != range.count) {
-    fail(ErrorCode::io,
-         "The index.json in {} does not name one shard for each of the {} elements of {} that this rank needs.",
-         shards.checkpoint().string(), range.count, name);
-  }
-  if (!may_overflow) require_finite(target, name, shards.checkpoint());
-  state.copy_from(target);
-}
-
-}  // namespace
 
 std::int64_t LoadedCheckpoint::number(const std::string& note, std::int64_t otherwise) const {
   return number_of(notes, note, otherwise);
@@ -74,9 +30,6 @@ LoadedCheckpoint read_notes(const std::string& checkpoint) {
 
 LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, Optimizer& optimizer, const std::string& checkpoint,
                                  bool with_optimizer, int replica) {
-  require(!parameters.is_served(),
-          "{} cannot be loaded: parameter servers hold the values, and have their first ones by now; train without servers.",
-          checkpoint);
   const CheckpointIndex index = read_index(checkpoint, replica);
   require(!with_optimizer || to_string(index.optimizer) == to_string(optimizer.kind()),
           "{} was saved by {}, but this optimizer is {}; train on with the one that saved it, or load the values alone.",
@@ -118,6 +71,15 @@ LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, Optimizer& optim
         "the schedule and the number of stages that saved it, or load the values alone.",
         checkpoint, saved, parameter.global_name(), saved_older_versions(parameters));
   }
+  const LoadedCheckpoint loaded{.step = index.step,
+                                .optimizer_steps = with_optimizer ? index.optimizer_steps : 0,
+                                .notes = index.notes,
+                                .trained_only = index.trained_only,
+                                .replicas = index.replicas};
+  if (parameters.is_served()) {  // their servers read it, once
+    if (parameters.mesh().world().rank() == 0) read_served_shards(*parameters.servers(), checkpoint, with_optimizer);
+    return loaded;
+  }
   parameters.wait_for_late();
   for (std::size_t i = 0; i < parameters.ranges().size(); ++i) {
     const ShardedParameters::Range& range = parameters.ranges()[i];
@@ -128,8 +90,9 @@ LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, Optimizer& optim
       const bool late = is_late(optimizer, number);
       const Tensor state = tensor_of(parameters, optimizer, i, number);
       if (!state || (late && !index.has_late) || (age_of(optimizer.kind(), number) > 0 && !index.in_flight)) continue;
-      read_range(
-          range, parameter, [&](const std::string& name) { return tensor_name(optimizer.kind(), number, name); },
+      read_elements(
+          parameter, range.first, range.count,
+          [&](const std::string& name) { return tensor_name(optimizer.kind(), number, name); },
           index.tensors.at(parameter.global_name()), shards, state, late);
     }
     optimizer.release(range.unit);
@@ -142,11 +105,7 @@ LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, Optimizer& optim
     restore_quantization(parameters, index, shards);
     restore_local_errors(parameters, index, shards);
   }
-  return {.step = index.step,
-          .optimizer_steps = with_optimizer ? index.optimizer_steps : 0,
-          .notes = index.notes,
-          .trained_only = index.trained_only,
-          .replicas = index.replicas};
+  return loaded;
 }
 
 }  // namespace stretto

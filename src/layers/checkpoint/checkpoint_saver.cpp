@@ -13,6 +13,7 @@
 #include "layers/checkpoint/checkpoint_index.hpp"
 #include "layers/checkpoint/checkpoint_snapshot.hpp"
 #include "layers/checkpoint/quantization_state.hpp"
+#include "layers/served/served_shards.hpp"
 #include "stretto/layers/checkpoint.hpp"
 
 namespace stretto {
@@ -78,6 +79,7 @@ struct CheckpointSaver::State {
         stream("checkpoints", Priority::background, Device::cpu) {}
 
   bool is_first() const { return ranks.rank() == 0; }
+  ServerSet* servers() const { return parameters.servers(); }
   fs::path unfinished() const { return directory / unfinished_name(name); }
 
   // Rank 0 makes the directory, and draws the number that tells the shards of this checkpoint from those of others.
@@ -93,7 +95,16 @@ struct CheckpointSaver::State {
     if (drawn[1] == 0) throw_error_of(0);
   }
 
+  // Of servers: their own shards, for which the first worker asks.
+  void write_served_shards() {
+    error = error_of(directory, [&] { served = stretto::write_served_shards(*servers(), unfinished(), index.id); });
+  }
+
   void write_shard() {
+    if (servers() != nullptr) {
+      if (is_first()) write_served_shards();
+      return report_error();
+    }
     if (options.in_background) setpriority(PRIO_PROCESS, 0, nice_of_background);  // of this thread
     const std::string file = shard_file(static_cast<std::size_t>(ranks.rank()));
     error = error_of(directory, [&] {
@@ -106,7 +117,7 @@ struct CheckpointSaver::State {
   void publish() {
     if (!is_first() || failed != 0) return;
     error = error_of(directory, [&] {
-      index_shards(index, unfinished(), digests);
+      index_shards(index, unfinished(), servers() != nullptr ? served : digests);
       write_to_disk(unfinished() / "index.json", text_of(index) + '\n');
       publish_checkpoint(directory, name);
       if (options.keep > 0) remove_old_checkpoints(directory, options.keep);
@@ -122,11 +133,14 @@ struct CheckpointSaver::State {
     try {
       begin();
       const std::string file = shard_file(static_cast<std::size_t>(ranks.rank()));
-      error = error_of(directory, [&] { write_to_disk(unfinished() / file, "\n"); });
+      auto shards = static_cast<std::size_t>(ranks.size());
+      error = error_of(directory, [&] {
+        if (servers() == nullptr) write_to_disk(unfinished() / file, "\n");
+        if (servers() != nullptr && is_first()) shards = try_served_shards(*servers(), unfinished());
+      });
       finish_trial_round();
       error = error_of(directory, [&] {
-        for (int rank = 0; is_first() && rank < ranks.size(); ++rank)
-          require_shard(unfinished(), static_cast<std::size_t>(rank));
+        for (std::size_t shard = 0; is_first() && shard < shards; ++shard) require_shard(unfinished(), shard);
       });
       finish_trial_round();
     } catch (...) {
@@ -171,6 +185,7 @@ struct CheckpointSaver::State {
   std::string name;
   CheckpointIndex index;
   std::vector<std::int64_t> digests;  // of the shards; before ranks agree, 0 but for this rank's
+  std::vector<std::int64_t> served;   // those of servers' shards, on the first rank
   std::exception_ptr error;           // of this rank
   std::int64_t failed = 0;            // 0: none; else the ranks from the first that failed on
   bool is_saving = false;
@@ -182,9 +197,9 @@ CheckpointSaver::CheckpointSaver(const ShardedParameters& parameters, const Opti
                                  const Options& options) {
   require(options.keep >= 0, "Of the checkpoints in {}, {} cannot be kept; give 1 or more, or 0 for all.", directory,
           options.keep);
-  require(!parameters.is_served(),
-          "No checkpoint can be saved in {}: parameter servers have the optimizer's state; train without servers, or keep "
-          "the values alone (ShardedParameters::whole_values()).",
+  require(!parameters.is_served() || !options.in_background,
+          "No checkpoint can be written to {} in the background: parameter servers, which write it, serve nobody meanwhile; "
+          "let workers wait.",
           directory);
   state_ = std::make_unique<State>(parameters, optimizer, std::move(directory), options);
 }
@@ -214,7 +229,7 @@ void CheckpointSaver::save(std::int64_t step, const std::map<std::string, std::s
   text_of(state.index);  // throws for notes that cannot be written
   state.name = checkpoint_name(step);
   state.begin();
-  state.snapshot.take();  // of what this rank updates: values that are still on their way are others'
+  if (state.servers() == nullptr) state.snapshot.take();  // of what this rank updates: values on their way are others'
   state.digests.assign(static_cast<std::size_t>(state.ranks.size()), 0);
   state.is_saving = true;
   state.stream.enqueue([&state] { state.write_shard(); });

@@ -1,9 +1,13 @@
 #include "layers/checkpoint/piece_copy.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "core/fail.hpp"
 #include "layers/checkpoint/json_numbers.hpp"
+#include "layers/checkpoint/whole_values.hpp"
 
 namespace stretto {
 namespace {
@@ -14,6 +18,15 @@ bool overlap(const CheckpointPiece& piece, const Parameter& parameter) {
     if (parameter.first[d] + parameter.extents[d] <= piece.first[d]) return false;
   }
   return true;
+}
+
+void copy(const SafetensorsReader::View& from, const PieceCopy& which, const Tensor& to) {
+  if (from.type == safetensors_type(to.dtype())) {
+    const std::size_t bytes = size_of(to.dtype());
+    return from.read(which.from, which.count,
+                     static_cast<std::byte*>(to.raw()) + static_cast<std::size_t>(which.to) * bytes);
+  }
+  for (std::int64_t i = 0; i < which.count; ++i) to.set(which.to + i, from.at(which.from + i));
 }
 
 }  // namespace
@@ -41,6 +54,36 @@ std::vector<PieceCopy> copies(const CheckpointPiece& piece, const Parameter& par
                  }
                });
   return result;
+}
+
+void read_elements(const Parameter& parameter, std::int64_t first, std::int64_t count,
+                   const std::function<std::string(const std::string&)>& name_of, const CheckpointTensor& saved,
+                   CheckpointShards& shards, const Tensor& state, bool may_overflow) {
+  const std::string name = name_of(parameter.global_name());
+  const Tensor target(state.shape(), state.dtype(), Device::cpu);
+  std::vector<PieceCopy> found;
+  for (const CheckpointPiece& piece : saved.pieces) {
+    const std::vector<PieceCopy> shared = copies(piece, parameter, first, count);
+    if (shared.empty()) continue;
+    const SafetensorsReader& shard = shards[piece.shard];
+    const SafetensorsReader::View view = shard.floats(piece.tensor.empty() ? name : name_of(piece.tensor));
+    if (view.elements != piece.count) {
+      fail(ErrorCode::io, "{} has {} elements of {}, but its checkpoint's index.json says {}.", shard.path(), view.elements,
+           name, piece.count);
+    }
+    for (const PieceCopy& each : shared) copy(view, each, target);
+    found.insert(found.end(), shared.begin(), shared.end());
+  }
+  std::ranges::sort(found, {}, &PieceCopy::to);
+  std::int64_t at = 0;
+  for (const PieceCopy& each : found) at = each.to == at ? at + each.count : -1;
+  if (at != count) {
+    fail(ErrorCode::io,
+         "The index.json in {} does not name one shard for each of the {} elements of {} that this rank needs.",
+         shards.checkpoint().string(), count, name);
+  }
+  if (!may_overflow) require_finite(target, name, shards.checkpoint());
+  state.copy_from(target);
 }
 
 nlohmann::ordered_json json_of_member(const Parameter& parameter, bool counts) {

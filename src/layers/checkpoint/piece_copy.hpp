@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -15,6 +16,13 @@ struct PieceCopy {
 // `range_count` elements of the parameter's slice from element `range_first` on. Cost: the runs of both.
 std::vector<PieceCopy> copies(const CheckpointPiece& piece, const Parameter& parameter, std::int64_t range_first,
                               std::int64_t range_count);
+
+// Reads `count` elements of a parameter's slice, from its element `first` on, of one tensor of the saved state: name_of()
+// gives the name of that tensor of a parameter. Throws Error(io) for pieces that do not have each element once, and, unless
+// it may overflow, for a number that is not finite.
+void read_elements(const Parameter& parameter, std::int64_t first, std::int64_t count,
+                   const std::function<std::string(const std::string&)>& name_of, const CheckpointTensor& saved,
+                   CheckpointShards& shards, const Tensor& state, bool may_overflow);
 
 // A slice of a parameter in a saved vector of errors, as the metadata of its shard describes it.
 struct SavedMember {

@@ -101,7 +101,8 @@ void Optimizer::place_states() {
     if (!values_are_masters_) place({}, wide);
     const Parameter& parameter = *parameters_.parameters().all()[range.parameter];
     for (std::size_t slot = 0; slot < kind_.slots.size(); ++slot) {
-      if (kind_.slots[slot].is_of(parameter)) place(slot, kind_.slots[slot].dtype.value_or(wide));
+      if (kind_.slots[slot].is_of(parameter) && !parameters_.is_served())
+        place(slot, kind_.slots[slot].dtype.value_or(wide));
     }
   }
   std::int64_t widest = static_cast<std::int64_t>(size_of(wide));

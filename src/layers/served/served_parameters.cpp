@@ -5,14 +5,18 @@
 
 namespace stretto {
 
+void ShardedParameters::meet_workers() const {
+  const Communicator& workers = mesh_.over(Axis::data);
+  if (workers.size() > 1) workers.barrier(Stream::inline_()).wait();
+}
+
 // The pulls are begun together.
 void ShardedParameters::settle() {
   traffic_->wait_for_values();
   std::vector<Work> pulls;
   for (ServedUnit* const unit : served_) pulls.push_back(unit->settle());
   for (const Work& pull : pulls) computation().wait(pull);
-  const Communicator& workers = mesh_.over(Axis::data);
-  if (workers.size() > 1) workers.barrier(Stream::inline_()).wait();  // before anybody pushes further
+  meet_workers();  // before anybody pushes further
 }
 
 }  // namespace stretto

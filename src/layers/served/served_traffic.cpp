@@ -9,8 +9,11 @@
 
 namespace stretto {
 
-ServedTraffic::ServedTraffic(ServerSet& servers, bool overlap)
-    : servers_(servers), stream_(overlap ? Stream("servers") : computation()) {
+ServedTraffic::ServedTraffic(ServerSet& servers, const Communicator& workers, bool overlap)
+    : servers_(servers),
+      workers_(workers),
+      ranks_(servers.ranks().size()),
+      stream_(overlap ? Stream("servers") : computation()) {
   Partners partners;
   partners.members = servers.ranks().job_ranks();
   partners_ = std::make_shared<const Partners>(std::move(partners));
@@ -58,14 +61,14 @@ Work ServedTraffic::noted(const Tensor& tensor, bool sends, Work work) const {
   record.collective = sends ? Collective::send : Collective::recv;
   record.method = Algorithm::direct;
   record.group = "servers";
-  record.group_size = servers_.ranks().size();
+  record.group_size = ranks_;
   record.dtype = tensor.dtype();
   record.count = tensor.size();
   record.bytes_sent = sends ? tensor.bytes() : 0;
   record.partners = partners_;
   record.stream = stream_.is_inline() ? "" : stream_.name();
   record.tag = sends ? "gradients" : "parameters";
-  Ledger& ledger = servers_.ranks().job().ledger();
+  Ledger& ledger = workers_.job().ledger();
   ledger.attach(ledger.enter(std::move(record)), work);
   return work;
 }

@@ -13,8 +13,8 @@ namespace stretto {
 // computes. Nobody else uses the server set while some are in flight. The ledger has them as messages.
 class ServedTraffic {
  public:
-  // Without overlap the calls block. `servers` must outlive the object.
-  ServedTraffic(ServerSet& servers, bool overlap);
+  // Without overlap the calls block. `servers` must outlive the object. The ledger is that of `workers`.
+  ServedTraffic(ServerSet& servers, const Communicator& workers, bool overlap);
   ~ServedTraffic();
   ServedTraffic(const ServedTraffic&) = delete;
   ServedTraffic& operator=(const ServedTraffic&) = delete;
@@ -35,6 +35,8 @@ class ServedTraffic {
   Work noted(const Tensor& tensor, bool sends, Work work) const;
 
   ServerSet& servers_;
+  Communicator workers_;
+  int ranks_;  // of the set, at first; the stream may lose some
   Stream stream_;
   std::shared_ptr<const Partners> partners_;
   std::mutex mutex_;

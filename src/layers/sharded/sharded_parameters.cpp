@@ -21,9 +21,13 @@
 namespace stretto {
 
 ShardedParameters::ShardedParameters(Parameters& parameters, const Mesh& mesh, const Options& options, ServerSet* servers)
-    : parameters_(parameters), mesh_(mesh), options_(options), errors_(std::make_unique<ErrorFeedback>()) {
+    : parameters_(parameters),
+      mesh_(mesh),
+      options_(options),
+      errors_(std::make_unique<ErrorFeedback>()),
+      servers_(servers) {
   options.check(mesh.shape());
-  if (servers != nullptr) served_traffic_ = std::make_unique<ServedTraffic>(*servers, options.overlap);
+  if (servers != nullptr) served_traffic_ = std::make_unique<ServedTraffic>(*servers, mesh.world(), options.overlap);
   check_records(parameters, mesh);
   make_units();
   make_ranges();
@@ -242,6 +246,7 @@ void ShardedParameters::initialise(std::uint64_t seed) {
 }
 
 void ShardedParameters::share_values() {
+  if (is_served()) meet_workers();  // servers have what one of them has brought there
   for (std::size_t unit = 0; unit < units_.size(); ++unit) share_values(unit);
 }
 
