@@ -16,6 +16,9 @@
 // (choices_of_checkpoint()). In another layout, quantized sums go on with other random numbers, and with the errors that all
 // ranks together have yet to feed back.
 //
+// With parameter servers (ShardedParameters::servers()) the first worker has each server write a shard with its parts of
+// the tables, or read what they need; workers must have met (settle()), and load before the first step.
+//
 // A checkpoint appears under its name only when it is complete on the disk; DIR/latest names the newest. All ranks must see
 // the same directory.
 namespace stretto {
@@ -25,7 +28,7 @@ class STRETTO_API CheckpointSaver {
  public:
   struct Options {
     // save() copies the state and returns; a thread of low priority writes it while the next steps compute. Costs the memory
-    // of one copy of what this rank owns, values and slots, on the host.
+    // of one copy of what this rank owns, values and slots, on the host. Not with parameter servers.
     bool in_background = false;
     int keep = 0;  // newest checkpoints that stay when one is complete; 0: all
     // Only what is trained is saved (Parameter::trainable): with adapters they alone, beside the files of the model. Whoever
