@@ -15,15 +15,15 @@ using Column = std::span<double>;
 constexpr double dependent = 1e-6;
 
 // Sums of their own for neighbouring elements, which a compiler computes side by side.
-double dot(Column a, Column b) {
+double dot(Column one, Column other) {
   std::array<double, 8> sums{};
   std::size_t i = 0;
-  for (; i + sums.size() <= a.size(); i += sums.size()) {
-    for (std::size_t lane = 0; lane < sums.size(); ++lane) sums[lane] += a[i + lane] * b[i + lane];
+  for (; i + sums.size() <= one.size(); i += sums.size()) {
+    for (std::size_t lane = 0; lane < sums.size(); ++lane) sums[lane] += one[i + lane] * other[i + lane];
   }
   double sum = 0;
   for (const double each : sums) sum += each;
-  for (; i < a.size(); ++i) sum += a[i] * b[i];
+  for (; i < one.size(); ++i) sum += one[i] * other[i];
   return sum;
 }
 
