@@ -203,7 +203,8 @@ class STRETTO_API ServerSet {
   void wait(const Pending& pending);
   // Sends a text to all servers, and returns what the `answer` of each returns, in their order: for programs whose servers
   // write what they hold to files, or read it. Parts are at the versions that they have by then; those of workers that have
-  // met (pull_settled()) have all pushes. After a loss all that are left are asked again. Spares answer when they serve.
+  // met (pull_settled()) have all pushes. After a loss all that are left are asked again. Not for
+  // sets with spares, to which parts move.
   std::vector<std::string> ask(const std::string& text);
   std::int64_t version(int table) const;  // updates in what the last pull that is done has brought, the least of all parts
   // Says goodbye to the servers, behind everything pushed. A worker must call it before the object is destroyed. If ranks go

@@ -10,6 +10,7 @@
 #include "core/fail.hpp"
 #include "core/split_mix.hpp"
 #include "layers/note_number.hpp"
+#include "layers/optimizer/matrices/powersgd.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/layers/served_optimizer.hpp"
@@ -167,6 +168,7 @@ void Trainer::adapt_errors(const StepResult& result) {
   if (is_quantized && !result.updated) return errors.clear();
   if (loss_scale_.value() == result.loss_scale) return;
   for (const ErrorFeedback::Entry& entry : errors.entries()) {
+    if (PowerSGD::is_factor(entry.tensor)) continue;
     kernels::scale(entry.values, loss_scale_.value() / result.loss_scale);
   }
 }

@@ -2,6 +2,7 @@
 #include <optional>
 #include <set>
 
+#include "collectives/job/throw_together.hpp"
 #include "core/fail.hpp"
 #include "core/setting_values.hpp"
 #include "program/client.hpp"
@@ -26,8 +27,10 @@ struct ProgramRuntime::State {
     if (group) executor.emplace(links, group, std::move(functions), clients);
     if (world.rank() == 0) {
       scheduler.emplace(links, executors, nodes);
-      open_door();
     }
+    throw_together(world, "open the door of programs", [&] {
+      if (world.rank() == 0) open_door();
+    });
     if (!group) client = std::make_shared<Client>(links, executors, nodes);
     links.start([this](const ReceivedMessage& message) { handle(message); },
                 [this](const std::exception_ptr& why) { lose(why); });

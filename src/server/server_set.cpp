@@ -264,6 +264,9 @@ void ServerSet::wait(const Pending& pending) {
 
 std::vector<std::string> ServerSet::ask(const std::string& text) {
   WorkerSide& worker = state_->as_worker("ask");
+  require(state_->layout.options.spares == 0,
+          "Servers with {} spares cannot be asked: a part that moves meanwhile would be in no answer, or in two.",
+          state_->layout.options.spares);
   std::vector<std::string> answers;
   state_->through_losses([&] { answers = worker.ask(text); });
   return answers;

@@ -117,6 +117,7 @@ bool StateDoor::look(Arriving& one) {
 bool StateDoor::send(Answer& answer) {
   const ssize_t sent = answer.socket.write_some(answer.bytes.data() + answer.sent, answer.bytes.size() - answer.sent);
   if (sent < 0) return true;
+  if (sent > 0) answer.since = now_seconds();
   answer.sent += static_cast<std::size_t>(sent);
   return answer.sent == answer.bytes.size();
 }

@@ -217,8 +217,13 @@ TEST_P(ProgramLosses, AKilledExecutorEndsTheCollectivesOfItsPrograms) {
              [&](const Communicator& world) {
                ProgramRuntime runtime(world, functions_with_state(shared), {});
                if (runtime.is_executor()) return runtime.serve();
-               const CompiledProgram fatal = runtime.compile(calls("die", 4, 1));
-               const std::string sentence = sentence_of([&] { fatal.run(3).wait(); });
+               const CompiledProgram fatal = runtime.compile(calls("die", 4, 1)),
+                                     behind = runtime.compile(calls("sleep", 4));
+               const ProgramRun first = fatal.run(3), waiting = behind.run();  // which has not begun when the executor dies
+               const std::string sentence = sentence_of([&] { first.wait(); });
+               const std::string of_waiting = sentence_of([&] { waiting.wait(); });
+               ensure(of_waiting.find("Function 'sleep' of program 'sleeps'") != std::string::npos, "Another one: {}",
+                      of_waiting);
                for (const char* const part : {"Function 'die' of program 'dies' of client 'client' failed in run 0 on rank ",
                                               "ank 1 ", "was killed or crashed"}) {
                  ensure(sentence.find(part) != std::string::npos, "This lacks '{}': {}", part, sentence);

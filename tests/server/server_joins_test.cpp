@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <functional>
 #include <iterator>
 #include <latch>
@@ -14,6 +15,7 @@
 #include "stretto/launch.hpp"
 #include "stretto/server.hpp"
 #include "support/error.hpp"
+#include "support/temporary_directory.hpp"
 
 namespace stretto {
 namespace {
@@ -267,8 +269,10 @@ TEST(ServerJoins, ALostServerThatHasJoinedIsNamedWithItsParts) {
 TEST(ServerJoins, ALossBehindTheLastGoodbyeEndsTheSpares) {
   LaunchOptions survivors;
   survivors.survivors_go_on = true;
+  const TemporaryDirectory ended;  // a file of each rank that has come to its end
   const auto after = [](int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); };
   for (const int lost : {1, 2, -1}) {
+    const std::string mark = "without " + std::to_string(lost) + " rank ";
     const int status = launch(
         5,
         [&](const Communicator& world) {
@@ -281,13 +285,20 @@ TEST(ServerJoins, ALossBehindTheLastGoodbyeEndsTheSpares) {
             }).detach();
           }
           if (world.rank() == 4) after(800);
-          if (set.is_server()) return set.serve();
-          const Tensor ones = Tensor::zeros({60}, DType::i64);
-          set.wait(set.push_pull(0, ones, ones));
-          set.leave();
+          const std::string sentence = sentence_of([&] {
+            if (set.is_server()) return set.serve();
+            const Tensor ones = Tensor::zeros({60}, DType::i64);
+            set.wait(set.push_pull(0, ones, ones));
+            set.leave();
+          });
+          ended.write(mark + std::to_string(world.rank()), sentence);
+          if (!sentence.empty()) throw Error(ErrorCode::peer_lost, sentence);
         },
         survivors);
-    EXPECT_EQ(status == 0, lost < 0) << "without rank " << lost;
+    EXPECT_EQ(status == 0, lost < 0) << mark;
+    for (int rank = 0; rank < 5; ++rank) {
+      EXPECT_EQ(std::filesystem::exists(ended / (mark + std::to_string(rank))), rank != lost) << mark << rank;
+    }
   }
 }
 

@@ -29,6 +29,7 @@ constexpr const char* layout_flag_names[] = {"--tp",
                                              "--sp-keep-gathered",
                                              "--schedule",
                                              "--zero",
+                                             "--tiles",
                                              "--virtual-stages",
                                              "--pipeline-layers",
                                              "--prefetch",
@@ -157,6 +158,9 @@ void check_relayouts(const CommandLine& line, int ranks) {
           "{} and --relayout-on-signal each say when the layout changes; leave one of them out.", name);
   std::int64_t before = 0;
   for (const Relayout& each : line.relayouts) {
+    require(!each.on_signal || line.steps > 1,
+            "{} changes the layout behind a step that another one follows, and there are {}; leave it out.", name,
+            line.steps);
     require(each.on_signal || (each.step > before && each.step < line.steps),
             "--relayout-at {} is not between step {} and the last one, {}; give a step behind which training goes on, in "
             "ascending order.",

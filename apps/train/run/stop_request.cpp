@@ -91,7 +91,11 @@ int StopRequest::agree(const Communicator& ranks) {
 void StopRequest::take_layout_signals() { handle(SIGUSR2, on_layout_signal); }
 
 std::int64_t StopRequest::agree_on_layouts(const Communicator& ranks) {
-  return most_of(ranks, shared->layouts, "whether to change the layout");
+  const std::int64_t most = most_of(ranks, shared->layouts, "whether to change the layout");
+  // Each host counts its own signals; the next one, to whichever host, is one more than all have seen.
+  for (int mine = shared->layouts; mine < most && !shared->layouts.compare_exchange_weak(mine, static_cast<int>(most));)
+    continue;
+  return most;
 }
 
 int StopRequest::asked() const { return shared->asked; }

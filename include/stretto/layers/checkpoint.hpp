@@ -18,6 +18,7 @@
 //
 // With parameter servers (ShardedParameters::servers()) the first worker has each server write a shard with its parts of
 // the tables, or read what they need; workers must have met (settle()), and load before the first step.
+// What servers could not write or read, the first worker alone throws.
 //
 // A checkpoint appears under its name only when it is complete on the disk; DIR/latest names the newest. All ranks must see
 // the same directory.

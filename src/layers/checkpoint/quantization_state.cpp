@@ -155,6 +155,9 @@ std::string layout_text(const ShardedParameters& parameters) {
   const ShardedParameters::Options& options = parameters.options();
   std::string sizes;
   for (const Axis axis : all_axes) sizes += fmt::format("{} {} ", short_name(axis), mesh[axis]);
+  int tiles = 1;
+  for (const auto& each : parameters.parameters().all()) tiles = std::max(tiles, each->tiles);
+  if (tiles > 1) sizes += fmt::format("tiles {} ", tiles);
   return fmt::format("{}zero {} {} gradients {} units {} hpz {} qwz {} qgz {} nodes {}", sizes,
                      static_cast<int>(options.zero), name(options.dtype), name(options.gradients()), options.bytes_of_unit(),
                      options.hpz_size, name(options.qwz), name(options.qgz),

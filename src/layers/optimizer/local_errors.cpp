@@ -88,8 +88,15 @@ class LocalErrors {
     if (any) report("all of them");
   }
 
+  // Other schedules may give the stages of a layout other parts. A shard of sums without errors describes no vectors.
+  bool has_same_vectors() const {
+    const auto metadata = own_shard().metadata();
+    const auto found = metadata.find(local_vectors_key);
+    return found == metadata.end() || found->second == local_vectors_text(parameters_);
+  }
+
   void same_layout() {
-    const SafetensorsReader& shard = shards_[static_cast<std::size_t>(parameters_.mesh().world().rank())];
+    const SafetensorsReader& shard = own_shard();
     for (const LocalGradients& vector : parameters_.local_gradients()) {
       if (vector.group.size() == 1) continue;
       const std::string errors = errors_of(parameters_, vector);
@@ -151,6 +158,8 @@ class LocalErrors {
   }
 
  private:
+  const SafetensorsReader& own_shard() const { return shards_[static_cast<std::size_t>(parameters_.mesh().world().rank())]; }
+
   // A checkpoint of plain sums lacks nothing that PowerSGD would have to add.
   bool is_lost(bool is_saved) const { return is_saved != any_wanted_ && (is_saved || !sums_); }
 
@@ -209,7 +218,7 @@ void restore_local_errors(ShardedParameters& parameters, const CheckpointIndex& 
   LocalErrors errors(parameters, index, shards);
   if (parameters.local_gradients().empty()) {
     errors.none_wanted();
-  } else if (index.layout == layout_text(parameters)) {
+  } else if (index.layout == layout_text(parameters) && errors.has_same_vectors()) {
     errors.same_layout();
   } else {
     errors.other_layout();

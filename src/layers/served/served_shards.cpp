@@ -60,13 +60,13 @@ void remove_others(const fs::path& directory, std::size_t shards) {
 }  // namespace
 
 std::vector<std::int64_t> write_served_shards(ServerSet& servers, const fs::path& directory, const std::string& id) {
-  std::vector<std::int64_t> digests = ask(servers, {writes, id, directory.string()});
+  std::vector<std::int64_t> digests = ask(servers, {writes, id, fs::absolute(directory).string()});
   remove_others(directory, digests.size());
   return digests;
 }
 
 std::size_t try_served_shards(ServerSet& servers, const fs::path& directory) {
-  return ask(servers, {tries, "", directory.string()}).size();
+  return ask(servers, {tries, "", fs::absolute(directory).string()}).size();
 }
 
 void read_served_shards(ServerSet& servers, const std::string& checkpoint, bool with_optimizer) {
@@ -86,6 +86,7 @@ std::string ServedShards::answer(const ServerSet::Question& question) const {
     } else if (order.what == writes) {
       number = write(question, order.path, order.argument);
     } else {
+      ensure(order.what == loads_values || order.what == loads_all, "Servers are asked to '{}'.", order.what);
       read(question, order.path, order.what == loads_all);
     }
     return std::to_string(number);

@@ -26,7 +26,8 @@ std::vector<PlacedAdapter> placed_adapters(const Parameters& parameters, const A
   const AdapterOptions& options = other == all.others.end() ? all : other->second;
   const std::string suffix = name.empty() ? "weight" : name + ".weight";
   std::map<std::string, const Parameter*> by_name;
-  for (const auto& parameter : parameters.all()) by_name.emplace(parameter->name, parameter.get());
+  for (const auto& parameter : parameters.all())
+    by_name.emplace(parameter->global_name(), parameter.get());  // of tiles the first
   std::vector<PlacedAdapter> placed;
   for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
     for (const LinearModule& module : linear_modules(shape, layer)) {

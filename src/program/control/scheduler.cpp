@@ -163,7 +163,9 @@ void Scheduler::grant_what_can_begin() {
     std::vector<std::uint32_t> numbers;
     for (const auto& [number, program] : programs_) {
       const bool waits = std::ranges::any_of(program.submissions, [](const Submission& its) { return its.waiting > 0; });
-      if (!waits || !program.failure.empty() || std::ssize(program.runs) >= program.setup.most_in_flight) continue;
+      if (!waits || !program.failure.empty() || program.lost.executor >= 0 ||
+          std::ssize(program.runs) >= program.setup.most_in_flight)
+        continue;
       candidates.push_back({clients_.at(program.client).in_order, program.executors});
       numbers.push_back(number);
     }

@@ -27,7 +27,8 @@ std::vector<int> Scheduler::live_executors() const {
 // Inputs of runs that have begun may be lost with it, and nobody wants their results: they are cancelled.
 void Scheduler::lose_client(int client, const std::string& how) {
   lost_clients_.insert(client);
-  for (const std::uint32_t number : programs_of([&](const ScheduledProgram& each) { return each.client == client; })) {
+  const std::vector<std::uint32_t> its = programs_of([&](const ScheduledProgram& each) { return each.client == client; });
+  for (const std::uint32_t number : its) {
     ScheduledProgram& program = programs_.at(number);
     for (Submission& submission : program.submissions) submission.waiting = 0;
     if (!program.not_ready.empty()) continue;  // dropped when all executors have answered
@@ -38,7 +39,7 @@ void Scheduler::lose_client(int client, const std::string& how) {
                                       program.setup.program.name(), how));
     }
   }
-  forget_lost_client(client);
+  if (its.empty()) forget_lost_client(client);  // else behind the last program that is dropped
 }
 
 // Behind its last program, whose runs may use what executors have of it.
@@ -69,8 +70,9 @@ void Scheduler::lose_executor_of(std::uint32_t number, int executor, const std::
     if (program.not_ready.empty()) answer_compile(number);
     return;
   }
-  if (!needs_it || program.runs.empty()) return;
+  if (!needs_it || (program.runs.empty() && program.submissions.empty())) return;
   cancel_runs(number, sentence_of(program, program.lost));
+  if (program.runs.empty()) return end_failed(number);  // all runs wait for others to begin
   std::vector<std::int64_t> waiting;
   for (const auto& [clock, run] : program.runs) {
     if (run.missing.contains(executor)) waiting.push_back(clock);

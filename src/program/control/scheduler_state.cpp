@@ -3,6 +3,8 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "program/control/scheduler.hpp"
 #include "stretto/stream.hpp"
 
@@ -11,8 +13,9 @@ namespace stretto {
 std::string Scheduler::state() const {
   const std::lock_guard lock(mutex_);
   const double now = now_seconds();
+  const auto is_here = [&](const auto& client) { return !lost_clients_.contains(client.first); };  // some never compiled
   std::string text = fmt::format("Scheduler of programs, process {}; executors: {}, clients: {}, programs: {}\n", getpid(),
-                                 live_executors().size(), clients_.size() - lost_clients_.size(), programs_.size());
+                                 live_executors().size(), std::ranges::count_if(clients_, is_here), programs_.size());
   for (const auto& [rank, client] : clients_) {
     text += fmt::format("Client '{}', rank {}, weight {}: {} runs over{}\n", client.name, rank, client.weight, client.runs,
                         lost_clients_.contains(rank) ? "; it is lost" : "");

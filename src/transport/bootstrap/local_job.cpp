@@ -71,9 +71,11 @@ class LocalJob : public JobControl {
   }
 
   void check() const override {
-    if (!state_->failed.load(std::memory_order_acquire)) return;
+    if (!state_->failed.load(std::memory_order_acquire) && !any_left()) return;
     const std::lock_guard lock(state_->mutex);
-    fail(ErrorCode::peer_gave_up, "{}", state_->reason);
+    if (state_->failed) fail(ErrorCode::peer_gave_up, "{}", state_->reason);
+    // The others go on without this rank, which has given up.
+    if (!state_->losses[rank_].empty()) fail(ErrorCode::peer_gave_up, "{}", state_->losses[rank_]);
   }
 
   void do_without(const std::vector<int>& ranks) override { spare(ranks, 1); }

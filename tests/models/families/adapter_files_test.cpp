@@ -118,10 +118,12 @@ TEST(AdapterFiles, DoNotDependOnTheLayout) {
   const std::unique_ptr<WeightSource> source = safetensors_weights({first + "/adapter_model.safetensors"});
   EXPECT_EQ(source->tensors().size(), 2U * 2 * 4);
   for (const StoredTensor& tensor : source->tensors()) EXPECT_GT(tensor.shape[0] * tensor.shape[1], 0) << tensor.name;
-  for (const MeshShape& mesh : {MeshShape{}, MeshShape{{Axis::pipeline, 2}, {Axis::data, 2}}}) {
+  for (const auto& [mesh, tiles] :
+       {std::pair{MeshShape{}, 1}, {MeshShape{{Axis::pipeline, 2}, {Axis::data, 2}}, 1}, {MeshShape{{Axis::data, 2}}, 4}}) {
     const std::string again = directory / std::to_string(mesh.ranks());
-    on_mesh(mesh, [&](const Mesh& at) {
-      TrainingOptions options = llama_options(mesh);
+    on_mesh(mesh, [&, tiles = tiles](const Mesh& at) {
+      TrainingOptions options = llama_options(at.shape(), tiles > 1 ? ZeroStage::values : ZeroStage::optimizer);
+      options.tiles = tiles;
       options.adapters = files.options();
       Trainer trainer(at, options);
       AdapterFiles::of_directory(first).load(trainer);

@@ -34,6 +34,7 @@ class PowerSGD {
 
   static std::string error_name(const LocalGradients& vector) { return "powersgd." + vector.name; }
   static std::string factor_name(const LocalGradients& vector) { return "powersgd q." + vector.name; }
+  static bool is_factor(const std::string& name) { return name.starts_with("powersgd q."); }
 
   // Behind the gradients of a step: brings their sum to ShardedParameters::Range::gradient.
   void sum();
