@@ -207,7 +207,18 @@ int ServerSet::server_of(int table, std::int64_t element) const {
 
 void ServerSet::serve(const Answer& answer) {
   require(is_server(), "Rank {} is a worker and serves nothing.", state_->live.rank());
-  state_->through_losses([&] { state_->server->serve(answer); });
+  Answer ending;  // an error of it is no loss of a rank, whatever it says
+  if (answer) {
+    ending = [&](const Question& question) {
+      try {
+        return answer(question);
+      } catch (...) {
+        state_->end = std::current_exception();
+        throw;
+      }
+    };
+  }
+  state_->through_losses([&] { state_->server->serve(ending); });
 }
 
 void ServerSet::join() {

@@ -100,15 +100,19 @@ Tensor UnitFile::take(std::size_t unit) {
 void UnitFile::give_back(std::size_t unit, bool writes) {
   if (!has(unit)) return;
   Buffer& buffer = buffers_[taken_++ % buffers];
-  const std::int64_t offset = place_ == Place::other ? others_[unit] : offsets_[unit];
-  buffer.written = writes ? write_at(offset, unit, buffer.memory, {}) : Work();
+  const bool other = place_ == Place::other;
+  Work& last = (other ? others_written_ : written_)[unit];
+  buffer.written = writes ? last = write_at((other ? others_ : offsets_)[unit], unit, buffer.memory, {}) : Work();
   read_next();
 }
 
 std::vector<std::size_t> UnitFile::accept() {
   if (std::exchange(place_, Place::same) == Place::same) return {};
   const std::vector<std::size_t> taken(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(taken_));
-  for (const std::size_t unit : taken) std::swap(offsets_[unit], others_[unit]);
+  for (const std::size_t unit : taken) {
+    std::swap(offsets_[unit], others_[unit]);
+    std::swap(written_[unit], others_written_[unit]);
+  }
   return taken;
 }
 
@@ -131,14 +135,14 @@ Work UnitFile::read_at(std::int64_t offset, std::size_t unit, const Tensor& to, 
 }
 
 Work UnitFile::write(std::size_t unit, const Tensor& from, const Work& after) {
-  return write_at(offsets_[unit], unit, from, after);
+  return written_[unit] = write_at(offsets_[unit], unit, from, after);
 }
 
 Work UnitFile::write_at(std::int64_t offset, std::size_t unit, const Tensor& from, const Work& after) {
   const std::int64_t bytes = ScratchFile::aligned(bytes_[unit]);
   out_.wait(after);
   written_bytes_ += bytes;
-  return written_[unit] = out_.enqueue([this, from, offset, bytes] {
+  return out_.enqueue([this, from, offset, bytes] {
     pass_gate(true, offset, bytes);
     file_.write(offset, from.raw(), bytes);
   });

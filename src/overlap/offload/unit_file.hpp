@@ -106,7 +106,7 @@ class UnitFile {
   ScratchFile file_;
   std::array<Buffer, buffers> buffers_;
   std::vector<Work> written_;         // the last write of each unit's block
-  std::vector<Work> others_written_;  // to other places, by exchange()
+  std::vector<Work> others_written_;  // the last writes to other places
   std::vector<std::size_t> order_;
   std::size_t taken_ = 0, reading_ = 0;             // places in the order
   Place place_ = Place::same, from_ = Place::same;  // which the loop writes and reads
