@@ -297,7 +297,7 @@ Tensor Trainer::grown_logits(const std::vector<std::int32_t>& tokens, std::int64
   std::vector<std::int64_t> positions(added.size());
   std::iota(positions.begin(), positions.end(), first);
   attention_->start(first, options_.model.sequence);
-  const Tensor result = logits(Batch::of(added, {}, positions));
+  Tensor result = logits(Batch::of(added, {}, positions));
   attention_->stop();
   return result;
 }

@@ -136,9 +136,10 @@ void restore_outer_errors(ShardedParameters& parameters, const CheckpointIndex& 
     const std::string tensor = outer_errors_name(fragment);
     if (!shard.has(error_name(tensor, Hop::contribution))) return;
     if (!same) {
-      if (rank == 0)
+      if (rank == 0) {
         log().warn("{} has errors of quantized changes of weights, which are dropped in another layout.",
                    shards.checkpoint().string());
+      }
       return;
     }
     for (int hop = 0; hop < hops; ++hop) {

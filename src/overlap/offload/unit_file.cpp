@@ -108,7 +108,7 @@ void UnitFile::give_back(std::size_t unit, bool writes) {
 
 std::vector<std::size_t> UnitFile::accept() {
   if (std::exchange(place_, Place::same) == Place::same) return {};
-  const std::vector<std::size_t> taken(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(taken_));
+  std::vector<std::size_t> taken(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(taken_));
   for (const std::size_t unit : taken) {
     std::swap(offsets_[unit], others_[unit]);
     std::swap(written_[unit], others_written_[unit]);

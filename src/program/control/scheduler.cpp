@@ -272,7 +272,7 @@ void Scheduler::abandon(int client) {
       if (submission.waiting > 0) submission.was_cut = true;
       submission.waiting = 0;
     }
-    std::erase_if(program.submissions, [&, number = number](const Submission& submission) {
+    std::erase_if(program.submissions, [&, number = number, &program = program](const Submission& submission) {
       if (submission.under_way > 0) return false;
       tell_of_cut(program, {.table = number, .request = submission.request});
       return true;
