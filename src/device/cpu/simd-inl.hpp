@@ -253,6 +253,31 @@ HWY_INLINE Two<Two<hn::Vec<D>>> store_result(D d, Two<Two<hn::Vec<D>>> v, T* to,
   return {store_result(d, v.first, to, TwoVectors{}), store_result(d, v.second, to + 2 * hn::Lanes(d), TwoVectors{})};
 }
 
+// Loads, or stores, in a kernel that goes through a long array once, and fetches what the array has further on: kernels
+// compute so much between two loads that the processor's own fetching comes too late. Beyond the end of an array that is
+// harmless.
+constexpr std::int64_t fetched_ahead = 3072;  // bytes
+template <int for_writing, class Several, class D, class T>
+HWY_INLINE void fetch_ahead(D d, const T* from) {
+  if constexpr (!std::is_same_v<Several, FirstLanes>) {
+    std::int64_t vectors = 1;
+    if constexpr (requires { Several::vectors; }) vectors = Several::vectors;
+    const auto bytes = vectors * static_cast<std::int64_t>(hn::Lanes(d) * sizeof(T));
+    const auto* const ahead = reinterpret_cast<const std::byte*>(from) + fetched_ahead;
+    for (std::int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(ahead + line, for_writing);
+  }
+}
+template <class D, class T, class Which>
+HWY_INLINE auto load_next(D d, const T* from, Which which) {
+  fetch_ahead<0, Which>(d, from);
+  return load(d, from, which);
+}
+template <class D, class V, class T, class Which>
+HWY_INLINE auto store_next(D d, V v, T* to, Which which) {
+  fetch_ahead<1, Which>(d, to);
+  return store_result(d, v, to, which);
+}
+
 // Applies f to each vector, together with the vectors in `more` at the same place.
 template <class F, class V, class... More>
 HWY_INLINE V each(F f, V v, More... more) {
@@ -296,8 +321,8 @@ HWY_INLINE hn::Vec<D> fold(D d, const T* x, std::int64_t count, hn::Vec<D> start
     Two<hn::Vec<D>> ab{start, start};
     Two<hn::Vec<D>> ce{start, start};
     for (; i + 4 * lanes <= end; i += 4 * lanes) {
-      ab = each(combine, ab, each(term, load(d, x + i, TwoVectors{})));
-      ce = each(combine, ce, each(term, load(d, x + i + 2 * lanes, TwoVectors{})));
+      ab = each(combine, ab, each(term, load_next(d, x + i, TwoVectors{})));
+      ce = each(combine, ce, each(term, load_next(d, x + i + 2 * lanes, TwoVectors{})));
     }
     for (; i + lanes <= end; i += lanes) ab.first = combine(ab.first, term(load(d, x + i)));
     if (i < end) {

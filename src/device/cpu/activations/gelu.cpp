@@ -59,8 +59,8 @@ template <class T>
 void forward(const T* x, T* y, std::int64_t count) {
   const AccumulatorTag<T> d;
   for_each_of<FourVectors>(d, count, [&](std::int64_t i, auto which) HWY_ATTR {
-    const auto result = each([d](auto v) HWY_ATTR { return gelu<T>(d, v); }, load(d, x + i, which));
-    store_result(d, result, y + i, which);
+    const auto result = each([d](auto v) HWY_ATTR { return gelu<T>(d, v); }, load_next(d, x + i, which));
+    store_next(d, result, y + i, which);
   });
 }
 
@@ -69,8 +69,8 @@ void backward(const T* x, const T* dy, T* dx, std::int64_t count) {
   const AccumulatorTag<T> d;
   for_each_of<FourVectors>(d, count, [&](std::int64_t i, auto which) HWY_ATTR {
     const auto result = each([d](auto v, auto dv) HWY_ATTR { return hn::Mul(dv, gelu_derivative<T>(d, v)); },
-                             load(d, x + i, which), load(d, dy + i, which));
-    store_result(d, result, dx + i, which);
+                             load_next(d, x + i, which), load_next(d, dy + i, which));
+    store_next(d, result, dx + i, which);
   });
 }
 
@@ -85,7 +85,7 @@ void forward_with_bias(T* x, const T* bias, T* y, std::int64_t rows, std::int64_
       const auto sum =
           each([](auto v, auto b) HWY_ATTR { return hn::Add(v, b); }, load(d, x + c, which), load(d, bias + c, which));
       const auto rounded = store_result(d, sum, x + c, which);  // which backward will read
-      if constexpr (!rounds) store_result(d, each([d](auto v) HWY_ATTR { return gelu<T>(d, v); }, rounded), y + c, which);
+      if constexpr (!rounds) store_next(d, each([d](auto v) HWY_ATTR { return gelu<T>(d, v); }, rounded), y + c, which);
     });
     if constexpr (rounds) forward(x, y, columns);
   }

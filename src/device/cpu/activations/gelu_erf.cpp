@@ -81,7 +81,7 @@ void forward(const T* x, T* y, std::int64_t count) {
   const AccumulatorTag<T> d;
   const auto gelu = [d](auto v) HWY_ATTR { return hn::Mul(v, normal<T>(d, within(d, bound(d), v)).below); };
   for_each_of<FourVectors>(d, count, [&](std::int64_t i, auto which) HWY_ATTR {
-    store_result(d, each(gelu, load(d, x + i, which)), y + i, which);
+    store_next(d, each(gelu, load_next(d, x + i, which)), y + i, which);
   });
 }
 
@@ -94,7 +94,7 @@ void backward(const T* x, const T* dy, T* dx, std::int64_t count) {
     return hn::Mul(dv, hn::MulAdd(bounded, of.density, of.below));
   };
   for_each_of<FourVectors>(d, count, [&](std::int64_t i, auto which) HWY_ATTR {
-    store_result(d, each(gradient, load(d, x + i, which), load(d, dy + i, which)), dx + i, which);
+    store_next(d, each(gradient, load_next(d, x + i, which), load_next(d, dy + i, which)), dx + i, which);
   });
 }
 

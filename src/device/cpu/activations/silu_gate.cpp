@@ -36,7 +36,7 @@ void forward(const T* x, T* y, std::int64_t columns) {
     return hn::Mul(quotient<T>(d, g, hn::MulAdd(e.mantissa, e.scale, one)), up);
   };
   for_each_of<FourVectors>(d, columns, [&](std::int64_t c, auto which) HWY_ATTR {
-    store_result(d, each(result, load(d, x + c, which), load(d, x + columns + c, which)), y + c, which);
+    store_next(d, each(result, load_next(d, x + c, which), load_next(d, x + columns + c, which)), y + c, which);
   });
 }
 
@@ -55,14 +55,14 @@ void backward(const T* x, const T* dy, T* dx, std::int64_t columns) {
                            HWY_ATTR { return hn::Mul(hn::Mul(dv, up), hn::MulAdd(hn::Mul(b, s), hn::Mul(e, s), s)); };
   const auto of_up = [](auto g, auto s, auto dv) HWY_ATTR { return hn::Mul(hn::Mul(g, s), dv); };
   for_each_of<TwoVectors>(d, columns, [&](std::int64_t c, auto which) HWY_ATTR {
-    const auto g = load(d, x + c, which);
-    const auto up = load(d, x + columns + c, which);
-    const auto dv = load(d, dy + c, which);
+    const auto g = load_next(d, x + c, which);
+    const auto up = load_next(d, x + columns + c, which);
+    const auto dv = load_next(d, dy + c, which);
     const auto b = each(bounded, g);
     const auto e = each(exponential_of, b);
     const auto s = each(sigmoid, e);
-    store_result(d, each(of_gate, b, e, s, up, dv), dx + c, which);
-    store_result(d, each(of_up, g, s, dv), dx + columns + c, which);
+    store_next(d, each(of_gate, b, e, s, up, dv), dx + c, which);
+    store_next(d, each(of_up, g, s, dv), dx + columns + c, which);
   });
 }
 

@@ -39,7 +39,7 @@ void normalize(const T* x, const T* gamma, const T* beta, A mean_of_row, A rstd_
   const auto result = [mean, rstd](auto v, auto gamma_c, auto beta_c)
                           HWY_ATTR { return hn::MulAdd(hn::Mul(hn::Sub(v, mean), rstd), gamma_c, beta_c); };
   for_each_of<TwoVectors>(d, columns, [&](std::int64_t c, auto which) HWY_ATTR {
-    store_result(d, each(result, load(d, x + c, which), load(d, gamma + c, which), load(d, beta + c, which)), y + c, which);
+    store_next(d, each(result, load(d, x + c, which), load(d, gamma + c, which), load(d, beta + c, which)), y + c, which);
   });
 }
 
@@ -60,8 +60,8 @@ Means<A> add_to_sums(const T* x, const T* gamma, A mean_of_row, A rstd_of_row, c
   auto sum_g_normal = hn::Zero(d);
   for_each_vector(d, columns, [&](std::int64_t c, auto lanes) HWY_ATTR {
     const auto gamma_c = load(d, gamma + c, lanes);  // zero in lanes without an element, and so is g
-    const auto dy_c = load(d, dy + c, lanes);
-    const auto normal = hn::Mul(hn::Sub(load(d, x + c, lanes), mean), rstd);
+    const auto dy_c = load_next(d, dy + c, lanes);
+    const auto normal = hn::Mul(hn::Sub(load_next(d, x + c, lanes), mean), rstd);
     const auto g = hn::Mul(dy_c, gamma_c);
     sum_g = hn::Add(sum_g, g);
     sum_g_normal = hn::MulAdd(g, normal, sum_g_normal);
@@ -86,8 +86,8 @@ void add_gradient(const T* x, const T* gamma, A mean_of_row, A rstd_of_row, cons
   };
   for_each_of<TwoVectors>(d, columns, [&](std::int64_t c, auto which) HWY_ATTR {
     const auto sum =
-        each(result, load(d, x + c, which), load(d, dy + c, which), load(d, gamma + c, which), load(d, dx + c, which));
-    store_result(d, sum, dx + c, which);
+        each(result, load(d, x + c, which), load(d, dy + c, which), load(d, gamma + c, which), load_next(d, dx + c, which));
+    store_next(d, sum, dx + c, which);
   });
 }
 

@@ -38,7 +38,7 @@ void normalize(const T* x, const T* gamma, A rstd_of_head, std::int64_t size, T*
   const auto times = [](auto v, auto factor) HWY_ATTR { return hn::Mul(v, factor); };
   for_each_of<TwoVectors>(d, size, [&](std::int64_t c, auto which) HWY_ATTR {
     const auto normal = each([rstd](auto v) HWY_ATTR { return hn::Mul(v, rstd); }, load(d, x + c, which));
-    store_result(d, each(times, rounded<T>(d, normal), load(d, gamma + c, which)), y + c, which);
+    store_next(d, each(times, rounded<T>(d, normal), load(d, gamma + c, which)), y + c, which);
   });
 }
 
@@ -51,7 +51,7 @@ A add_to_sums(const T* x, const T* gamma, A rstd_of_head, const T* dy, std::int6
   auto sum = hn::Zero(d);
   const auto product = [rstd](auto dy_c, auto v) HWY_ATTR { return hn::Mul(dy_c, hn::Mul(v, rstd)); };
   for_each_of<TwoVectors>(d, size, [&](std::int64_t c, auto which) HWY_ATTR {
-    const auto dy_normal = each(product, load(d, dy + c, which), load(d, x + c, which));
+    const auto dy_normal = each(product, load_next(d, dy + c, which), load_next(d, x + c, which));
     const auto add = [&sum](auto v, auto gamma_c) HWY_ATTR {
       sum = hn::MulAdd(v, gamma_c, sum);  // gamma is zero in lanes without an element
       return v;
@@ -77,9 +77,9 @@ void put_gradient(const T* x, const T* gamma, A rstd_of_head, const T* dy, A mea
     const auto dy_c = load(d, dy + c, which);
     const auto gamma_c = load(d, gamma + c, which);
     if constexpr (adds) {
-      store_result(d, each(result, v, dy_c, gamma_c, load(d, dx + c, which)), dx + c, which);
+      store_next(d, each(result, v, dy_c, gamma_c, load_next(d, dx + c, which)), dx + c, which);
     } else {
-      store_result(d, each(first, v, dy_c, gamma_c), dx + c, which);
+      store_next(d, each(first, v, dy_c, gamma_c), dx + c, which);
     }
   });
 }
