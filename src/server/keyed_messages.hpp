@@ -13,11 +13,11 @@ void check_keys(const std::vector<std::uint64_t>& keys);
 
 // The bytes of a message: the keys at some places of a list, and the rows of these places, if there are rows.
 Tensor packed(const std::vector<std::uint64_t>& keys, const std::vector<std::int64_t>& places, const Tensor& rows);
-Tensor packed(const KeyedRows& rows);  // of a dense table the elements themselves
-// What a message to a part of a table brings: elements, or keys with rows or without.
+Tensor packed(const KeyedRows& rows);  // of a dense table: its elements, without keys
+// The content of a message to a part of a table: elements, or keys with or without rows.
 KeyedRows unpacked(const Tensor& bytes, const ServedTable& table, bool has_rows);
 
-// Where a message of a sparse table has its keys.
+// The place of the keys in a message of a sparse table.
 struct KeyRange {
   std::size_t begin = 0, count = 0;
 };

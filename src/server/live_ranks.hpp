@@ -23,7 +23,7 @@ class LiveRanks {
   bool is_first() const { return ranks_.rank() == 0; }
   const Communicator& communicator() const { return ranks_; }
 
-  // As Mailbox, but a message to a rank that is lost is dropped.
+  // These work as Mailbox's do, but a message to a rank that is lost is dropped.
   void send(int to, const MessageHead& head, const Tensor& bytes = {});
   ReceivedMessage receive();
   std::optional<ReceivedMessage> try_receive();
@@ -40,7 +40,7 @@ class LiveRanks {
   void shrink();
   // Collective, behind shrink(). If it fails because more are lost, begin again with shrink(); no other call is valid then.
   void open();
-  // The rank that an error of the job says is lost, if it says so.
+  // The lost rank that an error of the job names, if it names one.
   std::optional<int> lost_by(const Error& error) const;
   // The sentence of such an error, with the number that the rank had at first: a job that has shrunk numbers its ranks anew.
   std::string with_own_number(const Error& error) const;

@@ -4,26 +4,26 @@
 namespace stretto {
 
 enum MessageKind : std::uint32_t {
-  // From workers. Each part of a push that also pulls is one message, so that the first parts come back while the last ones
-  // leave.
+  // Workers send these. Each part of a push that also pulls is one message, so that the first parts come back while the last
+  // ones leave.
   push_part,
   pull_part,
   push_and_pull_part,
   question_of_worker,  // ServerSet::ask()
-  // To workers.
+  // Servers send these to workers.
   values_of_part,
   applied_pushes,  // all copies have the worker's pushes of a part below the clock
   answer_of_server,
-  // Between the servers of a part.
+  // The servers of a part send these to each other.
   saved_part,      // to a new copy; to a server that joins, with the number of the part's moves in `clock`
   update_of_part,  // to the next copy
   copied_updates,  // to the copy before: this one and those behind it have the updates below the clock
-  // Of servers that join.
+  // These are sent when a server joins.
   server_joins,   // to all servers
   moved_part,     // to workers: the server `clock` has it from now on, which is the part's `request`-th move
   switched,       // a worker's answer, behind all that it sends there; passed on to the part's new server
   all_have_left,  // to all servers: no worker is left, and all that came before the last round has been passed on
-  // A worker pushes and pulls no more; a server serves no more.
+  // The last message of a worker, which pushes and pulls no more, or of a server, which serves no more.
   goodbye
 };
 // A bit in the kind of a message from a worker, whose keys are then those of its last one (KeyCache).

@@ -10,8 +10,8 @@
 
 namespace stretto {
 
-// What a server set serves, and where: the parts of tables, and for each part the servers in the order in which they take
-// over. The same on all ranks. Ranks have their numbers in the communicator of the constructor.
+// The parts of a server set's tables, and for each part its servers, in the order in which they take over. All ranks have
+// the same layout. A rank's number is the one in the communicator of the constructor.
 struct ServedLayout {
   struct Part {
     std::int64_t first = 0, count = 0;  // elements; of a sparse table 0

@@ -102,7 +102,7 @@ void ServerSide::take_moving(const ReceivedMessage& message, const PartKey& key,
   if (held.empty() && !live_.is_open(worker)) accept({worker, {.kind = goodbye}, {}}, key, copy);
 }
 
-// What a worker has sent, in its order.
+// Takes a worker's messages one by one, in the order in which the worker sent them.
 void ServerSide::accept(const ReceivedMessage& message, const PartKey& key, Copy& copy) {
   const std::uint32_t kind = message.head.kind;
   if (!copy.moved->to) {

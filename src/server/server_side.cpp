@@ -80,7 +80,7 @@ void ServerSide::take_what_has_come() {
   if (live_.open_workers() == 0) end();
 }
 
-// Without the lock, since an answer changes nothing that state() reads, and may take long.
+// The lock is not held: an answer changes nothing that state() reads, and may take long.
 void ServerSide::answer_questions() {
   const auto is_here = [](const auto& each) { return each.second.part || (each.second.moved && each.second.moved->to); };
   for (; !questions_.empty() && std::ranges::all_of(copies_, is_here); questions_.pop_front()) {

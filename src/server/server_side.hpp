@@ -17,30 +17,30 @@
 
 namespace stretto {
 
-// What a server does: it hands messages to the parts that it has a copy of, passes their updates on along the chain of
-// servers, and sends what the parts answer.
+// One server. It hands messages to its copies of parts, passes the parts' updates on along the chain of servers, and sends
+// the parts' answers.
 class ServerSide {
  public:
   // layout and live must outlive the object.
   ServerSide(const ServedLayout& layout, LiveRanks& live);
 
-  // Until the last worker has left. answer: of WorkerSide::ask().
+  // Blocks until the last worker has left. answer: for the questions of WorkerSide::ask().
   void serve(const ServerSet::Answer& answer);
   void join();
   // Whether all workers have left. A loss does not matter then.
   bool is_over() const { return over_; }
-  // Behind a loss: handles what has come before it, which may be the last that the server waited for.
+  // Call it behind a loss: it handles the messages that came before the loss; the server may have waited for no others.
   void take_what_has_come();
 
-  // The server that workers talk to, the first of the part's chain; of those that have joined as far as this one knows.
+  // The server that workers talk to: the first of the part's chain, as far as this server knows who has joined.
   int server_of(const ServedLayout::PartKey& key) const;
 
-  // Which parts it has, their clocks, copies and queues, as text. From any thread.
+  // This server's parts with their clocks, copies and queues, as text. Any thread may call it.
   std::string state() const;
 
-  // By part, in the order of tables: whether this server has its values.
+  // For each part, in the order of tables: 1 if this server has its values.
   std::vector<std::int64_t> holdings() const;
-  // After LiveRanks::go_on(). holdings: of all ranks that are left, by server.
+  // Call it after LiveRanks::go_on(). holdings: holdings() of each server that is left.
   void resume(const std::map<int, std::vector<std::int64_t>>& holdings);
 
  private:
@@ -53,10 +53,10 @@ class ServerSide {
     std::int64_t passed_on = 0;                      // updates
     std::int64_t acknowledged = 0;                   // updates, to the server before
     std::vector<std::int64_t> acknowledged_to = {};  // pushes, by worker
-    // A part that comes from, or goes to, another server, because one has joined. What a worker has sent to the server
-    // before comes through that one, up to `switched`; what the worker sends here meanwhile is held back.
+    // A part that moves from or to another server, because a server has joined. A worker's messages to the part's old
+    // server come through it, up to `switched`; the worker's messages to the new server are held back meanwhile.
     struct Moved {
-      std::optional<int> to;                          // it is gone; what comes for it is passed on
+      std::optional<int> to;                          // the new server, to which messages are passed on
       std::vector<bool> told;                         // by worker: it sends nothing more here
       std::vector<bool> comes_directly;               // by worker
       std::vector<std::deque<ReceivedMessage>> held;  // by worker
@@ -72,7 +72,7 @@ class ServerSide {
   void answer_questions();
   Tensor with_keys(const ReceivedMessage& message, const PartKey& key);
   void take_from_worker(const ReceivedMessage& message, const PartKey& key, ServedPart& part);
-  // Of servers that join.
+  // ---- servers that join
   void note_joined(int server);
   void move_part(const PartKey& key, Copy& copy);
   void take_moved_part(const ReceivedMessage& message, const PartKey& key);

@@ -18,7 +18,7 @@
 namespace stretto {
 namespace {
 
-constexpr std::size_t most_of_either = 16;                  // strangers, and readers
+constexpr std::size_t most_of_either = 16;                  // connections that have not proven the secret, and readers
 constexpr double longest_arrival = 10, longest_answer = 5;  // seconds
 constexpr double deaf_seconds = 0.1;
 constexpr int look_milliseconds = 100;  // between looks at who is late
@@ -65,7 +65,7 @@ void StateDoor::run() {
     answers_.remove_if([&](const Answer& one) { return now - one.since > longest_answer; });
     const bool is_deaf = now < deaf_until_;
     std::vector<pollfd> wanted{{stop_.descriptor(), POLLIN, 0}};
-    wanted.push_back({is_deaf ? -1 : listener_.descriptor(), POLLIN, 0});  // poll() looks at no negative one
+    wanted.push_back({is_deaf ? -1 : listener_.descriptor(), POLLIN, 0});  // poll() ignores a negative one
     for (const Arriving& one : arriving_) wanted.push_back({one.descriptor(), POLLIN, 0});
     for (const Answer& one : answers_) wanted.push_back({one.socket.descriptor(), POLLOUT, 0});
     const bool sleeps = arriving_.empty() && answers_.empty() && !is_deaf;

@@ -10,7 +10,7 @@
 
 namespace stretto {
 
-// Whose state a door says.
+// The two kinds of doors: the names of the state, of the rank that has it, and of the setting of the door's port.
 struct DoorKind {
   const char* name;
   const char* who;      // has it
@@ -19,16 +19,16 @@ struct DoorKind {
 inline constexpr DoorKind servers_door{"the state of servers", "server", "STRETTO_SERVERS_PORT"};
 inline constexpr DoorKind programs_door{"the state of programs", "scheduler", "STRETTO_PROGRAMS_PORT"};
 
-// A door's place, with the job's secret. host: of whoever asks; seconds: how long it waits.
+// The address of a door, and the job's secret. host: as the one who asks names it; seconds: how long that one waits.
 Meeting place_of_door(int port, const std::string& host = "", double seconds = 60);
 
-// Answers whoever asks this rank for its state and knows the job's secret: a TCP port and a thread, which sleeps meanwhile.
-// It never waits for one of them: strangers are dropped after ten seconds, readers that do not read after five, and of more
-// than 16 of either the oldest.
+// A TCP port and a thread, which tells this rank's state to everybody who asks and knows the job's secret. The thread sleeps
+// while nobody asks, and never waits for a single connection: it drops one that does not prove the secret within ten
+// seconds, one that does not read its answer within five, and the oldest of more than 16 of either.
 class StateDoor {
  public:
-  // meeting: the port, and the secret. Without one, or STRETTO_INSECURE, only this host reaches the port. state() is called
-  // in the thread. Throws Error(unavailable) if the port is taken.
+  // meeting: the port, and the secret. Without a secret or STRETTO_INSECURE, only this host reaches the port. The thread
+  // calls state(). Throws Error(unavailable) if the port is taken.
   StateDoor(const Meeting& meeting, const RankIntroduction& self, std::function<std::string()> state,
             const DoorKind& kind = servers_door);
   ~StateDoor();
@@ -46,8 +46,8 @@ class StateDoor {
   };
   void run();
   void accept_one();
-  bool look(Arriving& one);          // returns whether the connection needs no further look
-  static bool send(Answer& answer);  // returns whether it needs no further call
+  bool look(Arriving& one);          // returns true if the connection needs no further look
+  static bool send(Answer& answer);  // returns true if all is sent or the reader is gone
 
   DoorKind kind_;
   RankIntroduction self_;
@@ -61,7 +61,7 @@ class StateDoor {
   std::thread thread_;
 };
 
-// The state that a door says. Throws Error(unavailable) or Error(invalid_argument) with why there is none.
+// The state that a door tells. Throws Error(unavailable) or Error(invalid_argument) with the reason if it tells none.
 std::string state_behind(const Meeting& meeting, const DoorKind& kind = servers_door);
 
 }  // namespace stretto

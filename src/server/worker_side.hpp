@@ -16,8 +16,8 @@
 
 namespace stretto {
 
-// What a worker does: it sends the parts of its pushes and pulls to their servers, and puts together what comes back. If
-// ranks go on after losses, it keeps what it has pushed until all copies have it, and sends it again after a loss.
+// One worker. It sends the parts of its pushes and pulls to their servers, and puts the answers together. If ranks go on
+// after losses, it keeps each push until all copies have it, and sends it again after a loss.
 class WorkerSide {
  public:
   // layout and live must outlive the object.
@@ -28,7 +28,7 @@ class WorkerSide {
   std::uint64_t begin(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows, MessageKind kind);
   void send(std::uint64_t request);
   void wait(std::uint64_t request);  // returns at once for one that is done
-  // If ranks go on after losses: waits for the table's pulls. After a loss they would be sent again, behind later pushes.
+  // Waits for the table's pulls if ranks go on after losses: a loss would send them again, behind later pushes.
   void finish_pulls_before_push(int table);
   std::vector<std::string> ask(const std::string& text);
   std::int64_t version(int table) const;

@@ -5,11 +5,12 @@
 
 namespace apps {
 
-// What signals ask of a job. SIGTERM and SIGINT ask it to stop behind the step that it is in. Any process of a host may get
-// the signal: the ranks, or the parent that has forked them. A second signal, to the same process and more than a second
-// later, ends that process at once. (`timeout` and terminals send some processes the same signal twice within microseconds.)
+// The requests that signals make to a job. SIGTERM and SIGINT ask it to stop behind the current step. Any process of a host
+// may get the signal: the ranks, or the parent that has forked them. A second signal, to the same process and more than a
+// second later, ends that process at once. (`timeout` and terminals send some processes the same signal twice within
+// microseconds.)
 //
-// A program has one object. It must be made before ranks are forked, since the processes share memory by it.
+// A program has one object. It must be made before ranks are forked: the processes share its memory.
 class StopRequest {
  public:
   StopRequest();
@@ -24,12 +25,12 @@ class StopRequest {
   int agree(const stretto::Communicator& ranks);
   // The signal that a process of this host has got, or 0.
   int asked() const;
-  // What agree() returned last on any rank of this host.
+  // The last result of agree() on any rank of this host.
   int agreed() const;
 
-  // SIGUSR2 asks for the next layout, as the other signals in any process; those within a second count once.
+  // SIGUSR2, sent to any process, asks for the next layout. Several within a second count once.
   void take_layout_signals();
-  // How often the job has been asked for one. Collective, likewise.
+  // The number of requests for a layout so far; all ranks return the same. Collective. Costs one all-reduce of 8 bytes.
   std::int64_t agree_on_layouts(const stretto::Communicator& ranks);
 };
 

@@ -6,8 +6,8 @@
 
 namespace stretto {
 
-// What each read and write of a rank's scratch files passes (ShardedParameters::Options::Offload::gate), for tests and
-// measurements of what goes on beside them. Threads that move blocks call it, also at the same time.
+// Each read and write of a rank's scratch files passes a gate (ShardedParameters::Options::Offload::gate), with which tests
+// and measurements hold the files up. The threads that move blocks call it, several of them at the same time.
 class STRETTO_API FileGate {
  public:
   FileGate() = default;
@@ -15,12 +15,13 @@ class STRETTO_API FileGate {
   FileGate(const FileGate&) = delete;
   FileGate& operator=(const FileGate&) = delete;
 
-  // Called before `bytes` of a file are read or written from `offset` on, in whole blocks; they move when it has returned.
+  // The library calls it before it moves `bytes` from `offset` of a file on, in whole blocks; they move when it has
+  // returned.
   virtual void pass(bool writes, std::int64_t offset, std::int64_t bytes) = 0;
 };
 
-// A disk of so many bytes a second, for reads and writes together: each passes when the time for its bytes, and for those
-// before it, is over. Between moves nothing is saved up.
+// A disk that moves so many bytes a second, reads and writes together: each passes when the disk has had time for its bytes
+// and all bytes before. Time in which nothing moves is lost.
 class STRETTO_API TokenGate : public FileGate {
  public:
   // Throws Error(invalid_argument) for a rate of 0 or less.

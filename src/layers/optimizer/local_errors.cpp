@@ -171,7 +171,7 @@ class LocalErrors {
         sums_ ? "PowerSGD has yet to add to its sums" : "1-bit Adam has yet to add to its momentum", which);
   }
 
-  // Those of another rank do not fit.
+  // The errors of another rank do not fit.
   void restore_factors(const SafetensorsReader& shard, const std::string& factors) {
     const std::string name = error_name(factors, Hop::contribution);
     for (const ErrorFeedback::Entry& entry : parameters_.errors().entries()) {
@@ -181,7 +181,7 @@ class LocalErrors {
     }
   }
 
-  // Adds what a saved vector has from element `begin` to `end`, to a part of a vector here that begins at `own`.
+  // Adds elements `begin` to `end` of a saved vector to the part of a vector here that begins at `own`.
   void add(const SavedVector& saved, const SafetensorsReader::View& view, std::int64_t begin, std::int64_t end,
            const LocalGradients& vector, const Tensor& to, std::int64_t own) const {
     for (const SavedMember& member : saved.members) {

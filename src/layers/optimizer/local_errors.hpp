@@ -4,20 +4,20 @@
 #include "layers/checkpoint/checkpoint_index.hpp"
 #include "stretto/layers/sharded_parameters.hpp"
 
-// The errors that ranks feed back to gradients of their own, by MomentumExchange or PowerSGD, in checkpoints.
+// Checkpoints of the errors that each rank feeds back to its own gradients (MomentumExchange, PowerSGD).
 // CheckpointSnapshot saves all of ShardedParameters::errors().
 namespace stretto {
 
 inline constexpr const char* local_vectors_key = "momentum";  // in a shard's metadata: local_vectors_text()
-// For each of local_gradients() that travels, in JSON: its ranks, this rank, and where parameters' slices lie in it. Empty
-// if ranks sum gradients as they are.
+// A description, in JSON, of each of local_gradients() that travels: its ranks, this rank, and the places of the parameters'
+// slices in it. Empty if ranks sum gradients as they are.
 std::string local_vectors_text(const ShardedParameters& parameters);
 
-// In the layout that saved the checkpoint, restores this rank's errors from its own shard, and the factors of PowerSGD. In
-// another one, ranks restore what keeps the sum over the ranks of what is yet to be added: the first rank of each group
-// begins with the errors of all ranks' own contributions, added up, and the owner of each part of a vector with the errors
-// of that part's sums; factors stay the first ones. Logs a warning where errors are lost: those that the checkpoint lacks,
-// those that this training does not feed back, and in another layout those of sums over a node.
+// In the layout that saved the checkpoint, each rank restores its errors from its own shard, and the factors of PowerSGD. In
+// another layout, the ranks restore errors whose sum over the ranks is the saved one: the first rank of each group takes the
+// sum of all ranks' errors of their own contributions, and the owner of each part of a vector takes the errors of that
+// part's sums; PowerSGD begins with fresh factors. Logs a warning if errors are lost: errors that the checkpoint lacks,
+// errors that this training does not feed back, and, in another layout, errors of sums over a node.
 void restore_local_errors(ShardedParameters& parameters, const CheckpointIndex& index, CheckpointShards& shards);
 
 }  // namespace stretto

@@ -19,8 +19,8 @@ namespace fs = std::filesystem;
 
 // The question is three lines: what to do, its argument, and a path, which may be any text.
 constexpr const char* tries = "try";
-constexpr const char* writes = "write";         // the checkpoint's id
-constexpr const char* loads_values = "values";  // nothing
+constexpr const char* writes = "write";         // argument: the checkpoint's id
+constexpr const char* loads_values = "values";  // no argument
 constexpr const char* loads_all = "values and state";
 struct Order {
   std::string what, argument, path;
@@ -52,7 +52,7 @@ std::vector<std::int64_t> ask(ServerSet& servers, const Order& order) {
   return numbers;
 }
 
-// What a server has written that has been lost since.
+// Removes the shards of servers that have been lost since they wrote them.
 void remove_others(const fs::path& directory, std::size_t shards) {
   for (std::size_t other = shards; fs::remove(directory / shard_file(other)); ++other) continue;
 }

@@ -9,22 +9,23 @@
 #include "stretto/layers/optimizer.hpp"
 #include "stretto/server.hpp"
 
-// Checkpoints of what parameter servers hold. One worker asks (ServerSet::ask) while no other has a push or a pull under
-// way; each server writes what it has into a shard of its own, or reads it from the shards of any checkpoint. No server
-// needs more memory than for a piece of a part.
+// Checkpoints of the tables of parameter servers. One worker asks (ServerSet::ask) while no worker has a push or a pull
+// under way. Each server writes its parts into a shard of its own, or reads them from the shards of any checkpoint, and
+// needs memory for one piece of a part.
 namespace stretto {
 
-// At the worker. They throw the error of the first server that has one.
+// The worker calls these. They throw the error of the first server that has one.
 std::vector<std::int64_t> write_served_shards(ServerSet& servers, const std::filesystem::path& directory,
                                               const std::string& id);  // returns the shards' digests, as bits
-std::size_t try_served_shards(ServerSet& servers, const std::filesystem::path& directory);  // of a byte; their number
+// Writes shards of one byte. Returns their number.
+std::size_t try_served_shards(ServerSet& servers, const std::filesystem::path& directory);
 void read_served_shards(ServerSet& servers, const std::string& checkpoint, bool with_optimizer);
 
-// At a server: the answers.
+// A server answers these calls with it.
 class ServedShards {
  public:
-  // tables: all, in the set's order. kind: its slots are the state of the tables' updates. begin_behind(steps) is called
-  // when values and state have been read that so many steps of an optimizer have made.
+  // tables: all, in the set's order. kind: its slots are the state of the tables' updates. When values and state have been
+  // read, answer() calls begin_behind() with the number of the optimizer's steps that made them.
   ServedShards(std::vector<TableParameters> tables, OptimizerKind kind, std::function<void(std::int64_t)> begin_behind);
   std::string answer(const ServerSet::Question& question) const;
 

@@ -40,11 +40,11 @@ class OffloadedUnit : public ShardedUnit {
   // Together with UnitFile::exchange() of the file of gradients.
   void exchange_gradients() override;
 
-  // With gradients in a file: call it after gradient_share() has been written from outside, for squares().
+  // If gradients lie in a file: a caller that has written gradient_share() must call it before squares().
   void gradients_changed() { *squares_ = squares_of(gradients_in_file_); }
 
-  // With gradients in a file: the sum of squares of each of owned(), by kernels::sum_of_squares, of the sums that are there,
-  // or with two sets of gradients of the earlier ones.
+  // If gradients lie in a file: for each of owned() the sum of squares, by kernels::sum_of_squares, of the summed gradients;
+  // of the earlier set if there are two.
   const std::vector<double>& squares() const { return earlier_squares_ ? *earlier_squares_ : *squares_; }
 
  private:

@@ -26,26 +26,27 @@ namespace stretto {
 //     file.give_back(unit);             // its write begins
 //   file.end();                         // blocks until all is written; optional
 //
-// With Options::two_places, such a loop may write the blocks to their other place: they are as before until accept(). Or it
-// may read them there, and write nothing.
+// With Options::two_places, such a loop may write to each block's other place, and the block stays as it was until accept().
+// Or the loop may read the other places and write nothing.
 //
 // read() and write() move a block into and out of the caller's memory(), in streams of the file's own.
 //
-// mapped() is the block in the mapped file, for checkpoints and other access out of turn; call touch() before. release()
-// gives back the memory that such an access has taken; a caller that goes through all units must call it behind each.
+// mapped() is the block in the mapped file, for checkpoints and other access out of turn; the caller must call touch()
+// before. release() gives back the memory that the access has taken; a caller that goes through all units must call it
+// behind each.
 //
-// Only one thread may use an object at a time, such as the one of an update apart, with two exceptions: any may call has()
-// and release(), and while a loop writes nothing, another thread may move single blocks to and from places that the loop
-// does not read, and read them from those that it does.
+// One thread at a time may use an object, with two exceptions. Any thread may call has() and release(). While a loop writes
+// nothing, another thread may move single blocks: it may read from any place, and write to places that the loop does not
+// read.
 class UnitFile {
  public:
   struct Options {
     bool overlap = true;                  // false: the caller waits for each read and write
     bool two_places = false;              // the file has room for two of each block
-    std::string name = "state";           // of what lies in the file
-    std::shared_ptr<FileGate> gate = {};  // which reads and writes pass; null: none
+    std::string name = "state";           // of the file's content, for errors
+    std::shared_ptr<FileGate> gate = {};  // reads and writes pass it; null: there is none
   };
-  // bytes: of each unit's block; 0 where it has none. Throws as ScratchFile does.
+  // bytes: the length of each unit's block, 0 for a unit that has none. Throws as ScratchFile does.
   UnitFile(const std::string& directory, std::vector<std::int64_t> bytes, const Options& options);
   UnitFile(const std::string& directory, std::vector<std::int64_t> bytes)
       : UnitFile(directory, std::move(bytes), Options()) {}
@@ -54,22 +55,22 @@ class UnitFile {
   bool has(std::size_t unit) const { return bytes_[unit] > 0; }
 
   enum class Place : std::uint8_t { same, other };
-  // The last loop's writes may be in flight, and begin() waits for those of its buffers only. to, from: the places that the
-  // loop writes and reads.
+  // The last loop's writes may still be in flight: begin() waits only for those of the buffers that it needs. to, from: the
+  // places that the loop writes and reads.
   void begin(std::vector<std::size_t> order, Place to = Place::same, Place from = Place::same);
   Tensor take(std::size_t unit);  // empty for a unit that has no block
   void give_back(std::size_t unit, bool writes = true);
   void end();
-  // What the last loop has written to other places is what the blocks hold now. Returns their units.
+  // The blocks that the last loop has written to other places take the place of the old ones. Returns their units.
   std::vector<std::size_t> accept();
 
-  // For a block, of type u8 and as long as it, with room behind it up to the end of the file's last page.
+  // Memory for a block: of type u8 and as long as the block, with room behind it up to the end of the block's last page.
   Tensor memory(std::size_t unit) const;
   // A read waits for the writes before it. The Work holds the memory.
   Work read(std::size_t unit, const Tensor& to);
   Work write(std::size_t unit, const Tensor& from, const Work& after);
 
-  // With two places: each block's places change roles, for all that is begun from now on.
+  // Exchanges the two places of every block, for all calls from now on.
   void exchange();
   Tensor mapped(std::size_t unit);
   Tensor mapped_other(std::size_t unit);  // the other place
@@ -109,12 +110,12 @@ class UnitFile {
   std::vector<Work> others_written_;  // the last writes to other places
   std::vector<std::size_t> order_;
   std::size_t taken_ = 0, reading_ = 0;             // places in the order
-  Place place_ = Place::same, from_ = Place::same;  // which the loop writes and reads
+  Place place_ = Place::same, from_ = Place::same;  // the loop writes the one and reads the other
   Stream in_, out_;
   std::atomic<std::int64_t> read_ = 0, written_bytes_ = 0;
 };
 
-// A block, or a file's memory for it, as elements of such a type.
+// A block, or memory() of one, as elements of a type.
 inline Tensor elements_in(const Tensor& block, DType dtype) {
   return block.view(std::size_t{0}, {block.size() / static_cast<std::int64_t>(size_of(dtype))}, dtype);
 }

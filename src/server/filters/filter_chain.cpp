@@ -13,7 +13,7 @@
 namespace stretto {
 namespace {
 
-// Which elements of a dense part a message has: all, or by a bit each, or by 4 bytes for each that is there.
+// How a message names the elements of a dense part that it has: all; a bit for each; or 4 bytes for each that it has.
 enum Elements : std::int64_t { all_elements, bit_each, listed };
 
 bool ascend(const std::vector<std::uint64_t>& keys) {

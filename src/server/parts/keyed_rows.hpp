@@ -6,7 +6,7 @@
 
 namespace stretto {
 
-// What is pushed to a part: rows of some keys, which ascend, or without keys all elements of a range.
+// A push to a part: rows with their keys, which ascend, or without keys all elements of a range.
 struct KeyedRows {
   std::vector<std::uint64_t> keys;
   Tensor rows;  // [keys, width], or the elements

@@ -21,9 +21,9 @@ struct PartUpdate {
   KeyedRows pushed;
 };
 
-// A part of a table at one of its servers: what has been pushed, in which updates, which of them are applied, and who waits
-// for which version. The first server makes updates of pushes; other copies get them. An update may be applied when all
-// later servers of the chain have it: what a worker reads is then never lost. It knows nothing of messages.
+// A part of a table at one of its servers, with the pushes that have come, the updates that they make, and the pulls that
+// wait for a version. The first server makes updates of pushes; the other copies get them. An update may be applied when all
+// later servers of the chain have it, so that no value that a worker has read is lost. A part knows nothing of messages.
 class ServedPart {
  public:
   // acknowledges: whether workers wait until what they push has been applied.
@@ -65,7 +65,7 @@ class ServedPart {
   std::int64_t version() const { return version_; }                      // updates applied
   std::int64_t end() const { return version_ + std::ssize(to_apply_); }  // updates made or received
   const PartUpdate& update(std::int64_t number) const { return to_apply_[static_cast<std::size_t>(number - version_)]; }
-  // What has come and waits: for another server, with saved(). It is gone here.
+  // Takes the pushes and pulls that wait out of this part. With saved(), another server goes on from them.
   struct Waiting {
     struct Push {
       int worker = 0;
@@ -79,7 +79,7 @@ class ServedPart {
   void append(PartUpdate update);  // one that is there is ignored; throws if others are missing before it
   void apply_below(std::int64_t number);
 
-  // Of a dense table: the newest values, and the state of the function. Empty otherwise.
+  // The newest values and the function's state of a dense table. Empty for a sparse one.
   virtual Tensor values() const { return {}; }
   virtual std::vector<Tensor> state() const { return {}; }
 
@@ -88,7 +88,7 @@ class ServedPart {
 
  protected:
   const Consistency& consistency() const { return consistency_; }
-  // A worker may still ask for this version, and for none before.
+  // The oldest version for which a worker may still ask.
   std::int64_t oldest_version() const { return pushes_.least() - consistency_.delay; }
 
  private:

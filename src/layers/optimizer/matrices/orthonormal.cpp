@@ -11,10 +11,10 @@ namespace {
 
 using Column = std::span<double>;
 
-// A column of f32 of which others leave a smaller share is rounding.
+// If projections leave a smaller share of a column of f32, then the rest is rounding.
 constexpr double dependent = 1e-6;
 
-// Sums of their own for neighbouring elements, which a compiler computes side by side.
+// Eight sums of neighbouring elements, which a compiler computes with vector instructions.
 double dot(Column one, Column other) {
   std::array<double, 8> sums{};
   std::size_t i = 0;
@@ -34,7 +34,7 @@ void project_out(std::span<const Column> directions, Column x) {
   }
 }
 
-// Of the unit vectors, the one with the most that the directions leave out: at least 1 - k/rows of its square.
+// The unit vector of which projections onto the k directions take least: at most k/rows of its square.
 std::size_t least_covered(std::span<const Column> directions, std::size_t rows) {
   std::vector<double> covered(rows, 0);
   for (const Column direction : directions) {
@@ -45,7 +45,7 @@ std::size_t least_covered(std::span<const Column> directions, std::size_t rows) 
 
 }  // namespace
 
-// As Gram and Schmidt do, with a second projection for what rounding leaves of the first (Giraud et al. 2005).
+// The method is Gram and Schmidt's. A second projection removes what rounding in the first one leaves (Giraud et al. 2005).
 void make_orthonormal(const Tensor& matrix) {
   const auto rows = static_cast<std::size_t>(matrix.rows()), columns = static_cast<std::size_t>(matrix.columns());
   auto* const elements = matrix.data<float>();
