@@ -76,7 +76,7 @@ class SmolLM2(ProgramTest):
             task_type="CAUSAL_LM", r=8, lora_alpha=16, target_modules="all-linear"))
         adapted.save_pretrained(begin)
         self.succeeds(os.environ["TRAIN_PROGRAM"], "--nproc", 2, *same, "--load-adapter", begin, "--micro-batch-size", 1, "--global-batch-size", 2,
-                      "--train-iters", 200, "--lr", 3e-4, "--log-dir", log)
+                      "--train-iters", 200, "--lr", 3e-4, "--log-dir", log, timeout=1200)
         metrics = [json.loads(line) for line in (log / "metrics.jsonl").read_text().splitlines()]
         theirs = losses_there(torch, adapted.train(), examples, metrics)
         print(f"loss {metrics[0]['loss']:.4f} and {theirs[0]:.4f} at first, {metrics[-1]['loss']:.4f} and {theirs[-1]:.4f} at last, at most "
