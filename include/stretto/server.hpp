@@ -9,6 +9,7 @@
 #include "stretto/communicator.hpp"
 #include "stretto/export.hpp"
 #include "stretto/kernels.hpp"
+#include "stretto/plan.hpp"
 #include "stretto/push_filters.hpp"
 #include "stretto/tensor.hpp"
 
@@ -107,22 +108,24 @@ class STRETTO_API HashRing {
   std::vector<std::pair<std::uint64_t, int>> ring_;  // ascending
 };
 
-// All ranks give the same tables and options. One thread of a rank uses the object. With the setting STRETTO_SERVERS_PORT,
-// the i-th server listens on that port + i for who asks for its state (server_state()).
+// All ranks give the same tables and options. One thread of a rank uses the object at a time. With the setting
+// STRETTO_SERVERS_PORT, the i-th server listens on that port + i for who asks for its state (server_state()).
 //
 // A lost rank ends the job with an error on all others, which names what a lost server held. With `copies` or
 // `survivors_go_on` the others go on: servers and workers call Job::shrink() themselves, within the calls that find the
 // loss. All communicators of the job are then unusable but ranks(), so that the set must have all ranks of the job, and one
-// job has one such set. Every rank must call into the set again and again: a rank that computes holds up the others
-// meanwhile.
+// job has one such set. A rank that computes, or waits for something else, holds up the others until its next call, unless
+// it attends.
 // - A lost server: the next server of each of its parts, which has a copy, takes its place, and copies the part to one more.
 //   Each push is applied exactly once; a pull never reads what a loss could take back. If all copies of a part are lost,
 //   the calls of all ranks throw Error(peer_lost), which names its elements.
 // - A lost worker: its pushes are no longer waited for. The last ones may have reached some parts only.
 // - Processes cannot go on without rank 0 of the job (Job::shrink()), and those that launch() starts need
 //   LaunchOptions::survivors_go_on.
-// - A rank that makes no call within the job's timeout (STRETTO_TIMEOUT) after a loss is left behind, and its calls throw
-//   Error(peer_gave_up). Whatever error ends the set on a rank, each later call that communicates throws it again.
+// - A rank that neither attends nor makes a call within the job's timeout (STRETTO_TIMEOUT) after a loss is left behind, and
+//   its calls throw Error(peer_gave_up). So is a server whose function takes longer than that, attending or not.
+// Whatever error ends the set on a rank, each later call that communicates throws it again. What a function of the caller
+// throws (initial, update, answer) ends the set on that rank, and serve() throws it.
 class STRETTO_API ServerSet {
  public:
   struct Options {
@@ -149,8 +152,19 @@ class STRETTO_API ServerSet {
   int workers() const;
   // Its rank in the communicator of the constructor; with servers that join, as far as a worker has been told.
   int server_of(int table, std::int64_t element) const;
+  // What push_pull() of a dense table is between the workers and one server (its rank, as from server_of()), as a plan
+  // (plan.hpp): an all-reduce of the elements of the server's parts, part by part, among the workers, whose ranks stay, and
+  // behind them that server, which contributes its values (server_functions::sum()). Returns this rank's plan, of a worker
+  // or of that server: verify() (planning/proof.hpp) proves those of all. Does not communicate.
+  Plan push_pull_plan(int table, int server) const;
   // The communicator of the constructor, or after a loss that of the ranks that are left.
-  const Communicator& ranks() const;
+  Communicator ranks() const;
+
+  // From now on, until leave() returns or the object is destroyed, a thread of the set answers losses while this rank has no
+  // call under way: workers may then compute, or wait for one another in a job of their own (launch.hpp: connect()), however
+  // long. All else that communicates within the set's job must have ended, since the thread calls Job::shrink(). Ranks may
+  // differ. Does nothing if ranks do not go on after losses. Costs 50 looks a second.
+  void attend();
 
   // A part of a dense table at a server. Nobody may keep the tensors; their contents may be replaced while no worker has a
   // push or a pull under way, and must then be on all servers that have the part.

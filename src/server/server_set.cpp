@@ -1,9 +1,13 @@
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <iterator>
 #include <map>
+#include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -13,6 +17,7 @@
 #include "core/rank_list.hpp"
 #include "core/setting_values.hpp"
 #include "server/live_ranks.hpp"
+#include "server/parts/push_pull_plan.hpp"
 #include "server/served_layout.hpp"
 #include "server/server_side.hpp"
 #include "server/state_door.hpp"
@@ -25,12 +30,13 @@ namespace stretto {
 namespace {
 
 constexpr int most_port = 65535;
+constexpr std::chrono::milliseconds between_looks{20};
 
 }  // namespace
 
 struct ServerSet::State {
   State(const Communicator& ranks, std::vector<ServedTable> tables, const Options& options)
-      : layout(ranks, std::move(tables), options), live(ranks, layout) {
+      : layout(ranks, ending(std::move(tables)), options), live(ranks, layout) {
     const OnDevice host(Device::cpu);
     throw_together(ranks, "begin its part of the server set", [&] {
       const int port = first_port();
@@ -49,13 +55,38 @@ struct ServerSet::State {
     return *worker;
   }
 
+  // The caller's function. What it throws is no loss of a rank, whatever it says, and ends the set.
+  template <class Result, class... Arguments>
+  std::function<Result(Arguments...)> ending(std::function<Result(Arguments...)> function) {
+    if (!function) return function;
+    return [this, function = std::move(function)](Arguments... arguments) {
+      try {
+        return function(arguments...);
+      } catch (...) {
+        end = std::current_exception();
+        throw;
+      }
+    };
+  }
+  std::vector<ServedTable> ending(std::vector<ServedTable> tables) {
+    for (ServedTable& table : tables) {
+      table.initial = ending(std::move(table.initial));
+      table.initial_row = ending(std::move(table.initial_row));
+      table.update.update = ending(std::move(table.update.update));
+    }
+    return tables;
+  }
+
+  // Held during a call. The caller's functions may call the set again.
+  std::unique_lock<std::recursive_mutex> call() { return std::unique_lock(calls); }
+
   // Calls body(), and again when ranks have been lost and the others go on.
   template <class Body>
   void through_losses(Body body) {
-    if (end) std::rethrow_exception(end);
     const OnDevice host(Device::cpu);  // tables lie there, whatever the program's device
     std::optional<Error> failure;
     while (true) {
+      if (end) std::rethrow_exception(end);
       try {
         if (failure) go_on(*failure);
         return body();
@@ -73,6 +104,7 @@ struct ServerSet::State {
     });
   }
 
+  void attend(const std::stop_token& stop);
   bool is_over_by_now();
   int first_port() const;  // of the servers' doors; 0: there are none
   void open_door(int first_port);
@@ -81,14 +113,31 @@ struct ServerSet::State {
   void check_holdings(const std::map<int, std::vector<std::int64_t>>& holdings);
   [[noreturn]] void throw_naming_parts(const Error& error) const;
 
+  std::exception_ptr end;  // why this rank can no longer go on; every later call throws it
   ServedLayout layout;
   LiveRanks live;
   std::optional<WorkerSide> worker;  // this rank is one of both
   std::optional<ServerSide> server;
   std::optional<StateDoor> door;  // of a server
-  std::exception_ptr end;         // why this rank can no longer go on; every later call throws it
   bool may_go_on = true;          // else the error of go_on() is the end
+  std::recursive_mutex calls;     // of all but the door, between a call and the attendant
+  std::jthread attendant;         // last: it uses the others
 };
+
+// Between calls, goes on with the others behind a loss; otherwise they would wait for this rank's next call.
+void ServerSet::State::attend(const std::stop_token& stop) {
+  while (!stop.stop_requested()) {
+    std::this_thread::sleep_for(between_looks);
+    const std::unique_lock between_calls(calls, std::try_to_lock);
+    if (!between_calls) continue;
+    if (end) return;
+    try {
+      through_losses([&] { live.communicator().job().check_ranks(); });
+    } catch (...) {
+      if (!end) end = std::current_exception();
+    }
+  }
+}
 
 // A loss behind the last goodbye does not matter, also if this rank has not looked at the goodbye yet.
 bool ServerSet::State::is_over_by_now() {
@@ -176,6 +225,7 @@ void ServerSet::State::check_holdings(const std::map<int, std::vector<std::int64
 
 void ServerSet::State::throw_naming_parts(const Error& error) const {
   const std::optional<int> lost = live.lost_by(error);
+  const std::string sentence = live.with_own_number(error);
   std::vector<ServedLayout::PartKey> parts;
   for (std::size_t t = 0; t < layout.tables.size(); ++t) {
     for (std::size_t p = 0; p < layout.tables[t].parts.size(); ++p) {
@@ -183,8 +233,8 @@ void ServerSet::State::throw_naming_parts(const Error& error) const {
       if (owner == lost) parts.emplace_back(t, p);
     }
   }
-  if (parts.empty()) throw error;
-  throw Error(error.code(), fmt::format("{} Lost with this server: {}. With copies, others would go on.", error.what(),
+  if (parts.empty()) throw Error(error.code(), sentence);
+  throw Error(error.code(), fmt::format("{} Lost with this server: {}. With copies, others would go on.", sentence,
                                         layout.name_parts(parts)));
 }
 
@@ -194,9 +244,19 @@ ServerSet::~ServerSet() = default;
 
 bool ServerSet::is_server() const { return state_->server.has_value(); }
 int ServerSet::workers() const { return state_->layout.workers; }
-const Communicator& ServerSet::ranks() const { return state_->live.communicator(); }
+
+Communicator ServerSet::ranks() const {
+  const auto call = state_->call();
+  return state_->live.communicator();
+}
+
+void ServerSet::attend() {
+  if (!state_->layout.goes_on() || state_->attendant.joinable()) return;
+  state_->attendant = std::jthread([state = state_.get()](const std::stop_token& stop) { state->attend(stop); });
+}
 
 int ServerSet::server_of(int table, std::int64_t element) const {
+  const auto call = state_->call();
   const ServedLayout::Table& its = state_->layout.table(table);
   require(element >= 0 && element < its.served.elements, "Table {} has no element {}.", its.served.name, element);
   const auto behind = std::ranges::upper_bound(its.parts, element, {}, &ServedLayout::Part::first);
@@ -205,29 +265,40 @@ int ServerSet::server_of(int table, std::int64_t element) const {
   return state_->server->server_of({static_cast<std::size_t>(table), part});
 }
 
-void ServerSet::serve(const Answer& answer) {
-  require(is_server(), "Rank {} is a worker and serves nothing.", state_->live.rank());
-  Answer ending;  // an error of it is no loss of a rank, whatever it says
-  if (answer) {
-    ending = [&](const Question& question) {
-      try {
-        return answer(question);
-      } catch (...) {
-        state_->end = std::current_exception();
-        throw;
-      }
-    };
+Plan ServerSet::push_pull_plan(int table, int server) const {
+  const auto call = state_->call();
+  const ServedLayout& layout = state_->layout;
+  const ServedLayout::Table& its = layout.table(table);
+  const int rank = state_->live.rank();
+  require(its.served.width == 0, "Table {} is sparse, and no plan has its keys.", its.served.name);
+  require(layout.is_server(server) && server < layout.ranks, "Rank {} is no server; the {} servers begin with rank {}.",
+          server, layout.options.servers, layout.workers);
+  require(!is_server() || rank == server, "Server {} takes no part in what workers push to server {}.", rank, server);
+  std::vector<std::int64_t> parts;
+  for (std::size_t part = 0; part < its.parts.size(); ++part) {
+    const ServedLayout::PartKey key{static_cast<std::size_t>(table), part};
+    const bool is_its = state_->worker ? state_->worker->server_of(key.first, part) == server : state_->server->serves(key);
+    if (is_its) parts.push_back(its.parts[part].count);
   }
-  state_->through_losses([&] { state_->server->serve(ending); });
+  return stretto::push_pull_plan(std::min(rank, layout.workers), layout.workers, parts);
+}
+
+void ServerSet::serve(const Answer& answer) {
+  const auto call = state_->call();
+  require(is_server(), "Rank {} is a worker and serves nothing.", state_->live.rank());
+  const Answer its = state_->ending(answer);
+  state_->through_losses([&] { state_->server->serve(its); });
 }
 
 void ServerSet::join() {
+  const auto call = state_->call();
   require(is_server() && state_->layout.is_spare(state_->live.rank()), "Rank {} is no spare server, and cannot join.",
           state_->live.rank());
   state_->through_losses([&] { state_->server->join(); });
 }
 
 ServerSet::Pending ServerSet::push(int table, const Tensor& pushed) {
+  const auto call = state_->call();
   WorkerSide& worker = state_->as_worker("push");
   state_->through_losses([&] { worker.finish_pulls_before_push(table); });
   const Pending pending(worker.begin(table, &pushed, nullptr));
@@ -236,18 +307,21 @@ ServerSet::Pending ServerSet::push(int table, const Tensor& pushed) {
 }
 
 ServerSet::Pending ServerSet::pull(int table, const Tensor& values) {
+  const auto call = state_->call();
   const Pending pending(state_->as_worker("pull").begin(table, nullptr, &values));
   state_->send(pending.request_);
   return pending;
 }
 
 ServerSet::Pending ServerSet::pull_settled(int table, const Tensor& values) {
+  const auto call = state_->call();
   const Pending pending(state_->as_worker("pull").begin(table, nullptr, &values, true));
   state_->send(pending.request_);
   return pending;
 }
 
 ServerSet::Pending ServerSet::push_pull(int table, const Tensor& pushed, const Tensor& values) {
+  const auto call = state_->call();
   WorkerSide& worker = state_->as_worker("push and pull");
   state_->through_losses([&] { worker.finish_pulls_before_push(table); });
   const Pending pending(worker.begin(table, &pushed, &values));
@@ -256,6 +330,7 @@ ServerSet::Pending ServerSet::push_pull(int table, const Tensor& pushed, const T
 }
 
 ServerSet::Pending ServerSet::push(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows) {
+  const auto call = state_->call();
   WorkerSide& worker = state_->as_worker("push");
   state_->through_losses([&] { worker.finish_pulls_before_push(table); });
   const Pending pending(worker.begin(table, keys, rows, push_part));
@@ -264,16 +339,19 @@ ServerSet::Pending ServerSet::push(int table, const std::vector<std::uint64_t>& 
 }
 
 ServerSet::Pending ServerSet::pull(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows) {
+  const auto call = state_->call();
   const Pending pending(state_->as_worker("pull").begin(table, keys, rows, pull_part));
   state_->send(pending.request_);
   return pending;
 }
 
 void ServerSet::wait(const Pending& pending) {
+  const auto call = state_->call();
   if (state_->worker) state_->through_losses([&] { state_->worker->wait(pending.request_); });
 }
 
 std::vector<std::string> ServerSet::ask(const std::string& text) {
+  const auto call = state_->call();
   WorkerSide& worker = state_->as_worker("ask");
   require(state_->layout.options.spares == 0,
           "Servers with {} spares cannot be asked: a part that moves meanwhile would be in no answer, or in two.",
@@ -284,14 +362,19 @@ std::vector<std::string> ServerSet::ask(const std::string& text) {
 }
 
 std::int64_t ServerSet::version(int table) const {
+  const auto call = state_->call();
   state_->layout.table(table);
   return state_->worker ? state_->worker->version(table) : 0;
 }
 
 void ServerSet::leave() {
-  WorkerSide& worker = state_->as_worker("leave");
-  state_->through_losses([&] { worker.leave(); });
-  worker.note_left();
+  {
+    const auto call = state_->call();
+    WorkerSide& worker = state_->as_worker("leave");
+    state_->through_losses([&] { worker.leave(); });
+    worker.note_left();
+  }
+  state_->attendant = {};  // behind the last goodbye a loss does not matter
 }
 
 std::string ServerSet::state() const {
@@ -304,6 +387,7 @@ std::string server_state(const std::string& host, int port, double seconds) {
 }
 
 ServerSet::Traffic ServerSet::traffic() const {
+  const auto call = state_->call();
   const Mailbox::Traffic its = state_->live.traffic();
   return {its.payload_sent, its.heads_sent, its.messages_sent};
 }

@@ -65,6 +65,11 @@ int ServerSide::server_of(const PartKey& key) const {
   return layout_.chain(layout_.tables[key.first].parts[key.second], [&](int rank) { return live_.has(rank); }).front();
 }
 
+bool ServerSide::serves(const PartKey& key) const {
+  const auto found = copies_.find(key);
+  return found != copies_.end() && found->second.part && !found->second.before;
+}
+
 void ServerSide::serve(const ServerSet::Answer& answer) {
   answer_ = answer;
   while (live_.open_workers() > 0) handle_and_note(live_.receive());

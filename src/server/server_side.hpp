@@ -35,6 +35,9 @@ class ServerSide {
   // The server that workers talk to: the first of the part's chain, as far as this server knows who has joined.
   int server_of(const ServedLayout::PartKey& key) const;
 
+  // Whether workers talk to this server about the part.
+  bool serves(const ServedLayout::PartKey& key) const;
+
   // This server's parts with their clocks, copies and queues, as text. Any thread may call it.
   std::string state() const;
 

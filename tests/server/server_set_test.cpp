@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <latch>
@@ -14,6 +15,7 @@
 #include "stretto/launch.hpp"
 #include "stretto/server.hpp"
 #include "support/error.hpp"
+#include "support/jobs.hpp"
 #include "support/variables.hpp"
 
 namespace stretto {
@@ -330,6 +332,47 @@ TEST(ServerSet, ServersAnswerByWhatTheyHold) {
     EXPECT_EQ(next, elements);
     EXPECT_EQ(copied, static_cast<std::size_t>(copies) * 2 * held.size()) << "asked twice";
   }
+}
+
+// A server's function throws what a loss of another rank would be, too: it is none, and the others go on without the server.
+TEST(ServerSet, WhatAFunctionThrowsEndsTheSetOnItsRank) {
+  run_threads(3, [](const Communicator& world) {
+    ServerFunction sum = server_functions::sum();
+    sum.update = [inner = sum.update, rank = world.rank()](const ServerUpdate& update) {
+      if (rank == 2 && update.updates == 1) throw Error(ErrorCode::peer_lost, "Rank 0 is what I say.");
+      inner(update);
+    };
+    ServerSet set(world, {{"counts", 8, DType::i64, {}, sum}}, {.servers = 2, .part_elements = 1, .copies = 1});
+    if (world.rank() == 2) {
+      for (int call = 0; call < 2; ++call) {
+        EXPECT_EQ(sentence_of(ErrorCode::peer_lost, [&] { set.serve(); }), "Rank 0 is what I say.");
+      }
+      return world.job().abort("its function threw.");
+    }
+    if (set.is_server()) return set.serve();
+    const Tensor ones({8}, DType::i64), found({8}, DType::i64);
+    std::fill_n(ones.data<std::int64_t>(), 8, 1);
+    for (int push = 1; push <= 3; ++push) {
+      set.wait(set.push_pull(0, ones, found));
+      EXPECT_THAT(std::vector<std::int64_t>(found.data<std::int64_t>(), found.data<std::int64_t>() + 8),
+                  testing::Each(push));
+    }
+    set.leave();
+    EXPECT_EQ(set.ranks().size(), 2);
+  });
+}
+
+// A set of some ranks of the job, in another order: sentences have the set's numbers.
+TEST(ServerSet, ALostServerIsNamedByItsNumberInTheSet) {
+  run_threads(4, [](const Communicator& world) {
+    const Communicator three = world.split(world.rank() == 0 ? 1 : 0, -world.rank(), "some");  // 3, 2, 1
+    if (world.rank() == 0) return wait_until_others_fail(world);
+    ServerSet set(three, {{"counts", 8, DType::i64, {}, server_functions::sum()}}, {.servers = 1});
+    if (world.rank() == 1) return world.job().abort("it is killed.");
+    const Tensor found({8}, DType::i64);
+    EXPECT_THAT(sentence_of(ErrorCode::peer_gave_up, [&] { set.wait(set.pull(0, found)); }),
+                testing::HasSubstr("Rank 2 gave up: it is killed. Lost with this server: elements 0 to 7 of table counts"));
+  });
 }
 
 TEST(ServerSet, RefusesWhatCannotBe) {
