@@ -15,6 +15,7 @@
 #include "stretto/kernels.hpp"
 #include "stretto/launch.hpp"
 #include "stretto/models/decoder.hpp"
+#include "transport/bootstrap/socket.hpp"
 
 namespace stretto {
 namespace {
@@ -118,11 +119,13 @@ Communicator job_of_workers(const Communicator& world, int workers) {
     std::int64_t port;
   } meeting{};
   MeetingPoint point;
+  Socket listener;  // of rank 0, until connect() owns it
   throw_together(world, "let the workers meet", [&] {
     if (world.rank() != 0) return;
     const bool is_one_host = std::ranges::max(world.nodes()) == 0;
     if (!is_one_host) gethostname(meeting.host.data(), meeting.host.size() - 1);
     point = open_meeting(is_one_host ? "127.0.0.1" : meeting.host.data());
+    listener = Socket(point.listener);
     point.host.copy(meeting.host.data(), meeting.host.size() - 1);
     point.secret.copy(meeting.secret.data(), meeting.secret.size() - 1);
     meeting.port = point.port;
@@ -132,6 +135,7 @@ Communicator job_of_workers(const Communicator& world, int workers) {
   if (world.rank() > 0) {
     point = {.host = meeting.host.data(), .port = static_cast<int>(meeting.port), .secret = meeting.secret.data()};
   }
+  point.listener = listener.release();
   return connect(world.rank(), workers, point, "workers");
 }
 
@@ -156,11 +160,12 @@ ServedRanks split_into_servers(const Communicator& world, const TrainingOptions&
                                                                  .copies = servers.copies});
   if (servers.copies > 0) {
     ranks.workers = job_of_workers(world, options.mesh.ranks());
+    if (!ranks.servers->is_server()) ranks.servers->attend();  // workers wait for one another, too
   } else {
     ranks.workers = world.split(ranks.servers->is_server() ? -1 : 0, world.rank(), "workers");
   }
   const auto shards = std::make_shared<const ServedShards>(
-      std::move(model.parameters), kind_of(options.optimizer),
+      world.rank(), std::move(model.parameters), kind_of(options.optimizer),
       [earlier, of_step = updates_of_step(options)](std::int64_t steps) { *earlier = steps * of_step; });
   ranks.answer = [shards](const ServerSet::Question& question) { return shards->answer(question); };
   return ranks;

@@ -4,6 +4,8 @@
 
 #include <chrono>
 #include <filesystem>
+#include <latch>
+#include <set>
 #include <thread>
 
 #include "parity.hpp"
@@ -327,8 +329,114 @@ TEST_P(Servers, TrainingKeepsItsBitsThroughTheLossOfAServer) {
   }
 }
 
+// A server dies over a question, for which one worker waits, and the other for that one: in a validation, a save and a load.
+TEST_P(Servers, TrainingKeepsItsBitsThroughALossWhileWorkersWaitForOneAnother) {
+  struct Killed {};
+  const TrainingOptions plain = options_of(GetParam(), 2);
+  const Training expected = data_parallel(plain, 0);
+  const std::vector<double> rest(expected.losses.begin() + 2, expected.losses.end());
+  const TemporaryDirectory begun;
+  parallel_leg(plain, {.behind = 2, .save = begun.path()});
+  TrainingOptions options = plain;
+  options.servers = {.count = 2, .part_elements = 700, .copies = 1};
+  for (const std::string asked : {"validation", "write", "values"}) {
+    const TemporaryDirectory saved;
+    run_threads(4, [&](const Communicator& world) {
+      const ServedRanks ranks = split_into_servers(world, options, rate);
+      if (ranks.servers->is_server()) {
+        const auto answer = [&](const ServerSet::Question& question) {
+          if (world.rank() == 3 && question.text.starts_with(asked)) throw Killed();
+          return ranks.answer(question);
+        };
+        try {
+          return ranks.servers->serve(answer);
+        } catch (const Killed&) {
+          return world.job().abort("it is killed.");
+        }
+      }
+      Trainer trainer(Mesh(ranks.workers, options.mesh), options, {}, ranks.servers.get());
+      Training found;
+      const auto train = [&](std::int64_t first, std::int64_t behind) {
+        trainer.run({.count = behind - first,
+                     .fill_of = [&](std::int64_t i) { return text_of_step(options, first + i); },
+                     .lr_of = {},
+                     .done =
+                         [&](std::int64_t i, const StepResult& result) {
+                           if (first + i >= 2) found.losses.push_back(result.loss);
+                         }});
+      };
+      if (asked == "values") {
+        begin_leg({.first = 2, .load = begun.path()}, trainer);
+      } else {
+        train(0, 2);
+      }
+      if (world.rank() == 0) ranks.servers->ask("validation");
+      trainer.evaluate(text_of_step(options, 9), options.global_batch);
+      save_checkpoint(trainer.sharded(), trainer.optimizer(), saved.path(), 2);
+      EXPECT_EQ(ranks.servers->ranks().size(), 3) << "the control: there was a loss";
+      train(2, steps_of_training);
+      found.parameters = pieces_of(trainer, trainer.sharded().whole_values());
+      EXPECT_EQ(difference({rest, expected.parameters}, found), "") << asked;
+      ranks.servers->leave();
+    });
+    EXPECT_EQ(difference({rest, expected.parameters}, parallel_leg(plain, {.first = 2, .load = saved.path()})), "") << asked;
+  }
+}
+
+// The others believe that a server is lost, and another one has its number; it then writes its shard, late.
+TEST_P(Servers, AServerThatWasLeftBehindSpoilsNoCheckpoint) {
+  struct LeftBehind {};
+  const TrainingOptions plain = options_of(GetParam(), 2);
+  TrainingOptions options = plain;
+  options.servers = {.count = 3, .part_elements = 700, .copies = 1};
+  const TemporaryDirectory saved;
+  std::latch written(2), late(1);
+  std::string own;
+  run_threads(5, [&](const Communicator& world) {
+    const ServedRanks ranks = split_into_servers(world, options, rate);
+    world.job().set_timeout(2);
+    if (ranks.servers->is_server()) {
+      const auto answer = [&](const ServerSet::Question& question) {
+        if (!question.text.starts_with("write")) return ranks.answer(question);
+        if (world.rank() == 2) {
+          world.job().abort("it looks dead.");
+          written.wait();
+          own = ranks.answer(question);
+          late.count_down();
+          throw LeftBehind();
+        }
+        const std::string its = ranks.answer(question);
+        if (ranks.servers->ranks().size() == 5) return its;  // it will be asked again
+        written.count_down();
+        late.wait();
+        return its;
+      };
+      try {
+        return ranks.servers->serve(answer);
+      } catch (const LeftBehind&) {
+        return;
+      }
+    }
+    Trainer trainer(Mesh(ranks.workers, options.mesh), options, {}, ranks.servers.get());
+    trainer.run({.count = 2, .fill_of = [&](std::int64_t i) { return text_of_step(options, i); }, .lr_of = {}, .done = {}});
+    save_checkpoint(trainer.sharded(), trainer.optimizer(), saved.path(), 2);
+    EXPECT_EQ(ranks.servers->ranks().size(), 4);
+    ranks.servers->leave();
+  });
+  EXPECT_EQ(own.find('x'), std::string::npos) << "the control: it wrote: " << own;
+  std::set<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(find_checkpoint(saved.path()))) {
+    files.insert(entry.path().filename());
+  }
+  EXPECT_THAT(files, testing::ElementsAre("index.json", "rank_00000.safetensors", "rank_00001.safetensors"));
+  Training expected = data_parallel(plain, 0);
+  expected.losses.erase(expected.losses.begin(), expected.losses.begin() + 2);
+  EXPECT_EQ(difference(expected, parallel_leg(plain, {.first = 2, .load = saved.path()})), "");
+}
+
+// All workers end by it: the first by the servers' sentence, the others by one that names the first.
 TEST(ServersRefuse, CheckpointsThatCannotBeReadOrWritten) {
-  const TrainingOptions options = options_of("adamw", 1);
+  const TrainingOptions options = options_of("adamw", 2);
   const TemporaryDirectory saved;
   served_leg(options, {.count = 2}, {.behind = 1, .save = saved.path()});
   const std::string checkpoint = find_checkpoint(saved.path()), shard = checkpoint + "/rank_00001.safetensors";
@@ -336,16 +444,20 @@ TEST(ServersRefuse, CheckpointsThatCannotBeReadOrWritten) {
   TrainingOptions with = options;
   with.servers = {.count = 2};
   expect_refusal([&] { plan_stage(with, with.check(), 0); }, "leaves out what 2 servers do");
-  run_threads(3, [&](const Communicator& world) {
+  run_threads(4, [&](const Communicator& world) {
     const ServedRanks ranks = split_into_servers(world, with, rate);
     if (ranks.servers->is_server()) return ranks.serve();
     Trainer trainer(Mesh(ranks.workers, with.mesh), with, {}, ranks.servers.get());
-    EXPECT_THAT(
-        sentence_of(ErrorCode::io, [&] { load_checkpoint(trainer.sharded(), trainer.optimizer(), checkpoint, true); }),
-        testing::HasSubstr("rank_00001.safetensors"));
+    const auto ends = [&](const std::string& what, const std::function<void()>& does) {
+      const bool is_first = world.rank() == 0;
+      EXPECT_THAT(sentence_of(is_first ? ErrorCode::io : ErrorCode::peer_gave_up, does),
+                  testing::HasSubstr(is_first ? "rank_00001.safetensors" : "Rank 0 could not " + what));
+    };
+    ends("have the servers read", [&] {
+      trainer.optimizer().restore(load_checkpoint(trainer.sharded(), trainer.optimizer(), checkpoint, true).optimizer_steps);
+    });
     trainer.run({.count = 1, .fill_of = [&](std::int64_t i) { return text_of_step(with, i); }, .lr_of = {}, .done = {}});
-    EXPECT_THAT(sentence_of(ErrorCode::io, [&] { save_checkpoint(trainer.sharded(), trainer.optimizer(), shard, 1); }),
-                testing::HasSubstr("rank_00001.safetensors"));
+    ends("save the checkpoint", [&] { save_checkpoint(trainer.sharded(), trainer.optimizer(), shard, 1); });
     const auto in_background = [&] {
       CheckpointSaver(trainer.sharded(), trainer.optimizer(), saved.path(), {.in_background = true});
     };

@@ -102,11 +102,12 @@ class Servers(ProgramTest):
             finally:
                 run.terminate()
 
-    def lose_a_server(self, number, name, *words):
+    LONG = ["--train-iters", 200, "--eval-interval", 100]
+
+    def lose_a_server(self, number, name, *words, steps=LONG):
         """Kills a server in the middle of a run; the run's exit code, what it says of it, and the losses of all steps that it has made."""
         port = free_port(2)
-        run = [*map(str, [*self.model, "--deterministic", "--log-dir", self.directory / name, "--train-iters", 200, "--eval-interval", 100,
-                          "--nproc", 4, "--servers", 2, *words])]
+        run = [*map(str, [*self.model, "--deterministic", "--log-dir", self.directory / name, *steps, "--nproc", 4, "--servers", 2, *words])]
         with subprocess.Popen(run, env=clean_environment({"STRETTO_SERVERS_PORT": str(port)}), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                               stderr=subprocess.PIPE, text=True) as process:
             try:
@@ -127,7 +128,7 @@ class Servers(ProgramTest):
         return process.returncode, errors, [(line["loss"], line.get("val_loss")) for line in map(json.loads, lines)]
 
     def test_training_goes_on_when_a_server_with_a_copy_is_killed(self):
-        _, expected = self.train("undisturbed", "--nproc", 2, "--train-iters", 200, "--eval-interval", 100, steps=range(1, 201))
+        _, expected = self.train("undisturbed", "--nproc", 2, *self.LONG, steps=range(1, 201))
         for number in (0, 1):
             with self.subTest(number=number):
                 saved = self.directory / f"saved {number}"
@@ -139,6 +140,19 @@ class Servers(ProgramTest):
         self.assertNotEqual(code, 0)
         self.assertRegex(errors, r"Lost with this server: elements \d+ to \d+")
         self.assertLess(len(losses), 200)
+
+    def test_workers_may_wait_for_one_another_when_a_server_is_killed(self):
+        """In validations and checkpoints, which take most of the time."""
+        steps = ["--train-iters", 40, "--eval-interval", 1]
+        _, expected = self.train("undisturbed", "--nproc", 2, *steps, steps=range(1, 41))
+        for number in (0, 1):
+            with self.subTest(number=number):
+                saved = self.directory / f"saved {number}"
+                code, errors, losses = self.lose_a_server(number, f"killed {number}", "--server-copies", 1, "--save", saved, "--save-interval", 1,
+                                                          "--keep", 1, steps=steps)
+                self.assertEqual((code, losses), (0, expected), errors)
+                self.assertRegex(errors, rf"The servers go on without rank {2 + number} of 4: Rank {2 + number} ")
+                self.assertEqual(sorted(path.name for path in (saved / "step_00000040").iterdir()), ["index.json", "rank_00000.safetensors"])
 
     def test_what_does_not_go_with_servers_is_refused(self):
         for words, fragments in ((["--nproc", 2, "--servers", 2], ["--servers 2 of 2 ranks leave no worker"]),

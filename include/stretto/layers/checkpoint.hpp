@@ -17,8 +17,8 @@
 // ranks together have yet to feed back.
 //
 // With parameter servers (ShardedParameters::servers()) the first worker has each server write a shard with its parts of
-// the tables, or read what they need; workers must have met (settle()), and load before the first step.
-// What servers could not write or read, the first worker alone throws.
+// the tables, or read what they need; workers must have met (settle()), and load before the first step. Servers read within
+// optimizer.restore(): what they cannot read, it throws on the first worker, and Error(peer_gave_up) on all others.
 //
 // A checkpoint appears under its name only when it is complete on the disk; DIR/latest names the newest. All ranks must see
 // the same directory.

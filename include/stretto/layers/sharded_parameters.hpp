@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "stretto/layers/local_gradients.hpp"
@@ -219,6 +220,10 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   // With servers, between steps: blocks until this rank has the values with all pushes of all workers, so that all have the
   // same. Collective over the workers; each must have begun as many steps as the others.
   void settle();
+  // With servers: the next share_values() has the first worker call this once, for the servers to read the values that are
+  // then shared. If it throws there, share_values() throws that error on the first worker, and Error(peer_gave_up) on all
+  // others. All workers must call it.
+  void read_at_servers(std::function<void()> read) { read_at_servers_ = std::move(read); }
   bool is_served() const { return servers_ != nullptr; }
   ServerSet* servers() const { return servers_; }  // null without
 
@@ -294,6 +299,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   void change_stored(void (ShardedUnit::*change)());
   void make_choice();
   void meet_workers() const;  // of servers
+  void meet_at_servers_values();
   void index_uses();
   void show(std::size_t unit);
   void show_all();
@@ -314,6 +320,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   ServerSet* servers_ = nullptr;
   std::unique_ptr<ServedTraffic> served_traffic_;  // null without servers
   std::vector<ServedUnit*> served_;                // the units at servers
+  std::function<void()> read_at_servers_;          // empty behind share_values()
   std::vector<std::unique_ptr<ShardedUnit>> units_;
   std::vector<OffloadedUnit*> offloaded_;  // by unit; null: nothing of it lies in files
   std::vector<Range> ranges_;              // by unit

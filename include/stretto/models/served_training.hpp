@@ -29,9 +29,10 @@ struct STRETTO_API ServedRanks {
 };
 
 // With options.servers.copies the workers are a job of their own (launch.hpp: connect()), beside that of `world`: training
-// goes on when a server is lost, with the same bits under Consistency::sequential(), and ends when a worker is. Processes
-// need LaunchOptions::survivors_go_on, and `world` must have all ranks of its job. A rank that calls nothing of the set
-// within STRETTO_TIMEOUT after a loss, because it validates or saves for so long, is left behind.
+// goes on when a server is lost, with the same bits under Consistency::sequential(), and ends when a worker is. Workers
+// attend (ServerSet::attend()): they may compute, validate, save and wait for one another meanwhile, and must not use
+// `world` any more. Processes need LaunchOptions::survivors_go_on, and `world` must have all ranks of its job. A server that
+// reads or writes its shard for longer than STRETTO_TIMEOUT after the loss of another one is left behind.
 //
 // Collective over world, whose last options.servers.count ranks become servers and the others the ranks of options.mesh. The
 // learning rate of step i, counted from 0, is lr_of(i); with Consistency::eventual, of so many updates by each worker.

@@ -76,8 +76,10 @@ LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, Optimizer& optim
                                 .notes = index.notes,
                                 .trained_only = index.trained_only,
                                 .replicas = index.replicas};
-  if (parameters.is_served()) {  // their servers read it, once
-    if (parameters.mesh().world().rank() == 0) read_served_shards(*parameters.servers(), checkpoint, with_optimizer);
+  if (parameters.is_served()) {
+    parameters.read_at_servers([servers = parameters.servers(), checkpoint, with_optimizer] {
+      read_served_shards(*servers, checkpoint, with_optimizer);
+    });
     return loaded;
   }
   parameters.wait_for_late();

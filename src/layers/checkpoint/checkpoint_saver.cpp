@@ -136,7 +136,7 @@ struct CheckpointSaver::State {
       auto shards = static_cast<std::size_t>(ranks.size());
       error = error_of(directory, [&] {
         if (servers() == nullptr) write_to_disk(unfinished() / file, "\n");
-        if (servers() != nullptr && is_first()) shards = try_served_shards(*servers(), unfinished());
+        if (servers() != nullptr && is_first()) shards = try_served_shards(*servers(), unfinished(), index.id);
       });
       finish_trial_round();
       error = error_of(directory, [&] {

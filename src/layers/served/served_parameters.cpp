@@ -1,4 +1,8 @@
 // ShardedParameters: what lies at parameter servers.
+#include <functional>
+#include <utility>
+
+#include "collectives/job/throw_together.hpp"
 #include "layers/served/served_unit.hpp"
 #include "stretto/device.hpp"
 #include "stretto/layers/sharded_parameters.hpp"
@@ -8,6 +12,15 @@ namespace stretto {
 void ShardedParameters::meet_workers() const {
   const Communicator& workers = mesh_.over(Axis::data);
   if (workers.size() > 1) workers.barrier(Stream::inline_()).wait();
+}
+
+// Returns when the servers have the values that all workers pull next.
+void ShardedParameters::meet_at_servers_values() {
+  const Communicator& workers = mesh_.over(Axis::data);
+  const std::function<void()> read = std::exchange(read_at_servers_, nullptr);
+  throw_together(workers, "have the servers read a checkpoint", [&] {
+    if (read && workers.rank() == 0) read();
+  });
 }
 
 // The pulls are begun together.

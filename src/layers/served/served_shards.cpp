@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // The question is three lines: what to do, its argument, and a path, which may be any text.
-constexpr const char* tries = "try";
+constexpr const char* tries = "try";            // argument: the checkpoint's id
 constexpr const char* writes = "write";         // argument: the checkpoint's id
 constexpr const char* loads_values = "values";  // no argument
 constexpr const char* loads_all = "values and state";
@@ -34,62 +34,81 @@ Order order_in(const std::string& text) {
   return {text.substr(0, first), text.substr(first + 1, second - first - 1), text.substr(second + 1)};
 }
 
-// The answer is a number, or 'x', the number of an error's code, and its sentence.
+// The answer is a number and the name of the file that the server has written, or 'x', the number of an error's code, and
+// its sentence.
 std::string refusal(ErrorCode code, const std::string& sentence) {
   return fmt::format("x{} {}", static_cast<int>(code), sentence);
 }
+struct Answered {
+  std::int64_t number = 0;
+  std::string file;
+};
 
-std::vector<std::int64_t> ask(ServerSet& servers, const Order& order) {
-  std::vector<std::int64_t> numbers;
+std::vector<Answered> ask(ServerSet& servers, const Order& order) {
+  std::vector<Answered> answers;
   for (const std::string& answer : servers.ask(text_of(order))) {
-    if (!answer.starts_with('x')) {
-      numbers.push_back(static_cast<std::int64_t>(std::stoull(answer)));
-      continue;
-    }
     const std::size_t space = answer.find(' ');
-    fail(static_cast<ErrorCode>(std::stoi(answer.substr(1, space - 1))), "{}", answer.substr(space + 1));
+    const std::string behind = answer.substr(space + 1);
+    if (answer.starts_with('x')) fail(static_cast<ErrorCode>(std::stoi(answer.substr(1, space - 1))), "{}", behind);
+    answers.push_back({static_cast<std::int64_t>(std::stoull(answer)), behind});
   }
-  return numbers;
+  return answers;
 }
 
-// Removes the shards of servers that have been lost since they wrote them.
-void remove_others(const fs::path& directory, std::size_t shards) {
-  for (std::size_t other = shards; fs::remove(directory / shard_file(other)); ++other) continue;
+constexpr const char* own_prefix = ".served.";
+
+void name_shards(const fs::path& directory, const std::vector<Answered>& answers) {
+  for (std::size_t shard = 0; shard < answers.size(); ++shard) {
+    fs::rename(directory / answers[shard].file, directory / shard_file(shard));
+  }
+  // Servers that have been lost since they wrote have left others.
+  std::vector<fs::path> others;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+    if (entry.path().filename().string().starts_with(own_prefix)) others.push_back(entry.path());
+  }
+  for (const fs::path& other : others) fs::remove(other);
 }
 
 }  // namespace
 
 std::vector<std::int64_t> write_served_shards(ServerSet& servers, const fs::path& directory, const std::string& id) {
-  std::vector<std::int64_t> digests = ask(servers, {writes, id, fs::absolute(directory).string()});
-  remove_others(directory, digests.size());
+  const std::vector<Answered> answers = ask(servers, {writes, id, fs::absolute(directory).string()});
+  name_shards(directory, answers);
+  std::vector<std::int64_t> digests;
+  digests.reserve(answers.size());
+  for (const Answered& answer : answers) digests.push_back(answer.number);
   return digests;
 }
 
-std::size_t try_served_shards(ServerSet& servers, const fs::path& directory) {
-  return ask(servers, {tries, "", fs::absolute(directory).string()}).size();
+std::size_t try_served_shards(ServerSet& servers, const fs::path& directory, const std::string& id) {
+  const std::vector<Answered> answers = ask(servers, {tries, id, fs::absolute(directory).string()});
+  name_shards(directory, answers);
+  return answers.size();
 }
 
 void read_served_shards(ServerSet& servers, const std::string& checkpoint, bool with_optimizer) {
   ask(servers, {with_optimizer ? loads_all : loads_values, "", fs::absolute(checkpoint).string()});
 }
 
-ServedShards::ServedShards(std::vector<TableParameters> tables, OptimizerKind kind,
+ServedShards::ServedShards(int rank, std::vector<TableParameters> tables, OptimizerKind kind,
                            std::function<void(std::int64_t)> begin_behind)
-    : tables_(std::move(tables)), kind_(std::move(kind)), begin_behind_(std::move(begin_behind)) {}
+    : rank_(rank), tables_(std::move(tables)), kind_(std::move(kind)), begin_behind_(std::move(begin_behind)) {}
+
+std::string ServedShards::own_name(const std::string& id) const { return fmt::format("{}{}.{}", own_prefix, id, rank_); }
 
 std::string ServedShards::answer(const ServerSet::Question& question) const {
   try {
     const Order order = order_in(question.text);
     std::uint64_t number = 0;
     if (order.what == tries) {
-      write_to_disk(fs::path(order.path) / shard_file(static_cast<std::size_t>(question.server)), "\n");
+      write_to_disk(fs::path(order.path) / own_name(order.argument), "\n");
     } else if (order.what == writes) {
       number = write(question, order.path, order.argument);
     } else {
       ensure(order.what == loads_values || order.what == loads_all, "Servers are asked to '{}'.", order.what);
       read(question, order.path, order.what == loads_all);
     }
-    return std::to_string(number);
+    return fmt::format("{} {}", number, own_name(order.argument));
   } catch (const Error& error) {
     return refusal(error.code(), error.what());
   } catch (const std::exception& error) {
@@ -125,7 +144,7 @@ std::uint64_t ServedShards::write(const ServerSet::Question& question, const fs:
     }
   }
   const std::string file = shard_file(shard);
-  SafetensorsWriter writer(directory / file, entries,
+  SafetensorsWriter writer(directory / own_name(id), entries,
                            {{"format", "pt"}, {id_key, id}, {shard_key, file}, {pieces_key, pieces_text(pieces)}});
   for (const Tensor& tensor : tensors) writer.write(tensor.raw(), tensor.bytes());
   return writer.finish();

@@ -246,7 +246,7 @@ void ShardedParameters::initialise(std::uint64_t seed) {
 }
 
 void ShardedParameters::share_values() {
-  if (is_served()) meet_workers();  // servers have what one of them has brought there
+  if (is_served()) meet_at_servers_values();
   for (std::size_t unit = 0; unit < units_.size(); ++unit) share_values(unit);
 }
 
