@@ -62,8 +62,6 @@ if(TARGET stretto-train)
   add_executable(flight_cases tools/flight_cases.cpp)
   target_link_libraries(flight_cases PRIVATE stretto stretto_options test_options)
   add_python_test(tools.flight_tool_test tools INFO_PROGRAM=$<TARGET_FILE:stretto-info> FLIGHT_CASES=$<TARGET_FILE:flight_cases>)
-  # It takes minutes: ctest begins with it, so that nothing waits for it alone at the end.
-  set_tests_properties(tools.train_tool_test PROPERTIES COST 1000)
   if(TARGET stretto-tokenize)
     set(tokenize TOKENIZE_PROGRAM=$<TARGET_FILE:stretto-tokenize>)
     add_python_test(tools.tokenize_tool_test tools ${train} ${tokenize})

@@ -1,11 +1,12 @@
 """With --elastic the ranks that are left after a loss go on from the newest checkpoint, in a smaller layout."""
+import itertools
 import os
 import re
 import signal
 import time
 import unittest
 
-from harness import FOREVER, FaultTest, free_port, losses, ranks_under, until
+from harness import FOREVER, FaultTest, free_port, losses, of_today, ranks_under, until
 
 STEPS = 110
 
@@ -60,20 +61,20 @@ class Elastic(FaultTest):
         self.expect_nothing_left()
 
     def test_ranks_are_lost_one_after_the_other(self):
-        for after in (0.02, 0.06, 0.2):  # while the others notice the first loss, meet, and begin again
-            for state in (None, True):
-                with self.subTest(after=after, state=state):
-                    log = f"log{after}{state}"
-                    run = self.start({**self.flags, "--nproc": 6, "--tp": 2, "--train-iters": 40, "--log-dir": self.log(log),
-                                      "--save": self.directory / f"save{after}{state}", "--replicate-state": state})
-                    self.wait_for_steps(self.log(log), 12)
-                    ranks = ranks_under(run.process.pid)
-                    os.kill(ranks[1], signal.SIGKILL)
-                    time.sleep(after)
-                    os.kill(ranks[4], signal.SIGKILL)
-                    self.assertEqual(self.status(run), 0, run.errors)
-                    self.assertRegex(run.errors[-1], r"with (4 of 6 ranks, dp 2|2 of [46] ranks, dp 1), after step")
-                    self.assertEqual(len(losses(self.log(log))), 40)
+        # While the others notice the first loss, meet, and begin again.
+        for after, state in of_today(itertools.product((0.02, 0.06, 0.2), (None, True))):
+            with self.subTest(after=after, state=state):
+                log = f"log{after}{state}"
+                run = self.start({**self.flags, "--nproc": 6, "--tp": 2, "--train-iters": 40, "--log-dir": self.log(log),
+                                  "--save": self.directory / f"save{after}{state}", "--replicate-state": state})
+                self.wait_for_steps(self.log(log), 12)
+                ranks = ranks_under(run.process.pid)
+                os.kill(ranks[1], signal.SIGKILL)
+                time.sleep(after)
+                os.kill(ranks[4], signal.SIGKILL)
+                self.assertEqual(self.status(run), 0, run.errors)
+                self.assertRegex(run.errors[-1], r"with (4 of 6 ranks, dp 2|2 of [46] ranks, dp 1), after step")
+                self.assertEqual(len(losses(self.log(log))), 40)
         self.expect_nothing_left()
 
     def test_state_in_memory_loses_at_most_one_step(self):

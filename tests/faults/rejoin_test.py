@@ -5,7 +5,7 @@ import signal
 import time
 import unittest
 
-from harness import FOREVER, FaultTest, losses, ranks_under, until
+from harness import FOREVER, FaultTest, losses, of_today, ranks_under, until
 
 
 class Rejoin(FaultTest):
@@ -49,25 +49,25 @@ class Rejoin(FaultTest):
             self.assertAlmostEqual(float(one), float(other), delta=1e-6)
 
     def test_lost_ranks_come_back(self):
-        for flags, victims, left, came in (({}, ([2], [3]), "3 of 4 ranks, dp 3", "1 of 4 ranks have joined. Training goes on with 4 ranks, dp 4"),
-                                           ({"--tp": 2, "--zero": 3}, ([3], [1]), "2 of 4 ranks, dp 1", "2 of 4 ranks have joined. Training goes on with 4 ranks, dp 2")):
-            for state in (None, True):
-                with self.subTest(flags, state=state):
-                    self.setUp()
-                    run = self.start({**self.flags, **flags, "--replicate-state": state})
-                    reported = [self.lose(run, victims[0])]
-                    self.wait_for_notices(run, 2)
-                    reported.append(self.lose(run, victims[1]))  # one of them has come for another one
-                    self.wait_for_notices(run, 4)
-                    self.stop(run)
-                    self.assertEqual(len(run.errors), 4, run.errors)
-                    for notice, steps in zip(run.errors[::2], reported):
-                        self.assertRegex(notice, rf"^Rank \d .* was killed or crashed, or has called exit\. Training goes on with {left}, ")
-                        self.expect_steps_again(notice, 12 // int(left[-1]), steps)
-                    for notice in run.errors[1::2]:
-                        self.assertRegex(notice, rf"^{re.escape(came)}, after step \d+\.$")
-                    self.expect_losses_as_without_losses(flags)
-                    self.expect_nothing_left()
+        layouts = (({}, ([2], [3]), "3 of 4 ranks, dp 3", "1 of 4 ranks have joined. Training goes on with 4 ranks, dp 4"),
+                   ({"--tp": 2, "--zero": 3}, ([3], [1]), "2 of 4 ranks, dp 1", "2 of 4 ranks have joined. Training goes on with 4 ranks, dp 2"))
+        for (flags, victims, left, came), state in of_today([(layouts[i], state) for i, state in ((0, None), (1, None), (1, True), (0, True))]):
+            with self.subTest(flags, state=state):
+                self.setUp()
+                run = self.start({**self.flags, **flags, "--replicate-state": state})
+                reported = [self.lose(run, victims[0])]
+                self.wait_for_notices(run, 2)
+                reported.append(self.lose(run, victims[1]))  # one of them has come for another one
+                self.wait_for_notices(run, 4)
+                self.stop(run)
+                self.assertEqual(len(run.errors), 4, run.errors)
+                for notice, steps in zip(run.errors[::2], reported):
+                    self.assertRegex(notice, rf"^Rank \d .* was killed or crashed, or has called exit\. Training goes on with {left}, ")
+                    self.expect_steps_again(notice, 12 // int(left[-1]), steps)
+                for notice in run.errors[1::2]:
+                    self.assertRegex(notice, rf"^{re.escape(came)}, after step \d+\.$")
+                self.expect_losses_as_without_losses(flags)
+                self.expect_nothing_left()
 
     def test_a_process_that_has_come_is_lost(self):
         """Before it is taken in, or while it is: the next one takes its place."""
@@ -93,7 +93,7 @@ class Rejoin(FaultTest):
 
     def test_others_are_lost_while_processes_come(self):
         """Whether they wait, meet or train by then: in the end all ranks train again, and so they do after one more loss."""
-        for flags, lost, one_more in (({}, 2, True), ({}, 2, False), ({"--tp": 2}, 3, False)):
+        for flags, lost, one_more in of_today((({}, 2, True), ({}, 2, False), ({"--tp": 2}, 3, False))):
             with self.subTest(flags, one_more=one_more):
                 self.setUp()
                 run = self.start({**self.flags, **flags, "--rejoin": 8}, {"STRETTO_MEET_TIMEOUT": "8"})

@@ -9,6 +9,7 @@
 #include "support/random_interruptions.hpp"
 #include "support/reference_loop.hpp"
 #include "support/temporary_directory.hpp"
+#include "support/tiers.hpp"
 #include "support/variables.hpp"
 
 namespace parity {
@@ -200,7 +201,7 @@ const auto name_of = [](const auto& it) {
       text, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
   return text;
 };
-INSTANTIATE_TEST_SUITE_P(Layouts, Delay, testing::ValuesIn(cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Layouts, Delay, testing::ValuesIn(of_today(cases())), name_of);
 
 // With state in a file, updates run behind the next step's computation.
 class DelayInFiles : public testing::TestWithParam<Case> {};
@@ -248,7 +249,7 @@ std::vector<Case> cases_in_files() {
           {{2, 2, 2}, values, "adamw", DType::bf16}};
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, DelayInFiles, testing::ValuesIn(cases_in_files()), name_of);
+INSTANTIATE_TEST_SUITE_P(Layouts, DelayInFiles, testing::ValuesIn(of_today(cases_in_files())), name_of);
 
 // The switch is exact: updates without the delay, and then with it, also where they run behind computation.
 TEST(Delay, BeginsAtTheUpdateThatIsNamed) {

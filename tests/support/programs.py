@@ -11,13 +11,23 @@ import time
 import unittest
 
 # With daily tests, the day and the name of the test decide, as in tiers.hpp.
-TURN = time.time() // 86400 + sum(pathlib.Path(sys.argv[0]).name.encode())
-EVERYTHING = {"1": True, "daily": TURN % 8 == 0}.get(os.environ.get("STRETTO_TEST_ALL"), False)
+DAY = int(time.time() // 86400)
+TURN = DAY + sum(pathlib.Path(sys.argv[0]).name.encode())
+DAYS_OF_A_ROUND = 16
+EVERYTHING = {"1": True, "daily": TURN % DAYS_OF_A_ROUND == 0}.get(os.environ.get("STRETTO_TEST_ALL"), False)
 # UCX_MEM_* is kept: a build with sanitizers needs it.
 FOREIGN = re.compile(r"(RANK|LOCAL_RANK|WORLD_SIZE|MASTER_\w+|(OMPI|PMIX?|MPIR|SLURM|STRETTO|NCCL|UCX(?!_MEM)|TORCHELASTIC)_\w+)$")
 # The system gives ports from here on to connections that name none.
 FIRST_OF_CONNECTIONS = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
 choices = random.SystemRandom()  # processes that are forked from one test do not choose alike
+
+
+def of_today(cases, parts=2):
+    """The cases of a test that runs a program for each: all of them, but with daily tests, unless all cases have their turn, one in `parts`,
+    every day others."""
+    cases = list(cases)
+    takes_turns = os.environ.get("STRETTO_TEST_ALL") == "daily" and not EVERYTHING
+    return cases[DAY % parts::parts] if takes_turns else cases
 
 
 def clean_environment(more=None):

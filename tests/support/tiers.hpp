@@ -5,10 +5,12 @@
 #include <chrono>
 #include <cstdlib>
 #include <string_view>
+#include <vector>
 
 // `./dev test` runs the cases that find most faults in little time; `./dev test --all` sets STRETTO_TEST_ALL=1, and the
-// tests then run every case. `./dev test --daily` sets it to daily: each test then runs every case on one day in eight, when
-// it is its turn, and the default selection on the others. Tests that take very long run a part of their cases on their day.
+// tests then run every case. `./dev test --daily` sets it to daily: each test then runs every case on one day in sixteen,
+// when it is its turn, and the default selection on the others. Tests that take very long run a part of their cases on their
+// day.
 namespace stretto {
 
 // What a test draws with that tries other cases every day: the number of this day, or --gtest_random_seed, by which a
@@ -25,7 +27,7 @@ inline bool daily_tests() {
   return value != nullptr && std::string_view(value) == "daily";
 }
 
-constexpr unsigned days_of_a_round = 8;  // after which every test has run every case
+constexpr unsigned days_of_a_round = 16;  // after which every test has run every case
 
 // Whether every case runs, rather than the default selection. In daily tests the day and the name of the running test
 // decide, or the program's before a test runs.
@@ -44,6 +46,16 @@ inline bool all_tests() {
 // Of a test that takes very long and has its cases in so many parts: which part a case is in, and whether that runs today.
 inline bool is_of_today(unsigned number, unsigned parts) {
   return !daily_tests() || !all_tests() || number % parts == seed_of_the_day() / days_of_a_round % parts;
+}
+
+// The cases of a test that takes long for each, as of_today() in programs.py: all of them, but in daily tests, unless all
+// cases have their turn, one in `parts`, every day others.
+template <class Case>
+std::vector<Case> of_today(const std::vector<Case>& cases, unsigned parts = 2) {
+  if (!daily_tests() || all_tests()) return cases;
+  std::vector<Case> result;
+  for (std::size_t i = seed_of_the_day() % parts; i < cases.size(); i += parts) result.push_back(cases[i]);
+  return result;
 }
 
 }  // namespace stretto

@@ -16,7 +16,7 @@ import warnings
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from support.interchange import PACKAGES, need  # noqa: E402
 from support.peft_training import losses_there, write_examples  # noqa: E402
-from support.programs import ProgramTest  # noqa: E402
+from support.programs import ProgramTest, of_today  # noqa: E402
 
 TRAIN = os.environ["TRAIN_PROGRAM"]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -154,7 +154,7 @@ class Models(ModelsTest):
         model = self.fresh_model()
         expected = self.loss_of(model)
         self.assertGreater(abs(expected - math.log(300)), 0.1)
-        for layout in (["--nproc", 1], ["--nproc", 2, "--tp", 2], ["--nproc", 2, "--pp", 2], ["--nproc", 2, "--zero", 3], ["--nproc", 2, "--cp", 2]):
+        for layout in of_today((["--nproc", 1], ["--nproc", 2, "--tp", 2], ["--nproc", 2, "--pp", 2], ["--nproc", 2, "--zero", 3], ["--nproc", 2, "--cp", 2])):
             with self.subTest(layout=layout):
                 metrics = self.train(*layout, "--load-hf", self.directory / "fresh", "--train-iters", 1)
                 self.assertAlmostEqual(metrics[0]["loss"], expected, delta=1e-5)
@@ -172,7 +172,7 @@ class Models(ModelsTest):
         self.text.write_bytes(page[-33:])
         (self.directory / "page").write_bytes(page[:-33])
         layouts = (["--nproc", 4, "--tp", 2, "--zero", 3], ["--nproc", 2, "--pp", 2, "--dtype", "bf16"], ["--nproc", 2, "--ulysses", 2])
-        for number, layout in enumerate(layouts):
+        for number, layout in enumerate(of_today(layouts, 3)):
             with self.subTest(layout=layout):
                 there = self.directory / f"exported{number}"
                 metrics = self.train(*layout, "--load-hf", self.directory / "fresh", "--train-data", self.directory / "page",
@@ -217,7 +217,7 @@ class Families(ModelsTest):
         return self.save(self.transformers.AutoConfig.for_model(name.split()[0], **config))
 
     def test_begin_here_and_come_back_bit_for_bit(self):
-        for name in self.MODELS:
+        for name in of_today(self.MODELS, 3):
             with self.subTest(model=name):
                 model, there = self.fresh_model(name), self.directory / f"back/{name}"
                 for layout in (["--nproc", 1], ["--nproc", 2, "--tp", 2], ["--nproc", 2, "--cp", 2, "--zero", 3]):
@@ -231,7 +231,7 @@ class Families(ModelsTest):
                 self.assertEqual(self.loss_of(back), self.loss_of(model))
 
     def test_go_on_there_with_the_same_loss(self):
-        for name in self.MODELS:
+        for name in of_today(self.MODELS, 3):
             with self.subTest(model=name):
                 model, there = self.fresh_model(name), self.directory / f"trained/{name}"
                 metrics = self.train("--nproc", 2, "--tp", 2, "--load-hf", self.directory / "fresh", "--train-iters", 20, "--eval-interval", 20,
@@ -271,8 +271,9 @@ class Adapters(ModelsTest):
             options = {"r": 4, "lora_alpha": 10, "target_modules": targets if targets == "all-linear" else targets.split(",")}
             # No module has patterns of both kinds: of two, this version of peft takes one for both.
             one, other = ("1.attn.c_attn", "mlp.c_proj") if name == "gpt2" else ("1.self_attn.v_proj", "q_proj")
-            for which, more in {"plain": {}, "patterns": {"rank_pattern": {one: 2}, "alpha_pattern": {other: 3}},
-                                "layer 1": {"layers_to_transform": [1], "use_rslora": True, "target_modules": [other, one.split(".")[-1]]}}.items():
+            adapters = {"plain": {}, "patterns": {"rank_pattern": {one: 2}, "alpha_pattern": {other: 3}},
+                        "layer 1": {"layers_to_transform": [1], "use_rslora": True, "target_modules": [other, one.split(".")[-1]]}}
+            for which, more in of_today(adapters.items(), 3):
                 with self.subTest(model=name, adapter=which):
                     model = self.fresh_model(name)
                     base, there = self.loss_of(model), self.directory / f"{name} {which}"
@@ -286,7 +287,7 @@ class Adapters(ModelsTest):
                     self.expect_their_logits(adapted, there)
 
     def test_of_ours_go_on_in_peft_and_merged(self):
-        for name, (_, targets) in self.MODELS.items():
+        for name, (_, targets) in of_today(self.MODELS.items()):
             with self.subTest(model=name):
                 model = self.fresh_model(name)
                 there, merged = self.directory / f"{name} adapter", self.directory / f"{name} merged"

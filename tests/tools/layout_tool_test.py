@@ -7,6 +7,8 @@ import subprocess
 import tempfile
 import unittest
 
+from support.programs import of_today
+
 PLAN = os.environ["PLAN_PROGRAM"]
 ROOT = pathlib.Path(os.environ["ROOT"])
 TRAIN = os.environ.get("TRAIN_PROGRAM")
@@ -108,14 +110,14 @@ class Layouts(unittest.TestCase):
 
     @unittest.skipUnless(TRAIN, "the trainer was not built")
     def test_the_trainer_plans_the_same_memory(self):
-        for words in ([], ["--sp-keep-gathered"], ["--partition-activations"], ["--cp", 2, "--cp-layout", "contiguous", "--attention", "strided:64"],
-                      ["--grad-dtype", "bf16"], ["--delay", 1], ["--tiles", 2]):
+        for words in of_today(([], ["--sp-keep-gathered"], ["--partition-activations"], ["--cp", 2, "--cp-layout", "contiguous", "--attention", "strided:64"],
+                               ["--grad-dtype", "bf16"], ["--delay", 1], ["--tiles", 2])):
             self.compare_memory(*words)
 
     @unittest.skipUnless(TRAIN, "the trainer was not built")
     def test_the_trainer_takes_the_same_model(self):
         sizes = "layers=8,hidden=1024,heads=16,seq=2048,vocab=32000,kv_heads=4,mlp=2816"
-        for text in ("llama:" + sizes, "llama:" + sizes + ",untied=1", "llama:" + sizes + ",head_size=96"):
+        for text in of_today(("llama:" + sizes, "llama:" + sizes + ",untied=1", "llama:" + sizes + ",head_size=96")):
             self.compare_memory("--tp", 2, model=text)
         for name in ("llama_untied", "llama_llama3", "mistral", "qwen2", "qwen3"):  # with what only a config.json says
             config = ROOT / f"tests/reference/decoders/{name}/config.json"

@@ -5,7 +5,7 @@ import tempfile
 import unittest
 
 from pipeline_harness import INTERLEAVED, STEPS, TOLERANCE, PipelineTest
-from support.programs import EVERYTHING
+from support.programs import EVERYTHING, of_today
 
 
 class Checkpoints(PipelineTest):
@@ -38,7 +38,7 @@ class Checkpoints(PipelineTest):
                    ["--nproc", 4, "--pp", 2, "--schedule", "zb-h1", "--zero", 3],
                    ["--nproc", 2, "--tp", 2, "--zero", 2],
                    ["--nproc", 4, "--pp", 2, "--schedule", "zb-v", "--zero", 1]]]
-        for chain in chains:
+        for chain in of_today(chains):
             save, result = self.train_and_save(*chain[0])
             self.assertLess(self.difference(self.one_rank, result), TOLERANCE)
             for step, words in enumerate(chain[1:], 1):
@@ -51,9 +51,9 @@ class Checkpoints(PipelineTest):
         self.assertGreater(self.difference(self.one_rank, result), 1e-4)  # the control: the state of another training
 
     def test_without_a_flush_go_on_with_the_same_bits(self):
-        for words in (["--schedule", "2bw"], ["--schedule", "pipedream", "--zero", 0], ["--schedule", "2bw", "--dp", 2], ["--schedule", "pipemare", "--dp", 2],
-                      ["--schedule", "2bw", "--clip-grad", 0.1, "--clip-by-step-before"], ["--schedule", "2bw", "--model", "gpt2", "--dp", 2],
-                      ["--schedule", "2bw", "--model", "gpt2", "--dtype", "fp16"]):
+        for words in of_today((["--schedule", "2bw"], ["--schedule", "pipedream", "--zero", 0], ["--schedule", "2bw", "--dp", 2],
+                               ["--schedule", "pipemare", "--dp", 2], ["--schedule", "2bw", "--clip-grad", 0.1, "--clip-by-step-before"],
+                               ["--schedule", "2bw", "--model", "gpt2", "--dp", 2], ["--schedule", "2bw", "--model", "gpt2", "--dtype", "fp16"])):
             with self.subTest(words):
                 untied = [] if "gpt2" in words else ["--model", "llama", "--untied"]
                 flags = ["--nproc", 4 if "--dp" in words else 2, "--pp", 2, *untied, *words, "--save-interval", 2]
@@ -78,11 +78,12 @@ class Checkpoints(PipelineTest):
 
     def test_in_flight_change_no_bit(self):
         """Neither of the run that saves them nor of the one that goes on."""
-        for words in (["--nproc", 2, "--pp", 2, "--schedule", "2bw"],
-                      ["--nproc", 4, "--pp", 4, "--schedule", "2bw"],
-                      ["--nproc", 4, "--pp", 4, "--schedule", "pipedream", "--zero", 0],
-                      ["--nproc", 4, "--pp", 2, "--schedule", "pipedream-vertical", "--dp", 2],
-                      ["--nproc", 4, "--pp", 2, "--schedule", "2bw", "--dp", 2, "--dtype", "bf16", "--clip-grad", 0.1, "--clip-by-step-before"]):
+        for words in of_today((["--nproc", 2, "--pp", 2, "--schedule", "2bw"],
+                               ["--nproc", 4, "--pp", 4, "--schedule", "2bw"],
+                               ["--nproc", 4, "--pp", 4, "--schedule", "pipedream", "--zero", 0],
+                               ["--nproc", 4, "--pp", 2, "--schedule", "pipedream-vertical", "--dp", 2],
+                               ["--nproc", 4, "--pp", 2, "--schedule", "2bw", "--dp", 2, "--dtype", "bf16", "--clip-grad", 0.1,
+                                "--clip-by-step-before"])):
             with self.subTest(words):
                 flags = [*words, "--model", "llama", "--untied"]
                 saving = [*flags, "--save-interval", 1, "--checkpoint-in-flight", *(["--async-save"] if "--dp" in words else [])]

@@ -9,7 +9,7 @@ import subprocess
 import unittest
 import xml.etree.ElementTree as ElementTree
 
-from support.programs import EVERYTHING, ProgramTest, clean_environment, free_port, launched, run_program
+from support.programs import EVERYTHING, ProgramTest, clean_environment, free_port, launched, of_today, run_program
 
 TRAIN = os.environ["TRAIN_PROGRAM"]
 
@@ -157,6 +157,14 @@ class Train(ProgramTest):
         unit = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
         return {kind: (float(plan) * unit[plan_unit], float(held) * unit[held_unit]) for kind, plan, plan_unit, held, held_unit in found}
 
+    def expect_planned(self, table, kinds, within=0.02):
+        """Of these kinds as much is held as planned, and of buffers at most that."""
+        for kind in kinds:
+            plan, held = table[kind]
+            self.assertAlmostEqual(held, plan, delta=within * plan, msg=kind)
+        plan, held = table["buffers"]
+        self.assertLessEqual(held, plan * 1.02 + 0.1e6)
+
     def test_memory_is_what_the_formulas_say(self):
         """On 2 ranks, or as well on 4 and 8. What communication needs is bounded."""
         model = ["--num-layers", 4, "--hidden-size", 256]
@@ -170,57 +178,45 @@ class Train(ProgramTest):
         speculates = ["--speculate", "--offload", f"optimizer={self.directory}"]
         gradients = ["--delay", 1, "--offload", f"gradients={self.directory}", "--micro-batch-size", 1]  # many microbatches
         more.append((3, ["--tiles", 4]))
-        for zero, way in [*more, (0, behind), (2, behind), (2, gradients), (1, speculates), (1, ["--offload", f"optimizer={self.directory},ratio=0.5", "--dtype", "bf16"])]:
+        more += [(0, behind), (2, behind), (2, gradients), (1, speculates), (1, ["--offload", f"optimizer={self.directory},ratio=0.5", "--dtype", "bf16"])]
+        for zero, way in of_today(more):
             with self.subTest(f"--zero {zero} {way}"):
                 words = ["--nproc", 2, *model, "--seq-length", 64, "--zero", zero, "--global-batch-size", 8, *way]
                 table = self.memory_table(*words)
-                for kind in ("values", "gradients", "optimizer"):
-                    plan, held = table[kind]
-                    self.assertAlmostEqual(held, plan, delta=0.02 * plan, msg=kind)
-                plan, held = table["buffers"]
-                self.assertLessEqual(held, plan * 1.02 + 0.1e6)
-        for ranks, dtype in ((1, "fp32"), (2, "bf16")):
+                self.expect_planned(table, ("values", "gradients", "optimizer"))
+        for ranks, dtype in of_today(((1, "fp32"), (2, "bf16"))):
             with self.subTest(f"all in files of {ranks} ranks"):
                 files = [word for what in ("optimizer", "gradients", "values") for word in ("--offload", f"{what}={self.directory}")]
                 table = self.memory_table("--nproc", ranks, *model, "--seq-length", 64, "--zero", 3, "--global-batch-size", 8, "--dtype", dtype,
                                           *files)
                 for kind in ("values", "gradients", "optimizer"):
                     self.assertEqual(table[kind], (0, 0), kind)
-                plan, held = table["buffers"]
-                self.assertLessEqual(held, plan * 1.02 + 0.1e6)
+                self.expect_planned(table, ())
         for turn, ranks in enumerate((2, 8) if EVERYTHING else (2,)):
             cells = [(i % 4, ways[(i + turn) % len(ways)]) for i in range(len(ways) if EVERYTHING else 4)]
-            for zero, way in cells if EVERYTHING else [*cells, *((3, way) for way in ways[4:])]:
+            for zero, way in cells if EVERYTHING else of_today([*cells, *((3, way) for way in ways[4:])]):
                 flags = ["--nproc", ranks, *model, "--seq-length", 64, "--zero", zero, "--global-batch-size", 8 if ranks == 2 else 16, *way]
                 with self.subTest(" ".join(map(str, flags))):
                     table = self.memory_table(*flags)
-                    for kind in ("values", "gradients", "optimizer", "activations"):
-                        plan, held = table[kind]
-                        self.assertAlmostEqual(held / plan, 1, delta=0.02, msg=kind)
-                    plan, held = table["buffers"]
-                    self.assertLessEqual(held, plan * 1.02 + 0.1e6)
+                    self.expect_planned(table, ("values", "gradients", "optimizer", "activations"))
 
     def test_memory_of_a_llama_is_what_the_formulas_say(self):
         """Small ones, where nothing is small beside the rest: grouped heads, an MLP of its own width, with and without a head of its own."""
         shape = ["--model", "llama", "--num-layers", 4, "--hidden-size", 192, "--num-attention-heads", 6, "--num-key-value-heads", 2,
                  "--ffn-hidden-size", 512, "--seq-length", 64, "--global-batch-size", 8]
         cells = list(itertools.product((0, 3), (1, 2), ("none", "full"), ("fp32", "bf16"), ([], ["--untied"])))
-        for zero, tensor, recompute, dtype, head in cells if os.environ.get("STRETTO_TEST_ALL") == "1" else cells[::5]:  # eight minutes
+        for zero, tensor, recompute, dtype, head in cells if os.environ.get("STRETTO_TEST_ALL") == "1" else of_today(cells[::5]):  # eight minutes
             # With two tensor-parallel ranks to a head of keys and values, too.
             heads = ["--num-attention-heads", 4, "--num-key-value-heads", 1] if tensor == 2 and not head else []
             flags = [*shape, *heads, "--nproc", 2 * tensor, "--zero", zero, "--tp", tensor, "--recompute", recompute, "--dtype", dtype, *head]
             with self.subTest(" ".join(map(str, flags))):
                 table = self.memory_table(*flags)
-                for kind in ("values", "gradients", "optimizer", "activations"):
-                    plan, held = table[kind]
-                    self.assertAlmostEqual(held / plan, 1, delta=0.02, msg=kind)
-                plan, held = table["buffers"]
-                self.assertLessEqual(held, plan * 1.02 + 0.1e6)
+                self.expect_planned(table, ("values", "gradients", "optimizer", "activations"))
 
     def test_memory_of_messages_of_attention_is_what_the_formulas_say(self):
         """Without ZeRO, buffers hold nothing else."""
-        for words in (["--cp", 2, "--nproc", 2], ["--cp", 3, "--nproc", 3, "--dtype", "bf16"], ["--ulysses", 2, "--nproc", 2],
-                      ["--cp", 2, "--ulysses", 2, "--nproc", 4, "--recompute", "full"]):
+        for words in of_today((["--cp", 2, "--nproc", 2], ["--cp", 3, "--nproc", 3, "--dtype", "bf16"], ["--ulysses", 2, "--nproc", 2],
+                               ["--cp", 2, "--ulysses", 2, "--nproc", 4, "--recompute", "full"])):
             with self.subTest(" ".join(map(str, words))):
                 table = self.memory_table(*words, "--hidden-size", 192, "--num-attention-heads", 6, "--seq-length", 192, "--zero", 0,
                                           "--micro-batch-size", 2, "--global-batch-size", 2)
@@ -231,15 +227,12 @@ class Train(ProgramTest):
     def test_memory_without_a_flush_is_what_the_formulas_say(self):
         """Of the first stage: versions, a second set of gradients where stages update together, and the tokens of two steps."""
         untied = ["--model", "llama", "--untied"]
-        for words in (["2bw"], ["2bw", "--zero", 0, "--dtype", "fp16", "--recompute", "full"], ["2bw", *untied, "--dp", 2], ["pipedream", *untied, "--dtype", "bf16"]):
+        for words in of_today((["2bw"], ["2bw", "--zero", 0, "--dtype", "fp16", "--recompute", "full"], ["2bw", *untied, "--dp", 2],
+                               ["pipedream", *untied, "--dtype", "bf16"])):
             with self.subTest(" ".join(map(str, words))):
                 table = self.memory_table("--nproc", 4 if "--dp" in words else 2, "--pp", 2, "--num-layers", 4, "--hidden-size", 256, "--seq-length", 64,
                                           "--micro-batch-size", 2, "--global-batch-size", 16, "--train-iters", 4, "--schedule", *words)
-                for kind in ("values", "gradients", "optimizer", "activations"):
-                    plan, held = table[kind]
-                    self.assertAlmostEqual(held / plan, 1, delta=0.05 if "full" in words else 0.02, msg=kind)  # messages are a part of so little
-                plan, held = table["buffers"]
-                self.assertLessEqual(held, plan * 1.02 + 0.1e6)
+                self.expect_planned(table, ("values", "gradients", "optimizer", "activations"), 0.05 if "full" in words else 0.02)  # messages are a part of so little
 
     def test_memory_of_a_checkpoint_in_the_background_is_what_the_formula_says(self):
         for words in ([], ["--tp", 2, "--nproc", 2, "--dtype", "bf16"]):
