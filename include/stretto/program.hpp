@@ -274,7 +274,9 @@ class STRETTO_API ProgramRuntime {
   // Clients: binds the program's groups to executors, those of a host together and the least used first, plans it, checks it
   // and prepares all executors, which do that in their order of runs. Throws Error(invalid_argument) if a group is larger
   // than the number of executors, if an executor lacks a function, if a value that is kept, or a kept input that is an
-  // output, lies on a group that does nothing, and for names that are not UTF-8.
+  // output, lies on a group that does nothing, and for names that are not UTF-8. Throws Error(peer_gave_up), which names the
+  // lost executors, if too few are left for a group, or if one of the program's is lost meanwhile: the client may compile
+  // the program again.
   CompiledProgram compile(const Program& program, Dispatch dispatch = Dispatch::parallel);
   // Clients: waits for all runs, and leaves. Other clients go on.
   void leave();

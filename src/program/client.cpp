@@ -178,7 +178,7 @@ std::shared_ptr<const Client::Compiled> Client::compile(const ProgramSetup& setu
     replies_.erase(request);
   }
   if (static_cast<ControlKind>(reply.head.kind) == ControlKind::refused) {
-    throw Error(ErrorCode::invalid_argument, text_of(reply));
+    throw Error(static_cast<ErrorCode>(reply.head.part), text_of(reply));
   }
   auto result = std::make_shared<Compiled>();
   result->setup = setup_from_text(text_of(reply));

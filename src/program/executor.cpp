@@ -5,6 +5,7 @@
 
 #include "collectives/communicator/group.hpp"
 #include "core/fail.hpp"
+#include "program/control/look_scope.hpp"
 #include "program/plan_program.hpp"
 
 namespace stretto {
@@ -17,6 +18,10 @@ void Executor::report(ControlKind kind, const ReceivedMessage& grant, const std:
                .clock = grant.head.clock,
                .request = grant.head.request},
               bytes_of(text));
+}
+
+void Executor::report_ready(const ReceivedMessage& message, const std::optional<Error>& obstacle) {
+  report(ControlKind::ready, message, obstacle ? obstacle->what() : "", obstacle ? static_cast<int>(obstacle->code()) : 0);
 }
 
 void Executor::serve() {
@@ -33,13 +38,7 @@ void Executor::serve() {
       case ControlKind::free:
         kept_.erase({message.head.table, message.head.request, static_cast<std::uint64_t>(message.head.part)});
         break;
-      case ControlKind::repair: {
-        ExecutedProgram& program = programs_.at(message.head.table);
-        inbox_.drop_inputs(program.number, 0, message.head.request);
-        program.cancels = message.head.clock;
-        renew_groups(program);
-        break;
-      }
+      case ControlKind::repair: repair(message); break;
       case ControlKind::goodbye:
         say_goodbye(message.from);
         if (message.from == 0) scheduler_has_left_ = true;
@@ -68,40 +67,73 @@ void Executor::set_up(const ReceivedMessage& message) {
   program.client = static_cast<int>(message.head.part);
   program.setup = setup_from_text(text_of(message));
   program.plan = plan_program(program.setup.program, program.setup.groups, executors_.size(), executors_.nodes());
-  if (program.plan.lists[static_cast<std::size_t>(executors_.rank())].empty()) {
-    return report(ControlKind::ready, message, obstacle(program));
+  if (program.plan.lists[static_cast<std::size_t>(executors_.rank())].empty())
+    return report_ready(message, obstacle(program));
+  Communicator::Group::Place place;
+  try {
+    place = Communicator::Group::reserve_place(Communicator::Group::of(executors_).context(), executors_.size());
+  } catch (const Error& error) {
+    return report_ready(message, error);
   }
-  const Communicator::Group::Place place =
-      Communicator::Group::reserve_place(Communicator::Group::of(executors_).context(), executors_.size());
-  const Tensor bytes({sizeof place}, DType::u8, Device::cpu);
-  std::memcpy(bytes.raw(), &place, sizeof place);
-  links_.send(0, {.kind = static_cast<std::uint32_t>(ControlKind::place), .table = program.number}, bytes);
+  program.place = Tensor({sizeof place}, DType::u8, Device::cpu);
+  std::memcpy(program.place.raw(), &place, sizeof place);
+  links_.send(0, {.kind = static_cast<std::uint32_t>(ControlKind::place), .table = program.number}, program.place);
 }
 
 void Executor::set_up_group(const ReceivedMessage& message) {
   ExecutedProgram& program = programs_.at(message.head.table);
-  if (!message.bytes) return report(ControlKind::ready, message);  // the scheduler has refused the program
+  if (!message.bytes) {  // the scheduler has refused the program
+    Communicator::Group::Place place;
+    std::memcpy(&place, program.place.raw(), sizeof place);
+    RankContext& context = Communicator::Group::of(executors_).context();
+    context.network().segment().release(place.area, Links::area_bytes(executors_.size()));
+    return report_ready(message, std::nullopt);
+  }
   std::vector<Communicator::Group::Place> places(message.bytes.bytes() / sizeof(Communicator::Group::Place));
   std::memcpy(places.data(), message.bytes.raw(), message.bytes.bytes());
-  program.ranks = Communicator(Communicator::Group::at_places(Communicator::Group::of(executors_).shared_context(), places,
-                                                              executors_.size(), program.setup.program.name()));
-  renew_groups(program);
-  report(ControlKind::ready, message, obstacle(program));
+  make_groups(program, [&] {
+    program.ranks = Communicator(Communicator::Group::at_places(Communicator::Group::of(executors_).shared_context(), places,
+                                                                executors_.size(), program.setup.program.name()));
+    make_groups_of_ranks(program);
+  });
+  report_ready(message, obstacle(program));
 }
 
-// If one of the program's executors is lost, its runs end with what this throws.
-void Executor::renew_groups(ExecutedProgram& program) {
-  program.obstacle.clear();
+void Executor::repair(const ReceivedMessage& message) {
+  ExecutedProgram& program = programs_.at(message.head.table);
+  program.cancels = message.head.clock;
+  if (inbox_.has_ended(program.number)) {
+    program.groups.clear();
+    program.moves.clear();
+    return;
+  }
+  inbox_.drop_inputs(program.number, 0, message.head.request);
+  make_groups(program, [&] { make_groups_of_ranks(program); });
+}
+
+void Executor::make_groups(ExecutedProgram& program, const std::function<void()>& make) {
+  program.obstacle.reset();
   try {
-    make_groups(program);
+    // A cancel that the next repair follows must not end this on one rank alone: that repair needs program.ranks on all.
+    const LookScope scope(
+        [&] {
+          if (inbox_.has_ended(program.number)) throw Cancelled();
+        },
+        seconds_between_looks);
+    make();
+  } catch (const Cancelled&) {
+    program.obstacle = Error(ErrorCode::peer_gave_up, fmt::format("Program '{}' was given up while its groups were made.",
+                                                                  program.setup.program.name()));
   } catch (const Error& error) {
     executors_.job().check_ranks();  // throws if all programs end
-    program.obstacle = error.what();
+    program.obstacle = Error(error.is_of_another_rank() ? ErrorCode::peer_gave_up : error.code(),
+                             fmt::format("Program '{}' cannot be prepared on rank {}: {}", program.setup.program.name(),
+                                         executors_.rank(), error.what()));
   }
 }
 
 // Collective over the program's executors. A failed operation has left groups that are unusable: these are new.
-void Executor::make_groups(ExecutedProgram& program) {
+void Executor::make_groups_of_ranks(ExecutedProgram& program) {
   const std::vector<int>& all = program.ranks.job_ranks();
   const auto places = [&](const std::vector<int>& executors) {
     std::vector<int> result;
@@ -129,18 +161,20 @@ void Executor::make_groups(ExecutedProgram& program) {
   }
 }
 
-std::string Executor::obstacle(const ExecutedProgram& program) const {
-  if (!program.obstacle.empty()) return program.obstacle;
+std::optional<Error> Executor::obstacle(const ExecutedProgram& program) const {
+  if (program.obstacle) return program.obstacle;
   for (const Program::Step& step : program.setup.program.steps()) {
     const auto& group = program.plan.groups[static_cast<std::size_t>(step.group)];
     if (step.kind != Program::StepKind::call || device_of(group, executors_.rank()) < 0) continue;
     if (functions_.contains(step.function)) continue;
     std::string known;
     for (const auto& [name, function] : functions_) known += (known.empty() ? "'" : ", '") + name + "'";
-    return fmt::format("Program '{}' calls function '{}', which rank {} does not have; it has {}.",
-                       program.setup.program.name(), step.function, executors_.rank(), known.empty() ? "none" : known);
+    return Error(
+        ErrorCode::invalid_argument,
+        fmt::format("Program '{}' calls function '{}', which rank {} does not have; it has {}.",
+                    program.setup.program.name(), step.function, executors_.rank(), known.empty() ? "none" : known));
   }
-  return "";
+  return std::nullopt;
 }
 
 }  // namespace stretto

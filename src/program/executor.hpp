@@ -1,6 +1,8 @@
 #pragma once
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -38,12 +40,14 @@ class Executor {
     int client = 0;  // its rank
     ProgramSetup setup;
     ProgramPlan plan;
+    Tensor place;                              // as it was sent: reserved in vain if the program is refused
     Communicator ranks;                        // of all executors of the program; only other groups are made of it
     std::vector<Communicator> groups;          // where this executor is a device
     std::vector<std::unique_ptr<Move>> moves;  // where it takes part
     std::int64_t cancels = 0;                  // that are over
-    std::string obstacle;                      // why there are no groups
+    std::optional<Error> obstacle;             // why there are no groups
   };
+  struct Cancelled {};  // ends the waits of a cancelled program
   struct KeptPart {
     Tensor part;
     int client = 0;  // its rank: what it has not freed is freed when it leaves
@@ -52,11 +56,14 @@ class Executor {
 
   void set_up(const ReceivedMessage& message);
   void set_up_group(const ReceivedMessage& message);
-  void renew_groups(ExecutedProgram& program);
-  void make_groups(ExecutedProgram& program);
+  void repair(const ReceivedMessage& message);
+  // If make() throws, or the program is cancelled for good meanwhile, program.obstacle says why.
+  void make_groups(ExecutedProgram& program, const std::function<void()>& make);
+  void make_groups_of_ranks(ExecutedProgram& program);
   void forget_client(int client);
   void say_goodbye(int to);
-  std::string obstacle(const ExecutedProgram& program) const;
+  std::optional<Error> obstacle(const ExecutedProgram& program) const;
+  void report_ready(const ReceivedMessage& message, const std::optional<Error>& obstacle);
   void do_run(const ReceivedMessage& message);
   // part: as ControlKind says.
   void report(ControlKind kind, const ReceivedMessage& grant, const std::string& text = "", std::int64_t part = 0);
@@ -70,6 +77,8 @@ class Executor {
   std::map<std::uint32_t, ExecutedProgram> programs_;
   std::map<KeptName, KeptPart> kept_;
   Stream moves_{"program moves"};
+
+  static constexpr double seconds_between_looks = 0.02;  // until a wait of a cancelled program ends
 };
 
 }  // namespace stretto

@@ -10,11 +10,6 @@
 namespace stretto {
 namespace {
 
-// Ends the waits of a cancelled program.
-struct Cancelled {};
-
-constexpr double seconds_between_looks = 0.02;  // until a wait of a cancelled run ends
-
 template <class Body>
 std::exception_ptr failure_of(Body body) {
   try {
@@ -52,7 +47,7 @@ class Executor::OneRun {
   void run() {
     failure_ = failure_of([&] {
       const LookScope scope([this] { stop_if_cancelled(); }, seconds_between_looks);
-      if (!program_.obstacle.empty()) throw Error(ErrorCode::peer_lost, program_.obstacle);
+      if (program_.obstacle) throw *program_.obstacle;
       take_inputs();
       const auto& list = program_.plan.lists[static_cast<std::size_t>(rank())];
       for (const ProgramAction& action : list) {

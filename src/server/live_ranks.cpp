@@ -7,6 +7,9 @@
 #include <numeric>
 #include <utility>
 
+#include "collectives/communicator/group.hpp"
+#include "collectives/execution/run_until_done.hpp"
+
 namespace stretto {
 namespace {
 
@@ -29,6 +32,8 @@ LiveRanks::LiveRanks(const Communicator& ranks, const ServedLayout& layout)
   mailbox_.emplace(ranks_.duplicate("servers"), partners(), layout.options.inbox_bytes);
 }
 
+const JobControl& LiveRanks::job() const { return Communicator::Group::of(ranks_).context().job(); }
+
 // Workers talk to all servers, and servers to all workers; with copies also to other servers.
 std::vector<int> LiveRanks::partners() const {
   const bool is_server = layout_.is_server(rank_);
@@ -45,17 +50,24 @@ std::vector<int> LiveRanks::partners() const {
 }
 
 void LiveRanks::send(int to, const MessageHead& head, const Tensor& bytes) {
-  if (has(to)) mailbox_->send(number_of(to), head, bytes);
+  if (!has(to)) return;
+  naming_losses(job(), [&] { mailbox_->send(number_of(to), head, bytes); });
+}
+
+void LiveRanks::send_all() {
+  naming_losses(job(), [&] { mailbox_->send_all(); });
 }
 
 ReceivedMessage LiveRanks::receive() {
-  ReceivedMessage message = mailbox_->receive();
+  ReceivedMessage message;
+  naming_losses(job(), [&] { message = mailbox_->receive(); });
   message.from = names_[static_cast<std::size_t>(message.from)];
   return message;
 }
 
 std::optional<ReceivedMessage> LiveRanks::try_receive() {
-  std::optional<ReceivedMessage> message = mailbox_->try_receive();
+  std::optional<ReceivedMessage> message;
+  naming_losses(job(), [&] { message = mailbox_->try_receive(); });
   if (message) message->from = names_[static_cast<std::size_t>(message->from)];
   return message;
 }

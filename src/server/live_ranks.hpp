@@ -9,6 +9,8 @@
 
 namespace stretto {
 
+class JobControl;
+
 // The ranks of a server set that are not lost, and their messages. A rank keeps the number that it had at first.
 class LiveRanks {
  public:
@@ -23,12 +25,12 @@ class LiveRanks {
   bool is_first() const { return ranks_.rank() == 0; }
   const Communicator& communicator() const { return ranks_; }
 
-  // These work as Mailbox's do, but a message to a rank that is lost is dropped.
+  // These work as Mailbox's do, but errors name the lost rank, and a message to a rank that is lost is dropped.
   void send(int to, const MessageHead& head, const Tensor& bytes = {});
   ReceivedMessage receive();
   std::optional<ReceivedMessage> try_receive();
   bool is_connected() const { return mailbox_.has_value(); }  // not between shrink() and open()
-  void send_all() { mailbox_->send_all(); }
+  void send_all();
   void close(int rank) { mailbox_->close(number_of(rank)); }
   bool is_open(int rank) const { return has(rank) && mailbox_->is_open(number_of(rank)); }
   int open_workers() const;
@@ -48,6 +50,7 @@ class LiveRanks {
  private:
   int number_of(int rank) const { return numbers_[static_cast<std::size_t>(rank)]; }  // in the communicator
   std::vector<int> partners() const;
+  const JobControl& job() const;
 
   const ServedLayout& layout_;
   Communicator ranks_;

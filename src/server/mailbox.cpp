@@ -51,14 +51,21 @@ void Mailbox::send(int to, MessageHead head, const Tensor& bytes) {
   ++traffic_.messages_sent;
   Partner& its = partner(to);
   its.outgoing.push_back(std::move(outgoing));
-  naming_losses(links_.network(), [&] { progress_sends(its); });
+  progress_sends(its);
+}
+
+// Returns whether this transfer has moved: a link also says so of others that share its connections, without an end.
+bool Mailbox::progress(const Partner& partner, Transfer& transfer) {
+  const std::size_t before = transfer.started + transfer.moved;
+  links_.to(partner.rank, Links::message_lane).progress(transfer);
+  return transfer.started + transfer.moved != before;
 }
 
 bool Mailbox::progress_sends(Partner& partner) {
   bool moved = false;
   while (!partner.outgoing.empty()) {
     Outgoing& next = *partner.outgoing.front();
-    moved |= links_.to(partner.rank, Links::message_lane).progress(next.transfer);
+    moved |= progress(partner, next.transfer);
     if (!next.transfer.complete()) break;
     if (!next.head_sent && next.head.bytes > 0) {
       next.head_sent = true;
@@ -94,7 +101,7 @@ bool Mailbox::progress_receives(Partner& partner) {
       if (inbox_bytes_ > most_inbox_bytes_) break;
       partner.waits_for_room = false;
     } else {
-      moved |= links_.to(partner.rank, Links::message_lane).progress(partner.transfer);
+      moved |= progress(partner, partner.transfer);
       if (!partner.transfer.complete()) break;
       moved = true;
       if (partner.receives_bytes || partner.head.bytes == 0) {
@@ -137,15 +144,13 @@ void Mailbox::progress_until(Done done) {
     }
     return ranks;
   };
-  naming_losses(network, [&] {
-    run_until_done(
-        network, links_.wait_policy(), std::numeric_limits<double>::infinity(),
-        [&] {
-          if (done()) return Progressed::to_the_end;
-          return progress() ? Progressed::something : Progressed::nothing;
-        },
-        awaited, [&] { return std::string("messages of '") + ranks_.name() + "'"; }, [] { return std::string(); }, [] {});
-  });
+  run_until_done(
+      network, links_.wait_policy(), std::numeric_limits<double>::infinity(),
+      [&] {
+        if (done()) return Progressed::to_the_end;
+        return progress() ? Progressed::something : Progressed::nothing;
+      },
+      awaited, [&] { return std::string("messages of '") + ranks_.name() + "'"; }, [] { return std::string(); }, [] {});
 }
 
 ReceivedMessage Mailbox::receive() {
@@ -155,12 +160,15 @@ ReceivedMessage Mailbox::receive() {
 
 std::optional<ReceivedMessage> Mailbox::try_receive() {
   if (inbox_.empty()) {
-    naming_losses(links_.network(), [&] {
-      progress();
-      if (inbox_.empty()) links_.network().job().check();
-    });
+    progress();
+    if (inbox_.empty()) links_.network().job().check();
   }
   return inbox_.empty() ? std::nullopt : std::optional(first_of_inbox());
+}
+
+void Mailbox::take_off_links() {
+  // What UCX has completed in one look is seen by the next one.
+  for (int empty = 0; empty < 2;) empty = progress() ? 0 : empty + 1;
 }
 
 ReceivedMessage Mailbox::first_of_inbox() {

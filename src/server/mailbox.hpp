@@ -35,6 +35,9 @@ struct ReceivedMessage {
 //
 // Back-pressure: no further message is taken off the links while more than `most_inbox_bytes` have arrived and not been
 // received. A sender's bytes then stay where they are: send() keeps their memory and returns at once.
+//
+// All functions that move bytes throw LinkBroken, at once, when the link to a partner is gone; naming_losses() waits for the
+// job's word. Behind lose() of that partner, the mailbox serves the others.
 class Mailbox {
  public:
   // Collective over the group, which serves this mailbox alone from then on. Partners name each other.
@@ -46,15 +49,17 @@ class Mailbox {
   // `bytes` must not change before it is sent: kept_until_sent() says when. Messages to a rank arrive in this order.
   void send(int to, MessageHead head, const Tensor& bytes = {});
   bool all_sent() const;
-  // Blocks until a message has come, and moves what it can meanwhile. Throws Error(peer_lost) if a rank of the job is lost.
+  // Blocks until a message has come, and moves what it can meanwhile. Throws the job's error if it has failed.
   ReceivedMessage receive();
   // Moves what it can without waiting. Throws like receive() if no message has come.
   std::optional<ReceivedMessage> try_receive();
+  // Moves all that has come by now: behind it, try_receive() has the last messages of a partner that sends nothing more.
+  void take_off_links();
   void send_all();  // blocks until all messages have left
   // That partner sends nothing more: its link is not listened to any longer.
   void close(int partner);
   bool is_open(int partner) const;
-  // The job has lost that partner, and goes on: like close(), and what was to be sent to it is dropped.
+  // That partner is lost, or its link: like close(), and what was to be sent to it is dropped. What has come from it stays.
   void lose(int partner);
 
   struct Traffic {
@@ -83,6 +88,7 @@ class Mailbox {
     bool receives_bytes = false, waits_for_room = false;
   };
   bool progress();
+  bool progress(const Partner& partner, Transfer& transfer);
   ReceivedMessage first_of_inbox();
   bool progress_sends(Partner& partner);
   bool progress_receives(Partner& partner);

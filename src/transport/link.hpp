@@ -32,8 +32,8 @@ void reduce_arrived(const Transfer& transfer, const std::byte* arrived, std::siz
 class Link {
  public:
   virtual ~Link() = default;
-  // Moves the bytes that can be moved without waiting; returns true if anything moved. Throws Error(peer_lost) if the peer's
-  // end is gone.
+  // Moves the bytes that can be moved without waiting; returns true if anything moved. Throws LinkBroken if the peer's end
+  // is gone.
   virtual bool progress(Transfer& transfer) = 0;
   // Gives up an unfinished transfer, so that its buffers may be freed; the link is unusable afterwards.
   virtual void cancel(Transfer& transfer) = 0;

@@ -3,12 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <csignal>
 #include <random>
 #include <vector>
 
+#include "collectives/communicator/group.hpp"
+#include "core/fail.hpp"
 #include "stretto/launch.hpp"
 #include "support/transports.hpp"
 #include "support/variables.hpp"
+#include "transport/link_broken.hpp"
 
 namespace stretto {
 namespace {
@@ -127,6 +131,44 @@ TEST(Mailbox, StopsTakingAtItsBound) {
   EXPECT_FALSE(takes_all_while_it_waits(1 << 20));
   EXPECT_TRUE(takes_all_while_it_waits(std::size_t{1} << 30)) << "the control: a bound that is not reached";
 }
+
+#ifdef STRETTO_HAVE_UCX
+// The error comes before the job has said anything, and names the partner.
+TEST(Mailbox, GoesOnWithoutAPartnerWhoseLinkIsBroken) {
+  const Variable transport("STRETTO_TRANSPORT", "ucx");
+  const int status = launch(3,
+                            [&](const Communicator& world) {
+                              Communicator::Group::of(world).context().job().do_without({1, 2});
+                              const int rank = world.rank(), other = 2 - rank;  // of ranks 0 and 2
+                              std::vector<int> partners{0, 1, 2};
+                              std::erase(partners, rank);
+                              Mailbox mailbox(world.duplicate("mail"), partners, 1 << 20);
+                              for (const int partner : partners) mailbox.send(partner, {});
+                              for (int i = 0; i < 2; ++i) mailbox.receive();
+                              mailbox.send_all();
+                              world.barrier(Stream::inline_()).wait();
+                              if (rank == 1) std::raise(SIGKILL);
+                              int broken = -1;
+                              while (broken < 0) {
+                                try {
+                                  mailbox.send(1, {});
+                                  mailbox.try_receive();
+                                } catch (const LinkBroken& error) {
+                                  broken = error.peer();
+                                }
+                              }
+                              ensure(broken == 1, "The link to rank {} is broken.", broken);
+                              mailbox.lose(broken);
+                              mailbox.send(other, {.clock = rank}, Tensor::zeros({1 << 20}, DType::u8));
+                              const ReceivedMessage message = mailbox.receive();
+                              ensure(message.from == other && message.head.clock == other, "Rank {} sent clock {}.",
+                                     message.from, message.head.clock);
+                              mailbox.send_all();
+                            },
+                            {.survivors_go_on = true});
+  EXPECT_EQ(status, 0);
+}
+#endif
 
 }  // namespace
 }  // namespace stretto

@@ -94,7 +94,7 @@ void InlineFastPath::perform(const PlannedCall& planned, const Call& call, doubl
   const PlanVariant* variant = &planned.ordinary;
   bool waited = false;
   try {
-    naming_losses(network, [&] {
+    naming_losses(network.job(), [&] {
       OperationRun run(execution, nullptr);
       const auto advance = [&] {
         const bool moved = run.advance();

@@ -83,7 +83,7 @@ void execute(const std::vector<Sequence>& sequences, Network& network, bool in_b
     precedence.looked();
     return finished ? Progressed::to_the_end : moved ? Progressed::something : Progressed::nothing;
   };
-  naming_losses(network, [&] {
+  naming_losses(network.job(), [&] {
     const auto awaited = [&] {
       std::vector<int> ranks;
       for (const SequenceRun& run : all) {

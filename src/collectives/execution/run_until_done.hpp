@@ -1,12 +1,11 @@
 #pragma once
-#include <chrono>
 #include <functional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "collectives/execution/give_up.hpp"
 #include "core/fail.hpp"
+#include "transport/link_broken.hpp"
 #include "transport/network.hpp"
 #include "transport/wait.hpp"
 
@@ -14,8 +13,8 @@ namespace stretto {
 
 enum class Progressed { nothing, something, to_the_end };
 
-// Throws Error(peer_lost) if one of these ranks has left the job and nothing has moved for so long that all it sent before
-// must have come. idle_seconds: since something moved. what(): the operation.
+// Throws LinkBroken if one of these ranks has left the job and nothing has moved for so long that all it sent before must
+// have come. idle_seconds: since something moved. what(): the operation.
 void check_present(const std::vector<int>& ranks, Network& network, double idle_seconds,
                    const std::function<std::string()>& what);
 constexpr double seconds_to_hear_the_rest = 1;  // of a rank of this host that has left
@@ -47,23 +46,17 @@ void run_until_done(Network& network, const WaitPolicy& policy, double timeout, 
   }
 }
 
-// The error, and the losses of ranks without which the job goes on.
-Error with_losses(const Error& error, const JobControl& job);
+// Throws the job's error, or this one with the losses of ranks without which the job goes on. A link breaks most often
+// because its peer has died, and the job knows that, with the rank's name, at the same time or a moment later: so this waits
+// until the job has lost that peer. It waits at most 2 s, as a connection may break between two ranks that both live.
+[[noreturn]] void throw_named(const LinkBroken& broken, const JobControl& job);
 
-// Calls body(). An error of body() about a broken connection, or about a peer's memory that is gone, is often the
-// consequence of another rank's death. The job learns of that death a moment later, with the rank's name: so this waits for
-// it, and throws the job's error instead.
 template <class Body>
-void naming_losses(Network& network, Body body) {
+void naming_losses(const JobControl& job, Body body) {
   try {
     body();
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::peer_lost && error.code() != ErrorCode::unavailable) throw;
-    for (int look = 0; look < 100; ++look) {
-      network.job().check();
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
-    throw with_losses(error, network.job());
+  } catch (const LinkBroken& broken) {
+    throw_named(broken, job);
   }
 }
 

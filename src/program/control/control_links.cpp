@@ -6,14 +6,17 @@
 #include "core/fail.hpp"
 #include "program/control/look_scope.hpp"
 #include "stretto/ledger.hpp"
+#include "transport/link_broken.hpp"
+#include "transport/network.hpp"
 
 namespace stretto {
 namespace {
 
 constexpr std::size_t most_inbox_bytes = std::size_t{256} << 20;  // handlers take messages off at once
 
-// From a lost rank's end on, messages of it that were on their way still come so long.
-constexpr double seconds_to_hear_the_rest = 0.1, seconds_to_hear_the_rest_elsewhere = 2;
+// A rank is lost when the job says so and its link has nothing more to give: memory that is shared has it all by then, and a
+// connection says that it is broken. If only one of the two has spoken, the other one gets so long.
+constexpr double seconds_for_the_other_word = 2;
 
 struct LossNoticed {};  // ends a wait
 
@@ -90,30 +93,48 @@ std::vector<int> ControlLinks::lost_among(const std::vector<int>& ranks, const s
 std::vector<int> ControlLinks::ended_senders(Direction& direction) const {
   std::vector<int> ended = lost_among(direction.senders, direction.lost_senders);
   std::erase_if(ended, [&](int sender) {
+    if (direction.broken.contains(sender)) return false;
+    const int in_job = world_.job_ranks()[static_cast<std::size_t>(sender)];
+    if (Communicator::Group::of(world_).links().network().over_shared_memory(in_job)) return false;
     const double now = now_seconds();
-    const bool is_here =
-        world_.nodes()[static_cast<std::size_t>(sender)] == world_.nodes()[static_cast<std::size_t>(world_.rank())];
-    const double since = direction.heard_of.try_emplace(sender, now).first->second;
-    return now - since < (is_here ? seconds_to_hear_the_rest : seconds_to_hear_the_rest_elsewhere);
+    return now - direction.heard_of.try_emplace(sender, now).first->second < seconds_for_the_other_word;
   });
   return ended;
 }
 
+// Throws if the job has not lost the sender behind a broken link: both live.
+void ControlLinks::check_broken(const Direction& direction) {
+  for (const auto& [sender, broken] : direction.broken) {
+    if (direction.lost_senders.contains(sender) || now_seconds() - broken.since < seconds_for_the_other_word) continue;
+    throw broken.error;
+  }
+}
+
+int ControlLinks::rank_of(const LinkBroken& broken) const {
+  return static_cast<int>(std::ranges::find(world_.job_ranks(), broken.peer()) - world_.job_ranks().begin());
+}
+
 // Returns nothing if a sender has ended, or, unless it waits, if nothing has come.
 std::optional<ReceivedMessage> ControlLinks::receive(Direction& direction, bool waits) const {
-  try {
-    if (!waits) return direction.in->try_receive();
-    const LookScope scope([&] {
-      if (!ended_senders(direction).empty()) throw LossNoticed();
-    });
-    return direction.in->receive();
-  } catch (const LossNoticed&) {
-  } catch (const Error&) {  // a broken connection, mostly
-    const std::vector<int> lost = lost_among(direction.senders, direction.lost_senders);
-    if (lost.empty()) throw;
-    for (const int sender : lost) direction.heard_of[sender] = 0;
+  while (true) {
+    try {
+      if (!waits) {
+        direction.in->take_off_links();
+        return direction.in->try_receive();
+      }
+      const LookScope scope([&] {
+        if (!ended_senders(direction).empty()) throw LossNoticed();
+        check_broken(direction);
+      });
+      return direction.in->receive();
+    } catch (const LossNoticed&) {
+      return std::nullopt;
+    } catch (const LinkBroken& broken) {
+      const int sender = rank_of(broken);
+      direction.in->lose(sender);
+      direction.broken.try_emplace(sender, BrokenSender{now_seconds(), Error(broken)});
+    }
   }
-  return std::nullopt;
 }
 
 void ControlLinks::take(Direction& direction, const ReceivedMessage& message) {
@@ -127,9 +148,11 @@ void ControlLinks::take(Direction& direction, const ReceivedMessage& message) {
 
 void ControlLinks::listen(Direction& direction) {
   Mailbox& in = *direction.in;
-  const auto is_open = [&](int sender) { return in.is_open(sender); };
+  const auto may_be_heard = [&](int sender) {
+    return in.is_open(sender) || (direction.broken.contains(sender) && !direction.lost_senders.contains(sender));
+  };
   try {
-    while (std::ranges::any_of(direction.senders, is_open)) {
+    while (std::ranges::any_of(direction.senders, may_be_heard)) {
       if (const auto message = receive(direction, true)) take(direction, *message);
       if (ended_senders(direction).empty()) continue;
       while (const auto message = receive(direction, false)) take(direction, *message);
@@ -189,6 +212,10 @@ void ControlLinks::send(int to, MessageHead head, const Tensor& bytes) {
 
 void ControlLinks::send(Direction& direction, int to, const MessageHead& head, const Tensor& bytes) {
   const auto lost = [&] { return lost_among(direction.receivers, direction.lost_receivers); };
+  const auto lose = [&](int receiver) {
+    direction.out->lose(receiver);
+    direction.lost_receivers.insert(receiver);
+  };
   for (bool has_begun = false;;) {
     try {
       const LookScope scope([&] {
@@ -197,12 +224,9 @@ void ControlLinks::send(Direction& direction, int to, const MessageHead& head, c
       if (!std::exchange(has_begun, true)) direction.out->send(to, head, bytes);
       return direction.out->send_all();
     } catch (const LossNoticed&) {
-    } catch (const Error&) {
-      if (lost().empty()) throw;
-    }
-    for (const int receiver : lost()) {
-      direction.out->lose(receiver);
-      direction.lost_receivers.insert(receiver);
+      for (const int receiver : lost()) lose(receiver);
+    } catch (const LinkBroken& broken) {
+      lose(rank_of(broken));  // the thread that listens to it learns from the job what has happened
     }
   }
 }

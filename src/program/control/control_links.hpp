@@ -11,10 +11,12 @@
 
 #include "server/mailbox.hpp"
 #include "stretto/communicator.hpp"
+#include "stretto/error.hpp"
 
 namespace stretto {
 
 class JobControl;
+class LinkBroken;
 
 // What a message's head says in `table` is the program, but for compile and goodbye; `request` is the client's number of
 // what it asks for, `clock` a run of the program. The scheduler is on rank 0.
@@ -26,7 +28,7 @@ enum class ControlKind : std::uint32_t {
   abandon,    // client to scheduler: begin no further runs, and drop programs that have none
   drop,       // client to scheduler, scheduler to executor: the program has no handle and no run any more
   compiled,   // scheduler to client; bytes: the program with its executors
-  refused,    // scheduler to client; bytes: a sentence
+  refused,    // scheduler to client; part: an ErrorCode; bytes: a sentence
   finished,   // scheduler to client
   failed,     // scheduler to client; bytes: a sentence
   inputs,     // client to executor; bytes: its parts, then the names of all kept inputs
@@ -37,10 +39,11 @@ enum class ControlKind : std::uint32_t {
   places,     // scheduler to executor; bytes: those of all these executors, or none: the program is refused
   grant,      // scheduler to executor: do this run. part: whether outputs are wanted
   go_on,      // scheduler to executor: do its next step; part: the step
-  cancel,     // scheduler to executor; clock: how often the program has been cancelled
+  cancel,     // scheduler to executor: end the program's runs; clock: how often it has been cancelled; part: 1 if it has no
+              // further runs: then its preparation ends, too
   no_client,  // scheduler to executor; part: the rank of a client that is lost, and has no programs any more
   repair,     // scheduler to executor: the cancelled runs are over everywhere; request: the last that was given up
-  ready,      // executor to scheduler; bytes: a sentence, if it cannot run the program
+  ready,      // executor to scheduler; if it cannot run the program, part: an ErrorCode; bytes: a sentence
   did_step,   // executor to scheduler; part: the step. Sequential programs report its begin
   did_run,    // executor to scheduler; part: for how many microseconds it was busy
   run_failed  // likewise; bytes: a sentence
@@ -55,7 +58,8 @@ std::string text_of(const ReceivedMessage& message);
 // each direction that this rank hears gives them to the handler.
 //
 // As long as the object lives on rank 0 of the job, the job does without all ranks but that of the scheduler. Messages to a
-// rank that is lost are dropped, and behind the last message that came from it, the handler gets one of kind `lost`.
+// rank that is lost are dropped, and behind the last message that came from it, the handler gets one of kind `lost`. send()
+// does not wait for the job's word on a link that is broken: the thread that listens to the same rank does.
 class ControlLinks {
  public:
   using Handler = std::function<void(const ReceivedMessage&)>;
@@ -74,12 +78,17 @@ class ControlLinks {
   void join();
 
  private:
+  struct BrokenSender {
+    double since = 0;
+    Error error;
+  };
   struct Direction {
     Communicator ranks;
     std::vector<int> senders, receivers;  // those that send to this rank; those that it sends to
     std::unique_ptr<Mailbox> in, out;
     std::set<int> lost_senders, lost_receivers;
-    std::map<int, double> heard_of;  // by sender that is lost: since when
+    std::map<int, double> heard_of;      // by sender that the job has lost: since when
+    std::map<int, BrokenSender> broken;  // by sender
     std::thread thread;
   };
   void listen(Direction& direction);
@@ -88,8 +97,10 @@ class ControlLinks {
   void send(Direction& direction, int to, const MessageHead& head, const Tensor& bytes);
   // The ranks among these that the job has lost, and that `known` does not have.
   std::vector<int> lost_among(const std::vector<int>& ranks, const std::set<int>& known) const;
-  // Those among the senders from which nothing is on its way any more.
+  // Those among the senders that are lost, and from which nothing is on its way any more.
   std::vector<int> ended_senders(Direction& direction) const;
+  static void check_broken(const Direction& direction);
+  int rank_of(const LinkBroken& broken) const;
   void enter(const Communicator& ranks, Collective collective, int peer, std::uint64_t bytes, double begun) const;
 
   Communicator world_;

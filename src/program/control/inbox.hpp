@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "program/control/control_links.hpp"
@@ -19,9 +20,14 @@ class Inbox {
     const std::lock_guard lock(mutex_);
     const std::pair run{message.head.table, message.head.clock};
     switch (static_cast<ControlKind>(message.head.kind)) {
-      case ControlKind::inputs: inputs_[{message.head.table, message.head.request}] = message; break;
+      case ControlKind::inputs:
+        if (!ended_.contains(message.head.table)) inputs_[{message.head.table, message.head.request}] = message;
+        break;
       case ControlKind::go_on: steps_[run] = message.head.part; break;
-      case ControlKind::cancel: cancels_[message.head.table] = message.head.clock; break;
+      case ControlKind::cancel:
+        cancels_[message.head.table] = message.head.clock;
+        if (message.head.part == 1) end(message.head.table);
+        break;
       default: in_order_.push_back(message);
     }
     changed_.notify_all();
@@ -56,6 +62,11 @@ class Inbox {
     const std::lock_guard lock(mutex_);
     inputs_.erase(inputs_.lower_bound({program, first}), inputs_.upper_bound({program, last}));
   }
+  // The program has been cancelled for good.
+  bool has_ended(std::uint32_t program) {
+    const std::lock_guard lock(mutex_);
+    return ended_.contains(program);
+  }
   // The client has left: also of runs that were given up, and of those that it could not ask for.
   void drop_inputs_of(int client) {
     const std::lock_guard lock(mutex_);
@@ -87,6 +98,11 @@ class Inbox {
     const auto found = cancels_.find(program);
     return found == cancels_.end() ? 0 : found->second;
   }
+  // Inputs are dropped, and so are those that are still under way. A run that has taken its own keeps them.
+  void end(std::uint32_t program) {
+    ended_.insert(program);
+    std::erase_if(inputs_, [&](const auto& each) { return each.first.first == program; });
+  }
   template <class Done>
   void wait_until(std::unique_lock<std::mutex>& lock, Done done) {
     while (true) {
@@ -102,6 +118,7 @@ class Inbox {
   std::map<std::pair<std::uint32_t, std::uint64_t>, ReceivedMessage> inputs_;  // by program and request
   std::map<std::pair<std::uint32_t, std::int64_t>, std::int64_t> steps_;       // by program and run: the last that may begin
   std::map<std::uint32_t, std::int64_t> cancels_;                              // by program
+  std::set<std::uint32_t> ended_;                                              // programs, whose numbers do not come again
   std::exception_ptr loss_;
 };
 

@@ -1,6 +1,9 @@
 #include "program/control/scheduler.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <ranges>
 
 #include "core/fail.hpp"
 #include "stretto/stream.hpp"
@@ -13,6 +16,7 @@ constexpr int least_depth = 2;  // runs that an executor has at a time, so that 
 }  // namespace
 
 void Scheduler::tell(int to, ControlKind kind, MessageHead head, const std::string& text) {
+  if (lost_executors_.contains(to) || lost_clients_.contains(to)) return;
   head.kind = static_cast<std::uint32_t>(kind);
   links_.send(to, head, bytes_of(text));
 }
@@ -25,13 +29,7 @@ void Scheduler::handle(const ReceivedMessage& message) {
     case ControlKind::abandon: abandon(message.from); break;
     case ControlKind::drop: drop(message.head.table); break;
     case ControlKind::place: got_place(message); break;
-    case ControlKind::ready: {
-      ScheduledProgram& program = programs_.at(message.head.table);
-      if (program.refusal.empty()) program.refusal = text_of(message);
-      program.not_ready.erase(message.from);
-      if (program.not_ready.empty()) answer_compile(message.head.table);
-      break;
-    }
+    case ControlKind::ready: ready(message); break;
     case ControlKind::did_step: did_step(message); break;
     case ControlKind::run_failed: cancel_runs(message.head.table, text_of(message)); [[fallthrough]];
     case ControlKind::did_run:
@@ -54,8 +52,12 @@ std::vector<std::vector<int>> Scheduler::bind(const Program& program) const {
   std::vector<std::vector<int>> groups;
   for (const int devices : program.groups()) {
     std::vector<int> all = live_executors();
-    require(devices <= std::ssize(all), "A group of program '{}' has {} devices; there are {} executors{}.", program.name(),
-            devices, all.size(), lost_executors_.empty() ? "" : fmt::format(", and {} are lost", lost_executors_.size()));
+    require(devices <= executors_, "A group of program '{}' has {} devices; there are {} executors.", program.name(),
+            devices, executors_);
+    if (devices > std::ssize(all)) {
+      fail(ErrorCode::peer_gave_up, "A group of program '{}' has {} devices; of {} executors, {} are left: {}",
+           program.name(), devices, executors_, all.size(), fmt::join(std::views::values(lost_executors_), " "));
+    }
     const auto devices_of = [&](int executor) { return bound[static_cast<std::size_t>(executor)]; };
     std::ranges::stable_sort(all, {}, devices_of);
     std::vector<int> best(all.begin(), all.begin() + devices);
@@ -104,7 +106,8 @@ void Scheduler::compile(const ReceivedMessage& message) {
     }
     require(!program.executors.empty(), "Program '{}' has no steps.", program.setup.program.name());
   } catch (const Error& error) {
-    return tell(message.from, ControlKind::refused, {.request = message.head.request}, error.what());
+    const MessageHead head{.part = static_cast<int>(error.code()), .request = message.head.request};
+    return tell(message.from, ControlKind::refused, head, error.what());
   }
   for (const auto& group : program.setup.groups) {
     for (const int executor : group) ++bound_[static_cast<std::size_t>(executor)];
@@ -130,14 +133,37 @@ void Scheduler::got_place(const ReceivedMessage& message) {
     all.append(static_cast<const char*>(place.raw()), place.bytes());
   }
   program.places.clear();
+  program.makes_groups = true;
   for (const int executor : program.executors) links_.send(executor, head, bytes_of(all));
+}
+
+void Scheduler::ready(const ReceivedMessage& message) {
+  ScheduledProgram& program = programs_.at(message.head.table);
+  program.not_ready.erase(message.from);
+  const std::string obstacle = text_of(message);
+  if (!obstacle.empty()) refuse(message.head.table, static_cast<ErrorCode>(message.head.part), obstacle);
+  if (program.not_ready.empty()) answer_compile(message.head.table);
+}
+
+void Scheduler::refuse(std::uint32_t number, ErrorCode code, const std::string& sentence) {
+  ScheduledProgram& program = programs_.at(number);
+  if (!program.refusal.empty()) return;
+  program.refusal = sentence;
+  program.refusal_code = code;
+  for (const auto& [waits, place] : program.places) tell(waits, ControlKind::places, {.table = number});
+  program.places.clear();
+  if (!program.makes_groups) return;
+  ++program.cancels;
+  for (const int executor : program.not_ready) {
+    tell(executor, ControlKind::cancel, {.table = number, .part = 1, .clock = program.cancels});
+  }
 }
 
 void Scheduler::answer_compile(std::uint32_t number) {
   const ScheduledProgram& program = programs_.at(number);
-  const MessageHead head{.table = number, .request = program.compile_request};
-  const bool is_wanted = program.refusal.empty() && !lost_clients_.contains(program.client);
-  if (is_wanted) return tell(program.client, ControlKind::compiled, head, to_text(program.setup));
+  const MessageHead head{
+      .table = number, .part = static_cast<int>(program.refusal_code), .request = program.compile_request};
+  if (program.refusal.empty()) return tell(program.client, ControlKind::compiled, head, to_text(program.setup));
   tell(program.client, ControlKind::refused, head, program.refusal);
   drop(number);
 }
@@ -211,13 +237,13 @@ void Scheduler::did_step(const ReceivedMessage& message) {
   }
 }
 
-void Scheduler::cancel_runs(std::uint32_t number, const std::string& sentence) {
+void Scheduler::cancel_runs(std::uint32_t number, const std::string& sentence, bool for_good) {
   ScheduledProgram& program = programs_.at(number);
-  if (!program.failure.empty()) return;
-  program.failure = sentence;
+  if (!program.failure.empty() && !for_good) return;
+  if (program.failure.empty()) program.failure = sentence;
   ++program.cancels;
   for (const int executor : program.executors) {
-    tell(executor, ControlKind::cancel, {.table = number, .clock = program.cancels});
+    tell(executor, ControlKind::cancel, {.table = number, .part = for_good ? 1 : 0, .clock = program.cancels});
   }
 }
 
@@ -245,10 +271,8 @@ void Scheduler::end_failed(std::uint32_t number) {
   if (lost_clients_.contains(program.client)) return drop(number);
   std::uint64_t last = 0;
   for (const Submission& submission : program.submissions) last = std::max(last, submission.request);
-  if (program.lost.executor < 0) {
-    for (const int executor : program.executors) {
-      tell(executor, ControlKind::repair, {.table = number, .clock = program.cancels, .request = last});
-    }
+  for (const int executor : program.executors) {
+    tell(executor, ControlKind::repair, {.table = number, .clock = program.cancels, .request = last});
   }
   for (const Submission& submission : program.submissions) {
     tell(program.client, ControlKind::failed, {.table = number, .request = submission.request}, program.failure);

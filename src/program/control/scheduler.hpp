@@ -54,7 +54,9 @@ class Scheduler {
     std::vector<std::vector<int>> of_step;  // the executors of each step
     std::set<int> not_ready;                // executors
     std::map<int, Tensor> places;           // by executor, while it is prepared
+    bool makes_groups = false;              // all of its executors have the places
     std::string refusal;
+    ErrorCode refusal_code = ErrorCode::invalid_argument;
     Lost lost;  // an executor without which it cannot run any more
     std::deque<Submission> submissions;
     std::map<std::int64_t, Run> runs;  // under way
@@ -63,13 +65,16 @@ class Scheduler {
   };
 
   void compile(const ReceivedMessage& message);
+  void ready(const ReceivedMessage& message);
+  // Nobody waits for this program any more: executors that prepare it end.
+  void refuse(std::uint32_t number, ErrorCode code, const std::string& sentence);
   std::vector<std::vector<int>> bind(const Program& program) const;
   void got_place(const ReceivedMessage& message);
   void answer_compile(std::uint32_t number);
   void submit(const ReceivedMessage& message);
   void did_step(const ReceivedMessage& message);
-  // The runs under way end; every executor reports so.
-  void cancel_runs(std::uint32_t number, const std::string& sentence);
+  // The runs under way end; every executor reports so. for_good: the program has no further ones.
+  void cancel_runs(std::uint32_t number, const std::string& sentence, bool for_good = false);
   void did_run(std::uint32_t number, std::int64_t run, int executor);
   void end_failed(std::uint32_t number);
   void abandon(int client);
@@ -103,7 +108,8 @@ class Scheduler {
   StrideOrder order_;
   std::map<int, KnownClient> clients_;                       // by rank
   std::map<std::pair<int, int>, BusySeconds> busy_seconds_;  // by executor and client
-  std::set<int> lost_executors_, lost_clients_;
+  std::map<int, std::string> lost_executors_;                // and how
+  std::set<int> lost_clients_;
   std::map<std::uint32_t, ScheduledProgram> programs_;
   std::uint32_t next_program_ = 0;
   mutable std::mutex mutex_;

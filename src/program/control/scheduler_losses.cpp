@@ -30,14 +30,15 @@ void Scheduler::lose_client(int client, const std::string& how) {
   const std::vector<std::uint32_t> its = programs_of([&](const ScheduledProgram& each) { return each.client == client; });
   for (const std::uint32_t number : its) {
     ScheduledProgram& program = programs_.at(number);
+    const std::string sentence =
+        fmt::format("Client '{}' of program '{}' is lost: {}", program.setup.client, program.setup.program.name(), how);
     for (Submission& submission : program.submissions) submission.waiting = 0;
-    if (!program.not_ready.empty()) continue;  // dropped when all executors have answered
-    if (program.runs.empty()) {
-      drop(number);
-    } else {
-      cancel_runs(number, fmt::format("Client '{}' of program '{}' is lost: {}", program.setup.client,
-                                      program.setup.program.name(), how));
+    if (!program.not_ready.empty()) {
+      refuse(number, ErrorCode::peer_gave_up, sentence);  // dropped when all executors have answered
+      continue;
     }
+    cancel_runs(number, sentence, true);
+    if (program.runs.empty()) drop(number);
   }
   if (its.empty()) forget_lost_client(client);  // else behind the last program that is dropped
 }
@@ -45,11 +46,15 @@ void Scheduler::lose_client(int client, const std::string& how) {
 // Behind its last program, whose runs may use what executors have of it.
 void Scheduler::forget_lost_client(int client) {
   if (!programs_of([&](const ScheduledProgram& each) { return each.client == client; }).empty()) return;
-  for (const int executor : live_executors()) tell(executor, ControlKind::no_client, {.part = client});
+  // Executor 0 is the last to hear it: it may say goodbye to the others at once, and they hear nothing behind that.
+  const std::vector<int> live = live_executors();
+  for (auto executor = live.rbegin(); executor != live.rend(); ++executor) {
+    tell(*executor, ControlKind::no_client, {.part = client});
+  }
 }
 
 void Scheduler::lose_executor(int executor, const std::string& how) {
-  lost_executors_.insert(executor);
+  lost_executors_[executor] = how;
   for (const std::uint32_t number : programs_of([](const ScheduledProgram&) { return true; })) {
     lose_executor_of(number, executor, how);
   }
@@ -60,19 +65,17 @@ void Scheduler::lose_executor_of(std::uint32_t number, int executor, const std::
   const bool needs_it = std::ranges::find(program.executors, executor) != program.executors.end();
   if (needs_it && program.lost.executor < 0) program.lost = {executor, how};
   if (!program.not_ready.empty()) {
-    if (needs_it && program.refusal.empty()) {
-      program.refusal =
-          fmt::format("Program '{}' cannot be prepared on rank {}: {}", program.setup.program.name(), executor, how);
-      for (const auto& [waits, place] : program.places) tell(waits, ControlKind::places, {.table = number});
-      program.places.clear();
-    }
     program.not_ready.erase(executor);
+    if (needs_it) {
+      refuse(number, ErrorCode::peer_gave_up,
+             fmt::format("Program '{}' cannot be prepared on rank {}: {}", program.setup.program.name(), executor, how));
+    }
     if (program.not_ready.empty()) answer_compile(number);
     return;
   }
-  if (!needs_it || (program.runs.empty() && program.submissions.empty())) return;
-  cancel_runs(number, sentence_of(program, program.lost));
-  if (program.runs.empty()) return end_failed(number);  // all runs wait for others to begin
+  if (!needs_it) return;
+  cancel_runs(number, sentence_of(program, program.lost), true);
+  if (program.runs.empty()) return end_failed(number);  // all runs wait for others to begin, or there are none
   std::vector<std::int64_t> waiting;
   for (const auto& [clock, run] : program.runs) {
     if (run.missing.contains(executor)) waiting.push_back(clock);

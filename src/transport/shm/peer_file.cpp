@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "core/fail.hpp"
+#include "transport/link_broken.hpp"
 
 namespace stretto {
 
@@ -35,8 +36,9 @@ int open_peer_file(std::int64_t pid, std::int64_t file, const std::string& what,
          what, rank);
   }
   if (error == ENOENT || !has_memory(pid)) {
-    fail(ErrorCode::peer_lost, "Cannot open the {} of rank {}: its process {} has ended, or has left the job.", what, rank,
-         pid);
+    throw LinkBroken(
+        rank, ErrorCode::peer_lost,
+        fmt::format("Cannot open the {} of rank {}: its process {} has ended, or has left the job.", what, rank, pid));
   }
   fail(ErrorCode::unavailable,
        "Cannot open the {} of rank {} at {}: {}; run all ranks of a host as one user, or set STRETTO_TRANSPORT=ucx.", what,

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "core/fail.hpp"
+#include "transport/link_broken.hpp"
 #include "transport/shm/peer_file.hpp"
 
 namespace stretto {
@@ -65,26 +66,22 @@ void PeerMemory::read(const BufferPlace& place, std::size_t offset, void* to, st
     std::memcpy(to, at(place, offset + bytes) + offset, bytes);
     return;
   }
-  switch (const int error = read_through_kernel(place.address + offset, to, bytes)) {
-    case 0: return;
-    case ESRCH:
-      fail(ErrorCode::peer_lost, "Cannot read {} bytes in the memory of rank {}: its process {} has ended.", bytes, rank_,
-           heap_.pid);
-    case EPERM:
-      fail(ErrorCode::unavailable,
-           "Cannot read {} bytes in the memory of rank {}: the kernel does not let this process read process {}; take "
-           "buffers from stretto::allocate(), or set kernel.yama.ptrace_scope=0 (docker: --cap-add=SYS_PTRACE).",
-           bytes, rank_, heap_.pid);
-    case EFAULT:
-      fail(ErrorCode::unavailable,
-           "Cannot read {} bytes at {:#x} in the memory of rank {} (process {}): they were freed, or never there; the "
-           "buffers of a "
-           "call must stay until its Work is done.",
-           bytes, place.address + offset, rank_, heap_.pid);
-    default:
-      fail(ErrorCode::unavailable, "Cannot read {} bytes at {:#x} in the memory of rank {} (process {}): {}.", bytes,
-           place.address + offset, rank_, heap_.pid, errno_text(error));
+  const int error = read_through_kernel(place.address + offset, to, bytes);
+  if (error == 0) return;
+  if (error == EPERM) {
+    fail(ErrorCode::unavailable,
+         "Cannot read {} bytes in the memory of rank {}: the kernel does not let this process read process {}; take "
+         "buffers from stretto::allocate(), or set kernel.yama.ptrace_scope=0 (docker: --cap-add=SYS_PTRACE).",
+         bytes, rank_, heap_.pid);
   }
+  const std::string why = error == ESRCH ? "it has ended"
+                          : error == EFAULT
+                              ? "they were freed, or never there; the buffers of a call must stay until its Work "
+                                "is done"
+                              : errno_text(error);
+  throw LinkBroken(rank_, error == ESRCH ? ErrorCode::peer_lost : ErrorCode::unavailable,
+                   fmt::format("Cannot read {} bytes at {:#x} in the memory of rank {} (process {}): {}.", bytes,
+                               place.address + offset, rank_, heap_.pid, why));
 }
 
 }  // namespace stretto

@@ -15,6 +15,7 @@
 #include "core/fail.hpp"
 #include "device/stream/short_time_slice.hpp"
 #include "stretto/stream.hpp"
+#include "transport/link_broken.hpp"
 #include "transport/ucx/ucx_connections.hpp"
 #include "transport/ucx/ucx_library.hpp"
 
@@ -227,10 +228,16 @@ void UcxWorker::give_up(int peer, std::vector<void*> requests) {
   // comes last. Requests that do not end even then had travelled in part: UCX has forgotten them, and without a connection
   // nothing moves them any more.
   double to_close = now_seconds() + 1;
-  while (!requests.empty()) {
+  while (true) {
     const std::lock_guard lock(mutex_);
     UcxPeer& state = peers_[peer];
     ucp_worker_progress(worker_);
+    std::erase_if(requests, [](void* request) {
+      const bool ended = ucp_request_check_status(request) != UCS_INPROGRESS;
+      if (ended) ucp_request_free(request);
+      return ended;
+    });
+    if (requests.empty()) return;
     const double now = now_seconds();
     if (state.failure != UCS_OK) to_close = std::min(to_close, now);
     if (now >= to_close && state.endpoint != nullptr) {
@@ -238,11 +245,6 @@ void UcxWorker::give_up(int peer, std::vector<void*> requests) {
       if (state.failure == UCS_OK) state.failure = UCS_ERR_CANCELED;
     }
     if (now > to_close + 0.2) return;
-    std::erase_if(requests, [](void* request) {
-      const bool ended = ucp_request_check_status(request) != UCS_INPROGRESS;
-      if (ended) ucp_request_free(request);
-      return ended;
-    });
   }
 }
 
@@ -295,7 +297,8 @@ void* UcxWorker::checked(int peer, void* request) {
 }
 
 void UcxWorker::lost(int peer, ucs_status_t status) {
-  fail(ErrorCode::peer_lost, "The connection from rank {} to rank {} broke: {}.", rank_, peer, ucs_status_string(status));
+  throw LinkBroken(peer, ErrorCode::peer_lost,
+                   fmt::format("The connection from rank {} to rank {} broke: {}.", rank_, peer, ucs_status_string(status)));
 }
 
 void UcxWorker::close_endpoint(ucp_ep_h endpoint) {

@@ -37,7 +37,7 @@ class UcxWorker {
   // A sentence that says why this rank cannot reach the peer; empty if it can.
   std::string obstacle_to(int peer);
 
-  // Return UCX's requests; null: done at once. They throw Error(peer_lost) naming the peer.
+  // Return UCX's requests; null: done at once. They throw LinkBroken.
   void* send(int peer, std::uint64_t tag, const void* data, std::size_t bytes);
   void* receive(int peer, std::uint64_t tag, void* data, std::size_t bytes);
   // Like finished(), for a receive of `bytes` bytes; throws Error(invalid_argument) if the message has another length.
