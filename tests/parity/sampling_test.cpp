@@ -1,8 +1,12 @@
 // A seed gives the same text on every layout of the model.
 #include "apps/train/run/sampling.hpp"
 
+#include <functional>
+#include <numeric>
+
 #include "apps/train/report/printable.hpp"
 #include "parity.hpp"
+#include "stretto/kernels.hpp"
 #include "stretto/models/families.hpp"
 
 namespace parity {
@@ -46,6 +50,28 @@ TEST(Sampling, ChoosesAmongTheLikeliest) {
   EXPECT_NE(text_of(1, {.length = 40, .temperature = 1, .top_k = 8}), text) << "the control";
   EXPECT_EQ(text_of(1, {.length = 40, .temperature = 1, .top_k = 256}),
             text_of(1, {.length = 40, .temperature = 1, .top_k = 300}));
+}
+
+// The fewest of the likeliest tokens whose probabilities reach top_p: also the one that reaches it.
+TEST(Sampling, ChoosesAlsoTheTokenThatReachesTopP) {
+  TrainingOptions options = tiny({1, 1});
+  options.model.vocabulary = 256;
+  run_threads(1, [&](const Communicator& world) {
+    Trainer trainer(Mesh(world, {{Axis::data, 1}}), options);
+    const std::vector<std::int32_t> prompt{3, 1, 4};
+    const Tensor p = trainer.next_logits(prompt).clone();
+    kernels::softmax(p, p);
+    std::vector<std::int32_t> order(256);
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::sort(order, std::greater(), [&](std::int32_t token) { return p.at(token); });
+    const double top_p = p.at(order[0]) + p.at(order[1]) / 2;
+    std::set<std::int32_t> chosen;
+    for (std::uint64_t seed = 0; seed < 100; ++seed) {
+      chosen.insert(
+          apps::sample_tokens(trainer, prompt, 256, {.length = 1, .temperature = 1, .top_p = top_p, .seed = seed}).back());
+    }
+    EXPECT_EQ(chosen, (std::set{order[0], order[1]}));
+  });
 }
 
 // Keys and values of earlier tokens are kept; what comes out is what whole sequences give.

@@ -182,6 +182,18 @@ TEST(LayoutCost, ContinuesSchedulesAtTheirPace) {
   }
 }
 
+// One microbatch passes all stages forward and back, and no stage computes beside another.
+TEST(LayoutCost, LeastTimeOfOneMicrobatchIsThatOfItsWholeWay) {
+  const PipelineShape shape{ScheduleKind::one_forward_one_backward, 3, 1, 1};
+  std::vector<PipelinePart> parts(3);
+  for (PipelinePart& part : parts) {
+    part.time.forward.computing = 1;
+    part.time.input.computing = 2;
+    part.time.weight.computing = 4;
+  }
+  EXPECT_EQ(least_pipeline_time(shape, parts).seconds, 3 * (1 + 2 + 4));
+}
+
 // Without messages, stages that are alike, and 1f1b: the bubble is (p - 1) / m (Narayanan et al. 2021).
 TEST(LayoutCost, BubbleOfAPipelineOfEqualStages) {
   TrainingOptions layout = tiny_layout({{Axis::pipeline, 2}}, 16);

@@ -213,6 +213,18 @@ TEST(PushFilters, SmallChangesAreHeldBackAndAddUp) {
   }
 }
 
+TEST(PushFilters, AChangeOfTheThresholdItselfIsNotHeldBack) {
+  const ServedTable table = dense_with({push_filters::significantly_modified(1)});
+  FilterChain chain(table, 3);
+  const Tensor values = Tensor::of<float>({0.5F, 1, -1});
+  for (const float expected : {0.0F, 1.0F, 0.0F, 1.0F}) {
+    const Tensor found = chain.decoded(chain.encoded({{}, values})).rows;
+    EXPECT_EQ(found.at(0), expected);
+    EXPECT_EQ(found.at(1), 1);
+    EXPECT_EQ(found.at(2), -1);
+  }
+}
+
 TEST(PushFilters, KktLeavesOutWhatTheSoftThresholdWould) {
   const Tensor values = values_drawn(part_size_here, 8);
   const ServedTable all_out = dense_with({push_filters::kkt(100)});

@@ -15,6 +15,7 @@
 #include "stretto/stream.hpp"
 #include "support/error.hpp"
 #include "transport/bootstrap/frames.hpp"
+#include "transport/bootstrap/handshake.hpp"
 #include "transport/bootstrap/job.hpp"
 #include "transport/bootstrap/processes/fork_ranks.hpp"
 #include "transport/bootstrap/socket.hpp"
@@ -102,6 +103,20 @@ TEST(TcpJob, TurnsAwayWhoDoesNotKnowTheSecret) {
   Joining right = join(1, 2, elsewhere(place));
   EXPECT_EQ(right.get()->rank(), 1);
   EXPECT_EQ(rank0.get()->size(), 2);
+}
+
+// Whoever has taken the port of rank 0 lets everybody in.
+TEST(TcpJob, LeavesARank0ThatDoesNotKnowTheSecret) {
+  const Meeting place = open_place();
+  const Socket listener(place.listener);
+  Joining rank1 = join(1, 2, elsewhere(place));
+  const Hash guess = hash_of("a guess");
+  Socket connection;
+  while (!connection) connection = accept_on(listener.descriptor());
+  Arriving arriving(std::move(connection), guess);
+  while (arriving.look() == Arriving::State::waits) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const Socket admitted = arriving.admit(introduce(0, 2, "job"), 7);
+  EXPECT_THAT(failure_of(rank1), HasSubstr("without knowing the job's STRETTO_JOB_SECRET"));
 }
 
 TEST(TcpJob, IsNotDisturbedByStrangers) {
