@@ -1,8 +1,11 @@
 // A seed gives the same text on every layout of the model.
 #include "apps/train/run/sampling.hpp"
 
+#include <algorithm>
 #include <functional>
 #include <numeric>
+#include <set>
+#include <vector>
 
 #include "apps/train/report/printable.hpp"
 #include "parity.hpp"
