@@ -4,9 +4,8 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
-#include <limits>
 
-#include "own_gradients.hpp"
+#include "own_gradient_checks.hpp"
 #include "stretto/kernels.hpp"
 #include "support/error.hpp"
 
@@ -15,12 +14,10 @@ namespace {
 
 using ValuesByRank = std::vector<NumbersByElement>;
 
-constexpr ZeroStage onebit_stages[] = {ZeroStage::none, ZeroStage::optimizer, ZeroStage::gradients};
-
 // The control: a freeze within these steps.
 TEST(OneBitAdam, IsAdamWBitForBitBeforeTheFreeze) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    for (const ZeroStage stage : onebit_stages) {
+    for (const ZeroStage stage : own_gradient_stages) {
       const auto after = [&](const OptimizerOptions& optimizer) {
         return trained_values({{{Axis::data, 3}}, stage, optimizer, dtype}, 5);
       };
@@ -72,7 +69,7 @@ TEST(OneBitAdam, WithoutCompressionIsAdamWithVHeldFixed) {
       expected[element] = p.at(0);
     }
   });
-  for (const ZeroStage stage : onebit_stages) {
+  for (const ZeroStage stage : own_gradient_stages) {
     for (const auto& values : trained_values({{{Axis::data, ranks}}, stage, options}, steps, integer_gradient)) {
       EXPECT_LT(largest_difference(values, expected), tolerance) << static_cast<int>(stage);
     }
@@ -89,32 +86,8 @@ TEST(OneBitAdam, WithoutCompressionIsAdamWithVHeldFixed) {
   EXPECT_GT(difference(), 100 * tolerance);
 }
 
-// The control: the ranks' own errors differ, so that their weights would if they came from anything but the owners' sums.
 TEST(OneBitAdam, AllRanksHaveEqualWeightsAfterEachStepAtEveryStage) {
-  for (const int ranks : {1, 2, 3, 5}) {
-    ValuesByRank first;  // by step, at ZeRO 0
-    for (const ZeroStage stage : onebit_stages) {
-      ValuesByRank own(static_cast<std::size_t>(ranks));
-      std::vector<double> errors(static_cast<std::size_t>(ranks));
-      run_threads(ranks, [&](const Communicator& world) {
-        const auto rank = static_cast<std::size_t>(world.rank());
-        OwnGradientTraining training(world, {{{Axis::data, ranks}}, stage});
-        for (int step = 1; step <= 8; ++step) {
-          training.step(step);
-          own[rank] = training.values();
-          if (stage == ZeroStage::none && rank == 0) first.push_back(own[rank]);
-          world.barrier(Stream::inline_()).wait();
-          EXPECT_EQ(own[rank], own.front()) << ranks << " ranks, step " << step;
-          EXPECT_EQ(own[rank], first[static_cast<std::size_t>(step - 1)]) << "stage " << static_cast<int>(stage);
-          world.barrier(Stream::inline_()).wait();
-        }
-        for (const ErrorFeedback::Entry& entry : training.sharded().errors().entries()) {
-          if (entry.hop == Hop::contribution) errors[rank] = kernels::sum_of_squares(entry.values);
-        }
-      });
-      for (int rank = 1; rank < ranks; ++rank) EXPECT_NE(errors[static_cast<std::size_t>(rank)], errors.front());
-    }
-  }
+  for (const int ranks : {1, 2, 3, 5}) expect_equal_weights_at_every_stage({}, ranks, 8);
 }
 
 TEST(OneBitAdam, TakesMicrobatchesAtEveryStage) {
@@ -123,29 +96,20 @@ TEST(OneBitAdam, TakesMicrobatchesAtEveryStage) {
     return trained_values({{{Axis::data, 2}}, stage, options, DType::f32, 40, microbatches}, 6, integer_gradient);
   };
   const ValuesByRank expected = after(ZeroStage::none, 1);
-  for (const ZeroStage stage : onebit_stages) {
+  for (const ZeroStage stage : own_gradient_stages) {
     for (const int microbatches : {2, 4}) EXPECT_EQ(after(stage, microbatches), expected);
   }
 }
 
 TEST(OneBitAdam, KeepsCopiesOfTensorParallelRanksEqual) {
-  for (const ZeroStage stage : onebit_stages) {
-    const OwnGradientLayout layout{{{Axis::tensor, 2}, {Axis::data, 2}}, stage};
-    ValuesByRank values(4);
-    run_threads(4, [&](const Communicator& world) {
-      OwnGradientTraining training(world, layout);
-      training.steps(1, 8);
-      std::vector<std::string> names;
-      for (const LocalGradients& its : training.sharded().local_gradients()) names.push_back(its.name);
-      EXPECT_THAT(names, testing::UnorderedElementsAre("dp", "dp copies over tp"));
-      values[static_cast<std::size_t>(world.rank())] = training.values();
-    });
-    for (const auto& [element, value] : values[0]) {
-      EXPECT_EQ(value, values[2].at(element));
-      if (!element.starts_with("replicated")) continue;
-      EXPECT_EQ(value, values[1].at(element)) << element;
-    }
-  }
+  expect_equal_copies_at_every_stage({}, 8);
+  run_threads(4, [](const Communicator& world) {
+    OwnGradientTraining training(world, {{{Axis::tensor, 2}, {Axis::data, 2}}});
+    training.steps(1, 4);
+    std::vector<std::string> names;
+    for (const LocalGradients& its : training.sharded().local_gradients()) names.push_back(its.name);
+    EXPECT_THAT(names, testing::UnorderedElementsAre("dp", "dp copies over tp"));
+  });
 }
 
 // v / c2 falls by a factor each period of D = 4 steps until step 16, and then stays.
@@ -237,34 +201,9 @@ TEST(OneBitAdam, ClipsTheMomentumThatItApplies) {
   EXPECT_LT(moved(1e-3), whole / 100);
 }
 
-// A step whose gradient is infinite on one rank is left out by all, and leaves nothing behind. The control: a step more.
 TEST(OneBitAdam, AStepLeftOutLeavesNothingBehind) {
-  for (const ZeroStage stage : onebit_stages) {
-    const auto after = [&](int bad_step, bool takes_it) {
-      ValuesByRank values(3);
-      run_threads(3, [&](const Communicator& world) {
-        OwnGradientTraining training(world, {{{Axis::data, 3}}, stage},
-                                     [&](int rank, int step, const std::string& name, std::int64_t i) {
-                                       if (step == 100 && !takes_it && rank == 1 && i == 5)
-                                         return std::numeric_limits<double>::infinity();
-                                       return normal_gradient(rank, step, name, i);
-                                     });
-        for (int step = 1; step <= 8; ++step) {
-          if (step == bad_step) {
-            training.compute(100);
-            EXPECT_EQ(std::isfinite(gradient_norm(training.sharded())), takes_it);
-            if (takes_it) training.update();
-          }
-          training.step(step);
-        }
-        values[static_cast<std::size_t>(world.rank())] = training.values();
-      });
-      return values;
-    };
-    const ValuesByRank expected = after(0, true);
-    EXPECT_EQ(after(4, false), expected);  // nothing has been exchanged yet
-    EXPECT_EQ(after(7, false), expected);
-    EXPECT_NE(after(7, true), expected);
+  for (const int number : {2, 4, 7}) {  // before the freeze, before the first exchange, and behind it
+    expect_nothing_of_a_step_left_out({{{Axis::data, 3}}}, number, 8);
   }
 }
 

@@ -4,9 +4,8 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
-#include <limits>
 
-#include "own_gradients.hpp"
+#include "own_gradient_checks.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/planning/training_memory.hpp"
 #include "support/error.hpp"
@@ -15,7 +14,6 @@
 namespace stretto {
 namespace {
 
-constexpr ZeroStage powersgd_stages[] = {ZeroStage::none, ZeroStage::optimizer, ZeroStage::gradients};
 constexpr std::int64_t matrix_rows = 10, matrix_columns = 40, vector_elements = 9;  // of the model's parameters
 
 OwnGradientLayout low_rank(int ranks, const PowerSGDOptions& powersgd, ZeroStage stage = ZeroStage::none) {
@@ -72,7 +70,7 @@ double largest(const NumbersByElement& numbers) {
 // The control: a rank more than factors have columns.
 TEST(PowerSGD, SumsAGradientOfItsRankExactly) {
   for (const int ranks : {2, 3}) {
-    for (const ZeroStage stage : powersgd_stages) {
+    for (const ZeroStage stage : own_gradient_stages) {
       for (const int matrix_rank : {1, 2, 3}) {
         const OwnGradient gradient = gradient_of_rank(matrix_rank);
         const auto sums = sums_of(low_rank(ranks, {.rank = 2}, stage), gradient, 4);
@@ -92,7 +90,7 @@ TEST(PowerSGD, SumsAGradientOfItsRankExactly) {
 
 // Where factors would not be smaller: 8 (10 + 40) = 10 x 40. The control: one column less.
 TEST(PowerSGD, SumsWholeWhatFactorsDoNotMakeSmaller) {
-  for (const ZeroStage stage : powersgd_stages) {
+  for (const ZeroStage stage : own_gradient_stages) {
     for (const int rank : {7, 8, 10, 1000}) {
       const auto sums = sums_of(low_rank(3, {.rank = rank}, stage), integer_gradient, 3);
       for (int step = 1; step <= 3; ++step) {
@@ -178,51 +176,17 @@ TEST(PowerSGD, BeginsWithTheFactorsOfTheStepBefore) {
   EXPECT_LT(left_out(true, 5), 0.95 * left_out(false, 5));
 }
 
-// The control: the ranks' own errors differ.
 TEST(PowerSGD, AllRanksHaveEqualWeightsAfterEachStepAtEveryStage) {
   for (const OptimizerOptions& optimizer : {OptimizerOptions(AdamW::Options{}), OptimizerOptions(Muon::Options{})}) {
     for (const int ranks : {2, 3, 5}) {
-      std::vector<NumbersByElement> first;  // by step, at ZeRO 0
-      for (const ZeroStage stage : powersgd_stages) {
-        std::vector<NumbersByElement> own(static_cast<std::size_t>(ranks));
-        std::vector<double> errors(static_cast<std::size_t>(ranks));
-        run_threads(ranks, [&](const Communicator& world) {
-          const auto rank = static_cast<std::size_t>(world.rank());
-          OwnGradientLayout layout = low_rank(ranks, {.rank = 2, .start = 2}, stage);
-          layout.optimizer = optimizer;
-          OwnGradientTraining training(world, layout);
-          for (int step = 1; step <= 6; ++step) {
-            training.step(step);
-            own[rank] = training.values();
-            if (stage == ZeroStage::none && rank == 0) first.push_back(own[rank]);
-            world.barrier(Stream::inline_()).wait();
-            EXPECT_EQ(own[rank], own.front()) << ranks << " ranks, step " << step;
-            EXPECT_EQ(own[rank], first[static_cast<std::size_t>(step - 1)]) << "stage " << static_cast<int>(stage);
-            world.barrier(Stream::inline_()).wait();
-          }
-          for (const ErrorFeedback::Entry& entry : training.sharded().errors().entries()) {
-            if (entry.tensor == "powersgd.dp") errors[rank] = kernels::sum_of_squares(entry.values);
-          }
-        });
-        for (int rank = 1; rank < ranks; ++rank) EXPECT_NE(errors[static_cast<std::size_t>(rank)], errors.front());
-      }
+      OwnGradientLayout layout = low_rank(ranks, {.rank = 2, .start = 2});
+      layout.optimizer = optimizer;
+      expect_equal_weights_at_every_stage(layout, ranks, 6);
     }
   }
 }
 
-TEST(PowerSGD, KeepsCopiesOfTensorParallelRanksEqual) {
-  for (const ZeroStage stage : powersgd_stages) {
-    OwnGradientLayout layout = low_rank(1, {.rank = 2}, stage);
-    layout.mesh = {{Axis::tensor, 2}, {Axis::data, 2}};
-    const auto values = trained_values(layout, 6);
-    for (const auto& [element, value] : values[0]) {
-      EXPECT_EQ(value, values[2].at(element));
-      if (element.starts_with("replicated")) {
-        EXPECT_EQ(value, values[1].at(element)) << element;
-      }
-    }
-  }
-}
+TEST(PowerSGD, KeepsCopiesOfTensorParallelRanksEqual) { expect_equal_copies_at_every_stage(low_rank(1, {.rank = 2}), 6); }
 
 // Before the start it is the sums of an optimizer without it. The control: a start within these steps.
 TEST(PowerSGD, BeginsBehindItsStart) {
@@ -235,43 +199,18 @@ TEST(PowerSGD, BeginsBehindItsStart) {
 TEST(PowerSGD, TakesMicrobatches) {
   OwnGradientLayout layout = low_rank(2, {.rank = 2});
   const auto expected = trained_values(layout, 4, integer_gradient);
-  for (const ZeroStage stage : powersgd_stages) {
+  for (const ZeroStage stage : own_gradient_stages) {
     layout.stage = stage;
     layout.microbatches = 2;
     EXPECT_EQ(trained_values(layout, 4, integer_gradient), expected);
   }
 }
 
-// A step whose gradient is infinite on one rank is left out by all, and leaves nothing behind. The control: a step more.
 TEST(PowerSGD, AStepLeftOutLeavesNothingBehind) {
   for (const MeshShape& mesh : {MeshShape{{Axis::data, 3}}, {{Axis::tensor, 2}, {Axis::data, 2}}}) {
-    for (const ZeroStage stage : powersgd_stages) {
-      const auto after = [&](bool repeats, bool takes_it) {
-        std::vector<NumbersByElement> values(static_cast<std::size_t>(mesh.ranks()));
-        OwnGradientLayout layout = low_rank(1, {.rank = 2}, stage);
-        layout.mesh = mesh;
-        const auto gradient = [&](int rank, int step, const std::string& name, std::int64_t i) {
-          const bool is_bad = step == 100 && !takes_it && rank == 1 && i == 5;
-          return is_bad ? std::numeric_limits<double>::infinity() : normal_gradient(rank, step, name, i);
-        };
-        run_threads(static_cast<int>(mesh.ranks()), [&](const Communicator& world) {
-          OwnGradientTraining training(world, layout, gradient);
-          for (int step = 1; step <= 5; ++step) {
-            if (step == 3 && repeats) {
-              training.compute(100);
-              EXPECT_EQ(std::isfinite(gradient_norm(training.sharded())), takes_it);
-              if (takes_it) training.update();
-            }
-            training.step(step);
-          }
-          values[static_cast<std::size_t>(world.rank())] = training.values();
-        });
-        return values;
-      };
-      const auto expected = after(false, true);
-      EXPECT_EQ(after(true, false), expected);
-      EXPECT_NE(after(true, true), expected);
-    }
+    OwnGradientLayout layout = low_rank(1, {.rank = 2});
+    layout.mesh = mesh;
+    expect_nothing_of_a_step_left_out(layout, 3, 5);
   }
 }
 
@@ -300,7 +239,7 @@ TEST(PowerSGD, TheNormIsThatOfTheSum) {
 TEST(PowerSGD, SendsTheBytesOfItsFormula) {
   const Variable ring("STRETTO_ALGO", "all_reduce:ring;reduce_scatter:ring;all_gather:ring");
   for (const int ranks : {2, 4}) {
-    for (const ZeroStage stage : powersgd_stages) {
+    for (const ZeroStage stage : own_gradient_stages) {
       for (const int rank : {1, 3}) {
         run_threads(ranks, [&](const Communicator& world) {
           OwnGradientTraining training(world, low_rank(ranks, {.rank = rank, .start = 1}, stage));
