@@ -71,7 +71,7 @@ void CheckpointSnapshot::take() {
     }
   }
   units_ = units_text(parameters_);
-  momentum_ = local_vectors_text(parameters_);
+  local_vectors_ = local_vectors_text(parameters_);
   errors_.clear();
   const MemoryScope buffers(MemoryKind::buffers);
   for (const ErrorFeedback::Entry& entry : parameters_.errors().entries()) {
@@ -92,7 +92,7 @@ std::map<std::string, std::string> CheckpointSnapshot::with_pieces(std::map<std:
   metadata["format"] = "pt";
   metadata[pieces_key] = pieces_text(pieces_);
   if (!units_.empty()) metadata[units_key] = units_;
-  if (!momentum_.empty()) metadata[local_vectors_key] = momentum_;
+  if (!local_vectors_.empty()) metadata[local_vectors_key] = local_vectors_;
   return metadata;
 }
 

@@ -55,7 +55,7 @@ class CheckpointSnapshot {
   std::vector<Part> parts_;
   CheckpointTensors pieces_;
   std::vector<Part> errors_;  // of quantized sums
-  std::string units_, momentum_;
+  std::string units_, local_vectors_;
 };
 
 }  // namespace stretto

@@ -27,13 +27,21 @@ struct SavedVector {
   std::vector<SavedMember> members;
 };
 
-std::vector<SavedVector> saved_vectors(const SafetensorsReader& shard) {
+// Empty if the shard describes no vectors.
+std::string saved_text(const SafetensorsReader& shard) {
   const auto metadata = shard.metadata();
-  const auto found = metadata.find(local_vectors_key);
-  if (found == metadata.end()) return {};
+  for (const char* const key : {local_vectors_key, former_local_vectors_key}) {
+    if (const auto found = metadata.find(key); found != metadata.end()) return found->second;
+  }
+  return "";
+}
+
+std::vector<SavedVector> saved_vectors(const SafetensorsReader& shard) {
+  const std::string text = saved_text(shard);
+  if (text.empty()) return {};
   std::vector<SavedVector> vectors;
   try {
-    const Json all = Json::parse(found->second);
+    const Json all = Json::parse(text);
     for (const auto& [name, json] : all.items()) {
       SavedVector& vector = vectors.emplace_back();
       vector.errors = name;
@@ -64,13 +72,29 @@ std::optional<SafetensorsReader::View> saved_errors(const SafetensorsReader& sha
 
 // The name of a vector's errors in ShardedParameters::errors().
 std::string errors_of(const ShardedParameters& parameters, const LocalGradients& vector) {
-  return parameters.sums_gradients() ? PowerSGD::error_name(vector) : MomentumExchange::error_name(vector);
+  return parameters.options().powersgd.any() ? PowerSGD::error_name(vector) : MomentumExchange::error_name(vector);
+}
+
+// Whether this rank feeds back errors of the vector at the hop; empty: at any hop.
+bool has_errors(const ShardedParameters& parameters, const LocalGradients& vector, std::optional<Hop> hop = {}) {
+  return std::ranges::any_of(parameters.errors().entries(),
+                             [&, name = errors_of(parameters, vector)](const ErrorFeedback::Entry& each) {
+                               return each.tensor == name && each.hop == hop.value_or(each.hop);
+                             });
+}
+
+// A rank alone has errors only of what it leaves out by itself, such as DeMo.
+bool is_described(const ShardedParameters& parameters, const LocalGradients& vector) {
+  return vector.group.size() > 1 || has_errors(parameters, vector);
 }
 
 class LocalErrors {
  public:
   LocalErrors(ShardedParameters& parameters, const CheckpointIndex& index, CheckpointShards& shards)
-      : parameters_(parameters), shards_(shards), count_(index.shards.size()), sums_(parameters.sums_gradients()) {
+      : parameters_(parameters),
+        shards_(shards),
+        count_(index.shards.size()),
+        is_powersgd_(parameters.options().powersgd.any()) {
     for (const LocalGradients& vector : parameters.local_gradients()) {
       for (const ErrorFeedback::Entry& entry : parameters.errors().entries()) {
         if (entry.tensor != errors_of(parameters, vector)) continue;
@@ -83,32 +107,34 @@ class LocalErrors {
   void none_wanted() {
     const SafetensorsReader& shard = shards_[static_cast<std::size_t>(parameters_.mesh().world().rank()) % count_];
     const std::vector<SavedVector> saved = saved_vectors(shard);
-    const bool any = std::ranges::any_of(
+    const auto found = std::ranges::find_if(
         saved, [&](const SavedVector& each) { return shard.has(error_name(each.errors, Hop::contribution)); });
-    if (any) report("all of them");
+    if (found == saved.end()) return;
+    is_powersgd_ = PowerSGD::is_error(found->errors);
+    report("all of them");
   }
 
   // Other schedules may give the stages of a layout other parts. A shard of sums without errors describes no vectors.
   bool has_same_vectors() const {
-    const auto metadata = own_shard().metadata();
-    const auto found = metadata.find(local_vectors_key);
-    return found == metadata.end() || found->second == local_vectors_text(parameters_);
+    const std::string text = saved_text(own_shard());
+    return text.empty() || text == local_vectors_text(parameters_);
   }
 
   void same_layout() {
     const SafetensorsReader& shard = own_shard();
     for (const LocalGradients& vector : parameters_.local_gradients()) {
-      if (vector.group.size() == 1) continue;
+      if (!is_described(parameters_, vector)) continue;
       const std::string errors = errors_of(parameters_, vector);
-      for (int hop = 0; hop < hops; ++hop) {
-        const std::string name = error_name(errors, static_cast<Hop>(hop));
-        if (!any_wanted_ || !shard.has(name)) {
-          if (is_lost(shard.has(name)) && static_cast<Hop>(hop) != Hop::node_sum) report("those of " + name);
-          continue;
+      for (int number = 0; number < hops; ++number) {
+        const Hop hop = static_cast<Hop>(number);
+        const std::string name = error_name(errors, hop);
+        if (any_wanted_ && shard.has(name)) {
+          parameters_.errors().restore(errors, hop, in_f32(shard.tensor(name)));
+        } else if (is_lost(shard.has(name), has_errors(parameters_, vector, hop)) && hop != Hop::node_sum) {
+          report("those of " + name);
         }
-        parameters_.errors().restore(errors, static_cast<Hop>(hop), in_f32(shard.tensor(name)));
       }
-      if (sums_) restore_factors(shard, PowerSGD::factor_name(vector));
+      if (is_powersgd_) restore_factors(shard, PowerSGD::factor_name(vector));
     }
   }
 
@@ -119,10 +145,10 @@ class LocalErrors {
     std::vector<Sums> sums;  // by vector
     for (const LocalGradients& vector : parameters_.local_gradients()) {
       Sums& its = sums.emplace_back();
-      if (vector.group.size() == 1 || !any_wanted_) continue;
+      if (!is_described(parameters_, vector) || !any_wanted_) continue;
       its.contribution = Tensor::zeros({vector.vector.size()}, DType::f32);
       const std::int64_t part = part_size(vector.vector.size(), vector.group.size(), vector.group.rank());
-      if (!sums_) its.result = Tensor::zeros({part}, DType::f32);
+      if (has_errors(parameters_, vector, Hop::result)) its.result = Tensor::zeros({part}, DType::f32);
     }
     bool any = false, over_nodes = false;
     for (std::size_t i = 0; i < count_; ++i) {
@@ -136,7 +162,7 @@ class LocalErrors {
         any = any || contribution;
         for (std::size_t v = 0; v < sums.size() && any_wanted_; ++v) {
           const LocalGradients& vector = parameters_.local_gradients()[v];
-          if (vector.group.size() == 1) continue;
+          if (!sums[v].contribution) continue;
           if (contribution && vector.group.rank() == 0) {
             add(saved, *contribution, 0, saved.elements, vector, sums[v].contribution, 0);
           }
@@ -147,7 +173,7 @@ class LocalErrors {
     }
     const bool travels =
         std::ranges::any_of(parameters_.local_gradients(), [](const LocalGradients& each) { return each.group.size() > 1; });
-    if (is_lost(any) && (any || travels)) report("all of them");
+    if (is_lost(any, any_wanted_) && (any || travels)) report("all of them");
     if (any && over_nodes) report("those of sums over a node");
     for (std::size_t v = 0; v < sums.size(); ++v) {
       if (!sums[v].contribution) continue;
@@ -161,14 +187,14 @@ class LocalErrors {
   const SafetensorsReader& own_shard() const { return shards_[static_cast<std::size_t>(parameters_.mesh().world().rank())]; }
 
   // A checkpoint of plain sums lacks nothing that PowerSGD would have to add.
-  bool is_lost(bool is_saved) const { return is_saved != any_wanted_ && (is_saved || !sums_); }
+  bool is_lost(bool is_saved, bool is_wanted) const { return is_saved != is_wanted && (is_saved || !is_powersgd_); }
 
   void report(const std::string& which) const {
     log().warn(
         "Of the checkpoint in {}, errors that {} are lost ({}), because it lacks them or this training has no use for them; "
         "training goes on without.",
         shards_.checkpoint().string(),
-        sums_ ? "PowerSGD has yet to add to its sums" : "1-bit Adam has yet to add to its momentum", which);
+        is_powersgd_ ? "PowerSGD has yet to add to its sums" : "the optimizer has yet to send of its momentum", which);
   }
 
   // The errors of another rank do not fit.
@@ -194,7 +220,7 @@ class LocalErrors {
   ShardedParameters& parameters_;
   CheckpointShards& shards_;
   std::size_t count_;
-  bool sums_;  // gradients, by PowerSGD if there are vectors
+  bool is_powersgd_;  // whose errors those of the vectors are
   bool any_wanted_ = false;
 };
 
@@ -203,7 +229,7 @@ class LocalErrors {
 std::string local_vectors_text(const ShardedParameters& parameters) {
   Json json = Json::object();
   for (const LocalGradients& vector : parameters.local_gradients()) {
-    if (vector.group.size() == 1) continue;
+    if (!is_described(parameters, vector)) continue;
     Json members = Json::array();
     for (const LocalGradients::Piece& piece : vector.pieces) {
       members.push_back(json_of_member(*parameters.parameters().all()[piece.parameter], piece.counts));

@@ -33,6 +33,7 @@ class PowerSGD {
   PowerSGD(ShardedParameters& parameters, const PowerSGDOptions& options);
 
   static std::string error_name(const LocalGradients& vector) { return "powersgd." + vector.name; }
+  static bool is_error(const std::string& name) { return name.starts_with("powersgd."); }
   static std::string factor_name(const LocalGradients& vector) { return "powersgd q." + vector.name; }
   static bool is_factor(const std::string& name) { return name.starts_with("powersgd q."); }
 
