@@ -89,7 +89,8 @@ void add_zero_options(CLI::App& app, stretto::TrainingOptions& options) {
       ->capture_default_str();
   app.add_option("--tiles", options.tiles,
                  "With --zero 3 or --base, parts of the outputs of each linear layer that are gathered or restored, and "
-                 "multiplied, one after the other (ZeRO-Infinity's memory-centric tiling)")
+                 "multiplied, one after the other (ZeRO-Infinity's memory-centric tiling); sums of --tp then no longer hide "
+                 "behind products")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   app.add_option_function<std::vector<std::string>>(
