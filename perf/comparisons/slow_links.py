@@ -32,6 +32,7 @@ WAYS = {
     "ZeRO++": ["--zero", 3, "--hpz-size", RANKS_OF_A_HOST, "--qwz", "int8", "--qgz", "int4"],
     ONEBIT: ["--zero", 0, "--optimizer", "onebit-adam"],
     "PowerSGD": ["--zero", 0, "--powersgd", 4],
+    "DeMo": ["--zero", 0, "--optimizer", "demo", "--lr", 1e-3],
     "AdamW, sums a step late": ["--zero", 0, "--delay", 1],
     "Muon": ["--zero", 0, *MUON],
     "Muon, sums a step late": ["--zero", 0, "--delay", 1, *MUON],

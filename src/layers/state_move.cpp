@@ -169,7 +169,7 @@ void check_can_move(const ShardedParameters& parameters, const Optimizer& optimi
                            : options.qgz != QuantizedFormat::none && options.qgz_rounding == Rounding::stochastic
                                ? "random numbers of quantized sums"
                            : options.powersgd.any()             ? "errors and factors of PowerSGD"
-                           : optimizer.kind().momentum_exchange ? "the errors of a momentum exchange"
+                           : !optimizer.kind().sums_gradients() ? "the errors of a momentum exchange"
                            : is_stored                          ? "frozen values in a stored format"
                            : is_on_gpu                          ? "values on a GPU"
                                                                 : nullptr;

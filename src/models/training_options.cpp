@@ -130,10 +130,10 @@ Schedule TrainingOptions::check() const {
   StageDivision division = stages;
   division.schedule_name = schedule_name();
   Schedule schedule = division.schedule(mesh[Axis::pipeline], microbatches());
-  require(!std::holds_alternative<OneBitAdam::Options>(optimizer) ||
-              (sharding.delay == 0 && !is_window(schedule) && !diloco.any()),
-          "1-bit Adam exchanges its momentum behind each step's gradients; leave delays, replicas and schedules without a "
-          "flush out.");
+  require(
+      kind_of(optimizer).sums_gradients() || (sharding.delay == 0 && !is_window(schedule) && !diloco.any()),
+      "{} exchanges its momentum behind each step's gradients; leave delays, replicas and schedules without a flush out.",
+      std::holds_alternative<OneBitAdam::Options>(optimizer) ? "1-bit Adam" : "DeMo");
   const char* const unfit = diloco.any()          ? "replicas sum none between them"
                             : servers.any()       ? "servers sum what workers push"
                             : is_window(schedule) ? "a schedule without a flush has sums of several steps under way"
@@ -243,6 +243,7 @@ void TrainingOptions::check_sizes() const {
           to_text(mask));
   sharding.check(mesh);
   if (const auto* const onebit = std::get_if<OneBitAdam::Options>(&optimizer)) onebit->check(sharding);
+  if (const auto* const demo = std::get_if<DeMo::Options>(&optimizer)) demo->check(sharding);
   if (const auto* const muon = std::get_if<Muon::Options>(&optimizer)) muon->check(sharding.dtype);
   require(delay_from >= 0, "A delay cannot begin behind {} updates; give 0 or more.", delay_from);
   require(delay_from == 0 || sharding.delay > 0,

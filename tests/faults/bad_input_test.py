@@ -176,7 +176,7 @@ class BadInput(FaultTest):
         self.expect_refusal({"--lr": -1}, ["--lr -1"])
 
     def test_methods_for_slow_links_that_do_not_go_together(self):
-        onebit, rounds, powersgd = {"--optimizer": "onebit-adam"}, {"--replicas": 2, "--diloco": 4}, {"--powersgd": 2}
+        onebit, rounds, powersgd, demo = {"--optimizer": "onebit-adam"}, {"--replicas": 2, "--diloco": 4}, {"--powersgd": 2}, {"--optimizer": "demo"}
         window = {"--pp": 2, "--schedule": "2bw", "--model": "llama", "--untied": True, "--zero": 1}
         for flags, word in ({**onebit, "--delay": 1}, "1-bit Adam"), ({**onebit, **rounds}, "1-bit Adam"), ({**onebit, **window}, "1-bit Adam"), \
                            ({**rounds, "--delay": 1}, "a delay of 1"), ({**window, "--delay": 1}, "the delay of 1"), \
@@ -184,7 +184,12 @@ class BadInput(FaultTest):
                            ({**onebit, **powersgd}, "1-bit Adam exchanges its momentum"), ({**rounds, **powersgd}, "replicas sum none"), \
                            ({**window, **powersgd}, "without a flush"), ({**powersgd, "--delay": 1}, "leave delays"), \
                            ({**powersgd, "--zero": 3}, "ZeRO stage 3"), ({**powersgd, "--dtype": "fp64"}, "f32, bf16 or f16"), \
-                           ({**powersgd, "--zero": 2, "--offload": "gradients=/tmp"}, "/tmp"):
+                           ({**powersgd, "--zero": 2, "--offload": "gradients=/tmp"}, "/tmp"), \
+                           ({**demo, "--delay": 1}, "DeMo exchanges its momentum"), ({**demo, **rounds}, "DeMo exchanges its momentum"), \
+                           ({**demo, **window}, "DeMo exchanges its momentum"), ({**demo, **powersgd}, "DeMo exchanges its momentum"), \
+                           ({**demo, "--zero": 3}, "ZeRO stage 3"), ({**demo, "--dtype": "fp64"}, "f32, bf16 or f16"), \
+                           ({**demo, "--zero": 2, "--offload": "gradients=/tmp"}, "/tmp"), \
+                           ({**demo, "--offload": "optimizer=/tmp", "--speculate": True}, "speculation out of demo"):
             self.expect_refusal(flags, [word])
         self.expect_refusal_before_ranks_start({"--powersgd": -1}, ["--powersgd -1"])
         self.expect_refusal_before_ranks_start({"--powersgd-start": 5}, ["--powersgd-start 5", "--powersgd 4"])
@@ -208,6 +213,9 @@ class BadInput(FaultTest):
         self.expect_refusal_before_ranks_start({"--optimizer": "onebit-adam", "--freeze-step": "2x"}, ["--freeze-step 2x"])
         self.expect_refusal_before_ranks_start({"--optimizer": "onebit-adam", "--momentum": 0.5}, ["--momentum 0.5", "onebit-adam"])
         self.expect_refusal({"--optimizer": "onebit-adam", "--zero": 3}, ["ZeRO stage 3"])
+        self.expect_refusal_before_ranks_start({"--compression-topk": 5}, ["--compression-topk 5", "--optimizer adamw"])
+        for flag, value in ("--compression-chunk", 257), ("--compression-topk", 0), ("--compression-decay", 1):
+            self.expect_refusal_before_ranks_start({"--optimizer": "demo", flag: value}, [f"{flag} {value}"])
         self.expect_refusal_before_ranks_start({"--lr-warmup-iters": 6}, ["--lr-warmup-iters 6", "--train-iters 5"])
         self.expect_refusal_before_ranks_start({"--straggler-threshold": 0.2, "--nproc": 1}, ["--straggler-threshold 0.2", "1 ranks"])
         self.expect_refusal_before_ranks_start({"--straggler-threshold": 0.2, "--pp": 2}, ["--straggler-threshold 0.2", "--pp 2"])

@@ -1,15 +1,17 @@
-// Training by 1-bit Adam and with PowerSGD that is saved and goes on, with the errors that exchanges have yet to add.
+// Training by 1-bit Adam, by DeMo and with PowerSGD that is saved and goes on, with what exchanges have yet to add.
 #include "layers/optimizer/local_errors.hpp"
 
 #include <gmock/gmock.h>
 #include <spdlog/sinks/ostream_sink.h>
 
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "core/log.hpp"
 #include "layers/optimizer/matrices/powersgd.hpp"
 #include "layers/optimizer/momentum_exchange.hpp"
 #include "own_gradients.hpp"
+#include "saved_checkpoint.hpp"
 #include "stretto/layers/checkpoint.hpp"
 #include "support/temporary_directory.hpp"
 
@@ -89,10 +91,17 @@ OwnGradientLayout with_powersgd(int ranks, ZeroStage stage = ZeroStage::optimize
       .mesh = {{Axis::data, ranks}}, .stage = stage, .optimizer = AdamW::Options{}, .powersgd = {.rank = 2, .start = start}};
 }
 
+OwnGradientLayout with_demo(int ranks, ZeroStage stage = ZeroStage::optimizer) {
+  return {.mesh = {{Axis::data, ranks}},
+          .stage = stage,
+          .optimizer = DeMo::Options{.compression_chunk = 8, .compression_topk = 5}};
+}
+
 // The control: without the errors, the next steps differ.
 TEST(LocalErrors, GoOnBitForBitInTheSameLayout) {
   for (const ZeroStage stage : {ZeroStage::none, ZeroStage::optimizer, ZeroStage::gradients}) {
-    for (const OwnGradientLayout& layout : {OwnGradientLayout{{{Axis::data, 3}}, stage}, with_powersgd(3, stage)}) {
+    for (const OwnGradientLayout& layout :
+         {OwnGradientLayout{{{Axis::data, 3}}, stage}, with_powersgd(3, stage), with_demo(3, stage), with_demo(1, stage)}) {
       for (const int saved : {2, 3, 5}) {  // before the freeze or the start, at it, and behind
         const TemporaryDirectory directory;
         const RunOfSteps whole = run_of(layout, directory.path(), false, saved);
@@ -122,6 +131,8 @@ void expect_sums_to_stay(const OwnGradientLayout& four, const std::vector<OwnGra
 TEST(LocalErrors, KeepTheirSumInAnotherLayout) {
   expect_sums_to_stay({{{Axis::data, 4}}}, {{{{Axis::data, 3}}}, {{{Axis::data, 2}}, ZeroStage::none}});
   expect_sums_to_stay(with_powersgd(4), {with_powersgd(3), with_powersgd(2, ZeroStage::none)});
+  expect_sums_to_stay(with_demo(4), {with_demo(3), with_demo(2, ZeroStage::none), with_demo(1)});
+  expect_sums_to_stay(with_demo(1), {with_demo(3)});
 }
 
 // A rank alone has nothing to add later, and says so; so does an exchange without compression.
@@ -137,6 +148,32 @@ TEST(LocalErrors, AreNotLostSilently) {
   const TemporaryDirectory of_plain;
   run_of(plain, of_plain.path(), false);
   EXPECT_THAT(run_of(two, of_plain.path(), true).warnings, testing::HasSubstr("are lost"));
+}
+
+// Checkpoints of former versions described the vectors under another name. The control: without a description.
+TEST(LocalErrors, OfFormerVersionsAreRead) {
+  const TemporaryDirectory directory;
+  const RunOfSteps whole = run_of(with_powersgd(2), directory.path(), false);
+  const auto rename = [&](const std::string& from, const std::string& to) {
+    for (const std::string file : {"step_00000005/rank_00000.safetensors", "step_00000005/rank_00001.safetensors"}) {
+      std::string bytes = content_of(directory / file);
+      const std::size_t at = bytes.find(from);
+      const std::size_t end = bytes.find("}}", bytes.find("data_offsets")) + 2;  // of the header, which is padded there
+      ASSERT_LT(at, end);
+      bytes.insert(end, from.size() - to.size(), ' ');
+      bytes.replace(at, from.size(), to);
+      directory.write(file, bytes);
+    }
+    auto index = nlohmann::json::parse(content_of(directory / "step_00000005/index.json"));
+    for (auto& shard : index["shards"]) shard.erase("xxh3");
+    directory.write("step_00000005/index.json", index.dump());
+  };
+  rename("\"local_vectors\"", "\"momentum\"");
+  const RunOfSteps rest = run_of(with_powersgd(3), directory.path(), true);
+  EXPECT_EQ(rest.warnings, "");
+  for (const auto& [element, error] : whole.errors) EXPECT_NEAR(rest.errors.at(element), error, 1e-6) << element;
+  rename("\"momentum\"", "\"none\"");
+  EXPECT_THAT(run_of(with_powersgd(3), directory.path(), true).errors, testing::Each(testing::Pair(testing::_, 0)));
 }
 
 // By a training without PowerSGD, one that begins with it later, or one rank. Training that had none has lost nothing.

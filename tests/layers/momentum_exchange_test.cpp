@@ -162,7 +162,7 @@ TEST(MomentumExchange, SendsTheBytesOfItsFormula) {
         sent(4, 4);  // this one has brought m to all ranks
         auto found = sent(5, 5);
         const auto planned =
-            momentum_traffic(sharded.parameters(), sharded.mesh().shape(), sharded.options(), QuantizedFormat::onebit);
+            momentum_traffic(sharded.parameters(), sharded.mesh().shape(), sharded.options(), training.optimizer().kind());
         EXPECT_EQ(found["gradients"].second, 0);
         EXPECT_EQ(found["momentum"].first, 1);
         EXPECT_EQ(found.contains("parameters"), stage != ZeroStage::none);

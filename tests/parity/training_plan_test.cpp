@@ -84,15 +84,16 @@ TEST(TrainingPlan, TellsTheBytesOfMethodsForSlowLinks) {
   const Variable ring("STRETTO_ALGO", "all_reduce:ring;reduce_scatter:ring;all_gather:ring");
   for (const Layout layout : {Layout{2, 1}, {4, 1}, {2, 2}}) {
     for (const ZeroStage stage : {ZeroStage::none, ZeroStage::optimizer, ZeroStage::gradients}) {
-      for (const bool onebit : {true, false}) {
+      for (const std::string method : {"onebit", "demo", "powersgd"}) {
         TrainingOptions options = tiny(layout, DType::f32);
         options.model.vocabulary = 64;
         options.sharding.zero = stage;
-        if (onebit) options.optimizer = OneBitAdam::Options{.freeze_step = 1};
-        if (!onebit) options.sharding.powersgd.rank = 2;
+        if (method == "onebit") options.optimizer = OneBitAdam::Options{.freeze_step = 1};
+        if (method == "demo") options.optimizer = DeMo::Options{.compression_chunk = 16, .compression_topk = 4};
+        if (method == "powersgd") options.sharding.powersgd.rank = 2;
         const auto plan = static_cast<double>(planned(options, layout).sent.at("dp"));
         const auto sent = static_cast<double>(sent_by({train(layout, options).front()}).at("dp"));
-        if (onebit) {
+        if (method == "onebit") {
           EXPECT_THAT(apps::traffic_table(apps::plan_training(options.on(layout.mesh()))),
                       testing::StartsWith("Sent by a rank in a step after the freeze of the variance by formula: dp "));
         }

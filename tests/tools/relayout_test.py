@@ -109,6 +109,7 @@ class Relayout(PipelineTest):
                 (["--relayout-at", 1, "--tp 2", "--trace", self.directory / "trace"], "does not go with --trace"),
                 (["--relayout-at", 1, "--tp 2", "--replicas", 2, "--diloco", 2], "does not go with --diloco"),
                 (["--relayout-at", 1, "--tp 2", "--optimizer", "onebit-adam"], "does not go with --optimizer onebit-adam"),
+                (["--relayout-at", 1, "--tp 2", "--optimizer", "demo"], "does not go with --optimizer demo"),
                 (["--relayout-at", 1, "--tp 2", "--powersgd", 2], "does not go with --powersgd"),
                 (["--relayout-at", 1, "--tp 2", "--offload", f"optimizer={self.directory}"], "does not go with --offload"),
                 (["--relayout-at", 1, "--tp 2", "--zero", 3, "--qgz", "int8", "--qgz-error-feedback"], "does not go with --qgz-error-feedback"),

@@ -19,7 +19,10 @@ void refuse_without_effect(const CLI::App& app, const OptimizerFlags& flags) {
                                         {"--muon-momentum", "muon"},
                                         {"--muon-lr", "muon"},
                                         {"--muon-bf16", "muon"},
-                                        {"--freeze-step", "onebit-adam"}}) {
+                                        {"--freeze-step", "onebit-adam"},
+                                        {"--compression-chunk", "demo"},
+                                        {"--compression-topk", "demo"},
+                                        {"--compression-decay", "demo"}}) {
     require(app.count(flag) == 0 || flags.name == optimizer,
             "{} {} has no effect with --optimizer {}; leave it out, or give --optimizer {}.", flag,
             app.count(flag) == 0 ? "" : app[flag]->as<std::string>(), flags.name, optimizer);
@@ -39,6 +42,17 @@ stretto::Muon::Options muon_of(const CLI::App& app, const OptimizerFlags& flags,
           .weight_decay = flags.weight_decay};
 }
 
+stretto::DeMo::Options demo_of(const OptimizerFlags& flags) {
+  stretto::DeMo::Options options = flags.demo;
+  require(options.compression_chunk >= 1 && options.compression_chunk <= 256,
+          "--compression-chunk {} is no side of a chunk; give 1 to 256.", options.compression_chunk);
+  require(options.compression_topk >= 1, "--compression-topk {} sends nothing; give 1 or more.", options.compression_topk);
+  require(options.compression_decay >= 0 && options.compression_decay < 1,
+          "--compression-decay {} is not from 0 to below 1, so that the momentum would grow.", options.compression_decay);
+  options.weight_decay = flags.weight_decay;
+  return options;
+}
+
 std::int64_t freeze_step_of(const std::string& text) {
   if (text == "auto") return 0;
   std::int64_t steps = 0;
@@ -51,10 +65,12 @@ std::int64_t freeze_step_of(const std::string& text) {
 }  // namespace
 
 void add_optimizer_options(CLI::App& app, OptimizerFlags& flags) {
-  app.add_option("--optimizer", flags.name,
-                 "adamw; sgd: gradient descent with momentum; muon: hidden matrices are orthogonalised, and the rest is "
-                 "adamw's; or onebit-adam: AdamW, and after --freeze-step its momentum in one bit an element")
-      ->check(CLI::IsMember({"adamw", "sgd", "muon", "onebit-adam"}))
+  app.add_option(
+         "--optimizer", flags.name,
+         "adamw; sgd: gradient descent with momentum; muon: hidden matrices are orthogonalised, and the rest is "
+         "adamw's; onebit-adam: AdamW, and after --freeze-step its momentum in one bit an element; or demo: the signs "
+         "of the strongest cosine coefficients of each rank's own momentum")
+      ->check(CLI::IsMember({"adamw", "sgd", "muon", "onebit-adam", "demo"}))
       ->capture_default_str();
   app.add_option("--momentum", flags.momentum, "Momentum of --optimizer sgd, which keeps no state with 0")
       ->capture_default_str();
@@ -62,6 +78,15 @@ void add_optimizer_options(CLI::App& app, OptimizerFlags& flags) {
          "--freeze-step", flags.freeze_step,
          "With --optimizer onebit-adam, the steps of AdamW after which its variance is frozen and ranks exchange momentum "
          "instead of gradients; auto: when the variance hardly changes")
+      ->capture_default_str();
+  app.add_option("--compression-chunk", flags.demo.compression_chunk,
+                 "With --optimizer demo, the largest side of the chunks of a matrix that are transformed")
+      ->capture_default_str();
+  app.add_option("--compression-topk", flags.demo.compression_topk,
+                 "With --optimizer demo, how many coefficients of each chunk a rank sends")
+      ->capture_default_str();
+  app.add_option("--compression-decay", flags.demo.compression_decay,
+                 "With --optimizer demo, the factor of each rank's momentum in each step")
       ->capture_default_str();
   app.add_option("--muon-scale", flags.muon_scale,
                  "Size of the updates of --optimizer muon: moonlight, 0.2 sqrt(max(rows, columns)), or keller, "
@@ -76,7 +101,7 @@ void add_optimizer_options(CLI::App& app, OptimizerFlags& flags) {
   app.add_flag("--muon-bf16", flags.muon_bf16,
                "Products of --optimizer muon in bf16: faster on processors with bf16 instructions, and as in PyTorch");
   app.add_option("--weight-decay", flags.weight_decay,
-                 "Weight decay of matrices: AdamW and Muon take it from the weights, SGD adds it to the gradient")
+                 "Weight decay of matrices: AdamW, Muon and DeMo take it from the weights, SGD adds it to the gradient")
       ->capture_default_str();
 }
 
@@ -85,6 +110,7 @@ stretto::OptimizerOptions optimizer_of(const CLI::App& app, const OptimizerFlags
   refuse_without_effect(app, flags);
   if (flags.name == "muon") return muon_of(app, flags, lr);
   if (flags.name == "adamw") return stretto::AdamW::Options{.weight_decay = flags.weight_decay};
+  if (flags.name == "demo") return demo_of(flags);
   if (flags.name == "onebit-adam") {
     return stretto::OneBitAdam::Options{.weight_decay = flags.weight_decay,
                                         .freeze_step = freeze_step_of(flags.freeze_step)};

@@ -16,6 +16,7 @@ struct OptimizerFlags {
   bool muon_bf16 = false;
   double weight_decay = stretto::AdamW::Options().weight_decay;
   std::string freeze_step = "auto";
+  stretto::DeMo::Options demo = {};
 };
 
 // Adds the flags. `flags` must outlive the app's parsing.

@@ -94,6 +94,9 @@ const char* obstacle(const CommandLine& line) {
   if (std::holds_alternative<OneBitAdam::Options>(trainer.optimizer)) {
     return "--optimizer onebit-adam, whose errors are of one layout";
   }
+  if (std::holds_alternative<DeMo::Options>(trainer.optimizer)) {
+    return "--optimizer demo, whose momentum is of one layout";
+  }
   return nullptr;
 }
 

@@ -28,14 +28,21 @@ struct StateSlot {
   bool is_of(const Parameter& parameter) const { return of_matrices || parameter.matrices.empty(); }
 };
 
+// The largest `kept` DCT coefficients of each chunk of a tensor, with sides of at most `chunk`.
+struct CoefficientChoice {
+  std::int64_t chunk = 64, kept = 32;
+};
+
 // A kind of optimizer as data: all that checkpoints, replicas, and plans of memory and time know of it.
 struct STRETTO_API OptimizerKind {
   std::string name;  // "adamw"
   std::vector<StateSlot> slots;
   bool whole_matrices = false;  // one rank of a pipeline stage computes the update of a hidden matrix (Muon)
-  // The format in which ranks exchange their momentum after a warm-up, instead of gradients (OneBitAdam). Empty: gradients
-  // are summed in all steps.
+  // The format in which ranks exchange their momentum after a warm-up, instead of gradients (OneBitAdam).
   std::optional<QuantizedFormat> momentum_exchange = {};
+  std::optional<CoefficientChoice> coefficients = {};  // of their momentum, exchanged instead of gradients (DeMo)
+
+  bool sums_gradients() const { return !momentum_exchange && !coefficients; }  // in all steps
 
   // Bytes of an updated element's slots, and of its master weight where the compute type has 16 bits.
   std::int64_t state_bytes(DType compute, bool of_matrix = false) const;

@@ -243,10 +243,10 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   void set_in_flight(bool in_flight) { in_flight_ = in_flight; }
   void share_older_values(std::size_t unit, int updates = 1);
 
-  // For optimizers that exchange something other than sums of gradients (OneBitAdam). From the next step on, ranks do not
-  // sum gradients: each adds up its own in the vectors of local_gradients(), and Range::gradient and whole_gradients() have
-  // no meaning. False: they sum them again. Call it between two steps, on all ranks alike. Takes the memory of the vectors,
-  // of MemoryKind::optimizer. Not at ZeroStage::values.
+  // For optimizers that exchange something other than sums of gradients (OneBitAdam, DeMo). From the next step on, ranks do
+  // not sum gradients: each adds up its own in the vectors of local_gradients(), and Range::gradient and whole_gradients()
+  // have no meaning. False: they sum them again. Call it between two steps, on all ranks alike. Takes the memory of the
+  // vectors, of MemoryKind::optimizer. Not at ZeroStage::values.
   void keep_gradients_local(bool local);
   // Empty while ranks sum gradients as they are. The vectors hold the step's gradients from finish_sums() to begin_step(),
   // but for those of PowerSGD.

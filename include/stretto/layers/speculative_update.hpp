@@ -43,7 +43,7 @@ class STRETTO_API SpeculativeUpdate {
   void keep();
   void take_back();
   std::int64_t taken_back() const { return taken_back_; }  // steps, so far, in which the update of a unit had begun
-  static bool can_update(const OptimizerKind& kind) { return !kind.whole_matrices && !kind.momentum_exchange; }
+  static bool can_update(const OptimizerKind& kind) { return !kind.whole_matrices && kind.sums_gradients(); }
 
  private:
   void update_behind_sum(std::size_t unit);

@@ -27,10 +27,10 @@ class STRETTO_API StateMove {
   StateMove();  // of a rank that joins: it brings nothing
   // Between two steps: copies what this rank owns into host memory, and waits for late gradients. Memory: the same as a
   // rank's shard of a checkpoint. Throws Error(invalid_argument), in one sentence, for state that belongs to a layout:
-  // errors of quantized sums that are fed back, random numbers of stochastic rounding, a momentum exchange (OneBitAdam),
-  // sums by PowerSGD, versions of a pipeline without a flush, frozen values in stored formats (StoredFormat); and on a GPU.
-  // Replicas of DiLoCo are the caller's duty: this object sees neither a round in flight (call DiLoCo::settle() before) nor
-  // the errors of a format (leave DiLoCoOptions::format at none).
+  // errors of quantized sums that are fed back, random numbers of stochastic rounding, a momentum exchange (OneBitAdam,
+  // DeMo), sums by PowerSGD, versions of a pipeline without a flush, frozen values in stored formats (StoredFormat); and on
+  // a GPU. Replicas of DiLoCo are the caller's duty: this object sees neither a round in flight (call DiLoCo::settle()
+  // before) nor the errors of a format (leave DiLoCoOptions::format at none).
   StateMove(const ShardedParameters& parameters, const Optimizer& optimizer);
   ~StateMove();
   StateMove(const StateMove&) = delete;

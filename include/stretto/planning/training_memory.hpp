@@ -25,7 +25,8 @@ struct TrainingMemory {
 // 4 Psi + 12 Psi/N, 2 Psi + 14 Psi/N, and 16 Psi/N. Of the first rank; later ranks have as much, or less by the padding. The
 // optimizer's state and such matrices: of the rank that has the most. Of an optimizer that exchanges its momentum
 // (OptimizerKind::momentum_exchange) the optimizer's memory includes a rank's own gradients and the momentum that it keeps,
-// and buffers the errors of both hops; with PowerSGD a rank's own gradients, and buffers the errors and factors.
+// and buffers the errors of both hops; of DeMo a rank's own gradients, and buffers its momentum and the messages of all
+// ranks; with PowerSGD a rank's own gradients, and buffers the errors and factors.
 STRETTO_API TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
                                         const ShardedParameters::Options& options, const OptimizerKind& optimizer);
 
@@ -60,12 +61,16 @@ STRETTO_API std::map<std::string, std::int64_t> state_traffic(const Parameters& 
                                                               const ShardedParameters::Options& options,
                                                               std::int64_t microbatches, int passes = 2);
 
-// Bytes that the first rank of each group sends in a step after OneBitAdam has frozen v, by group: 2 (N-1)/N Psi elements of
-// momentum in `format` (onebit: 0.129 bytes), of which each rank's part of N and the records of a part are rounded up, and
-// at ZeRO stages 1 and 2 (N-1)/N Psi e for values, as before. Two messages go to each other rank for a group and, in tensor
-// parallelism, two for parameters of which ranks hold copies. On one node, or by Algorithm::two_shot.
+// Bytes that the first rank of each group sends, by group, of an optimizer that exchanges something else than sums of
+// gradients (OptimizerKind::sums_gradients()), and at ZeRO stages 1 and 2 (N-1)/N Psi e for values, as before.
+// - In a step after OneBitAdam has frozen v: 2 (N-1)/N Psi elements of momentum in its format (onebit: 0.129 bytes), of
+// which
+//   each rank's part of N and the records of a part are rounded up. Two messages go to each other rank for a group and, in
+//   tensor parallelism, two for parameters of which ranks hold copies. On one node, or by Algorithm::two_shot.
+// - In a step of DeMo: (N-1) times 6 bytes for each coefficient that a rank sends, in one all-gather for a group and, in
+//   tensor parallelism, one for parameters of which ranks hold copies.
 STRETTO_API std::map<std::string, std::int64_t> momentum_traffic(const Parameters& parameters, const MeshShape& mesh,
                                                                  const ShardedParameters::Options& options,
-                                                                 QuantizedFormat format);
+                                                                 const OptimizerKind& optimizer);
 
 }  // namespace stretto

@@ -59,6 +59,21 @@ std::vector<LocalGradients> local_gradients_of(const Parameters& parameters, con
   return result;
 }
 
+void check_own_gradients(std::string_view optimizer, const ShardedParameters::Options& options) {
+  require(
+      options.zero != ZeroStage::values,
+      "{} needs whole gradients and momentum on every rank, and ZeRO stage 3 divides the values they belong to; give stage "
+      "2 or below.",
+      optimizer);
+  require(options.offload.gradients.directory.empty(),
+          "{} keeps whole gradients in the memory of every rank, and none of them can lie in {}; leave gradients out of the "
+          "offload.",
+          optimizer, options.offload.gradients.directory);
+  require(!options.powersgd.any(),
+          "{} exchanges its momentum, of which PowerSGD of rank {} would sum the gradients; leave one of them out.",
+          optimizer, options.powersgd.rank);
+}
+
 void ShardedParameters::keep_gradients_local(bool local) {
   choice_.reset();  // what it would measure does not travel
   local_.clear();

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "layers/sharded/unit_cut.hpp"
@@ -19,5 +20,9 @@ std::vector<LocalVector> local_vectors(const Parameters& parameters, const std::
 // The same with their memory and groups.
 std::vector<LocalGradients> local_gradients_of(const Parameters& parameters, const std::vector<UnitMembers>& units,
                                                const Mesh& mesh, const ShardedParameters::Options& options);
+
+// Throws Error(invalid_argument), in one sentence, for options under which an optimizer of that name cannot exchange
+// something else than sums of gradients.
+void check_own_gradients(std::string_view optimizer, const ShardedParameters::Options& options);
 
 }  // namespace stretto

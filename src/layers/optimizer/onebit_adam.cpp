@@ -6,6 +6,7 @@
 #include "core/fail.hpp"
 #include "device/kernels/frozen_adamw.hpp"
 #include "layers/note_number.hpp"
+#include "layers/optimizer/local_vectors.hpp"
 #include "layers/optimizer/momentum_exchange.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
@@ -44,18 +45,7 @@ void OneBitAdam::Options::check(const ShardedParameters::Options& sharding) cons
   require(clip_norm >= 0, "The momentum cannot be clipped to a norm of {}; give 0 or more.", clip_norm);
   require(format == QuantizedFormat::onebit || format == QuantizedFormat::none,
           "1-bit Adam sends its momentum in onebit, or as it is in none, and not in {}.", name(format));
-  require(sharding.zero != ZeroStage::values,
-          "1-bit Adam needs whole gradients and momentum on every rank, and ZeRO stage 3 divides the values they belong to; "
-          "give "
-          "stage 2 or below.");
-  require(
-      sharding.offload.gradients.directory.empty(),
-      "1-bit Adam keeps whole gradients in the memory of every rank, and none of them can lie in {}; leave gradients out "
-      "of the offload.",
-      sharding.offload.gradients.directory);
-  require(!sharding.powersgd.any(),
-          "1-bit Adam exchanges its momentum, of which PowerSGD of rank {} would sum the gradients; leave one of them out.",
-          sharding.powersgd.rank);
+  check_own_gradients("1-bit Adam", sharding);
   require(format == QuantizedFormat::none || sharding.dtype != DType::f64,
           "1-bit Adam sends f32 in one bit, and values of {} have momentum of f64; give f32, bf16 or f16.",
           training_name(sharding.dtype));

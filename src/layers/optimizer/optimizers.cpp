@@ -18,6 +18,9 @@ struct Maker {
   std::unique_ptr<Optimizer> operator()(const OneBitAdam::Options& options) const {
     return std::make_unique<OneBitAdam>(parameters, options);
   }
+  std::unique_ptr<Optimizer> operator()(const DeMo::Options& options) const {
+    return std::make_unique<DeMo>(parameters, options);
+  }
 };
 
 }  // namespace

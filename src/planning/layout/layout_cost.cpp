@@ -124,7 +124,7 @@ class LayoutCosts::Parts {
     PartTime microbatch;
     double elements = 0, trained = 0;  // of its parameters, on a rank
     double matrices = 0;               // seconds for the updates of whole matrices
-    std::vector<std::int64_t> exchanged = {};
+    std::vector<ExchangedElements> exchanged = {};
   };
   StageContent content_of(const TrainingOptions& layout, const PipelineShape& shape, const std::vector<PipelinePart>& parts,
                           int stage) {
@@ -143,7 +143,7 @@ class LayoutCosts::Parts {
     content.elements = times_of(layout, shape).cost.parameters(blocks, has_embeddings, has_head);
     content.trained = layout.adapters.any() ? trained_of(layout, shape, stage) : content.elements;
     if (kind_of(layout.optimizer).whole_matrices) content.matrices = matrices_seconds(layout, shape, stage);
-    if (layout.sharding.powersgd.any() || kind_of(layout.optimizer).momentum_exchange) {
+    if (layout.sharding.powersgd.any() || !kind_of(layout.optimizer).sums_gradients()) {
       content.exchanged = exchanged_of(layout, shape, stage);
     }
     return content;
@@ -167,7 +167,7 @@ class LayoutCosts::Parts {
     return known->second;
   }
 
-  const std::vector<std::int64_t>& exchanged_of(const TrainingOptions& layout, const PipelineShape& shape, int stage) {
+  const std::vector<ExchangedElements>& exchanged_of(const TrainingOptions& layout, const PipelineShape& shape, int stage) {
     const auto [known, is_new] = exchanged_.try_emplace(state_key(layout, shape, stage));
     if (is_new) known->second = exchanged_elements(layout, *records_of(layout, shape, stage));
     return known->second;
@@ -363,7 +363,7 @@ class LayoutCosts::Parts {
   std::map<std::tuple<ScheduleKind, int, int, std::vector<std::int64_t>>, ModelCut> cuts_;
   std::map<StateKey, TrainingMemory> state_memory_;
   std::map<StateKey, double> trained_, matrices_;
-  std::map<StateKey, std::vector<std::int64_t>> exchanged_;
+  std::map<StateKey, std::vector<ExchangedElements>> exchanged_;
   std::map<std::tuple<LayoutKey, std::int64_t, int>, std::pair<std::int64_t, std::int64_t>> activations_;
   std::map<LayoutKey, Least> least_seconds_;
   std::map<LayoutKey, PipelineTime> times_of_pipelines_;

@@ -66,10 +66,10 @@ StagePlan plan_stage(const TrainingOptions& options, const Schedule& schedule, i
     plan.memory.buffers +=
         snapshot_memory(parameters, mesh, sharding, options.optimizer_kind(schedule), options.saves_trained_only);
   const int passes = options.recompute.level == Recompute::full ? 3 : 2;
-  const std::optional<QuantizedFormat> momentum = kind_of(options.optimizer).momentum_exchange;
-  plan.sent = momentum ? momentum_traffic(parameters, mesh, sharding, *momentum)
-                       : state_traffic(parameters, mesh, sharding, options.microbatches(), passes);
-  if (kind_of(options.optimizer).whole_matrices && mesh.ranks_over(token_axes | Axis::tensor) > 1) {
+  const OptimizerKind kind = kind_of(options.optimizer);
+  plan.sent = kind.sums_gradients() ? state_traffic(parameters, mesh, sharding, options.microbatches(), passes)
+                                    : momentum_traffic(parameters, mesh, sharding, kind);
+  if (kind.whole_matrices && mesh.ranks_over(token_axes | Axis::tensor) > 1) {
     plan.sent[group_name(mesh.divided(token_axes | Axis::tensor))] += matrix_traffic(parameters, mesh, sharding);
   }
   if (mesh[Axis::tensor] > 1) plan.sent[group_name(Axis::tensor)] += planned.tensor_parallel_bytes();

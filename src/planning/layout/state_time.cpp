@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "layers/optimizer/local_vectors.hpp"
+#include "layers/optimizer/matrices/coefficient_exchange.hpp"
 #include "layers/optimizer/matrices/hidden_matrices.hpp"
 #include "layers/optimizer/matrices/newton_schulz.hpp"
 #include "layers/optimizer/matrices/powersgd.hpp"
@@ -27,14 +28,18 @@ double own_update_bytes(const ShardedParameters::Options& options, const Optimiz
 }
 
 // What an element takes more where ranks keep their own gradients: to add up, take along what was left out, make what
-// travels, and bring the result to where updates take it. PowerSGD has four products of r columns.
+// travels, and bring the result to where updates take it. PowerSGD has four products of r columns, DeMo three transforms of
+// two sides of chunks.
 double own_gradient_seconds(const TrainingOptions& layout, const StateElements& elements, const TrainingCluster& cluster) {
   constexpr double passes = 16;
   const double seconds = cluster.pass_seconds(elements.trained * passes * static_cast<double>(size_of(DType::f32)), 4);
   const int rank = layout.sharding.powersgd.rank;
-  if (rank == 0) return seconds;
+  const auto coefficients = kind_of(layout.optimizer).coefficients;
+  if (rank == 0 && !coefficients) return seconds;
+  const auto side = static_cast<double>(coefficients ? coefficients->chunk : rank);
   const DType products = cluster.products.contains(DType::f32) ? DType::f32 : layout.sharding.dtype;
-  return seconds + 8 * rank * elements.trained / cluster.product_rate(products, std::cbrt(rank * elements.matrix));
+  return seconds + (coefficients ? 12 : 8) * side * elements.trained /
+                       cluster.product_rate(products, std::cbrt(side * elements.matrix));
 }
 
 }  // namespace
@@ -80,8 +85,8 @@ StateTime state_time(const TrainingOptions& layout, const StateElements& element
   const double step = microbatches * (forward + backward) + time.update;
   const double trained = elements.trained;
   double exchanged = 0;  // none of it is hidden
-  for (const std::int64_t message : elements.exchanged) {
-    exchanged += collective_seconds(costs, Collective::all_reduce, message, DType::f32, group, false);
+  for (const auto& [kind, count] : elements.exchanged) {
+    exchanged += collective_seconds(costs, kind, count, DType::f32, group, false);
   }
   const auto left_of_sums = [&](double communication, double computing) {
     if (!elements.exchanged.empty()) return exchanged;
@@ -110,23 +115,31 @@ StateTime state_time(const TrainingOptions& layout, const StateElements& element
   return time;
 }
 
-std::vector<std::int64_t> exchanged_elements(const TrainingOptions& layout, const Parameters& parameters) {
+std::vector<ExchangedElements> exchanged_elements(const TrainingOptions& layout, const Parameters& parameters) {
   const ShardedParameters::Options& options = layout.sharding;
-  const std::optional<QuantizedFormat> momentum = kind_of(layout.optimizer).momentum_exchange;
-  std::vector<std::int64_t> result;
-  if (!momentum && !options.powersgd.any()) return result;
+  const OptimizerKind kind = kind_of(layout.optimizer);
+  const std::optional<QuantizedFormat> momentum = kind.momentum_exchange;
+  const auto width = static_cast<std::int64_t>(size_of(DType::f32));
+  std::vector<ExchangedElements> result;
+  if (kind.sums_gradients() && !options.powersgd.any()) return result;
   for (const LocalVector& vector : local_vectors(parameters, cut_units(parameters, layout.mesh, options), layout.mesh)) {
-    if (layout.mesh.gradient_ranks(vector.summed) == 1) continue;
+    const int ranks = layout.mesh.gradient_ranks(vector.summed);
+    if (ranks == 1) continue;
+    if (kind.coefficients) {
+      const CoefficientVector as = coefficients_of(vector.pieces, parameters, *kind.coefficients);
+      result.push_back({Collective::all_gather, ranks * as.bytes() / width});
+      continue;
+    }
     if (momentum) {
       const auto wide = static_cast<std::int64_t>(size_of(kernels::accumulator(options.dtype)));
       const bool is_plain = *momentum == QuantizedFormat::none;
       const std::int64_t bytes = is_plain ? wide * vector.elements : packed_bytes(*momentum, vector.elements);
-      result.push_back(bytes / static_cast<std::int64_t>(size_of(DType::f32)));
+      result.push_back({.elements = bytes / width});
       continue;
     }
     const FactoredVector as = factored(vector.pieces, parameters, options.powersgd);
-    result.push_back(as.sent);
-    if (as.factors > 0) result.push_back(as.factors);
+    result.push_back({.elements = as.sent});
+    if (as.factors > 0) result.push_back({.elements = as.factors});
   }
   return result;
 }

@@ -13,15 +13,20 @@ struct StateTime {
   double files = 0;    // what nothing hides of reads and writes, by file_seconds()
 };
 
+// An exchange that follows backward: elements of f32, of an all-gather those of all ranks.
+struct ExchangedElements {
+  Collective kind = Collective::all_reduce;
+  std::int64_t elements = 0;
+};
 // Elements of a stage's parameters on a rank: of all, of those that are trained, and of a weight of its blocks.
 struct StateElements {
   double all = 0, trained = 0, matrix = 0;
-  // Of f32, of each all-reduce that follows backward instead of sums of gradients (exchanged_elements()).
-  std::vector<std::int64_t> exchanged = {};
+  std::vector<ExchangedElements> exchanged = {};  // instead of sums of gradients (exchanged_elements())
 };
-// What ranks exchange instead of sums of gradients: factors of PowerSGD once it has begun, or the momentum of 1-bit Adam
-// after it has frozen v, whose bits count as so many f32. Empty for sums. `parameters` has the records of a stage.
-std::vector<std::int64_t> exchanged_elements(const TrainingOptions& layout, const Parameters& parameters);
+// What ranks exchange instead of sums of gradients: factors of PowerSGD once it has begun, the momentum of 1-bit Adam after
+// it has frozen v, or the coefficients of DeMo; others' bits count as so many f32. Empty for sums. `parameters` has the
+// records of a stage.
+std::vector<ExchangedElements> exchanged_elements(const TrainingOptions& layout, const Parameters& parameters);
 
 // `microbatch`: the stage's time of one microbatch, all its chunks, beside which sums and gathers run.
 StateTime state_time(const TrainingOptions& layout, const StateElements& elements, const PartTime& microbatch,

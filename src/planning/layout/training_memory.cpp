@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <set>
 #include <vector>
 
 #include "core/parts.hpp"
 #include "layers/optimizer/kept_momentum.hpp"
 #include "layers/optimizer/local_vectors.hpp"
+#include "layers/optimizer/matrices/coefficient_exchange.hpp"
 #include "layers/optimizer/matrices/powersgd.hpp"
 #include "overlap/offload/unit_file.hpp"
 #include "planning/layout/matrix_plan.hpp"
@@ -70,6 +72,26 @@ void add_factors(const Parameters& parameters, const MeshShape& mesh, const Shar
     most = std::max(most, as.sent + as.factors + as.largest);
   }
   memory.buffers += bytes_of(DType::f32) * (kept + most);
+}
+
+// Of DeMo: a rank's own gradients, and as buffers what it has yet to send, of one vector at a time the messages of all ranks
+// and two copies of the largest matrix, and the bases of the transforms.
+void add_coefficients(const Parameters& parameters, const MeshShape& mesh, const ShardedParameters::Options& options,
+                      const CoefficientChoice& how, TrainingMemory& memory) {
+  std::int64_t most = 0;
+  std::set<std::int64_t> sides;
+  for (const LocalVector& vector : local_vectors(parameters, cut_units(parameters, mesh, options), mesh)) {
+    const CoefficientVector as = coefficients_of(vector.pieces, parameters, how);
+    memory.optimizer += bytes_of(DType::f32) * vector.elements;
+    memory.buffers += bytes_of(DType::f32) * vector.elements;
+    most = std::max(most, mesh.gradient_ranks(vector.summed) * as.bytes() + 2 * bytes_of(DType::f32) * as.largest);
+    for (const auto& its : as.matrices) {
+      sides.insert(its.grid.width);
+      if (its.grid.height > 1) sides.insert(its.grid.height);
+    }
+  }
+  for (const std::int64_t side : sides) memory.buffers += bytes_of(DType::f32) * side * side;
+  memory.buffers += most;
 }
 
 // What the first of so many ranks sends in an all-reduce: its contributions to others' parts, and the sum of its own. bytes:
@@ -168,6 +190,7 @@ TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
   for (const std::vector<std::int64_t>* const each : {&in_file, &files.values, &files.gradients}) {
     memory.buffers += UnitFile::buffer_bytes(*each);
   }
+  if (optimizer.coefficients) add_coefficients(parameters, mesh, options, *optimizer.coefficients, memory);
   if (optimizer.momentum_exchange) add_momentum(parameters, mesh, options, *optimizer.momentum_exchange, memory);
   if (options.powersgd.any()) add_factors(parameters, mesh, options, memory);
   const std::int64_t ahead = options.overlap ? options.prefetch : 0;
@@ -259,15 +282,19 @@ std::map<std::string, std::int64_t> state_traffic(const Parameters& parameters, 
 }
 
 std::map<std::string, std::int64_t> momentum_traffic(const Parameters& parameters, const MeshShape& mesh,
-                                                     const ShardedParameters::Options& options, QuantizedFormat format) {
+                                                     const ShardedParameters::Options& options,
+                                                     const OptimizerKind& optimizer) {
   SentByGroup sent;
-  const auto bytes = [&](std::int64_t elements) {
+  const auto bytes = [&, format = optimizer.momentum_exchange.value_or(QuantizedFormat::none)](std::int64_t elements) {
     return format == QuantizedFormat::none ? bytes_of(kernels::accumulator(options.dtype)) * elements
                                            : packed_bytes(format, elements);
   };
   for (const LocalVector& vector : local_vectors(parameters, cut_units(parameters, mesh, options), mesh)) {
     const int ranks = mesh.gradient_ranks(vector.summed);
-    if (ranks > 1) sent[group_name(vector.summed)] += sent_in_all_reduce(vector.elements, ranks, bytes);
+    if (ranks == 1) continue;
+    sent[group_name(vector.summed)] +=
+        optimizer.coefficients ? (ranks - 1) * coefficients_of(vector.pieces, parameters, *optimizer.coefficients).bytes()
+                               : sent_in_all_reduce(vector.elements, ranks, bytes);
   }
   add_gathers(parameters, mesh, options, sent);
   return sent;

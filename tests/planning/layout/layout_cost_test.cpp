@@ -126,6 +126,8 @@ TEST(LayoutCost, ExchangesInsteadOfSumsByHand) {
   layout.optimizer = OneBitAdam::Options{};
   const auto packed = static_cast<double>(packed_bytes(QuantizedFormat::onebit, elements));
   EXPECT_NEAR(exposed(), packed / 1e9, 0.02 * packed / 1e9);
+  layout.optimizer = DeMo::Options{.compression_chunk = 1};  // all of it, in 6 bytes an element
+  EXPECT_NEAR(exposed(), 6.0 * static_cast<double>(elements) / 1e9, 0.06 * static_cast<double>(elements) / 1e9);
   layout = plain;
   layout.sharding.powersgd.rank = 1000;  // all of it travels whole
   const double whole = 4.0 * static_cast<double>(elements) / 1e9;
