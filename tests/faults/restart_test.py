@@ -46,6 +46,22 @@ class Restart(FaultTest):
         self.assertEqual(losses(self.log("log")), self.undisturbed({"--nproc": 4, "--tp": 2}))
         self.expect_nothing_left()
 
+    def test_a_lost_replica_between_two_rounds(self):
+        """Of DiLoCo: a round of 20 steps outlasts the 12 behind which a rank is killed."""
+        rounds = {"--nproc": 4, "--tp": 2, "--replicas": 2, "--diloco": 20}
+        for name, more, victim in ("rounds", {}, 3), ("alone", {"--tp": 1, "--replicas": 4}, 0):
+            with self.subTest(name):
+                flags = {**rounds, **more}
+                run = self.start({**self.flags, **flags, "--save": self.save / name, "--log-dir": self.log(name), "--max-restarts": 1})
+                self.wait_for_steps(self.log(name), 12)
+                self.kill(run, victim)
+                self.assertEqual(self.status(run), 0, run.errors)
+                notice, = self.notices(run)
+                self.assertRegex(notice, rf"^Rank {victim} was killed by SIGKILL; restart 1 of 1 goes on after step \d*[05][,.]")
+                self.assertEqual(losses(self.log(name)), self.undisturbed(flags))
+                self.assertNotEqual(losses(self.log(name)), self.undisturbed({**flags, "--diloco": 10}), "the control")
+                self.expect_nothing_left()
+
     def test_a_lost_stage_without_a_flush(self):
         """The run that loses it has the bits of one that saves as often and loses none."""
         lost = []
