@@ -7,6 +7,7 @@
 #include "offload.hpp"
 #include "stretto/layers/replicated_state.hpp"
 #include "stretto/planning/training_memory.hpp"
+#include "support/error.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace parity::offload {
@@ -80,6 +81,62 @@ TEST(OffloadTraffic, IsTheStateOnceEachWay) {
     EXPECT_EQ(use.read, 3 * use.bytes);
     EXPECT_EQ(use.written, 3 * use.bytes);
   });
+}
+
+// Muon reads and writes that of units with matrices once more, before the update.
+TEST(OffloadTraffic, OfMuonIsThatOfMatricesTwice) {
+  const TemporaryDirectory directory;
+  for (const int delay : {0, 1}) {
+    TrainingOptions options =
+        in_files(options_of({{1}, ZeroStage::gradients, Muon::Options()}), directory.path(), {0, 0, 1});
+    options.global_batch = 2;
+    options.sharding.delay = delay;
+    run_threads(1, [&](const Communicator& world) {
+      Trainer trainer(Mesh(world, {}), options);
+      std::vector<bool> has_matrices(trainer.sharded().unit_count());
+      std::vector<std::int64_t> bytes(has_matrices.size());
+      for (std::size_t i = 0; i < trainer.sharded().ranges().size(); ++i) {
+        const ShardedParameters::Range& range = trainer.sharded().ranges()[i];
+        const Parameter& parameter = *trainer.parameters().all()[range.parameter];
+        if (!parameter.matrices.empty()) has_matrices[range.unit] = true;
+        for (const Tensor& slot : trainer.optimizer().states()[i].slots) bytes[range.unit] += slot ? 4 * slot.size() : 0;
+      }
+      std::int64_t twice = 0;
+      for (std::size_t unit = 0; unit < bytes.size(); ++unit) {
+        if (has_matrices[unit]) twice += (bytes[unit] + 4095) / 4096 * 4096;
+      }
+      EXPECT_GT(twice, 0);
+      advance(trainer, 0, 3);
+      const OffloadUse state = trainer.optimizer().offloaded().value();
+      EXPECT_EQ(state.read, (3 - delay) * (state.bytes + twice));
+      EXPECT_EQ(state.written, state.read);
+    });
+  }
+}
+
+// Of the first read behind a step: Muon's, before the update.
+class FailingGate : public FileGate {
+ public:
+  void pass(bool writes, std::int64_t /*offset*/, std::int64_t /*bytes*/) override {
+    if (fails && !writes) throw Error(ErrorCode::io, "The disk does not answer.");
+  }
+  std::atomic<bool> fails = false;
+};
+
+TEST(OffloadErrors, OfReadsBeforeAnUpdateAreSentences) {
+  const TemporaryDirectory directory;
+  for (const std::vector<double>& ratios : {std::vector<double>{0, 1, 1}, {1, 0, 1}}) {  // state, and gradients
+    TrainingOptions options = in_files(options_of({{1}, ZeroStage::gradients, Muon::Options()}), directory.path(), ratios);
+    options.global_batch = 2;
+    const auto gate = std::make_shared<FailingGate>();
+    options.sharding.offload.gate = gate;
+    run_threads(1, [&](const Communicator& world) {
+      Trainer trainer(Mesh(world, {}), options);
+      advance(trainer, 0, 1);
+      gate->fails = true;
+      EXPECT_EQ(sentence_of([&] { advance(trainer, 1, 1); }), "The disk does not answer.");
+    });
+  }
 }
 
 // Behind computation an update moves as much. One that begins before the norm is known, too, and once more where it is taken

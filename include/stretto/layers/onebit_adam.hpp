@@ -75,7 +75,7 @@ class STRETTO_API OneBitAdam : public Optimizer {
   void freeze(std::int64_t step);
   void thaw();
   // The sum, over the owned elements of all ranks, of a number that each range of states has.
-  double sum_over_owned(double (*of)(const State& state)) const;
+  double sum_over_owned(double (*of)(const State& state));
 
   ShardedParameters& parameters_;
   Options options_;

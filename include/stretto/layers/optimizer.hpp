@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -111,6 +112,11 @@ class STRETTO_API Optimizer {
   // Called once a step, before any range is updated: for what the ranks exchange or compute of several ranges together.
   // Collective if it communicates.
   virtual void prepare(const Step& /*step*/) {}
+  // For prepare() and finished(): calls the action with all ranges of each unit, in their order, and their state, which is
+  // no longer there when it has returned. Like an update it reads what lies in files, and with `writes` it writes the state
+  // back; without, the action must leave the state as it is. units: in ascending order.
+  using Visit = std::function<void(const ShardedParameters::Range& range, const State& state)>;
+  void visit(const std::vector<std::size_t>& units, const Visit& action, bool writes = true);
   // Called once a step, when all ranges are updated; their values may still travel.
   virtual void finished(const Step& /*step*/) {}
   virtual void restored() {}  // called by restore(), whose caller has written the states

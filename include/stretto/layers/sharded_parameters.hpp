@@ -176,6 +176,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   // The indices in ranges() of those that the optimizer must update: of a unit that is updated by share, this rank's share.
   const std::vector<std::size_t>& ranges_to_update(std::size_t unit) const;
   std::size_t unit_count() const { return units_.size(); }
+  std::vector<std::size_t> trained_units() const;  // in ascending order
   std::int64_t unit_elements(std::size_t unit) const { return units_[unit]->elements(); }
   std::size_t unit_of(const Parameter& parameter) const { return places_[parameter.index].unit; }  // if it is here
 
@@ -277,6 +278,10 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   };
   Shares take_apart(std::size_t unit);  // blocks until they have been read
   void give_back_apart(std::size_t unit);
+  // What an optimizer reads of them before its updates, likewise.
+  void begin_gradients(const std::vector<std::size_t>& order);
+  Tensor take_gradients(std::size_t unit);
+  void give_back_gradients(std::size_t unit);
 
   struct Place {  // of a parameter
     std::size_t unit = 0, member = 0;

@@ -26,7 +26,7 @@ MomentumExchange::MomentumExchange(ShardedParameters& parameters, double beta1, 
   }
 }
 
-void MomentumExchange::run(double gradient_scale, const Optimizer& optimizer) {
+void MomentumExchange::run(double gradient_scale, const Visit& visit) {
   const std::vector<LocalGradients>& vectors = parameters_.local_gradients();
   for (const LocalGradients& its : vectors) kernels::scale(its.vector, (1 - beta1_) * gradient_scale);
   const bool kept = std::ranges::all_of(vectors, [&](const LocalGradients& its) {
@@ -35,7 +35,7 @@ void MomentumExchange::run(double gradient_scale, const Optimizer& optimizer) {
   for (std::size_t i = 0; i < vectors.size() && kept; ++i) {
     if (vectors[i].group.size() > 1) kept_[i].add_to(vectors[i].vector, beta1_ / vectors[i].group.size());
   }
-  add_slots(optimizer, !kept);
+  add_slots(visit, !kept);
   for (std::size_t i = 0; i < vectors.size(); ++i) {
     const LocalGradients& its = vectors[i];
     if (its.group.size() == 1) continue;
@@ -48,17 +48,20 @@ void MomentumExchange::run(double gradient_scale, const Optimizer& optimizer) {
     computation().wait(its.group.all_reduce(its.vector, ReduceOp::sum, computation(), options));
     kept_[i].keep(its.vector);
   }
-  set_slots(optimizer);
+  const auto set_slot = [&](const ShardedParameters::Range& range, const Optimizer::State& state) {
+    const Place& place = places_[range.parameter];
+    state.slots[0].copy_from(vectors[place.vector].vector.view(place.first + range.first, {range.count}));
+  };
+  visit(parameters_.trained_units(), set_slot, true);
 }
 
 // Adds beta1 m / N to the vectors by the owners' slots: of ranks alone, and of all if nothing is kept.
-void MomentumExchange::add_slots(const Optimizer& optimizer, bool of_all) const {
-  const std::vector<Optimizer::State>& states = optimizer.states();
+void MomentumExchange::add_slots(const Visit& visit, bool of_all) const {
   parameters_.wait_for_values();  // they travel over the same communicators, in another stream
   const std::vector<LocalGradients>& vectors = parameters_.local_gradients();
-  for (std::size_t u = 0; u < parameters_.unit_count(); ++u) {
+  for (const std::size_t u : parameters_.trained_units()) {
     const ShardedUnit& unit = parameters_.unit(u);
-    if (!unit.trainable() || (unit.ranks() > 1 && !of_all)) continue;
+    if (unit.ranks() > 1 && !of_all) continue;
     const MemoryScope memory(MemoryKind::buffers);
     std::vector<std::size_t> parameters;  // by member
     for (const LocalGradients& its : vectors) {
@@ -71,12 +74,12 @@ void MomentumExchange::add_slots(const Optimizer& optimizer, bool of_all) const 
     const Tensor share({unit.share().size()}, vectors[places_[parameters.front()].vector].vector.dtype());
     share.zero();
     std::int64_t at = 0;  // owned ranges follow each other in the share
-    for (std::size_t i = 0; i < states.size(); ++i) {
-      const ShardedParameters::Range& range = parameters_.ranges()[i];
-      if (range.unit != u || !range.in_share) continue;
-      share.view(at, {range.count}).copy_from(states[i].slots[0]);
+    const auto add_slot = [&](const ShardedParameters::Range& range, const Optimizer::State& state) {
+      if (!range.in_share) return;
+      share.view(at, {range.count}).copy_from(state.slots[0]);
       at += range.count;
-    }
+    };
+    visit({u}, add_slot, false);
     const Tensor whole = unit.whole(share);
     kernels::scale(whole, beta1_ / unit.ranks());
     const std::vector<Tensor> members = unit.views_of(whole);
@@ -85,20 +88,6 @@ void MomentumExchange::add_slots(const Optimizer& optimizer, bool of_all) const 
       const Tensor target = vectors[place.vector].vector.view(place.first, {members[member].size()});
       kernels::add(target, members[member], target);
     }
-    optimizer.release(u);
-  }
-}
-
-void MomentumExchange::set_slots(const Optimizer& optimizer) const {
-  const std::vector<Optimizer::State>& states = optimizer.states();
-  for (std::size_t i = 0; i < states.size(); ++i) {
-    const ShardedParameters::Range& range = parameters_.ranges()[i];
-    if (range.gradient) {
-      const Place& place = places_[range.parameter];
-      const Tensor& vector = parameters_.local_gradients()[place.vector].vector;
-      states[i].slots[0].copy_from(vector.view(place.first + range.first, {range.count}));
-    }
-    optimizer.release_behind(i);
   }
 }
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -17,14 +18,16 @@ class MomentumExchange {
   // The name of a vector's errors in ShardedParameters::errors(), which is that of no unit.
   static std::string error_name(const LocalGradients& vector) { return "momentum." + vector.name; }
 
-  // m <- the sum over the ranks of beta1 m / N + (1 - beta1) gradient_scale g, in the first slot of each state. Collective.
-  void run(double gradient_scale, const Optimizer& optimizer);
+  using OfRange = std::function<void(const ShardedParameters::Range& range, const Optimizer::State& state)>;
+  using Visit = std::function<void(const std::vector<std::size_t>& units, const OfRange& action, bool writes)>;
+  // m <- the sum over the ranks of beta1 m / N + (1 - beta1) gradient_scale g, in the first slot of each state, to which it
+  // goes by Optimizer::visit(). Collective.
+  void run(double gradient_scale, const Visit& visit);
   // The slots have been written from outside: the next run() brings the owners' to all ranks.
   void forget();
 
  private:
-  void add_slots(const Optimizer& optimizer, bool of_all) const;
-  void set_slots(const Optimizer& optimizer) const;
+  void add_slots(const Visit& visit, bool of_all) const;
 
   ShardedParameters& parameters_;
   double beta1_;

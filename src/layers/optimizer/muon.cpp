@@ -49,14 +49,22 @@ void Muon::prepare(const Step& step) {
   const MemoryScope buffers(MemoryKind::buffers);
   const DType wide = kernels::accumulator(parameters_.options().dtype);
   Tensor sent({exchange_->contributed_elements()}, wide);
-  for (const MatrixExchange::Chunk& chunk : exchange_->contributed()) {
-    const auto part = [&](const Tensor& whole) { return whole.view(chunk.first, {chunk.count}); };
-    const Tensor x = sent.view(chunk.at, {chunk.count});
-    kernels::convert(part(parameters_.ranges()[chunk.range].gradient), x);
-    kernels::scale(x, (1 - options_.momentum) * step.gradient_scale);
-    if (options_.momentum == 0) continue;
-    kernels::sgd({.lr = -options_.momentum, .momentum = options_.momentum}, x, x, part(states()[chunk.range].slots[0]), x);
+  std::vector<std::size_t> units;
+  for (const MatrixExchange::Chunk& chunk : exchange_->contributed()) {  // in the order of ranges
+    const std::size_t unit = parameters_.ranges()[chunk.range].unit;
+    if (units.empty() || units.back() != unit) units.push_back(unit);
   }
+  auto next = exchange_->contributed().begin();
+  visit(units, [&](const ShardedParameters::Range& range, const State& state) {
+    for (; next != exchange_->contributed().end() && next->range == range.index; ++next) {
+      const auto part = [&](const Tensor& whole) { return whole.view(next->first, {next->count}); };
+      const Tensor x = sent.view(next->at, {next->count});
+      kernels::convert(part(range.gradient), x);
+      kernels::scale(x, (1 - options_.momentum) * step.gradient_scale);
+      if (options_.momentum == 0) continue;
+      kernels::sgd({.lr = -options_.momentum, .momentum = options_.momentum}, x, x, part(state.slots[0]), x);
+    }
+  });
   updates_ = exchange_->run(
       std::move(sent), [&](std::size_t, const Tensor& values) { return orthogonalised(values, options_.bf16_products); });
   const std::vector<MatrixExchange::Chunk>& updated = exchange_->updated();

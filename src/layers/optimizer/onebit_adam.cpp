@@ -66,7 +66,8 @@ OneBitAdam::~OneBitAdam() = default;
 
 void OneBitAdam::prepare(const Step& step) {
   if (!frozen_after_) return;
-  exchange_->run(step.gradient_scale, *this);
+  exchange_->run(step.gradient_scale,
+                 [this](const auto& units, const auto& action, bool writes) { visit(units, action, writes); });
   factor_ = 1;
   if (options_.clip_norm == 0) return;
   const double squares = sum_over_owned([](const State& state) { return kernels::sum_of_squares(state.slots[0]); });
@@ -114,13 +115,12 @@ bool OneBitAdam::is_stable(std::int64_t step) {
 }
 
 // All ranks add the same numbers in the same order, and so decide alike.
-double OneBitAdam::sum_over_owned(double (*of)(const State& state)) const {
+double OneBitAdam::sum_over_owned(double (*of)(const State& state)) {
   double sum = 0;
-  for (std::size_t i = 0; i < states().size(); ++i) {
-    const ShardedParameters::Range& range = parameters_.ranges()[i];
-    if (range.owned && range.gradient) sum += of(states()[i]);
-    release_behind(i);
-  }
+  const auto add = [&](const ShardedParameters::Range& range, const State& state) {
+    if (range.owned) sum += of(state);
+  };
+  visit(parameters_.trained_units(), add, false);
   const Communicator& world = parameters_.mesh().world();
   if (world.size() > 1) {
     world.all_reduce(&sum, &sum, 1, DType::f64, ReduceOp::sum, Stream::inline_(), {.tag = "optimizer"}).wait();

@@ -209,6 +209,23 @@ void Optimizer::update_unit(std::size_t unit, const Step& step, bool apart) {
   if (apart) parameters_.give_back_apart(unit);
 }
 
+void Optimizer::visit(const std::vector<std::size_t>& units, const Visit& action, bool writes) {
+  if (offloaded_) offloaded_->begin(units);
+  parameters_.begin_gradients(units);
+  for (const std::size_t unit : units) {
+    const Tensor block = offloaded_ ? offloaded_->take(unit) : Tensor(), gradients = parameters_.take_gradients(unit);
+    std::int64_t first = 0;  // ranges whose gradients lie in files follow each other in the share
+    for (const std::size_t i : parameters_.ranges_of_[unit].all) {
+      ShardedParameters::Range range = parameters_.ranges()[i];
+      if (gradients) range.gradient = gradients.view(first, {range.count});
+      first += range.count;
+      action(range, block ? state_in(block, i) : states_[i]);
+    }
+    if (block) offloaded_->give_back(unit, writes);
+    parameters_.give_back_gradients(unit);
+  }
+}
+
 // ---- updates whose values wait
 
 void Optimizer::make_apart(const std::vector<std::size_t>& units) {

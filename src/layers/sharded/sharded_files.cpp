@@ -55,17 +55,30 @@ UnitFile* ShardedParameters::masters_file() const {
 
 void ShardedParameters::begin_apart(const std::vector<std::size_t>& order) {
   if (UnitFile* const values = masters_file()) values->begin(order);
-  if (gradients_file_) gradients_file_->begin(order, UnitFile::Place::same, UnitFile::Place::other);
+  begin_gradients(order);
 }
 
 ShardedParameters::Shares ShardedParameters::take_apart(std::size_t unit) {
-  return {taken(masters_file(), unit, options_.dtype), taken(gradients_file_.get(), unit, options_.gradients())};
+  return {taken(masters_file(), unit, options_.dtype), take_gradients(unit)};
 }
 
 void ShardedParameters::give_back_apart(std::size_t unit) {
-  for (UnitFile* const file : {masters_file(), gradients_file_.get()}) {
-    if (file != nullptr) file->give_back(unit, false);
-  }
+  if (UnitFile* const values = masters_file()) values->give_back(unit, false);
+  give_back_gradients(unit);
+}
+
+// With a delay an update takes those of the step before.
+void ShardedParameters::begin_gradients(const std::vector<std::size_t>& order) {
+  if (!gradients_file_) return;
+  gradients_file_->begin(order, UnitFile::Place::same, options_.delay > 0 ? UnitFile::Place::other : UnitFile::Place::same);
+}
+
+Tensor ShardedParameters::take_gradients(std::size_t unit) {
+  return taken(gradients_file_.get(), unit, options_.gradients());
+}
+
+void ShardedParameters::give_back_gradients(std::size_t unit) {
+  if (gradients_file_) gradients_file_->give_back(unit, false);
 }
 
 void ShardedParameters::give_back_to_files(std::size_t unit, UnitFile* gradients_file) {

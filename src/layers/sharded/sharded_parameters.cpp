@@ -412,6 +412,14 @@ void ShardedParameters::update(const std::function<void(std::size_t unit)>& upda
   if (choice_ && choice_->end_step(*traffic_)) choice_.reset();
 }
 
+std::vector<std::size_t> ShardedParameters::trained_units() const {
+  std::vector<std::size_t> units;
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    if (members_[unit].trainable) units.push_back(unit);
+  }
+  return units;
+}
+
 // Units whose values travel come first: they travel while the others are updated.
 std::vector<std::size_t> ShardedParameters::update_order() const {
   std::vector<std::size_t> order;

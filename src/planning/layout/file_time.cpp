@@ -31,7 +31,8 @@ FileTraffic file_traffic(const TrainingOptions& layout, const StateElements& ele
     traffic.passes += 2 * microbatches * tokens * blocks * static_cast<double>(layout.model.hidden) *
                       static_cast<double>(size_of(options.dtype));
   }
-  traffic.update = part * elements.trained * (2 * state + 2 * values + gradients);
+  const double visits = kind.whole_matrices || kind.momentum_exchange ? 2 : 1;  // also before the update, for the exchange
+  traffic.update = part * elements.trained * (visits * (2 * state + gradients) + 2 * values);
   traffic.shown = part * elements.trained * 2 * values;
   const auto width = static_cast<double>(size_of(options.gradients()));
   const double unit =

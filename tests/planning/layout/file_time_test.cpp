@@ -39,6 +39,9 @@ TEST(FileTraffic, IsWhatAStepReadsAndWrites) {
   const FileTraffic values = file_traffic(layout_with({.values = {"/d"}}), elements);
   EXPECT_EQ(values.passes, 2 * 2 * 2 * 1000 / 4) << "of two microbatches, two gathers each";
   EXPECT_EQ(values.update, 2 * 2 * 1000 / 4);
+  TrainingOptions muon = layout_with({.optimizer = {"/d"}, .gradients = {"/d"}});
+  muon.optimizer = Muon::Options{};
+  EXPECT_EQ(file_traffic(muon, elements).update, 2 * (2 * 8 + 4) * 1000 / 4) << "first for the owners of matrices";
   TrainingOptions activations = layout_with({});
   activations.recompute = {.level = Recompute::full, .directory = "/d"};
   EXPECT_EQ(file_traffic(activations, elements).passes, 2 * 2 * 4 * 8 * 2 * 2) << "2 ways, 2 microbatches, 4 x 8, 2 blocks";
