@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <type_traits>
 
 #undef HWY_TARGET_INCLUDE
