@@ -32,9 +32,23 @@ double copy_seconds(std::int64_t bytes) {
   return median_of(times);
 }
 
-void measure(const Communicator& world, int servers, std::int64_t bytes, int rounds) {
-  const std::int64_t elements = bytes / 4;
-  const std::int64_t part = std::max<std::int64_t>(elements / (servers == 1 ? 1 : 16 * servers), 1024);
+// The ranks with the workers before the servers: the first rank of each of the first `worker_hosts` hosts, or if that is 0
+// all but the last `servers` ranks.
+Communicator workers_first(const Communicator& world, int worker_hosts, int& servers) {
+  if (worker_hosts == 0) return world;
+  const std::vector<int>& hosts = world.nodes();
+  const auto is_worker = [&](int rank) {
+    const int host = hosts[static_cast<std::size_t>(rank)];
+    return host < worker_hosts && (rank == 0 || hosts[static_cast<std::size_t>(rank - 1)] != host);
+  };
+  servers = world.size() - worker_hosts;
+  return world.split(0, is_worker(world.rank()) ? 0 : 1, "workers first");
+}
+
+// parts: of each server; servers have equally many.
+void measure(const Communicator& world, int servers, std::int64_t bytes, std::int64_t parts, int rounds) {
+  const std::int64_t elements = bytes / 4, all = parts * servers;
+  const std::int64_t part = std::max<std::int64_t>((elements + all - 1) / all, 1024);
   ServerSet set(world, {{"table", elements, DType::f32, {}, server_functions::assign()}},
                 {.servers = servers, .points = 256, .part_elements = part});
   std::vector<double> times;
@@ -61,15 +75,20 @@ void measure(const Communicator& world, int servers, std::int64_t bytes, int rou
 }  // namespace
 
 int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): CLI11's, of flags that are wrong here
-  int ranks = 3, servers = 1, rounds = 100;
+  int ranks = 3, servers = 1, worker_hosts = 0, rounds = 100;
+  std::int64_t parts = 1;
   std::vector<std::int64_t> sizes = {16 << 20};
   CLI::App app("Times pushes and pulls of a table");
   app.add_option("--nproc", ranks, "Ranks to start; 0: those of a launcher");
   app.add_option("--servers", servers, "The last ranks");
+  app.add_option("--worker-hosts", worker_hosts,
+                 "Workers are the first rank of each of so many hosts, and servers all others; 0: see --servers");
+  app.add_option("--parts", parts, "Of the table, at each server")->check(CLI::PositiveNumber);
   app.add_option("--rounds", rounds, "Timed rounds of each size")->check(CLI::PositiveNumber);
   app.add_option("--bytes", sizes, "Sizes of the table")->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
   return launch(ranks, [&](const Communicator& world) {
-    for (const std::int64_t bytes : sizes) measure(world, servers, bytes, rounds);
+    const Communicator all = workers_first(world, worker_hosts, servers);
+    for (const std::int64_t bytes : sizes) measure(all, servers, bytes, parts, rounds);
   });
 }

@@ -16,7 +16,7 @@ ROOT = pathlib.Path(os.environ["ROOT"])
 BIN = pathlib.Path(os.environ["PERF_PROGRAM"]).parent
 sys.path.insert(0, str(ROOT))
 from perf.__main__ import COMMANDS  # noqa: E402
-from perf.comparisons import harness, host, hosts, larger, mpi_programs, namespaces, startup_and_idle  # noqa: E402
+from perf.comparisons import harness, host, hosts, larger, mpi_programs, namespaces, servers, startup_and_idle  # noqa: E402
 from perf.pages.text import Verdict  # noqa: E402
 
 MIB = 1 << 20
@@ -111,8 +111,8 @@ def kernel_rows(key):
 
 def server_speed(words, slow):
     if after(words, "--nproc", "") == "0":
-        servers = int(after(words, "--servers"))
-        return [{"bytes": 16 * MIB, "seconds": 16.777216 * 4 / servers * slow}]
+        ranks = [int(word) for word in words[-1].removeprefix("ranks=").split(",")]
+        return [{"bytes": 16 * MIB, "seconds": 16.777216 * servers.busiest(ranks) * slow}]
     sizes = [int(word) for word in words if word.isdigit() and int(word) >= 4096]
     us = 30 if "zmq_server" in words[0] else 10 * slow
     return [{"bytes": size, "seconds": us / 1e6, "copy_s": 1e-6} for size in sizes]
@@ -154,7 +154,7 @@ CASES = {
     "host": ("--quick", "4 MiB 1.000 us 1.000 us 3.200 us 3.200 us 3.200 us 1.000 us 3.20 3.20", "--memory symmetric"),
     "moves": ("--rate 8mbit", "rows of 4 hosts to columns of 4 others 262 262 1.000 8.0", "move_speed"),
     "dispatch": ("--rounds 1", "2 5.0 7.0 20.0 25.0 8.0 380", "dispatch_speed"),
-    "servers": ("--rate 8mbit --rounds 1", "4 KiB 10 30 3.0 1", "server_speed"),
+    "servers": ("--rates 8mbit --rounds 1", "8mbit 2 hosts of 3 servers, and one beside each worker 20133 20133 1.00 25166", "server_speed"),
     "mpi": ("--rounds 1 --ranks 2 --cases all_reduce,communicators", "1 MiB 3.200 us / 1.000 us = 3.20", "LD_PRELOAD"),
     "hosts": ("--layout 2x1", "2 hosts x 1 rank all_gather 16 MiB ring 1.2 1.200", "stretto-perf"),
     "netlab": ("--rounds 2 --rate 8mbit", "16 MiB 25165.8 26424.1 ring", "stretto-perf all_reduce"),
@@ -168,8 +168,8 @@ CASES = {
 class FakeNetwork:
     """Of hosts whose links carry a megabyte a second."""
 
-    def __init__(self, *_):
-        self.run = self.output_of = lambda command: answer(command).stdout
+    def __init__(self, ranks=(), *_):
+        self.run = self.output_of = lambda command: answer([*command, f"ranks={','.join(map(str, ranks))}"]).stdout
 
     def __enter__(self):
         return self
