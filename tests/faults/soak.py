@@ -1,7 +1,8 @@
-"""Random small jobs of stretto-train, each disturbed at random, one after the other, beside one job that runs all the time: losses go on
-as without a fault, the lost rank is named, and nothing is left behind. Takes root, for namespaces of its own.
+"""Random small jobs, each disturbed at random, one after the other, beside one job that runs all the time. Of four jobs, three are of
+stretto-train: losses go on as without a fault, and the lost rank is named. The fourth is of parameter servers, whose counts are exact. Nothing
+is left behind. Takes root, for namespaces of its own.
 
-    ./dev soak [--minutes M] [--seed N] [--jobs J] [--alone]
+    ./dev soak [--minutes M] [--seed N] [--jobs J] [--alone] [--servers]
 
 A job that fails prints its seed; `./dev soak --seed N --jobs 1` repeats it."""
 import argparse
@@ -18,6 +19,7 @@ import time
 
 from harness import FOREVER, Run, clean_environment, group_of, processes, ranks_under, training, until
 from soak_jobs import MODEL, Job, Wrong, need
+from soak_servers import ServedJob
 
 # Processes, ports, /dev/shm and System V's memory of these namespaces are this program's alone.
 ENTER = ["unshare", "--mount", "--pid", "--net", "--ipc", "--fork", "--kill-child", "--mount-proc", "sh", "-c",
@@ -122,8 +124,8 @@ class Soak:
         self.jobs, self.stalled, self.failed = 0, 0, []
         self.stalls = Stalls()
 
-    def run_job(self, seed, text, left_over):
-        job = Job(seed, text)
+    def run_job(self, seed, text, left_over, servers_only):
+        job = (ServedJob if servers_only or seed % 4 == 3 else Job)(seed, text)
         begin = time.monotonic()
         self.stalls.take()
         self.jobs += 1
@@ -153,6 +155,7 @@ def main():
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 31), help="of the first job; the next one has the next seed")
     parser.add_argument("--jobs", type=int, default=1 << 31, help="at most so many")
     parser.add_argument("--alone", action="store_true", help="without the job that runs all the time")
+    parser.add_argument("--servers", action="store_true", help="jobs of parameter servers only")
     options = parser.parse_args()
     end = time.monotonic() + 60 * options.minutes
     soak = Soak()
@@ -164,7 +167,7 @@ def main():
             closes.callback(long_job.close)
         before = there_is(long_job)
         while soak.jobs < options.jobs and time.monotonic() < end:
-            soak.run_job(options.seed + soak.jobs, text.name, lambda: there_is(long_job) - before)
+            soak.run_job(options.seed + soak.jobs, text.name, lambda: there_is(long_job) - before, options.servers)
             if long_job:
                 long_job.look()
         if long_job:
