@@ -1,4 +1,5 @@
 """stretto-train --relayout-at: training goes on in another layout, with the state from memory."""
+import contextlib
 import os
 import pathlib
 import signal
@@ -11,6 +12,7 @@ from pipeline_harness import STEPS, TOLERANCE, PipelineTest
 from support.programs import clean_environment
 
 FOUR = ("--nproc", 4, "--micro-batch-size", 1)
+ON_SIGNAL = ("--relayout-on-signal", "--tp 2 --pp 2", "--relayout-on-signal", "--tp 1 --zero 3 --pp 1")
 
 
 class Relayout(PipelineTest):
@@ -50,30 +52,71 @@ class Relayout(PipelineTest):
                 self.assertIn(f"4 ranks: {first}", result.output.split("\n", 2)[1])
 
     def test_a_signal_brings_the_next_layout(self):
-        log = pathlib.Path(tempfile.mkdtemp(dir=self.directory))
-        constant = ["--lr", 1e-3, "--min-lr", 1e-3, "--train-iters"]
-        words = self.command(log, *FOUR, *constant, 1_000_000, "--relayout-on-signal", "--tp 2 --pp 2", "--relayout-on-signal", "--tp 1 --zero 3 --pp 1")
-        with open(log / "output", "w") as output, subprocess.Popen([*map(str, words)], stdin=subprocess.DEVNULL, stdout=output,
-                                                                   stderr=subprocess.PIPE, env=clean_environment()) as run:
-            try:
-                said = lambda: (log / "output").read_text()
-                self.until(lambda: len(self.reported(log)) > 5, said)
-                for number, whom in enumerate((run.pid, self.child_of(run.pid), run.pid)):
-                    os.kill(whom, signal.SIGUSR2)
-                    words = ("dp 1 x tp 2 x pp 2", "dp 4 x tp 1 x pp 1", "this is the last one of --relayout-on-signal")[number]
-                    self.until(lambda: words in said().split("Changes the layout", 1)[-1], said)
-                    time.sleep(1.1)  # signals within a second count once
-                run.terminate()
-                self.assertEqual(run.wait(60), 0)
-                self.assertEqual(run.stderr.read(), b"")
-            finally:
-                run.kill()
+        constant = ["--lr", 1e-3, "--min-lr", 1e-3]
+        with self.running(*constant, *ON_SIGNAL) as (run, said, log):
+            for number, whom in enumerate((run.pid, self.children_of(run.pid)[1], run.pid)):
+                self.ask(whom)
+                words = ("dp 1 x tp 2 x pp 2", "dp 4 x tp 1 x pp 1", "this is the last one of --relayout-on-signal")[number]
+                self.until(lambda: words in said().split("Changes the layout", 1)[-1], said)
         self.assertEqual(said().count("Changes the layout behind step"), 2)
         metrics = self.metrics_in(log)
         self.assertEqual([each["step"] for each in metrics], list(range(1, len(metrics) + 1)))
-        whole = self.train(*FOUR, *constant, len(metrics))
+        whole = self.train(*FOUR, *constant, "--train-iters", len(metrics))
         for one, other in zip(metrics, whole.metrics):
             self.assertAlmostEqual(one["loss"], other["loss"], delta=1e-6)
+
+    def test_each_of_several_signals_is_answered(self):
+        with self.running(*ON_SIGNAL) as (run, said, _):
+            with self.stopped_ranks(run.pid):  # within a step
+                for _ in range(4):
+                    self.ask(run.pid)
+            self.until(lambda: said().count("this is the last one of --relayout-on-signal") == 2, said)
+            text = said()
+            self.assertEqual(text.count("Changes the layout behind step"), 1)
+            self.assertIn("dp 4 x tp 1 x pp 1", text.split("Changes the layout", 1)[1])
+            self.assertEqual(text.count("--relayout-on-signal '--tp 2 --pp 2' is passed over."), 1)
+
+    def test_ranks_that_start_again_begin_in_the_layout_that_signals_asked_for(self):
+        save = ("--save", self.directory / "restarts", "--save-interval", 1, "--keep", 1, "--max-restarts", 1)
+        with self.running(*ON_SIGNAL, *save) as (run, said, _):
+            self.ask(run.pid)
+            self.until(lambda: "Changes the layout" in said(), said)
+            os.kill(self.children_of(run.pid)[1], signal.SIGKILL)
+            begins = "SIGUSR2 has come once so far: training begins with --relayout-on-signal '--tp 2 --pp 2'."
+            self.until(lambda: begins in said(), said)
+            self.assertIn("dp 1 x tp 2 x pp 2", said().split(begins)[0].rsplit("4 ranks: ", 1)[1])
+            self.ask(run.pid)
+            self.until(lambda: said().count("Changes the layout") == 2, said)
+            self.assertIn("dp 4 x tp 1 x pp 1", said().rsplit("Changes the layout", 1)[1])
+
+    @contextlib.contextmanager
+    def running(self, *flags):
+        """Four ranks that train without an end: their parent, a function that returns what they have said, and their directory."""
+        log = pathlib.Path(tempfile.mkdtemp(dir=self.directory))
+        words = self.command(log, *FOUR, "--train-iters", 1_000_000, *flags)
+        with open(log / "output", "w") as output, subprocess.Popen([*map(str, words)], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                                                                   env=clean_environment()) as run:
+            try:
+                said = lambda: (log / "output").read_text()
+                self.until(lambda: len(self.reported(log)) > 5, said)
+                yield run, said, log
+                run.terminate()
+                self.assertEqual(run.wait(60), 0, said())
+            finally:
+                run.kill()
+
+    @contextlib.contextmanager
+    def stopped_ranks(self, parent):
+        ranks = self.children_of(parent)
+        for rank in ranks:
+            os.kill(rank, signal.SIGSTOP)
+        yield
+        for rank in ranks:
+            os.kill(rank, signal.SIGCONT)
+
+    def ask(self, process):
+        os.kill(process, signal.SIGUSR2)
+        time.sleep(1.1)  # signals within a second count once
 
     def until(self, condition, said):
         deadline = time.monotonic() + 60
@@ -85,8 +128,8 @@ class Relayout(PipelineTest):
         metrics = log / "metrics.jsonl"
         return metrics.read_text().splitlines() if metrics.exists() else []
 
-    def child_of(self, parent):
-        return int(pathlib.Path("/proc", str(parent), "task", str(parent), "children").read_text().split()[1])
+    def children_of(self, parent):
+        return [int(child) for child in pathlib.Path("/proc", str(parent), "task", str(parent), "children").read_text().split()]
 
     def test_what_cannot_be_had_is_refused_before_training(self):
         for words, sentence in [

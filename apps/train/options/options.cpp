@@ -314,8 +314,11 @@ CommandLine CommandLine::laid_out(const TrainingOptions& other) const {
   return result;
 }
 
-CommandLine CommandLine::after(std::int64_t steps_done) const {
-  if (relayouts_on_signal()) return *this;
+CommandLine CommandLine::after(std::int64_t steps_done, std::int64_t layouts_asked) const {
+  if (relayouts_on_signal()) {
+    if (layouts_asked == 0) return *this;
+    return laid_out(relayouts[std::min(static_cast<std::size_t>(layouts_asked), relayouts.size()) - 1].trainer);
+  }
   const auto later = std::ranges::find_if(relayouts, [&](const Relayout& each) { return each.step > steps_done; });
   return later == relayouts.begin() ? *this : laid_out(std::prev(later)->trainer);
 }

@@ -66,8 +66,8 @@ struct CommandLine {
   stretto::MeshShape mesh_on(int ranks) const;
   // The same run in another layout, which changes no more.
   CommandLine laid_out(const stretto::TrainingOptions& layout) const;
-  // The run in the layout that it has behind so many steps.
-  CommandLine after(std::int64_t steps_done) const;
+  // The run in the layout that it has behind so many steps, or so many requests by signals.
+  CommandLine after(std::int64_t steps_done, std::int64_t layouts_asked) const;
   // Whether some ranks do the same work, so that one of them can be slow.
   bool has_ranks_to_compare(int ranks) const {
     return (ranks - trainer.servers.count) / trainer.diloco.replicas >

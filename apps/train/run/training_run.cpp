@@ -61,10 +61,10 @@ struct LaidOut {
 class TrainingRun {
  public:
   TrainingRun(const Communicator& world, const CommandLine& line, StopRequest& stop, JobProgress& progress,
-              ElasticParts elastic, ServerSet* servers)
+              ElasticParts elastic, ServerSet* servers, std::int64_t layouts_asked)
       : line_(line),
         stop_(stop),
-        layouts_(line.relayouts, stop),
+        layouts_(line.relayouts, stop, layouts_asked),
         progress_(progress),
         memory_(elastic.memory),
         rejoin_(elastic.rejoin),
@@ -107,6 +107,7 @@ class TrainingRun {
     if (rank0_) reporter_.begin_after(first_step_);
     if (rank0_) progress_.begin(first_step_, trainer().pipeline().schedule().all_microbatches());
     describe();
+    say_of_layouts();
     if (!line_.trace.empty()) {
       trace_ = std::make_unique<Trace>(world_);
       if (mesh().size(Axis::pipeline) > 1) trainer().pipeline().record_in(trace_.get());
@@ -369,9 +370,12 @@ class TrainingRun {
 
   void change_layout(std::int64_t done) {
     if (std::optional<Relayout> next = layouts_.behind(done, world_)) relayout(*std::move(next));
-    if (rank0_ && layouts_.is_asked_in_vain()) {
-      reporter_.say("SIGUSR2 asks for a further layout, and this is the last one of --relayout-on-signal.");
-    }
+    say_of_layouts();
+  }
+
+  void say_of_layouts() {
+    if (!rank0_) return;
+    for (const std::string& sentence : layouts_.said()) reporter_.say(sentence);
   }
 
   // The old layout is gone before there is a new one; meanwhile each rank has its part of the state in a copy.
@@ -469,9 +473,13 @@ class TrainingRun {
 
 std::unique_ptr<CarriedTraining> run_training(const Communicator& ranks, const CommandLine& line, StopRequest& stop,
                                               JobProgress& progress, ElasticParts elastic, ServerSet* servers) {
-  std::int64_t done = 0;
-  if (line.resume == Resume::yes && !line.relayouts.empty()) rank0_first(ranks, [&] { done = newest_step(line); });
-  return TrainingRun(ranks, line.after(done), stop, progress, std::move(elastic), servers).run();
+  std::int64_t done = 0, asked = 0;
+  if (line.relayouts_on_signal()) {
+    asked = stop.agree_on_layouts(ranks);  // more than 0 behind a restart
+  } else if (line.resume == Resume::yes && !line.relayouts.empty()) {
+    rank0_first(ranks, [&] { done = newest_step(line); });
+  }
+  return TrainingRun(ranks, line.after(done, asked), stop, progress, std::move(elastic), servers, asked).run();
 }
 
 }  // namespace apps
