@@ -65,6 +65,9 @@ struct STRETTO_API MeetingPoint {
   // Whether the ranks may measure a machine that they do not know (STRETTO_CALIBRATE). They must be a whole job that begins,
   // since other ranks of the job would disturb the measurement. Jobs of launch() and of connect() without arguments do so.
   bool may_calibrate = false;
+  // Whether Stretto may bind this process to cores of its own, as launch() does: for processes that are one rank each. Ranks
+  // of a host are bound if all of them may be. grow() divides the cores of all its ranks anew.
+  bool may_pin = false;
 };
 // For rank 0: opens a listening socket on a free port, and makes a random secret. The caller sends host, port and secret
 // to the other ranks, whose `listener` is -1.

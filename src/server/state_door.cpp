@@ -131,7 +131,8 @@ std::string state_behind(const Meeting& meeting, const DoorKind& kind) {
   try {
     const ArrivalNames names{.there = fmt::format("the {}", kind.who),
                              .here = "this program",
-                             .advice = fmt::format("give the port of a {} ({})", kind.who, kind.setting)};
+                             .advice = fmt::format("give the port of a {} ({})", kind.who, kind.setting),
+                             .none_there = ""};
     const Admission admission = arrive(meeting, introduce(0, 1, kind.name), names);
     std::uint64_t bytes = 0;
     std::string text;

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import unittest
 
-from harness import FOREVER, FaultTest, Run, clean_environment, free_port, losses, ranks_under
+from harness import FOREVER, FaultTest, Run, clean_environment, free_port, losses, ranks_under, until
 
 
 class Launchers(FaultTest):
@@ -99,6 +99,28 @@ class Launchers(FaultTest):
         soon = {"STRETTO_MEET_TIMEOUT": "1"}
         self.expect_refusals([self.start_rank(0, 3, port, {}, variables=soon)], [["ranks 1 and 2 did not come", port, "1 s"]])
         self.expect_refusals([self.start_rank(1, 3, port, {}, variables=soon)], [["Rank 0 does not answer", port, "1 s"]])
+
+    def test_a_rank_that_is_started_again_by_hand_is_turned_away(self):
+        """The others go on without it, as --elastic says."""
+        log = self.log("elastic")
+        flags = {"--elastic": True, "--global-batch-size": 24, "--train-iters": FOREVER, "--save": self.directory / "save", "--save-interval": 5,
+                 "--keep": 2, "--log-dir": log}
+        port = free_port()
+        ranks = [self.start_rank(rank, 4, port, flags) for rank in range(4)]
+        self.wait_for_steps(log, 10)
+        ranks[2].kill_all()
+        goes_on = lambda: any("Training goes on with 3 of 4 ranks" in line for line in ranks[0].errors)
+        self.assertTrue(until(goes_on, 60), ranks[0].errors)
+        again = self.start_rank(2, 4, port, flags, variables={"STRETTO_MEET_TIMEOUT": "1"})
+        self.assertEqual(self.status(again), 1)
+        self.assertRegex("\n".join(again.errors),
+                         r"Rank 0 does not answer at .*; a job that has begun takes no further ranks: start all of them again\.$")
+        steps = self.steps_reported(log)
+        self.assertTrue(until(lambda: self.steps_reported(log) > steps + 5, 60))
+        ranks[0].process.terminate()
+        for rank in (0, 1, 3):
+            self.assertEqual(self.status(ranks[rank]), 0, ranks[rank].errors)
+        self.expect_nothing_left()
 
     def test_a_loopback_interface_that_is_down(self):
         """All say so at once, long before the time of a meeting is over."""

@@ -1,7 +1,9 @@
 """With --rejoin, processes take the places of ranks that are lost, and training goes on with all ranks behind the next step."""
+import collections
 import os
 import re
 import signal
+import subprocess
 import time
 import unittest
 
@@ -68,6 +70,21 @@ class Rejoin(FaultTest):
                     self.assertRegex(notice, rf"^{re.escape(came)}, after step \d+\.$")
                 self.expect_losses_as_without_losses(flags)
                 self.expect_nothing_left()
+
+    def test_all_ranks_have_cores_of_their_own_again(self):
+        alone = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]  # no other job claims cores there
+        if subprocess.run([*alone, "true"], capture_output=True).returncode != 0:
+            self.skipTest("this user may not have a network of its own")
+        run = self.start(self.flags, before=alone)
+        self.wait_for_steps(self.log("log"), 12)
+        cores = lambda: collections.Counter(frozenset(os.sched_getaffinity(rank)) for rank in ranks_under(run.process.pid))
+        before = cores()
+        if set(before) == {frozenset(os.sched_getaffinity(0))}:
+            self.skipTest("the cores do not divide among four ranks")
+        self.lose(run, [2])
+        self.wait_for_notices(run, 2)
+        self.assertEqual(cores(), before)
+        self.stop(run)
 
     def test_a_process_that_has_come_is_lost(self):
         """Before it is taken in, or while it is: the next one takes its place."""

@@ -105,7 +105,11 @@ void wait_until(const Condition& condition) {
   }
 }
 
-MeetingPoint last_meeting() { return {this_host, board->port, board->secret.data()}; }
+MeetingPoint last_meeting() {
+  MeetingPoint point{this_host, board->port, board->secret.data()};
+  point.may_pin = true;  // these processes are the launcher's
+  return point;
+}
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include "collectives/communicator/group.hpp"
 #include "core/fail.hpp"
 #include "stretto/require_same.hpp"
 
@@ -18,6 +19,8 @@ Communicator grow(const Communicator& members, int ranks, const MeetingPoint& po
     if (point.listener >= 0) close(point.listener);
     throw;
   }
+  // As long as they lasted, the members' claims would keep their cores from the larger job.
+  if (point.may_pin) Communicator::Group::of(members).context().network().unpin();
   return connect(members.rank(), ranks, point, name);
 }
 

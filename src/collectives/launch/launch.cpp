@@ -263,7 +263,7 @@ MeetingPoint open_meeting(const std::string& host) {
 }
 
 Communicator connect(int rank, int size, const MeetingPoint& point, const std::string& name) {
-  return join(rank, size, point, false, name);
+  return join(rank, size, point, point.may_pin, name);
 }
 
 }  // namespace stretto

@@ -209,8 +209,9 @@ Admission arrive(const Meeting& meeting, const RankIntroduction& self, const Arr
         "{}:{} has closed every connection of {} for {} s: {} is crowded by strangers, or another program has the port; {}.",
         meeting.host, meeting.port, names.here, meeting.timeout, names.there, names.advice);
   }
-  fail(ErrorCode::unavailable, "{} does not answer at {}:{} within {} s: {}.", capital(names.there), meeting.host,
-       meeting.port, meeting.timeout, errno_text(error));
+  fail(ErrorCode::unavailable, "{} does not answer at {}:{} within {} s: {}{}.", capital(names.there), meeting.host,
+       meeting.port, meeting.timeout, errno_text(error),
+       error != ECONNREFUSED || names.none_there.empty() ? "" : "; " + names.none_there);
 }
 
 void require_trust(const Meeting& meeting, const std::string& who) {
