@@ -143,6 +143,7 @@ void CoefficientExchange::run(const LocalGradients& vector, const CoefficientVec
   }
   if (ranks > 1) computation().wait(vector.group.all_gather(own, gathered, computation(), {.tag = "demo"}));
   std::vector<Message> messages;
+  messages.reserve(static_cast<std::size_t>(ranks));
   for (int sender = 0; sender < ranks; ++sender) messages.push_back(message_of(gathered, as, sender));
   for (const auto& its : as.matrices) {
     const Tensor coefficients = part(all, its, 0);
