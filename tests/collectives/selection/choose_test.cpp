@@ -21,13 +21,20 @@ PlanRequest request(Collective collective, std::int64_t count, int size = 4) {
   return {collective, Algorithm::automatic, 0, size, count};
 }
 
+// Of sums in f32.
+Choice choice_of(const PlanRequest& what, const Tuning& tuning, const Circumstances& where = {}, bool may_be_plain = false) {
+  return choose(what, DType::f32, ReduceOp::sum, tuning, where, may_be_plain);
+}
+
+const Circumstances on_nodes{.several_nodes = true};
+
 Method chosen(const PlanRequest& what, const Tuning& tuning, DType dtype = DType::f32, const Circumstances& where = {}) {
   return choose(what, dtype, ReduceOp::sum, tuning, where).method;
 }
 
 TEST(Choose, TakesTheLeastOfTheCostModel) {
   Tuning tuning = Tuning::from_json(two_routes, "test");
-  const Choice choice = choose(request(Collective::all_reduce, 1 << 20), DType::f32, ReduceOp::sum, tuning, {});
+  const Choice choice = choice_of(request(Collective::all_reduce, 1 << 20), tuning);
   ASSERT_GT(choice.candidates.size(), 5U);
   EXPECT_EQ(choice.method, choice.candidates[0].method);
   for (std::size_t i = 1; i < choice.candidates.size(); ++i) {
@@ -43,10 +50,9 @@ TEST(Choose, TakesTheLeastOfTheCostModel) {
 
 TEST(Choose, LanesWhereTheyGain) {
   Tuning tuning = Tuning::from_json(two_routes, "test");
-  Circumstances between;
-  between.route_inside = "ucx";
+  const Circumstances between{.route_inside = "ucx"};
   tuning.rules = rules_from_text("reduce_scatter:auto", "test");
-  const Choice choice = choose(request(Collective::reduce_scatter, 1 << 22), DType::f32, ReduceOp::sum, tuning, between);
+  const Choice choice = choice_of(request(Collective::reduce_scatter, 1 << 22), tuning, between);
   EXPECT_EQ(choice.method.algorithm, Algorithm::ring);
   EXPECT_EQ(choice.method.lanes, 4);
 }
@@ -55,10 +61,7 @@ TEST(Choose, TwoLevelsWhereOneIsSlow) {
   const Tuning tuning = Tuning::from_json(two_routes, "test");
   PlanRequest what = request(Collective::all_reduce, 1 << 20, 32);
   what.ranks_per_node = 8;
-  Circumstances nodes;
-  nodes.several_nodes = true;
-  EXPECT_EQ(chosen(what, tuning, DType::f32, nodes).algorithm, Algorithm::two_level);
-  nodes.several_nodes = false;
+  EXPECT_EQ(chosen(what, tuning, DType::f32, on_nodes).algorithm, Algorithm::two_level);
   EXPECT_NE(chosen(what, tuning).algorithm, Algorithm::two_level);
 }
 
@@ -67,10 +70,8 @@ TEST(Choose, UnevenExchangesHaveOneLevel) {
   const Tuning tuning = Tuning::from_json(two_routes, "test");
   PlanRequest what = request(Collective::all_to_all, 3, 8);
   what.ranks_per_node = 2;
-  Circumstances nodes;
-  nodes.several_nodes = true;
   const auto levels = [&] {
-    const std::vector<Candidate> candidates = choose(what, DType::f32, ReduceOp::sum, tuning, nodes).candidates;
+    const std::vector<Candidate> candidates = choice_of(what, tuning, on_nodes).candidates;
     return std::ranges::count_if(candidates, [](const Candidate& one) { return needs_nodes(one.method.algorithm); });
   };
   EXPECT_GT(levels(), 0) << "the control: even blocks";
@@ -87,9 +88,7 @@ TEST(Choose, AmongEqualMethodsInLevelsTheOneThatToleratesDelays) {
   }
   PlanRequest what = request(Collective::all_reduce, 2 << 20, 8);
   what.ranks_per_node = 2;
-  Circumstances nodes;
-  nodes.several_nodes = true;
-  const Choice choice = choose(what, DType::f32, ReduceOp::sum, tuning, nodes);
+  const Choice choice = choice_of(what, tuning, on_nodes);
   EXPECT_EQ(std::pair(choice.method.lanes, choice.method.pieces), std::pair(4, 16)) << choice.reason;
   EXPECT_NE(choice.method, choice.candidates.front().method);
 }
@@ -98,16 +97,14 @@ TEST(Choose, TheCallerThenRulesThenMeasurementsThenTheModel) {
   Tuning tuning = Tuning::from_json(two_routes, "test");
   PlanRequest what = request(Collective::broadcast, 1000);  // 4000 bytes
   EXPECT_EQ(to_string(chosen(what, tuning)), "chain/16");   // measured
-  Circumstances crowd;
-  crowd.ranks_per_core = 4;
-  EXPECT_THAT(choose(what, DType::f32, ReduceOp::sum, tuning, crowd).reason, HasSubstr("cost model"));
-  EXPECT_THAT(choose(request(Collective::broadcast, 1000, 5), DType::f32, ReduceOp::sum, tuning, {}).reason,
-              HasSubstr("cost model"));
+  const Circumstances crowd{.ranks_per_core = 4};
+  EXPECT_THAT(choice_of(what, tuning, crowd).reason, HasSubstr("cost model"));
+  EXPECT_THAT(choice_of(request(Collective::broadcast, 1000, 5), tuning).reason, HasSubstr("cost model"));
   tuning.rules = rules_from_text("broadcast@5:direct;broadcast:0-1k:direct,2k-8k:knomial", "STRETTO_ALGO");
   EXPECT_EQ(chosen(what, tuning), Method(Algorithm::knomial));
   EXPECT_EQ(to_string(chosen(request(Collective::broadcast, 10000), tuning)), "chain/16");  // no rule matches
   what.method = Algorithm::binomial;
-  const Choice caller = choose(what, DType::f32, ReduceOp::sum, tuning, {});
+  const Choice caller = choice_of(what, tuning);
   EXPECT_EQ(caller.method, Method(Algorithm::binomial));
   EXPECT_THAT(caller.reason, HasSubstr("caller"));
   tuning.rules = rules_from_text("broadcast:auto", "STRETTO_ALGO");
@@ -122,12 +119,7 @@ TEST(Rules, AreReadAgainFromTheirText) {
   EXPECT_EQ(to_text(std::vector<Rule>()), "");
 }
 
-Circumstances on_one_host(bool symmetric) {
-  Circumstances where;
-  where.shares_memory = true;
-  where.symmetric = symmetric;
-  return where;
-}
+Circumstances on_one_host(bool symmetric) { return {.shares_memory = true, .symmetric = symmetric}; }
 
 TEST(Choose, EachKindOfMemoryHasItsMeasurements) {
   Tuning tuning = Tuning::from_json(two_routes, "test");
@@ -137,7 +129,7 @@ TEST(Choose, EachKindOfMemoryHasItsMeasurements) {
   EXPECT_EQ(to_string(chosen(what, tuning, DType::f32, on_one_host(false))), "chain/16");
   // The table for one kind of memory does not count for the other.
   tuning.routes[0].symmetric_rules.clear();
-  EXPECT_THAT(choose(what, DType::f32, ReduceOp::sum, tuning, on_one_host(true)).reason, HasSubstr("cost model"));
+  EXPECT_THAT(choice_of(what, tuning, on_one_host(true)).reason, HasSubstr("cost model"));
 }
 
 TEST(Choose, MeasuredMethodsThatCannotReachTheBuffersAreIgnored) {
@@ -147,7 +139,7 @@ TEST(Choose, MeasuredMethodsThatCannotReachTheBuffersAreIgnored) {
     tuning.routes[0].rules = tuning.routes[0].symmetric_rules = rules_from_text(rule, "measured");
     const Method method = tuning.routes[0].rules.front().method;
     EXPECT_EQ(chosen(what, tuning, DType::f32, on_one_host(true)), method);
-    const Choice ordinary = choose(what, DType::f32, ReduceOp::sum, tuning, on_one_host(false));
+    const Choice ordinary = choice_of(what, tuning, on_one_host(false));
     EXPECT_NE(ordinary.method, method);
     EXPECT_THAT(ordinary.reason, HasSubstr("cost model"));
     Circumstances open = on_one_host(false);
@@ -164,7 +156,7 @@ TEST(Choose, PacketsOverTheirSizeAreLeftToTheModel) {
   constexpr std::int64_t most = most_packet_bytes / sizeof(float);
   for (const Collective collective : {Collective::all_reduce, Collective::all_gather}) {  // a gather's packet is one share
     EXPECT_EQ(chosen(request(collective, most), tuning, DType::f32, where), Method(Algorithm::packet)) << name(collective);
-    const Choice larger = choose(request(collective, most + 1), DType::f32, ReduceOp::sum, tuning, where);
+    const Choice larger = choice_of(request(collective, most + 1), tuning, where);
     EXPECT_NE(larger.method, Method(Algorithm::packet)) << name(collective);
     EXPECT_THAT(larger.reason, HasSubstr("cost model"));
   }
@@ -213,11 +205,6 @@ PlanRequest quantized(Collective collective, std::int64_t count, int size, int o
   if (collective == Collective::all_reduce) what.quantized_result = QuantizedFormat::int8;
   return what;
 }
-Circumstances on_nodes() {
-  Circumstances nodes;
-  nodes.several_nodes = true;
-  return nodes;
-}
 
 TEST(ChooseQuantized, TakesWhatQuantizes) {
   const Tuning tuning = Tuning::from_json(two_routes, "test");
@@ -236,16 +223,15 @@ TEST(ChooseQuantized, TakesWhatQuantizes) {
 
 TEST(ChooseQuantized, TwoLevelsInPiecesBetweenNodes) {
   const Tuning tuning = Tuning::from_json(two_routes, "test");
-  const Choice choice =
-      choose(quantized(Collective::reduce_scatter, 1 << 20, 32, 8), DType::f32, ReduceOp::sum, tuning, on_nodes());
+  const Choice choice = choice_of(quantized(Collective::reduce_scatter, 1 << 20, 32, 8), tuning, on_nodes);
   EXPECT_EQ(choice.method.algorithm, Algorithm::two_level);
   EXPECT_GT(choice.method.pieces, 1);
   EXPECT_THAT(choice.reason, HasSubstr(to_string(choice.method) + " in int4, "));
   PlanRequest uneven = quantized(Collective::all_reduce, 1 << 20, 9);
   uneven.node_sizes = {2, 3, 4};
-  EXPECT_EQ(chosen(uneven, tuning, DType::f32, on_nodes()).algorithm, Algorithm::two_level);
+  EXPECT_EQ(chosen(uneven, tuning, DType::f32, on_nodes).algorithm, Algorithm::two_level);
   // For few bytes, the additional rounds of pieces do not pay.
-  EXPECT_EQ(chosen(quantized(Collective::reduce_scatter, 1, 32, 8), tuning, DType::f32, on_nodes()).pieces, 1);
+  EXPECT_EQ(chosen(quantized(Collective::reduce_scatter, 1, 32, 8), tuning, DType::f32, on_nodes).pieces, 1);
 }
 
 TEST(ChooseQuantized, RulesAreForPlainCalls) {
@@ -260,7 +246,7 @@ TEST(ChooseQuantized, OnlyIfFasterGoesByTheCostOfBoth) {
   const PlanRequest what = quantized(Collective::all_gather, 1 << 20, 4);
   const auto choice_at = [&](double ns) {
     tuning.routes[0].cost.quantize = ns * 1e-9;
-    return choose(what, DType::f32, ReduceOp::sum, tuning, {}, true);
+    return choice_of(what, tuning, {}, true);
   };
   const Choice fast = choice_at(0.01);
   EXPECT_TRUE(fast.quantized);
@@ -278,7 +264,7 @@ TEST(ChooseQuantized, OnlyIfFasterGoesByTheCostOfBoth) {
 TEST(ChooseQuantized, TheCallersMethod) {
   const Tuning tuning = Tuning::from_json(two_routes, "test");
   PlanRequest what = quantized(Collective::all_reduce, 1 << 20, 4);
-  const auto choice = [&](bool may_be_plain) { return choose(what, DType::f32, ReduceOp::sum, tuning, {}, may_be_plain); };
+  const auto choice = [&](bool may_be_plain) { return choice_of(what, tuning, {}, may_be_plain); };
   what.method = method_from_text("two_shot/4");
   EXPECT_EQ(choice(false).reason, "two_shot/4 in int4, the sum in int8, by the caller");
   EXPECT_TRUE(choice(true).quantized);  // only a quantized two_shot has pieces
@@ -300,9 +286,7 @@ TEST(Choose, LevelsInPiecesOverNodesThatDiffer) {
   }
   PlanRequest what = request(Collective::reduce_scatter, 1 << 20, 4);
   what.node_sizes = {3, 1};
-  Circumstances circumstances;
-  circumstances.several_nodes = true;
-  const Choice choice = choose(what, DType::f32, ReduceOp::sum, tuning, circumstances);
+  const Choice choice = choice_of(what, tuning, on_nodes);
   const auto in_pieces = [](const Candidate& one) { return one.method.pieces > 1; };
   EXPECT_TRUE(std::any_of(choice.candidates.begin(), choice.candidates.end(), in_pieces));
 }
@@ -353,7 +337,7 @@ TEST(Choose, SaysWhatIsWrongWithARequest) {
     for (const Algorithm method : {Algorithm::automatic, Algorithm::direct}) {
       PlanRequest what = wrong;
       what.method = method;
-      expect_refusal([&] { choose(what, DType::f32, ReduceOp::sum, tuning, {}); }, said);
+      expect_refusal([&] { choice_of(what, tuning); }, said);
     }
   }
   EXPECT_NO_THROW(chosen(request(Collective::broadcast, std::int64_t{1} << 56, 3), tuning));
@@ -375,8 +359,7 @@ TEST(Choose, CommunicatorsSayItAtTheCall) {
 
 TEST(Choose, ARuleThatDecidesNeedsNoRoute) {
   Tuning tuning = Tuning::from_json(two_routes, "test");
-  Circumstances elsewhere;
-  elsewhere.route_inside = "nccl";
+  const Circumstances elsewhere{.route_inside = "nccl"};
   EXPECT_THAT(sentence_of([&] { chosen(request(Collective::broadcast, 4), tuning, DType::f32, elsewhere); }),
               HasSubstr("'nccl'"));
   tuning.rules = rules_from_text("broadcast:chain", "test");
@@ -388,7 +371,7 @@ TEST(Choose, RulesWithARangeDoNotBindWhatHasNoKnownSize) {
   PlanRequest uneven = request(Collective::all_to_all, 0);
   uneven.counts = uneven.receive_counts = {1, 2, 3, 4};
   tuning.rules = rules_from_text("all_to_all:0-1G:pairwise", "STRETTO_ALGO");
-  EXPECT_THAT(choose(uneven, DType::f32, ReduceOp::sum, tuning, {}).reason, HasSubstr("cost model"));
+  EXPECT_THAT(choice_of(uneven, tuning).reason, HasSubstr("cost model"));
   tuning.rules = rules_from_text("all_to_all:pairwise", "STRETTO_ALGO");
   EXPECT_EQ(chosen(uneven, tuning), Method(Algorithm::pairwise));
 }
