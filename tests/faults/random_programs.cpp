@@ -1,5 +1,5 @@
-// Executors and clients that run random programs until a file is there; programs_test.py and ./dev soak --programs kill and
-// stop some of them meanwhile:
+// Executors and clients that run random programs until a file is there; programs_test.py kills and halts some of them
+// meanwhile:
 //   random_programs EXECUTORS CLIENTS SEED FILE
 // Each rank prints its process when all are there. A client compares all results with the oracle; it prints each error that
 // it meets, and at its end what becomes of a program on all executors.
