@@ -47,13 +47,15 @@ Trained resumed(const Replicated& how, std::int64_t steps, const std::string& di
 
 // From every step of a round, also while a fragment is in flight, with and without errors that are fed back.
 TEST(DiLoCoResume, GoesOnFromACheckpointBitForBit) {
-  for (const QuantizedFormat format : {QuantizedFormat::none, QuantizedFormat::int8}) {
+  Replicated of_tensor_ranks = in_format(QuantizedFormat::int8);
+  of_tensor_ranks.layout = {.tensor = 2};
+  for (const Replicated& how : {in_format(QuantizedFormat::none), in_format(QuantizedFormat::int8), of_tensor_ranks}) {
     for (std::int64_t saved = 3; saved < 7; ++saved) {
-      const Replicated how = in_format(format);
       const TemporaryDirectory directory;
       const Trained whole = resumed(how, 10, directory.path(), saved);
       EXPECT_EQ(whole.states, train_replicas(how, 10).states) << "saving changes nothing";
-      EXPECT_EQ(resumed(how, 10, directory.path(), std::nullopt).states, whole.states) << name(format) << ", step " << saved;
+      EXPECT_EQ(resumed(how, 10, directory.path(), std::nullopt).states, whole.states)
+          << how.text() << ", " << name(how.diloco.format) << ", step " << saved;
     }
   }
 }

@@ -3,8 +3,10 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <limits>
 #include <optional>
+#include <span>
 
 #include "replicated.hpp"
 #include "support/error.hpp"
@@ -223,6 +225,36 @@ TEST(DiLoCo, LeavesOutAStepThatOverflowsInOneReplica) {
     EXPECT_EQ(trainer.optimizer().steps(), 4);
   });
   for (const std::vector<bool>& each : updated) EXPECT_THAT(each, testing::ElementsAre(true, true, false, true, true));
+}
+
+// Norms and biases are copies, which tensor-parallel ranks update beside other elements each.
+TEST(DiLoCo, CopiesOfTensorParallelRanksStayEqualInAnyFormat) {
+  for (const QuantizedFormat format : {QuantizedFormat::none, QuantizedFormat::int8, QuantizedFormat::int4}) {
+    Replicated how = in_format(format);
+    how.layout = {.tensor = 2};
+    train_replicas(how, 10, [&](Trainer& trainer, std::int64_t step) {
+      if (step < 9) return;
+      trainer.sharded().wait_for_values();
+      int compared = 0;
+      for (const auto& parameter : trainer.parameters().all()) {
+        if (!parameter->replicated_over.contains(Axis::tensor)) continue;
+        const Numbers mine = [&] {
+          Numbers numbers;
+          append(numbers, parameter->value);
+          return numbers;
+        }();
+        Numbers both(2 * mine.size());
+        trainer.mesh()
+            .over(Axis::tensor)
+            .all_gather(mine.data(), both.data(), static_cast<std::int64_t>(mine.size()), DType::f64, Stream::inline_())
+            .wait();
+        EXPECT_TRUE(std::ranges::equal(std::span(both).first(mine.size()), std::span(both).last(mine.size())))
+            << parameter->name << ", " << name(format);
+        ++compared;
+      }
+      EXPECT_GT(compared, 0);
+    });
+  }
 }
 
 }  // namespace

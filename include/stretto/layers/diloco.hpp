@@ -64,7 +64,9 @@ STRETTO_API ReplicaGroups split_into_replicas(const Communicator& world, int rep
 //
 // Replicas exchange one vector for each fragment: each rank with its peers the elements of its own shares
 // (ShardedParameters::Range::in_share), by Algorithm::two_shot, which adds in the order of the replicas, so that copies of
-// an element stay equal on all ranks. A rank sends 2 (R-1)/R e n bytes for n elements of e bytes. Then owners bring the new
+// an element stay equal on all ranks. A quantized format is for what one rank updates: copies that several ranks update,
+// such as norms of tensor-parallel ranks, travel as they are, since ranks that quantized them among other elements would
+// drift apart. A rank sends 2 (R-1)/R e n bytes for n elements of e bytes. Then owners bring the new
 // values to the ranks of their replica. The inner optimizer's state stays as it is. Master weights, where there are any, are
 // what is exchanged. With a delay the exchange runs in a background stream.
 //
@@ -104,8 +106,8 @@ class STRETTO_API DiLoCo {
   };
   struct Fragment {
     std::vector<Part> parts;
-    std::vector<std::size_t> units;  // that the parts lie in
-    std::int64_t elements = 0;
+    std::vector<std::size_t> units;         // that the parts lie in
+    std::int64_t elements = 0, copied = 0;  // all; the last ones, of which other ranks of the replica update copies
   };
   const Fragment& at(int fragment) const { return fragments_[static_cast<std::size_t>(fragment)]; }
   const Tensor& master(std::size_t range) const { return optimizer_.states()[range].master; }

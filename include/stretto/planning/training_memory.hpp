@@ -37,9 +37,13 @@ STRETTO_API std::int64_t snapshot_memory(const Parameters& parameters, const Mes
                                          const ShardedParameters::Options& options, const OptimizerKind& optimizer,
                                          bool trained_only = false);
 
-// The elements that the first rank exchanges of each fragment (DiLoCo::elements()).
-STRETTO_API std::vector<std::int64_t> outer_elements(const Parameters& parameters, const MeshShape& mesh,
-                                                     const ShardedParameters::Options& options, int fragments);
+// The elements that the first rank exchanges of each fragment (DiLoCo::elements()), and how many of them are copies that
+// other ranks of the replica update, too: those travel as they are, whatever the format of the others.
+struct OuterElements {
+  std::int64_t all = 0, copied = 0;
+};
+STRETTO_API std::vector<OuterElements> outer_elements(const Parameters& parameters, const MeshShape& mesh,
+                                                      const ShardedParameters::Options& options, int fragments);
 
 // Bytes that a rank sends in a step for gradients and values, by group (group_name). With values of e bytes, gradients of g,
 // m microbatches and p passes (2, or 3 with Recompute::full), they are (N-1)/N Psi times

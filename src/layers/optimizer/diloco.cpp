@@ -9,6 +9,7 @@
 #include "core/fail.hpp"
 #include "core/log.hpp"
 #include "layers/checkpoint/quantization_state.hpp"
+#include "layers/first_of_copies.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
 
@@ -90,12 +91,17 @@ DiLoCo::DiLoCo(ShardedParameters& parameters, Optimizer& optimizer, const Commun
   require(peers.size() == options.replicas, "{} replicas exchange their changes, but a rank has {} peers, itself included.",
           options.replicas, peers.size());
   const std::vector<int> fragment_of = fragments_of(parameters.parameters(), options.fragments);
-  for (std::size_t i = 0; i < parameters.ranges().size(); ++i) {
-    const ShardedParameters::Range& range = parameters.ranges()[i];
-    if (!range.gradient || !range.in_share) continue;
-    Fragment& fragment = fragments_[static_cast<std::size_t>(fragment_of[range.parameter])];
-    fragment.parts.push_back({i, fragment.elements});
-    fragment.elements += range.count;
+  for (const bool copied : {false, true}) {
+    for (std::size_t i = 0; i < parameters.ranges().size(); ++i) {
+      const ShardedParameters::Range& range = parameters.ranges()[i];
+      if (!range.gradient || !range.in_share) continue;
+      const Parameter& parameter = *parameters.parameters().all()[range.parameter];
+      if (copied == copied_over(parameter, parameters.mesh().shape()).empty()) continue;
+      Fragment& fragment = fragments_[static_cast<std::size_t>(fragment_of[range.parameter])];
+      fragment.parts.push_back({i, fragment.elements});
+      fragment.elements += range.count;
+      if (copied) fragment.copied += range.count;
+    }
   }
   // Also those of which this rank has nothing in its share: all ranks of a unit bring it to each other.
   for (const auto& parameter : parameters.parameters().all()) {
@@ -181,13 +187,18 @@ void DiLoCo::send(int number) {
     release_behind(fragment, part);
   }
   OperationOptions how{.method = Algorithm::two_shot, .tag = "changes of weights"};
-  if (options_.format != QuantizedFormat::none) {
-    how.quantization = {.format = options_.format,
-                        .errors = &parameters_.errors(),
-                        .tensor = outer_errors_name(static_cast<std::size_t>(number))};
-  }
   stream_.wait(computation());
-  exchange_ = peers_.all_reduce(change_, ReduceOp::avg, stream_, how);
+  std::int64_t sent = 0;
+  if (options_.format != QuantizedFormat::none && fragment.elements > fragment.copied) {
+    sent = fragment.elements - fragment.copied;
+    OperationOptions quantized = how;
+    quantized.quantization = {.format = options_.format,
+                              .errors = &parameters_.errors(),
+                              .tensor = outer_errors_name(static_cast<std::size_t>(number))};
+    exchange_ = peers_.all_reduce(change_.view(0, {sent}), ReduceOp::avg, stream_, quantized);
+  }
+  const std::int64_t rest = fragment.elements - sent;
+  if (rest > 0) exchange_ = peers_.all_reduce(change_.view(sent, {rest}), ReduceOp::avg, stream_, how);
   in_flight_ = number;
 }
 

@@ -20,7 +20,7 @@ std::vector<LocalVector> local_vectors(const Parameters& parameters, const std::
     for (std::size_t member = 0; member < units[unit].parameters.size(); ++member) {
       const std::size_t i = units[unit].parameters[member];
       const Parameter& parameter = *parameters.all()[i];
-      const Axes copied = mesh.divided(parameter.replicated_over - parameter.sum_gradient_over);
+      const Axes copied = copied_over(parameter, mesh);
       LocalVector& vector = vectors[{units[unit].axes, copied}];
       vector.summed = units[unit].axes;
       vector.copied = copied;

@@ -24,12 +24,14 @@ void add_outer_steps(const Parameters& parameters, const TrainingOptions& option
   const auto wide = static_cast<std::int64_t>(size_of(kernels::accumulator(options.sharding.dtype)));
   const bool plain = outer.format == QuantizedFormat::none;
   std::int64_t most = 0, sent = 0;
-  for (const std::int64_t elements : outer_elements(parameters, options.mesh, options.sharding, outer.fragments)) {
-    const std::int64_t share = (elements + outer.replicas - 1) / outer.replicas;
-    const std::int64_t packed = plain ? 0 : packed_bytes(outer.format, share);
-    most = std::max(most, wide * elements + (plain ? wide * elements : (2 * outer.replicas + 1) * packed));
-    sent += plain ? wide * (elements - share + (outer.replicas - 1) * share) : 2 * (outer.replicas - 1) * packed;
-    if (!plain) plan.memory.buffers += static_cast<std::int64_t>(sizeof(float)) * (elements + share);
+  const auto share_of = [&](std::int64_t elements) { return (elements + outer.replicas - 1) / outer.replicas; };
+  for (const auto& [all, copied] : outer_elements(parameters, options.mesh, options.sharding, outer.fragments)) {
+    const std::int64_t quantized = plain ? 0 : all - copied;
+    const std::int64_t packed = quantized == 0 ? 0 : packed_bytes(outer.format, share_of(quantized));
+    const std::int64_t rest = all - quantized;
+    most = std::max(most, wide * all + std::max(wide * rest, (2 * outer.replicas + 1) * packed));
+    sent += wide * (rest + (outer.replicas - 2) * share_of(rest)) + 2 * (outer.replicas - 1) * packed;
+    plan.memory.buffers += static_cast<std::int64_t>(sizeof(float)) * (quantized + share_of(quantized));
   }
   for (const UnitMembers& unit : cut_units(parameters, options.mesh, options.sharding)) {
     const int ranks = options.mesh.gradient_ranks(unit.axes);

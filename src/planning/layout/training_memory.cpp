@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/parts.hpp"
+#include "layers/first_of_copies.hpp"
 #include "layers/optimizer/kept_momentum.hpp"
 #include "layers/optimizer/local_vectors.hpp"
 #include "layers/optimizer/matrices/coefficient_exchange.hpp"
@@ -227,16 +228,18 @@ std::int64_t snapshot_memory(const Parameters& parameters, const MeshShape& mesh
   return bytes;
 }
 
-std::vector<std::int64_t> outer_elements(const Parameters& parameters, const MeshShape& mesh,
-                                         const ShardedParameters::Options& options, int fragments) {
+std::vector<OuterElements> outer_elements(const Parameters& parameters, const MeshShape& mesh,
+                                          const ShardedParameters::Options& options, int fragments) {
   const std::vector<int> fragment_of = fragments_of(parameters, fragments);
-  std::vector<std::int64_t> elements(static_cast<std::size_t>(fragments), 0);
+  std::vector<OuterElements> elements(static_cast<std::size_t>(fragments));
   for (const UnitMembers& unit : cut_units(parameters, mesh, options)) {
     if (!unit.trainable) continue;
     std::int64_t left = unit.share(mesh);  // the first rank's share is the beginning of the unit
     for (const std::size_t i : unit.parameters) {
       const std::int64_t its = std::min(left, parameters.all()[i]->elements());
-      elements[static_cast<std::size_t>(fragment_of[i])] += its;
+      OuterElements& fragment = elements[static_cast<std::size_t>(fragment_of[i])];
+      fragment.all += its;
+      if (!copied_over(*parameters.all()[i], mesh).empty()) fragment.copied += its;
       left -= its;
     }
   }
