@@ -163,7 +163,8 @@ class STRETTO_API ServerSet {
   // From now on, until leave() returns or the object is destroyed, a thread of the set answers losses while this rank has no
   // call under way: workers may then compute, or wait for one another in a job of their own (launch.hpp: connect()), however
   // long. All else that communicates within the set's job must have ended, since the thread calls Job::shrink(). Ranks may
-  // differ. Does nothing if ranks do not go on after losses. Costs 50 looks a second.
+  // differ. Functions of the caller may then run in that thread. Does nothing if ranks do not go on after losses. Costs 50
+  // looks a second.
   void attend();
 
   // A part of a dense table at a server. Nobody may keep the tensors; their contents may be replaced while no worker has a

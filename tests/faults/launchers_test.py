@@ -114,7 +114,7 @@ class Launchers(FaultTest):
         again = self.start_rank(2, 4, port, flags, variables={"STRETTO_MEET_TIMEOUT": "1"})
         self.assertEqual(self.status(again), 1)
         self.assertRegex("\n".join(again.errors),
-                         r"Rank 0 does not answer at .*; a job that has begun takes no further ranks: start all of them again\.$")
+                         r"Rank 0 does not answer at .*; is it running, and is this its address\? A job that has begun takes no further ranks from a launcher: start all of them again\.$")
         steps = self.steps_reported(log)
         self.assertTrue(until(lambda: self.steps_reported(log) > steps + 5, 60))
         ranks[0].process.terminate()

@@ -274,5 +274,14 @@ TEST(DeMo, RefusesWhatCannotBe) {
   EXPECT_THAT(refusal(few, {.zero = ZeroStage::gradients, .offload = {.gradients = {"/scratch"}}}), HasSubstr("/scratch"));
 }
 
+TEST(DeMo, RefusesOptionsThatDifferBetweenRanks) {
+  run_threads(2, [](const Communicator& world) {
+    const DeMo::Options own{.compression_chunk = world.rank() == 0 ? 8 : 4, .compression_topk = 9};
+    const std::string sentence = sentence_of([&] { const OwnGradientTraining training(world, demo_on(2, own)); });
+    EXPECT_THAT(sentence,
+                testing::HasSubstr(world.rank() == 0 ? "The chunk of DeMo is '8' on rank 0, '4' on rank 1" : "rank 0"));
+  });
+}
+
 }  // namespace
 }  // namespace stretto

@@ -60,6 +60,15 @@ TEST(DiLoCoResume, GoesOnFromACheckpointBitForBit) {
   }
 }
 
+// As those of a former version, which quantized copies, too.
+TEST(DiLoCoResume, GoesOnWithoutErrorsOfAnotherSize) {
+  const Replicated how = in_format(QuantizedFormat::int8);
+  const auto with_others = [](Trainer& trainer, std::int64_t step) {
+    if (step == 0) trainer.sharded().errors().restore("diloco.0", Hop::contribution, Tensor::of<float>({1, 2, 3}));
+  };
+  EXPECT_EQ(train_replicas(how, 8, with_others).states, train_replicas(how, 8).states);
+}
+
 TEST(DiLoCoResume, ControlDiffersWhereAnExchangeInFlightWasNotSettled) {
   const Replicated how = in_format(QuantizedFormat::none);
   const TemporaryDirectory directory;

@@ -212,6 +212,27 @@ TEST_P(ProgramLosses, ExecutorsEndWhenTheirOnlyClientIsKilled) {
   EXPECT_LT(shared->calls_of_lost, 3 * 100'000);
 }
 
+// A wait that has been idle for a second looks at the job itself.
+TEST_P(ProgramLosses, AClientThatIsKilledWhileAllIsQuietDisturbsNobody) {
+  const SharedPage shared;
+  EXPECT_EQ(launch(5,
+                   [&](const Communicator& world) {
+                     const bool stays = world.rank() == 3;
+                     ProgramRuntime runtime(world, functions_with_state(shared),
+                                            {.clients = 2, .client = stays ? "stays" : "dies"});
+                     if (runtime.is_executor()) return runtime.serve();
+                     if (stays) check_doubling(runtime);
+                     std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+                     if (!stays) std::raise(SIGKILL);
+                     std::this_thread::sleep_for(std::chrono::milliseconds(500));
+                     check_doubling(runtime);
+                     leave(runtime, shared);
+                   },
+                   {.survivors_go_on = true}),
+            0);
+  EXPECT_EQ(shared->clients_done, 1);
+}
+
 // Whoever does not need the executor goes on, and so does the one who does, when the program is bound to others.
 TEST_P(ProgramLosses, AFunctionThatNeedsAKilledExecutorFailsByName) {
   const SharedPage shared;

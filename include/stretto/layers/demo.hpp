@@ -26,9 +26,8 @@ class CoefficientExchange;
 //   if others of their chunk have one, since every element of the decoded chunk has a sign.
 // - A coefficient travels in 6 bytes, f32 for its value and 16 bits for its place in the chunk: a chunk of 64 x 64 in 192
 //   instead of 16384. Each rank gets the messages of all others, so that the bytes grow with the number of ranks.
-// - All ranks get the same bits at ZeRO stages 1 and 2, where owners update. At stage 0 each rank computes the inverse DCT
-// of
-//   q itself, so that the processors of a group must be alike.
+// - All ranks get the same bits at ZeRO stages 1 and 2, where owners update. At stage 0 each rank decodes q itself, so that
+//   the processors of a group must be alike.
 // - The caller may clip g_i, by gradient_norm(), which is then the root of the mean square of the ranks' own norms. It must
 //   be finite, or the caller must leave the step out; delta_i is then as it was.
 // - Checkpoints have delta_i. In another layout the first rank of each group begins with the sum of all.
@@ -47,6 +46,7 @@ class STRETTO_API DeMo : public Optimizer {
     // Throws Error(invalid_argument), in one sentence, for options that cannot be, also together with those of `sharding`.
     void check(const ShardedParameters::Options& sharding) const;
   };
+  // Collective: throws like Options::check(), and if ranks have other options.
   DeMo(ShardedParameters& parameters, const Options& options);
   ~DeMo() override;
 

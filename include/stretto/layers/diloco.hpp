@@ -106,8 +106,9 @@ class STRETTO_API DiLoCo {
   };
   struct Fragment {
     std::vector<Part> parts;
-    std::vector<std::size_t> units;         // that the parts lie in
-    std::int64_t elements = 0, copied = 0;  // all; the last ones, of which other ranks of the replica update copies
+    std::vector<std::size_t> units;  // that the parts lie in
+    std::int64_t elements = 0;
+    std::int64_t copied = 0;  // at the end of the vector: other ranks of the replica update copies of them
   };
   const Fragment& at(int fragment) const { return fragments_[static_cast<std::size_t>(fragment)]; }
   const Tensor& master(std::size_t range) const { return optimizer_.states()[range].master; }

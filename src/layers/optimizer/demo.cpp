@@ -1,10 +1,15 @@
 #include "stretto/layers/demo.hpp"
 
+#include <fmt/format.h>
+
+#include <string>
+
 #include "core/fail.hpp"
 #include "layers/optimizer/local_vectors.hpp"
 #include "layers/optimizer/matrices/coefficient_exchange.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
+#include "stretto/require_same.hpp"
 
 namespace stretto {
 
@@ -30,6 +35,11 @@ DeMo::DeMo(ShardedParameters& parameters, const Options& options)
     : Optimizer(parameters, options.kind()), options_(options) {
   options.check(parameters.options());
   require(current_device() == Device::cpu, "DeMo runs on the host; choose another optimizer on a GPU.");
+  // Ranks index their chunks by the places that others send.
+  require_same(parameters.mesh().world(),
+               {{"The chunk of DeMo", std::to_string(options.compression_chunk)},
+                {"The number of coefficients that DeMo sends of a chunk", std::to_string(options.compression_topk)},
+                {"The decay of DeMo", fmt::format("{}", options.compression_decay)}});
   parameters.keep_gradients_local(true);
   exchange_ = std::make_unique<CoefficientExchange>(parameters, *kind().coefficients, options.compression_decay);
 }

@@ -4,6 +4,8 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <utility>
 
 #include "core/fail.hpp"
@@ -46,6 +48,28 @@ std::vector<StateSlot> DiLoCoOptions::slots() const {
   if (any() && momentum != 0) result.push_back({"outer_momentum"});
   return result;
 }
+
+namespace {
+
+// A checkpoint of a former version has errors of copies, too, among others.
+void drop_errors_of_other_sizes(ErrorFeedback& errors, const std::map<std::string, std::int64_t>& sizes) {
+  const std::vector<ErrorFeedback::Entry> entries = errors.entries();
+  std::set<std::string> others;
+  for (const ErrorFeedback::Entry& entry : entries) {
+    const auto size = sizes.find(entry.tensor);
+    if (size == sizes.end() || entry.hop != Hop::contribution || entry.values.size() == size->second) continue;
+    log().warn("The errors '{}' are of {} elements, of which {} are quantized now: the run goes on without them.",
+               entry.tensor, entry.values.size(), size->second);
+    others.insert(entry.tensor);
+  }
+  if (others.empty()) return;
+  errors.clear();
+  for (const ErrorFeedback::Entry& entry : entries) {
+    if (!others.contains(entry.tensor)) errors.restore(entry.tensor, entry.hop, entry.values);
+  }
+}
+
+}  // namespace
 
 // A parameter belongs where its middle lies.
 std::vector<int> fragments_of(const Parameters& parameters, int fragments) {
@@ -129,6 +153,11 @@ std::vector<std::int64_t> DiLoCo::elements() const {
 
 void DiLoCo::begin_step() {
   if (std::exchange(has_begun_, true)) return;
+  std::map<std::string, std::int64_t> quantized;
+  for (std::size_t i = 0; i < fragments_.size(); ++i) {
+    quantized[outer_errors_name(i)] = fragments_[i].elements - fragments_[i].copied;
+  }
+  drop_errors_of_other_sizes(parameters_.errors(), quantized);
   if (optimizer_.steps() == 0) {
     for (std::size_t i = 0; i < optimizer_.states().size(); ++i) {
       if (master(i)) outer(i).copy_from(master(i));

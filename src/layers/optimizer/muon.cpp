@@ -65,6 +65,8 @@ void Muon::prepare(const Step& step) {
       kernels::sgd({.lr = -options_.momentum, .momentum = options_.momentum}, x, x, part(state.slots[0]), x);
     }
   });
+  require(next == exchange_->contributed().end(),
+          "The pieces of matrices that a rank sends are not in the order of ranges.");
   updates_ = exchange_->run(
       std::move(sent), [&](std::size_t, const Tensor& values) { return orthogonalised(values, options_.bf16_products); });
   const std::vector<MatrixExchange::Chunk>& updated = exchange_->updated();

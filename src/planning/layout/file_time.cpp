@@ -31,8 +31,10 @@ FileTraffic file_traffic(const TrainingOptions& layout, const StateElements& ele
     traffic.passes += 2 * microbatches * tokens * blocks * static_cast<double>(layout.model.hidden) *
                       static_cast<double>(size_of(options.dtype));
   }
-  const double visits = kind.whole_matrices || kind.momentum_exchange ? 2 : 1;  // also before the update, for the exchange
+  // Also before the update, for the exchange; of Muon the matrices alone, so that this is more than it takes.
+  const double visits = kind.whole_matrices || kind.momentum_exchange ? 2 : 1;
   traffic.update = part * elements.trained * (visits * (2 * state + gradients) + 2 * values);
+  if (kind.momentum_exchange && layout.clip_norm > 0) traffic.update += part * elements.trained * state;  // for the norm
   traffic.shown = part * elements.trained * 2 * values;
   const auto width = static_cast<double>(size_of(options.gradients()));
   const double unit =

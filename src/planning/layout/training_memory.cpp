@@ -225,6 +225,9 @@ std::int64_t snapshot_memory(const Parameters& parameters, const MeshShape& mesh
   for (const UnitMembers& unit : units) {
     if (!unit.trainable && !trained_only) bytes += bytes_of(options.dtype) * std::min(unit.share(mesh), unit.elements);
   }
+  if (optimizer.coefficients) {  // each rank's own momentum
+    for (const LocalVector& each : local_vectors(parameters, units, mesh)) bytes += bytes_of(DType::f32) * each.elements;
+  }
   return bytes;
 }
 

@@ -133,6 +133,9 @@ std::optional<ReceivedMessage> ControlLinks::receive(Direction& direction, bool 
       const int sender = rank_of(broken);
       direction.in->lose(sender);
       direction.broken.try_emplace(sender, BrokenSender{now_seconds(), Error(broken)});
+    } catch (const Error&) {  // a wait looks at the job itself, too, and may see a loss before the scope does
+      if (lost_among(direction.senders, direction.lost_senders).empty()) throw;
+      return std::nullopt;
     }
   }
 }
@@ -154,9 +157,11 @@ void ControlLinks::listen(Direction& direction) {
   try {
     while (std::ranges::any_of(direction.senders, may_be_heard)) {
       if (const auto message = receive(direction, true)) take(direction, *message);
-      if (ended_senders(direction).empty()) continue;
+      const auto ended = ended_senders(direction);  // of one that ends from here on, messages may be on their way
+      if (ended.empty()) continue;
       while (const auto message = receive(direction, false)) take(direction, *message);
-      for (const int sender : ended_senders(direction)) {
+      for (const int sender : ended) {
+        if (direction.lost_senders.contains(sender)) continue;  // its goodbye was among them
         in.lose(sender);
         direction.lost_senders.insert(sender);
         const std::string how = job_.loss_of(world_.job_ranks()[static_cast<std::size_t>(sender)]);
@@ -227,6 +232,9 @@ void ControlLinks::send(Direction& direction, int to, const MessageHead& head, c
       for (const int receiver : lost()) lose(receiver);
     } catch (const LinkBroken& broken) {
       lose(rank_of(broken));  // the thread that listens to it learns from the job what has happened
+    } catch (const Error&) {  // as in receive()
+      if (lost().empty()) throw;
+      for (const int receiver : lost()) lose(receiver);
     }
   }
 }

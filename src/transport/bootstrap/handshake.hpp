@@ -74,7 +74,9 @@ class Arriving {
 struct ArrivalNames {
   std::string there = "rank 0", here = {};  // who listens, and who arrives; empty: "rank 3" as it introduces itself
   std::string advice = "choose another MASTER_PORT";  // where another program listens
-  std::string none_there = "a job that has begun takes no further ranks: start all of them again";  // where nobody listens
+  std::string none_there =
+      "is it running, and is this its address? A job that has begun takes no further ranks from a launcher: start all of "
+      "them again";  // where nobody listens
 };
 
 // The other ranks' half: connects to rank 0, again if it does not listen yet, until the meeting's time is over. Throws

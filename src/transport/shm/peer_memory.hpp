@@ -39,7 +39,8 @@ class PeerMemory {
     return base_ + place.in_heap;
   }
   // Copies bytes from any place, beginning at offset: memory that is not mapped is read through the kernel
-  // (process_vm_readv). Throws LinkBroken if the kernel refuses, or the peer is dead.
+  // (process_vm_readv). Throws LinkBroken if the peer is dead or the bytes are not there, and Error(unavailable)
+  // if the kernel does not let this process read them.
   void read(const BufferPlace& place, std::size_t offset, void* to, std::size_t bytes);
   // Whether the kernel lets this process read the other's memory.
   bool readable() const { return same_process_ || readable_; }
