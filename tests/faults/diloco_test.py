@@ -95,7 +95,7 @@ class DiLoCo(FaultTest):
     def test_formats_and_plans(self):
         sent = {}
         for form in ("none", "int8", "int4"):
-            run = self.start({**ROUNDS, "--diloco-format": form, "--train-iters": 8, "--dtype": "bf16"})
+            run = self.start({**ROUNDS, "--tp": 1, "--diloco-format": form, "--train-iters": 8, "--dtype": "bf16"})
             self.expect_success(run)
             sent[form] = re.search(r"changes of weights +4 +([\d.]+) (\w+)", run.output).groups()
         self.assertEqual({unit for _, unit in sent.values()}, {"KiB"})
