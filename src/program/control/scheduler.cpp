@@ -1,9 +1,6 @@
 #include "program/control/scheduler.hpp"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
-#include <ranges>
 
 #include "core/fail.hpp"
 #include "stretto/stream.hpp"
@@ -55,8 +52,10 @@ std::vector<std::vector<int>> Scheduler::bind(const Program& program) const {
     require(devices <= executors_, "A group of program '{}' has {} devices; there are {} executors.", program.name(),
             devices, executors_);
     if (devices > std::ssize(all)) {
+      std::string losses;
+      for (const auto& [executor, sentence] : lost_executors_) losses += (losses.empty() ? "" : " ") + sentence;
       fail(ErrorCode::peer_gave_up, "A group of program '{}' has {} devices; of {} executors, {} are left: {}",
-           program.name(), devices, executors_, all.size(), fmt::join(std::views::values(lost_executors_), " "));
+           program.name(), devices, executors_, all.size(), losses);
     }
     const auto devices_of = [&](int executor) { return bound[static_cast<std::size_t>(executor)]; };
     std::ranges::stable_sort(all, {}, devices_of);
