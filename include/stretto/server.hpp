@@ -152,10 +152,10 @@ class STRETTO_API ServerSet {
   int workers() const;
   // Its rank in the communicator of the constructor; with servers that join, as far as a worker has been told.
   int server_of(int table, std::int64_t element) const;
-  // What push_pull() of a dense table is between the workers and one server (its rank, as from server_of()), as a plan
-  // (plan.hpp): an all-reduce of the elements of the server's parts, part by part, among the workers, whose ranks stay, and
-  // behind them that server, which contributes its values (server_functions::sum()). Returns this rank's plan, of a worker
-  // or of that server: verify() (planning/proof.hpp) proves those of all. Does not communicate.
+  // The plan (plan.hpp) by which this rank takes part in push_pull() of a dense table with one server (its rank, as from
+  // server_of()): an all-reduce of the server's parts, part by part. Workers keep their ranks; the server has the next one,
+  // and contributes its values (server_functions::sum()). A worker and that server may ask; verify() (planning/proof.hpp)
+  // proves the plans of all. Does not communicate.
   Plan push_pull_plan(int table, int server) const;
   // The communicator of the constructor, or after a loss that of the ranks that are left.
   Communicator ranks() const;

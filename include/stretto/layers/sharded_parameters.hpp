@@ -278,7 +278,7 @@ class STRETTO_API ShardedParameters : public ParameterUse {
   };
   Shares take_apart(std::size_t unit);  // blocks until they have been read
   void give_back_apart(std::size_t unit);
-  // What an optimizer reads of them before its updates, likewise.
+  // The same for what an optimizer reads before its updates.
   void begin_gradients(const std::vector<std::size_t>& order);
   Tensor take_gradients(std::size_t unit);
   void give_back_gradients(std::size_t unit);
