@@ -77,8 +77,8 @@ int dry_run(const CommandLine& given) {
   }
   TrainingOptions options = line.trainer.on(line.mesh_on(ranks));
   if (line.default_batch) {
-    options.global_batch =
-        options.micro_batch * options.mesh[Axis::data] * options.mesh[Axis::pipeline] * options.diloco.replicas;
+    options.global_batch = options.micro_batch * options.mesh.ranks_over(sequence_axes) * options.mesh[Axis::pipeline] *
+                           options.diloco.replicas;
   }
   const TrainingPlan plan = plan_training(options);
   fmt::print("{} parameters on {} ranks\n{}\n{}\n", plan.parameters, plan.ranks, memory_table(plan), traffic_table(plan));

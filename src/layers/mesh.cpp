@@ -47,12 +47,14 @@ int MeshShape::ranks_over(Axes axes) const {
   return product;
 }
 
-int MeshShape::place(int rank, Axis axis) const {
-  for (const Axis each : all_axes) {
-    if (each == axis) break;
-    rank /= (*this)[each];
+int MeshShape::place(int rank, Axes axes) const {
+  int place = 0, places = 1;  // along the axes so far
+  for (const Axis axis : all_axes) {
+    const int size = (*this)[axis];
+    if (axes.contains(axis)) place += places * (rank % size), places *= size;
+    rank /= size;
   }
-  return rank % (*this)[axis];
+  return place;
 }
 
 Axes MeshShape::divided(Axes axes) const {
@@ -89,6 +91,7 @@ Mesh::Mesh(const Communicator& world, const MeshShape& shape) : world_(world), s
     groups_.emplace(wanted, world.split(color, world.rank(), group_name(wanted)));
   };
   for (const Axis axis : all_axes) make(axis);
+  make(sequence_axes);
   make(token_axes);
   make(token_axes | Axis::tensor);
   if (size(Axis::pipeline) == 1) return;

@@ -80,7 +80,7 @@ Trainer::Trainer(const Mesh& mesh, const TrainingOptions& options, const Communi
   if (peers) diloco_ = std::make_unique<DiLoCo>(*sharded_, *optimizer_, peers, options.diloco);
   if (!meets_each_step()) reports_ = mesh.world().duplicate("reports");
   if (!flushes()) return;  // the order of uses is that of no step
-  const std::vector<std::int32_t> tokens(static_cast<std::size_t>(slots() * options.model.sequence));
+  const std::vector<std::int32_t> tokens(static_cast<std::size_t>(options.rank_batch() * options.model.sequence));
   sharded_->learn([&] { run_microbatches({own_tokens(tokens, tokens, options.model.sequence), 1}); });
 }
 
@@ -174,11 +174,12 @@ void Trainer::adapt_errors(const StepResult& result) {
 }
 
 std::int64_t Trainer::first_slot() const {
-  return (diloco_ ? diloco_->peers().rank() * options_.replica_batch() : 0) + mesh_.rank(Axis::data) * slots();
+  return (diloco_ ? diloco_->peers().rank() * options_.replica_batch() : 0) +
+         mesh_.rank(sequence_axes) * options_.rank_batch();
 }
 
 Trainer::CountedBatch Trainer::slots_of_step(const FillSlot& fill, std::int64_t step) const {
-  CountedBatch batch = batch_of(fill, {slots(), slots(), options_.replica_batch()},
+  CountedBatch batch = batch_of(fill, {options_.rank_batch(), options_.rank_batch(), options_.replica_batch()},
                                 [first = first_slot()](std::int64_t i) { return first + i; });
   if (options_.adapters.dropout > 0) batch.batch.draws = draws_of(step);
   return batch;
@@ -265,8 +266,8 @@ void Trainer::restore(const std::map<std::string, std::string>& notes) {
 
 // Ranks that have a slot less than others compute their last one again, because they must make the same uses.
 double Trainer::evaluate(const FillSlot& fill, std::int64_t count) {
-  const std::int64_t rank = mesh_.rank(Axis::data);
-  const std::int64_t ranks = mesh_.size(Axis::data);
+  const std::int64_t rank = mesh_.rank(sequence_axes);
+  const std::int64_t ranks = mesh_.size(sequence_axes);
   const std::int64_t rounds = (count + ranks - 1) / ranks;
   const auto slot_of = [&](std::int64_t i) { return std::min(rank + i * ranks, count - 1); };
   const bool repeats = rank + (rounds - 1) * ranks >= count;
@@ -355,8 +356,8 @@ Trainer::CountedBatch Trainer::batch_of(const FillSlot& fill, const SlotCounts& 
             "{} of {} targets are below 0, as only a FillSlot with starts may have them; give it these.",
             std::ssize(of_rank) - own, of_rank.size());
     counted = slots.all * options_.model.sequence;
-  } else if (mesh_.size(Axis::data) > 1) {  // the other axes' ranks have filled the same slots
-    mesh_.over(Axis::data)
+  } else if (mesh_.size(sequence_axes) > 1) {  // the other axes' ranks have filled the same slots
+    mesh_.over(sequence_axes)
         .all_reduce(&own, &counted, 1, DType::i64, ReduceOp::sum, Stream::inline_(), {.tag = "counted tokens"})
         .wait();
   }
@@ -392,7 +393,7 @@ Tensor Trainer::draws_of(std::int64_t step) const {
   };
   const std::uint64_t of_step = next(split_mixed(options_.seed), step);
   std::vector<std::int64_t> draws;
-  for (std::int64_t i = 0; i < slots(); ++i) {
+  for (std::int64_t i = 0; i < options_.rank_batch(); ++i) {
     const std::uint64_t of_slot = next(of_step, first_slot() + i);
     for (const std::int64_t position : positions) draws.push_back(static_cast<std::int64_t>(next(of_slot, position)));
   }

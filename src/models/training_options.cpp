@@ -227,9 +227,10 @@ void TrainingOptions::check_sizes() const {
   require(!diloco.any() || global_batch % diloco.replicas == 0,
           "A global batch of {} does not divide into {} replicas; give a multiple.", global_batch, diloco.replicas);
   require(micro_batch >= 1 && global_batch >= 1 && replica_batch() % micro_batch == 0 &&
-              replica_batch() / micro_batch % mesh[Axis::data] == 0,
+              replica_batch() / micro_batch % mesh.ranks_over(sequence_axes) == 0,
           "A global batch of {} does not divide into microbatches of {} on {} data-parallel ranks{}.", global_batch,
-          micro_batch, mesh[Axis::data], diloco.any() ? fmt::format(" of each of {} replicas", diloco.replicas) : "");
+          micro_batch, mesh.ranks_over(sequence_axes),
+          diloco.any() ? fmt::format(" of each of {} replicas", diloco.replicas) : "");
   require(diloco.format == QuantizedFormat::none || sharding.dtype == DType::f32 || sharding.dtype == DType::bf16,
           "Changes of {} weights do not travel in {}: formats are of f32 and bf16, and fp16's loss scale would change their "
           "errors; give no format, or another type.",

@@ -45,6 +45,7 @@ TEST(Mesh, GroupsHaveTheRanksThatDifferInTheirAxesOnly) {
         }
         const Communicator& group = mesh.over(axes);
         ASSERT_EQ(group.size(), static_cast<int>(members.size())) << to_string(axes);
+        EXPECT_EQ(std::pair(mesh.rank(axes), mesh.size(axes)), std::pair(group.rank(), group.size())) << to_string(axes);
         const std::int64_t expected = std::accumulate(members.begin(), members.end(), std::int64_t{0});
         std::int64_t sum = std::int64_t{1} << world.rank();
         group.all_reduce(&sum, &sum, 1, DType::i64, ReduceOp::sum, Stream::inline_()).wait();

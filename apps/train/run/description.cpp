@@ -54,7 +54,7 @@ std::vector<std::string> pipeline_description(const CommandLine& line, Trainer& 
   result.push_back(fmt::format(
       "A step has fewer microbatches ({}) than stages ({}), so that stages wait; give --global-batch-size {} or more.",
       schedule.microbatches, schedule.stages,
-      line.trainer.micro_batch * trainer.mesh().size(Axis::data) * schedule.stages * line.trainer.diloco.replicas));
+      line.trainer.micro_batch * trainer.mesh().size(sequence_axes) * schedule.stages * line.trainer.diloco.replicas));
   return result;
 }
 
@@ -76,7 +76,7 @@ std::vector<std::string> model_description(const CommandLine& line, const Traine
 std::vector<std::string> layout_description(const CommandLine& line, Trainer& trainer, int ranks) {
   const DiLoCoOptions& diloco = line.trainer.diloco;
   const Mesh& mesh = trainer.mesh();
-  const std::int64_t per_pass = line.trainer.micro_batch * mesh.size(Axis::data) * diloco.replicas;
+  const std::int64_t per_pass = line.trainer.micro_batch * mesh.size(sequence_axes) * diloco.replicas;
   std::vector<std::string> result = {fmt::format(
       "{} ranks: {}dp {} x tp {} x pp {}{}{}; {} sequences x {} tokens a step = {} microbatches of {} on each dp rank",
       ranks, diloco.any() ? fmt::format("{} replicas of ", diloco.replicas) : "", mesh.size(Axis::data),

@@ -48,6 +48,8 @@ STRETTO_API std::string group_name(Axes axes);  // of Mesh::over in the ledger: 
 
 // The axes whose ranks see different tokens. A gradient that a layer computes from its tokens is summed over them.
 inline constexpr Axes token_axes = {Axis::ulysses, Axis::ring, Axis::data};
+// Those of them whose ranks see different sequences. The sequences of a step are divided over them.
+inline constexpr Axes sequence_axes = {Axis::data};
 
 // The number of ranks along each axis; 1 along those that are not named: MeshShape{{Axis::tensor, 2}, {Axis::data, 4}}.
 class STRETTO_API MeshShape {
@@ -62,9 +64,9 @@ class STRETTO_API MeshShape {
 
   std::int64_t ranks() const;       // the product of the sizes
   int ranks_over(Axes axes) const;  // of the sizes of these axes
-  // The place of a rank of the job along an axis: rank = (((pipeline * data_size + data) * ring_size + ring) * ulysses_size
-  // + ulysses) * tensor_size + tensor.
-  int place(int rank, Axis axis) const;
+  // The place of a rank of the job along axes: rank = (((pipeline * data_size + data) * ring_size + ring) * ulysses_size
+  // + ulysses) * tensor_size + tensor, and likewise of several axes alone.
+  int place(int rank, Axes axes) const;
   Axes divided(Axes axes) const;        // the set without its axes of size 1
   int gradient_ranks(Axes axes) const;  // the size of Mesh::gradient_group(axes)
   // Throws Error(invalid_argument) unless all sizes are at least 1 and their product is the number of ranks.
@@ -85,8 +87,8 @@ class STRETTO_API Mesh {
 
   const Communicator& world() const { return world_; }
   const MeshShape& shape() const { return shape_; }
-  int size(Axis axis) const { return shape_[axis]; }
-  int rank(Axis axis) const { return shape_.place(world_.rank(), axis); }  // this rank's place along the axis
+  int size(Axes axes) const { return shape_.ranks_over(axes); }
+  int rank(Axes axes) const { return shape_.place(world_.rank(), axes); }  // this rank's place along the axes
   // The ranks that differ from this rank in their places along these axes only, in the order of the job's ranks. Axes of
   // size 1 may be added to or left out of the set. Throws Error(invalid_argument) for a set that the constructor made no
   // group for.

@@ -137,7 +137,6 @@ class STRETTO_API Trainer {
   bool is_late() const;
   double gradient_scale(double norm, double loss_scale) const;
   void apply(StepResult& result, double lr);
-  std::int64_t slots() const { return options_.replica_batch() / mesh_.size(Axis::data); }
   void average_over_replicas(StepResult& result) const;
   void adapt_errors(const StepResult& result);
   // The slots slot_of(0), ..., slot_of(count - 1), of which the first `own` are those of no other data-parallel rank, which

@@ -69,7 +69,8 @@ struct STRETTO_API TrainingOptions {
   void check_sizes() const;                                                      // all of check() but the schedule
   TrainingOptions on(const MeshShape& other) const;                              // the same on another mesh
   std::int64_t replica_batch() const { return global_batch / diloco.replicas; }  // sequences of a step in one replica
-  std::int64_t microbatches() const { return replica_batch() / micro_batch / mesh[Axis::data]; }
+  std::int64_t rank_batch() const { return replica_batch() / mesh.ranks_over(sequence_axes); }  // of a step on one rank
+  std::int64_t microbatches() const { return rank_batch() / micro_batch; }
   // With the slots of the outer optimizer, and of a schedule that does not stash.
   OptimizerKind optimizer_kind(const Schedule& schedule) const;
   // `mask`, or that of the model's window. A window that no sequence reaches is none.

@@ -137,7 +137,7 @@ class Enumeration {
       with_batch(layout);
       return;
     }
-    const std::int64_t sequences = space_.global_batch / mesh[Axis::data];  // of a data-parallel rank
+    const std::int64_t sequences = layout.rank_batch();
     for (layout.micro_batch = 1; layout.micro_batch == 1 || layout.micro_batch <= std::min(sequences, most_sequences);
          layout.micro_batch *= 2) {
       if (layout.micro_batch > 1 && sequences % layout.micro_batch != 0) break;

@@ -103,7 +103,7 @@ std::int64_t PlannedStage::activation_bytes() const {
   const std::int64_t messages = most_messages(schedule_, cut_.stage) * own_hidden_;
   // Tokens, targets and positions of a step, and draws for dropout; and of each microbatch three numbers per token that the
   // loss is computed from.
-  const std::int64_t slots = most_batches(lists) * layout_.replica_batch() / layout_.mesh[Axis::data];
+  const std::int64_t slots = most_batches(lists) * layout_.rank_batch();
   const std::int64_t rows = layout_.division().rows(layout_.model.sequence);
   const bool has_head = cut_.stages.back() == cut_.stage;
   const std::int64_t losses = has_head ? microbatches() * 3 * tokens_.count * tokens_.statistic() : 0;
