@@ -23,7 +23,7 @@ constexpr const char* qwen_pattern =
 // And marks belong to words.
 constexpr const char* qwen35_pattern =
     CONTRACTIONS R"(|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|)" LINES_AND_SPACES;
-// Words of upper case, and of lower case.
+// The letters that may begin a word (capitals) and those that may follow (small letters); scripts without case are in both.
 #define UPPER R"([\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])"
 #define LOWER R"([\p{Ll}\p{Lm}\p{Lo}\p{M}])"
 constexpr const char* o200k_pattern =

@@ -61,7 +61,7 @@ void name_shards(const fs::path& directory, const std::vector<Answered>& answers
   for (std::size_t shard = 0; shard < answers.size(); ++shard) {
     fs::rename(directory / answers[shard].file, directory / shard_file(shard));
   }
-  // Servers that have been lost since they wrote have left others.
+  // A server that was lost after it wrote has left a file; its successor has written another one.
   std::vector<fs::path> others;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
     if (entry.path().filename().string().starts_with(own_prefix)) others.push_back(entry.path());

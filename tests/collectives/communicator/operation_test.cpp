@@ -269,6 +269,14 @@ const std::vector<Mismatch>& mismatches() {
              world.all_gather_v(x.raw(), data.clone().raw(), {1, world.rank() == 1 ? 2 : 3, 1}, DType::f64, stream());
        },
        {"counts .1, 3, 1. f64", "counts .1, 2, 1. f64"}},
+      {"uneven_counts_of_the_same_sum",
+       [](const Communicator& world) {
+         const Tensor x = data.clone();
+         const std::vector<std::int64_t> counts =
+             world.rank() == 1 ? std::vector<std::int64_t>{2, 1, 1} : std::vector<std::int64_t>{1, 1, 2};
+         std::ignore = world.all_gather_v(x.raw(), data.clone().raw(), counts, DType::f64, stream());
+       },
+       {"counts .1, 1, 2. f64", "counts .2, 1, 1. f64"}},
       {"parameters_of_a_method",
        [](const Communicator& world) {
          Method ring(Algorithm::ring);
