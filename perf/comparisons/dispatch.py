@@ -43,7 +43,7 @@ def tables(figures):
     for hosts in HOSTS:
         for way in SIMULATED_WAYS:
             shares = [milliseconds * 1e-3 / seconds_of_a_function(way, hosts, milliseconds * 1e-3, *costs) for milliseconds in FUNCTION_MS]
-            rows.append([str(hosts), way.replace("_", " "), *(f"{100 * share:.0f}%" for share in shares), f"{parity(way, hosts, *costs) * 1e3:.2g}"])
+            rows.append([str(hosts), way.replace("_", " "), *(f"{100 * share:.0f}%" for share in shares), f"{float(f'{parity(way, hosts, *costs) * 1e3:.2g}'):g}"])
     yield Table(f"simulated, with {message:.1f} us a message: throughput by the time of a function, of that of a loop without a controller",
                 ["hosts", "dispatch", *(f"{milliseconds:g} ms" for milliseconds in FUNCTION_MS), "95% from, ms"], rows)
 
