@@ -12,7 +12,7 @@ import threading
 import time
 import unittest
 
-from harness import FOREVER, FaultTest, free_port, listeners_of, losses, until
+from harness import FOREVER, FaultTest, free_port, in_turns, listeners_of, losses, until
 from strangers import ATTACKS, UCX
 
 from perf.comparisons.namespaces import PORT, CommandFailed, Network, obstacle
@@ -71,6 +71,7 @@ while True:
 """
 
 
+@in_turns()
 class Attacks(FaultTest):
 
     def start_undisturbed(self):

@@ -8,9 +8,10 @@ import struct
 import subprocess
 import unittest
 
-from harness import FOREVER, TRAIN, FaultTest
+from harness import FOREVER, TRAIN, FaultTest, in_turns
 
 
+@in_turns()
 class BadInput(FaultTest):
 
     # A rank's message would begin with "error: rank".

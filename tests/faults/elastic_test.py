@@ -6,11 +6,12 @@ import signal
 import time
 import unittest
 
-from harness import FOREVER, FaultTest, free_port, losses, of_today, ranks_under, until
+from harness import FOREVER, FaultTest, free_port, in_turns, losses, of_today, ranks_under, until
 
 STEPS = 110
 
 
+@in_turns(3)
 class Elastic(FaultTest):
 
     def setUp(self):

@@ -13,7 +13,7 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from support.programs import clean_environment, free_port, of_today  # noqa: E402, F401 (the tests import them from here)
+from support.programs import clean_environment, free_port, in_turns, of_today  # noqa: E402, F401 (the tests import them from here)
 
 TRAIN = os.environ["TRAIN_PROGRAM"]
 BUILT_WITH = os.environ.get("BUILT_WITH", "").split()

@@ -6,7 +6,7 @@ import re
 import signal
 import unittest
 
-from harness import FaultTest, losses, ranks_under, until
+from harness import FaultTest, in_turns, losses, ranks_under, until
 
 STEPS = 500 if os.environ.get("STRETTO_TEST_ALL") == "1" else 150
 EVERY = 50
@@ -14,6 +14,7 @@ MOST_NATS = 0.02  # between the last losses with losses of ranks and without
 SEED = int(os.environ.get("STRETTO_TEST_SEED", random.randrange(1 << 20)))
 
 
+@in_turns()
 class LossyTraining(FaultTest):
 
     def setUp(self):

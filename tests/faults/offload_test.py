@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import unittest
 
-from harness import SECONDS_TO_END, FaultTest, group_of, losses, until
+from harness import SECONDS_TO_END, FaultTest, group_of, in_turns, losses, until
 
 # Without io_uring, the write (or, with FAIL_READS, the read) number FAIL_AT of the first process that gets there fails, if it is of
 # a file without a name.
@@ -89,6 +89,7 @@ int open64(const char* path, int flags, ...) {
 """
 
 
+@in_turns()
 class Offload(FaultTest):
     ZERO = {"--nproc": 2, "--zero": 3, "--recompute": "full"}
 

@@ -7,9 +7,10 @@ import subprocess
 import time
 import unittest
 
-from harness import FOREVER, FaultTest, losses, of_today, ranks_under, until
+from harness import FOREVER, FaultTest, in_turns, losses, of_today, ranks_under, until
 
 
+@in_turns()
 class Rejoin(FaultTest):
 
     def setUp(self):

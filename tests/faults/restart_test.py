@@ -5,11 +5,12 @@ import re
 import signal
 import unittest
 
-from harness import FOREVER, FaultTest, free_port, losses, ranks_under, until
+from harness import FOREVER, FaultTest, free_port, in_turns, losses, ranks_under, until
 
 STEPS = 200
 
 
+@in_turns()
 class Restart(FaultTest):
 
     def setUp(self):

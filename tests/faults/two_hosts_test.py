@@ -6,11 +6,12 @@ import subprocess
 import time
 import unittest
 
-from harness import FOREVER, SECONDS_TO_END, TRAIN, FaultTest, losses
+from harness import FOREVER, SECONDS_TO_END, TRAIN, FaultTest, in_turns, losses
 
 from perf.comparisons.namespaces import INTERFACE, PORT, CommandFailed, Network, obstacle
 
 
+@in_turns()
 @unittest.skipIf(obstacle(), obstacle())
 class TwoHosts(FaultTest):
 

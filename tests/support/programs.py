@@ -15,6 +15,9 @@ DAY = int(time.time() // 86400)
 TURN = DAY + sum(pathlib.Path(sys.argv[0]).name.encode())
 DAYS_OF_A_ROUND = 16
 EVERYTHING = {"1": True, "daily": TURN % DAYS_OF_A_ROUND == 0}.get(os.environ.get("STRETTO_TEST_ALL"), False)
+# ./dev test --daily names here what the last commit has changed, without folder, ending and "_test".
+CHANGED = pathlib.Path(sys.argv[0]).stem.removesuffix("_test") in os.environ.get("STRETTO_TEST_CHANGED", "").split()
+TAKES_TURNS = os.environ.get("STRETTO_TEST_ALL") == "daily" and not EVERYTHING and not CHANGED
 # UCX_MEM_* is kept: a build with sanitizers needs it.
 FOREIGN = re.compile(r"(RANK|LOCAL_RANK|WORLD_SIZE|MASTER_\w+|(OMPI|PMIX?|MPIR|SLURM|STRETTO|NCCL|UCX(?!_MEM)|TORCHELASTIC)_\w+)$")
 # The system gives ports from here on to connections that name none.
@@ -22,12 +25,28 @@ FIRST_OF_CONNECTIONS = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range"
 choices = random.SystemRandom()  # processes that are forked from one test do not choose alike
 
 
+day_of_cases = DAY
+
+
 def of_today(cases, parts=2):
-    """The cases of a test that runs a program for each: all of them, but with daily tests, unless all cases have their turn, one in `parts`,
-    every day others."""
+    """The cases of a test that runs a program for each: all of them, but with daily tests, unless all cases have their turn or the last
+    commit has changed what the test is named after, one in `parts`, every day others."""
     cases = list(cases)
-    takes_turns = os.environ.get("STRETTO_TEST_ALL") == "daily" and not EVERYTHING
-    return cases[DAY % parts::parts] if takes_turns else cases
+    return cases[day_of_cases % parts::parts] if TAKES_TURNS else cases
+
+
+def in_turns(parts=2):
+    """Decorates a class whose tests take minutes together: it keeps the tests of today, as of_today() does cases. The cases of a test in
+    such a class then change each time that the test has its turn."""
+    def with_those_of_today(tests):
+        global day_of_cases
+        day_of_cases = DAY // parts
+        if TAKES_TURNS:
+            names = [name for name in vars(tests) if name.startswith("test_")]
+            for name in set(names) - set(names[DAY % parts::parts]):
+                delattr(tests, name)
+        return tests
+    return with_those_of_today
 
 
 def clean_environment(more=None):

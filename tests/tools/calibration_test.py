@@ -10,12 +10,13 @@ import time
 import unittest
 
 from perf.comparisons.namespaces import Network, obstacle
-from support.programs import ProgramTest, clean_environment, free_port
+from support.programs import ProgramTest, clean_environment, free_port, in_turns
 
 PERF = os.environ["PERF_PROGRAM"]
 MEASURES = "Measuring this machine"
 
 
+@in_turns()
 class Calibration(ProgramTest):
     def setUp(self):
         super().setUp()

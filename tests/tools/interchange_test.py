@@ -16,7 +16,7 @@ import warnings
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from support.interchange import PACKAGES, need  # noqa: E402
 from support.peft_training import losses_there, write_examples  # noqa: E402
-from support.programs import ProgramTest, of_today  # noqa: E402
+from support.programs import ProgramTest, in_turns, of_today  # noqa: E402
 
 TRAIN = os.environ["TRAIN_PROGRAM"]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -144,6 +144,7 @@ class ModelsTest(Interchange):
             self.assertTrue(self.torch.equal(tensor, other.state_dict()[name]), name)
 
 
+@in_turns(3)
 class Models(ModelsTest):
     def fresh_model(self, **shape):
         """Small, unless a shape is given."""
@@ -203,6 +204,7 @@ class Models(ModelsTest):
         self.assertEqual(tokenizer.eos_token_id, self.load(there).config.eos_token_id)
 
 
+@in_turns()
 class Families(ModelsTest):
     """Those that this version of transformers has; tests/parity/families_test.cpp has all, with results of a later one."""
 
@@ -241,6 +243,7 @@ class Families(ModelsTest):
                 self.assertGreater(self.loss_of(model) - loss, 0.01, "the control: untrained")
 
 
+@in_turns(3)
 class Adapters(ModelsTest):
     """peft loads ours, we load peft's, for GPT-2's transposed matrices and for Llama's separate ones."""
 

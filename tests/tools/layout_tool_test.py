@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import unittest
 
-from support.programs import of_today
+from support.programs import in_turns, of_today
 
 PLAN = os.environ["PLAN_PROGRAM"]
 ROOT = pathlib.Path(os.environ["ROOT"])
@@ -21,6 +21,7 @@ def run(*words, program=PLAN):
     return subprocess.run([program, *map(str, words)], capture_output=True, text=True, errors="replace", timeout=240)
 
 
+@in_turns()
 class Layouts(unittest.TestCase):
     def planned(self, *words, model=MODEL, ranks=64, batch=512):
         with tempfile.NamedTemporaryFile(suffix=".json") as file:
@@ -171,6 +172,7 @@ class Layouts(unittest.TestCase):
         self.assertLessEqual(len(reasons), 3)
 
 
+@in_turns()
 @unittest.skipUnless(TRAIN, "the trainer was not built")
 class Trainer(unittest.TestCase):
     SMALL = ["--num-layers", 4, "--hidden-size", 32, "--num-attention-heads", 2, "--seq-length", 16, "--global-batch-size", 8, "--layout", "auto"]

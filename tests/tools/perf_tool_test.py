@@ -6,7 +6,7 @@ import sys
 import unittest
 import unittest.mock
 
-from support.programs import ProgramTest, run_program
+from support.programs import ProgramTest, in_turns, run_program
 
 PERF = os.environ["PERF_PROGRAM"]
 REPORT = os.environ["REPORT_PROGRAM"]
@@ -22,6 +22,7 @@ FACTORS = {  # busbw / algbw as in nccl-tests, for 3 ranks
 }
 
 
+@in_turns()
 class PerfToolTest(ProgramTest):
     def perf(self, *words):
         return run_program(PERF, *words)

@@ -5,9 +5,10 @@ import tempfile
 import unittest
 
 from pipeline_harness import INTERLEAVED, STEPS, TOLERANCE, PipelineTest
-from support.programs import EVERYTHING, of_today
+from support.programs import EVERYTHING, in_turns, of_today
 
 
+@in_turns()
 class Checkpoints(PipelineTest):
     def copy_of_step(self, save, step):
         """A directory of checkpoints that ends with this one."""

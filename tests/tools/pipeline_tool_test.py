@@ -7,6 +7,7 @@ import re
 import unittest
 
 from pipeline_harness import INTERLEAVED, STEPS, TOLERANCE, PipelineTest
+from support.programs import in_turns
 
 PLAN = os.environ.get("PLAN_PROGRAM", "")
 LAYOUTS = {
@@ -16,6 +17,7 @@ LAYOUTS = {
 }
 
 
+@in_turns()
 class Layouts(PipelineTest):
     def test_train_like_one_rank(self):
         self.assertEqual([metrics["step"] for metrics in self.one_rank.metrics], list(range(1, STEPS + 1)))
@@ -120,6 +122,7 @@ class Layouts(PipelineTest):
                     self.assertGreater(float(time), 0)
 
 
+@in_turns()
 class Traces(PipelineTest):
     MICROBATCHES = 4
 

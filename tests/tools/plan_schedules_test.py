@@ -4,6 +4,7 @@ import re
 import unittest
 
 from plan_harness import LINKS, Drawn, PlanTool
+from support.programs import in_turns
 
 
 class Steps(PlanTool):
@@ -47,6 +48,7 @@ class Steps(PlanTool):
         self.refused("--json", *self.STEP, "--json", "/no/such/directory/plan.json")
 
 
+@in_turns()
 class Pipelines(Drawn):
     def schedule(self, name, *words):
         return self.lines("pipeline", "--schedule", name, *words)

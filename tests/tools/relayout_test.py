@@ -9,12 +9,13 @@ import time
 import unittest
 
 from pipeline_harness import STEPS, TOLERANCE, PipelineTest
-from support.programs import clean_environment
+from support.programs import clean_environment, in_turns
 
 FOUR = ("--nproc", 4, "--micro-batch-size", 1)
 ON_SIGNAL = ("--relayout-on-signal", "--tp 2 --pp 2", "--relayout-on-signal", "--tp 1 --zero 3 --pp 1")
 
 
+@in_turns()
 class Relayout(PipelineTest):
     def test_losses_stay_those_of_the_first_layout(self):
         whole = self.train(*FOUR)

@@ -13,7 +13,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from support.interchange import PACKAGES, need  # noqa: E402
-from support.programs import ProgramTest  # noqa: E402
+from support.programs import ProgramTest, in_turns  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -72,6 +72,7 @@ class OddStrings(ProgramTest):
             self.assertEqual(ours, text)
 
 
+@in_turns(3)
 class Tokenizers(OddStrings):
     """Of real models, and small ones that are trained here."""
 

@@ -9,7 +9,7 @@ import subprocess
 import unittest
 import xml.etree.ElementTree as ElementTree
 
-from support.programs import EVERYTHING, ProgramTest, clean_environment, free_port, launched, of_today, run_program
+from support.programs import EVERYTHING, ProgramTest, clean_environment, free_port, in_turns, launched, of_today, run_program
 
 TRAIN = os.environ["TRAIN_PROGRAM"]
 
@@ -18,6 +18,7 @@ STEPS = 3
 LATE_US = 200_000
 
 
+@in_turns()
 class Train(ProgramTest):
     @classmethod
     def setUpClass(cls):

@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 import ranks
 import stretto_torch
+from support.programs import in_turns
 
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
@@ -223,6 +224,7 @@ def shared_memory_is_refused(rank):
     stretto_torch.backend_of()._allgather_base(tensor, own).wait()  # in place
 
 
+@in_turns()
 class Faults(unittest.TestCase):
     def test_signals_are_handled_in_blocking_calls(self):
         ranks.run(2, waits_that_are_interrupted, seconds=60)
