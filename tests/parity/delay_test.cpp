@@ -201,7 +201,7 @@ const auto name_of = [](const auto& it) {
       text, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
   return text;
 };
-INSTANTIATE_TEST_SUITE_P(Layouts, Delay, testing::ValuesIn(of_today(cases())), name_of);
+INSTANTIATE_TEST_SUITE_P(Layouts, Delay, testing::ValuesIn(of_today(cases(), 3)), name_of);
 
 // With state in a file, updates run behind the next step's computation.
 class DelayInFiles : public testing::TestWithParam<Case> {};
@@ -249,7 +249,7 @@ std::vector<Case> cases_in_files() {
           {{2, 2, 2}, values, "adamw", DType::bf16}};
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, DelayInFiles, testing::ValuesIn(of_today(cases_in_files())), name_of);
+INSTANTIATE_TEST_SUITE_P(Layouts, DelayInFiles, testing::ValuesIn(of_today(cases_in_files(), 4)), name_of);
 
 // The switch is exact: updates without the delay, and then with it, also where they run behind computation.
 TEST(Delay, BeginsAtTheUpdateThatIsNamed) {
@@ -391,7 +391,7 @@ Trainings resumed(const Case& from, const Case& to, int saved_after, InFiles in_
 }
 
 TEST(Delay, GoesOnFromACheckpointBitForBit) {
-  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+  for (const DType dtype : of_today({DType::f32, DType::bf16, DType::f16}, 3)) {
     for (const Case& its :
          {Case{{2}, ZeroStage::none, "adamw", dtype}, Case{{2, 2, 2}, ZeroStage::optimizer, "adamw", dtype},
           Case{{2, 1, 2}, ZeroStage::gradients, "momentum", dtype}, Case{{2}, ZeroStage::gradients, "adamw", dtype}}) {

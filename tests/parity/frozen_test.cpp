@@ -3,6 +3,7 @@
 
 #include "by_hand.hpp"
 #include "stretto/planning/training_memory.hpp"
+#include "support/tiers.hpp"
 
 namespace parity {
 namespace {
@@ -67,13 +68,13 @@ bool have_same_bits(const Pieces& a, const Pieces& b) {
 TEST(FrozenParameters, LeaveTheOthersTheirBitsAtEveryStage) {
   // Sums in the order of the ranks do not depend on how units are cut.
   const Variable order("STRETTO_ALGO", "all_reduce:recursive_doubling;reduce_scatter:direct;all_gather:ring");
-  for (const FrozenCase& each : {FrozenCase{{.data = 2}},
-                                 {{.data = 2}, "1f1b", false, Recompute::full},
-                                 {{.data = 2, .tensor = 2}},
-                                 {{.tensor = 2}, "1f1b", true, Recompute::selective},
-                                 {{.data = 2, .pipeline = 2}, "zb-h1"},
-                                 {{.tensor = 2, .pipeline = 2}, "zb-h1", true},
-                                 {{.ring = 2}}}) {
+  for (const FrozenCase& each : of_today({FrozenCase{{.data = 2}},
+                                          {{.data = 2}, "1f1b", false, Recompute::full},
+                                          {{.data = 2, .tensor = 2}},
+                                          {{.tensor = 2}, "1f1b", true, Recompute::selective},
+                                          {{.data = 2, .pipeline = 2}, "zb-h1"},
+                                          {{.tensor = 2, .pipeline = 2}, "zb-h1", true},
+                                          {{.ring = 2}}})) {
     for (const ZeroStage zero : zero_stages) {
       for (const auto& [name, is_frozen] : frozen_sets) {
         TrainingOptions options = tiny(each.layout);

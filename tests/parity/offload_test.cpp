@@ -9,6 +9,7 @@
 #include "stretto/layers/checkpoint.hpp"
 #include "support/error.hpp"
 #include "support/temporary_directory.hpp"
+#include "support/tiers.hpp"
 
 namespace parity::offload {
 namespace {
@@ -37,7 +38,7 @@ const std::vector<OffloadCell> offload_cells = {
     {{2, 2}, ZeroStage::values, AdamW::Options(), DType::f64},
     {{2}, ZeroStage::gradients, Muon::Options(), DType::bf16},
 };
-INSTANTIATE_TEST_SUITE_P(Cells, Offload, testing::ValuesIn(offload_cells));
+INSTANTIATE_TEST_SUITE_P(Cells, Offload, testing::ValuesIn(of_today(offload_cells)));
 
 TEST(OffloadCombinations, HaveTheBitsOfMemory) {
   const TemporaryDirectory directory;
@@ -46,7 +47,7 @@ TEST(OffloadCombinations, HaveTheBitsOfMemory) {
     const std::vector<Trace> expected = train({ranks}, options);
     for (const double state : {0.0, 1.0}) {
       for (const double gradients : {0.0, 0.4, 1.0}) {
-        for (const double values : {0.0, 0.4, 1.0}) {
+        for (const double values : of_today({0.0, 0.4, 1.0}, 3)) {
           EXPECT_EQ(divergence(expected, train({ranks}, in_files(options, directory.path(), {state, gradients, values}))),
                     "")
               << ranks << " ranks, ratios " << state << ", " << gradients << ", " << values;
@@ -91,7 +92,7 @@ const std::vector<OffloadCell> all_cells = {
     {{4}, ZeroStage::values, AdamW::Options(), DType::f32, 2, QuantizedFormat::int8},
     {{2}, ZeroStage::values, AdamW::Options(), DType::f32, 1, QuantizedFormat::none, QuantizedFormat::int8},
 };
-INSTANTIATE_TEST_SUITE_P(Cells, OffloadOfAll, testing::ValuesIn(all_cells));
+INSTANTIATE_TEST_SUITE_P(Cells, OffloadOfAll, testing::ValuesIn(of_today(all_cells, 3)));
 
 TEST(OffloadControl, StateThatIsLostDiffers) {
   const TemporaryDirectory directory;
@@ -121,7 +122,7 @@ TEST(OffloadSpeculation, HasTheBitsOfThePlainOrder) {
                                           {{2}, ZeroStage::gradients, AdamW::Options(), DType::bf16},
                                           {{4}, ZeroStage::values, AdamW::Options(), DType::f32},
                                           {{2, 2, 2}, ZeroStage::optimizer, AdamW::Options(), DType::bf16}};
-  for (const OffloadCell& cell : cells) {
+  for (const OffloadCell& cell : of_today(cells)) {
     TrainingOptions options = options_of(cell);
     options.global_batch = 2L * cell.layout.data * cell.layout.pipeline;
     std::vector<double> norms = train(cell.layout, options).front().norms;

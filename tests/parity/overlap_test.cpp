@@ -7,6 +7,7 @@
 
 #include "parity.hpp"
 #include "support/temporary_directory.hpp"
+#include "support/tiers.hpp"
 #include "support/variables.hpp"
 
 namespace parity {
@@ -43,7 +44,7 @@ std::vector<Cell> cells() {
   return result;
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, Overlap, testing::ValuesIn(cells()), [](const auto& cell) {
+INSTANTIATE_TEST_SUITE_P(Layouts, Overlap, testing::ValuesIn(of_today(cells())), [](const auto& cell) {
   return fmt::format("{}x{}_{}", cell.param.layout.data, cell.param.layout.tensor, name(cell.param.dtype));
 });
 
@@ -104,8 +105,11 @@ TEST_P(ZeroStages, AgreeBitForBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, ZeroStages,
-                         testing::Values(Cell{{2, 1}, DType::f64}, Cell{{3, 1}, DType::bf16}, Cell{{2, 2}, DType::f16},
-                                         Cell{{4, 1}, DType::f32}, Cell{{4, 2}, DType::bf16}),
+                         testing::ValuesIn(of_today({Cell{{2, 1}, DType::f64},
+                                                     {{3, 1}, DType::bf16},
+                                                     {{2, 2}, DType::f16},
+                                                     {{4, 1}, DType::f32},
+                                                     {{4, 2}, DType::bf16}})),
                          [](const auto& cell) {
                            return fmt::format("{}x{}_{}", cell.param.layout.data, cell.param.layout.tensor,
                                               name(cell.param.dtype));

@@ -5,11 +5,13 @@
 
 #include "parity.hpp"
 #include "support/error.hpp"
+#include "support/tiers.hpp"
 
 namespace parity {
 namespace {
 
-constexpr Layout powersgd_layouts[] = {{2}, {3}, {2, 2}, {2, 1, 2}, {.data = 1, .ring = 2}, {.data = 2, .ulysses = 2}};
+const std::vector<Layout> powersgd_layouts = {
+    {2}, {3}, {2, 2}, {2, 1, 2}, {.data = 1, .ring = 2}, {.data = 2, .ulysses = 2}};
 
 TrainingOptions with_powersgd(Layout layout, int rank, ZeroStage stage = ZeroStage::none) {
   TrainingOptions options = tiny(layout, DType::f32);
@@ -21,7 +23,7 @@ TrainingOptions with_powersgd(Layout layout, int rank, ZeroStage stage = ZeroSta
 
 // With factors that are not smaller, each gradient is summed as it is. The control: with few columns.
 TEST(PowerSGDTraining, IsThatOfPlainSumsWhereNothingHasFactors) {
-  for (const Layout layout : powersgd_layouts) {
+  for (const Layout layout : of_today(powersgd_layouts)) {
     const auto expected = train(layout, with_powersgd(layout, 0));
     const auto same = [&](int rank) {
       const auto found = train(layout, with_powersgd(layout, rank));
@@ -36,7 +38,7 @@ TEST(PowerSGDTraining, IsThatOfPlainSumsWhereNothingHasFactors) {
 
 // Of one microbatch, with and without overlap.
 TEST(PowerSGDTraining, HasTheSameBitsAtEveryStage) {
-  for (const Layout layout : powersgd_layouts) {
+  for (const Layout layout : of_today(powersgd_layouts)) {
     const auto at = [&](ZeroStage stage, bool overlap) {
       TrainingOptions options = with_powersgd(layout, 2, stage);
       options.global_batch = layout.data;

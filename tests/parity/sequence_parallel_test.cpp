@@ -45,8 +45,8 @@ std::vector<RowsCell> cells_for_bits() {
 
 // Neither overlap, nor what is kept, nor what is computed again changes a bit, in any type.
 TEST(OwnRowsBits, DoNotDependOnOverlapAndMemory) {
-  for (const DType dtype : {DType::f64, DType::bf16, DType::f16}) {
-    for (const RowsCell& cell : cells_for_bits()) {
+  for (const DType dtype : of_today({DType::f64, DType::bf16, DType::f16}, 3)) {
+    for (const RowsCell& cell : of_today(cells_for_bits())) {
       TrainingOptions options = options_of(cell, dtype);
       if (dtype != DType::f64) options.sharding.gradient_dtype = dtype;
       const std::vector<Trace> expected = train(cell.layout, options);

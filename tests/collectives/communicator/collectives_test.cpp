@@ -18,6 +18,7 @@
 #include "stretto/stretto.hpp"
 #include "support/error.hpp"
 #include "support/jobs.hpp"
+#include "support/tiers.hpp"
 #include "support/variables.hpp"
 
 namespace stretto {
@@ -51,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(All, EveryCollective, testing::ValuesIn(every_collectiv
                          [](const auto& parameter) { return std::string(name(parameter.param)); });
 
 TEST_P(EveryCollective, EqualsTheOracleByEveryAlgorithmAtEveryRoot) {
-  for (int size = 1; size <= 8; ++size) {
+  for (const int size : of_today({1, 3, 2, 4, 5, 6, 8, 7})) {
     run_threads(size, [&](const Communicator& world) {
       for (const Method& method : methods_of(GetParam(), false)) {
         for (const std::int64_t count : {0, 1, 3, 250}) {

@@ -265,7 +265,7 @@ INSTANTIATE_TEST_SUITE_P(All, UnevenLedgerFormulas, testing::ValuesIn(collective
 
 // Even counts and others, narrow and wide types, by every algorithm and by what the library chooses.
 TEST_P(LedgerFormulas, AreItsBytes) {
-  for (int size = 1; size <= 8; ++size) {
+  for (const int size : of_today({1, 3, 2, 4, 5, 6, 8, 7})) {
     std::vector<Problem> problems;
     for (const std::int64_t count : {0, 24 * size, 24 * size + 5}) {
       for (const DType dtype : {DType::f64, DType::bf16, DType::u8, DType::f8e4m3}) {
