@@ -19,7 +19,7 @@ Communicator grow(const Communicator& members, int ranks, const MeetingPoint& po
     if (point.listener >= 0) close(point.listener);
     throw;
   }
-  // As long as they lasted, the members' claims would keep their cores from the larger job.
+  // The members' claims on their cores would keep these from the larger job.
   if (point.may_pin) Communicator::Group::of(members).context().network().unpin();
   return connect(members.rank(), ranks, point, name);
 }

@@ -6,7 +6,7 @@
 // stretto/kernels.hpp describes. gpu_kernels.hpp is the same table for a GPU.
 namespace stretto::kernels::cpu {
 
-// ---- of collectives: pointers to elements at any alignment
+// ---- for collectives: elements may have any alignment
 struct Reduction {  // fits into a register, so that a call with small arrays has no argument in memory
   ReduceOp op;
   DType dtype;
@@ -30,7 +30,7 @@ void requantize(QuantizedFormat format, const void* const* vectors, int vector_c
 void store_nf4(const float* x, std::uint8_t* record);
 void restore_nf4(const std::uint8_t* record, float* out);
 
-// ---- of layers
+// ---- for layers
 double sum_of_squares(const Tensor& x);
 void gelu_forward(const Tensor& x, const Tensor& y);
 void gelu_backward(const Tensor& x, const Tensor& dy, const Tensor& dx);
@@ -46,7 +46,7 @@ void layer_norm_forward(const Tensor& x, const Tensor& gamma, const Tensor& beta
                         const Tensor& mean, const Tensor& rstd);
 void layer_norm_backward(const Tensor& x, const Tensor& gamma, const Tensor& mean, const Tensor& rstd, const Tensor& dy,
                          const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta);
-// The norm of whole rows, which are one head each, or of heads. If `adds`, dx is added to, and else written.
+// The norm of heads; a whole row counts as one head. rms_norm_backward adds to dx if `adds`, and else overwrites it.
 void rms_norm_forward(const TokenHeads& x, std::int64_t heads, const Tensor& gamma, double epsilon, const TokenHeads& y,
                       const Tensor& rstd);
 void rms_norm_backward(const TokenHeads& x, std::int64_t heads, const Tensor& gamma, const Tensor& rstd,

@@ -21,15 +21,16 @@ namespace {
 double own_update_bytes(const ShardedParameters::Options& options, const OptimizerKind& optimizer) {
   const DType accumulator = kernels::accumulator(options.dtype);
   const double states = 2 * static_cast<double>(optimizer.state_bytes(options.dtype, optimizer.whole_matrices));
-  // Into the vector of what owners get, from there into matrices, and back: each time a read and a write.
+  // Gradients are copied into the vector that owners get and from there into matrices; updates take the same way back. Each
+  // copy reads and writes.
   const double copies = optimizer.whole_matrices ? 10 * static_cast<double>(size_of(accumulator)) : 0;
   const double value = static_cast<double>(size_of(options.dtype)) * (options.dtype == accumulator ? 2 : 1);
   return 2 * static_cast<double>(size_of(options.gradients())) + states + value + copies;
 }
 
-// What an element takes more where ranks keep their own gradients: to add up, take along what was left out, make what
-// travels, and bring the result to where updates take it. PowerSGD has four products of r columns, DeMo three transforms of
-// two sides of chunks.
+// The seconds that a step adds where ranks keep their own gradients. Passes over the elements accumulate gradients, add the
+// errors of the step before, make the message, and bring the result to the updates. PowerSGD adds four products of r
+// columns, DeMo three transforms along both sides of each chunk.
 double own_gradient_seconds(const TrainingOptions& layout, const StateElements& elements, const TrainingCluster& cluster) {
   constexpr double passes = 16;
   const double seconds = cluster.pass_seconds(elements.trained * passes * static_cast<double>(size_of(DType::f32)), 4);
@@ -151,7 +152,7 @@ double matrix_seconds(const TrainingOptions& layout, const Parameters& parameter
   const int ranks = mesh.ranks_over(token_axes | Axis::tensor);
   const std::vector<int> owners = owners_of(matrices, ranks);
   const DType wide = kernels::accumulator(layout.sharding.dtype);
-  // Of a machine whose products in the accumulator type are not known, those of the compute type are taken.
+  // Some clusters do not say how fast products in the accumulator type are: those in the compute type then count.
   const DType products = cluster.products.contains(wide) ? wide : layout.sharding.dtype;
   std::vector<double> seconds(static_cast<std::size_t>(ranks));
   for (std::size_t i = 0; i < matrices.size(); ++i) {

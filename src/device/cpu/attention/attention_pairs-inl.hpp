@@ -161,7 +161,7 @@ class PairColumns {
 // Rows (or columns) that are multiplied together: a multiple of a row group.
 constexpr Index block_rows = 32;
 
-// What some of the row groups from `first` up to `last` see, in whole blocks as far as there are `all`.
+// The range that any row group from `first` up to `last` sees, widened to whole blocks, but not beyond `all`.
 template <class RangeOf>
 Range range_of_block(RangeOf range_of, Index first, Index last, Index all) {
   Range result{all, 0};

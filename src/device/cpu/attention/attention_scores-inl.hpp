@@ -15,7 +15,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernels::attention::HWY_NAMESPACE {
 
-// What Scores keeps for other products: the rows of keys, of queries, and of queries widened to T.
+// The rows that Scores keeps for other products: those of keys, of queries, and of queries widened to T.
 struct Kept {
   bool keys = false, queries = false, widened_queries = false;
 };

@@ -24,7 +24,7 @@ class TileMask {
   TileMask(const TileMask&) = delete;
   TileMask& operator=(const TileMask&) = delete;
 
-  // Whose documents the next tiles have (AttentionBlock::starts).
+  // The next tiles are of this sequence, whose documents begin at AttentionBlock::starts.
   void begin_sequence(Index number) {
     starts_ = block_.starts == nullptr ? nullptr : block_.starts + number * block_.queries;
   }

@@ -20,14 +20,14 @@ A sum_of_squares(const T* x, std::int64_t size) {
   return sum_over(AccumulatorTag<T>(), x, size, [](auto v) HWY_ATTR { return hn::Mul(v, v); });
 }
 
-// Sums of squares become rstd. One by one: what is stored as a vector cannot be loaded as single numbers soon after.
+// Sums of squares become rstd, one by one: numbers that were stored as a vector cannot be loaded singly soon afterwards.
 template <class A>
 void invert(A* sums, std::int64_t count, std::int64_t size, A epsilon) {
   for (std::int64_t i = 0; i < count; ++i) sums[i] = A{1} / std::sqrt(sums[i] / static_cast<A>(size) + epsilon);
 }
 
-// The number of heads that wait for their statistics while as many before them are finished: sums over short heads take
-// longer than what can be begun meanwhile of one other.
+// The number of heads that wait for their statistics while as many before them are finished. The sum over a short head takes
+// longer than the work on one other head, which can be done meanwhile.
 constexpr std::int64_t most_waiting = 8;
 constexpr std::int64_t waiting_heads(std::int64_t size) { return size <= 512 ? most_waiting : 1; }
 

@@ -25,7 +25,7 @@ Message message_of(const Tensor& gathered, const CoefficientVector& as, int rank
   return {static_cast<float*>(static_cast<void*>(begin)), static_cast<std::uint16_t*>(static_cast<void*>(places))};
 }
 
-// The rows of a chunk, which begins there in its matrix, one behind the other.
+// Copies the rows of the chunk that begins there in its matrix, one behind the other.
 void take_rows(const ChunkGrid& grid, const float* begin, std::vector<float>& chunk) {
   for (std::int64_t row = 0; row < grid.height; ++row) {
     std::copy_n(begin + row * grid.columns, grid.width, chunk.begin() + row * grid.width);
@@ -38,7 +38,8 @@ void put_rows(const ChunkGrid& grid, const std::vector<float>& chunk, float* beg
   }
 }
 
-// Moves the largest coefficients of each chunk to the message; of equal ones the first. Zeros take their places.
+// Moves the largest coefficients of each chunk to the message, and leaves zeros in their places. The first of equal ones
+// counts as the largest.
 void take_largest(const CoefficientVector::Matrix& its, const Tensor& coefficients, const Message& message) {
   std::vector<float> chunk(static_cast<std::size_t>(its.grid.of_chunk())), magnitudes(chunk.size()), sorted;
   std::int64_t to = its.at;
@@ -61,7 +62,7 @@ void take_largest(const CoefficientVector::Matrix& its, const Tensor& coefficien
   }
 }
 
-// Of each coefficient the mean over the messages that have it, in the order of ranks; 0 where none has.
+// Sets each coefficient to its mean over the messages that have it, summed in the order of ranks; to 0 where none has it.
 void set_means(const CoefficientVector::Matrix& its, const std::vector<Message>& messages, const Tensor& coefficients) {
   std::vector<float> sums(static_cast<std::size_t>(its.grid.of_chunk()));
   std::vector<int> senders(sums.size());
@@ -118,7 +119,7 @@ void CoefficientExchange::run(double factor) {
   for (std::size_t i = 0; i < as_.size(); ++i) run(parameters_.local_gradients()[i], as_[i], factor);
 }
 
-// What is left of the momentum is what the coefficients that stay decode to: exactly 0 where all of them are sent.
+// Afterwards the momentum is the decoded rest: the coefficients that were not sent. If all were sent, it is exactly 0.
 void CoefficientExchange::run(const LocalGradients& vector, const CoefficientVector& as, double factor) {
   const Tensor momentum =
       parameters_.errors().state(MomentumExchange::error_name(vector), Hop::contribution, vector.vector.size());

@@ -9,8 +9,8 @@
 
 namespace stretto {
 
-// How a vector of momentum travels in coefficients. A rank's message has the values of all coefficients in f32, and behind
-// them their places in their chunks in 16 bits.
+// The coefficients by which a vector of momentum travels. The message of a rank has the values of all coefficients in f32,
+// and behind them, in 16 bits each, the places of the coefficients in their chunks.
 struct CoefficientVector {
   static constexpr std::int64_t largest_chunk = 256;  // sides whose places fit into 16 bits
 
@@ -19,20 +19,20 @@ struct CoefficientVector {
     std::int64_t first = 0;  // in the vector
     ChunkGrid grid;
     std::int64_t kept = 0;  // coefficients that a rank sends of each chunk
-    std::int64_t at = 0;    // coefficients of the message before its
+    std::int64_t at = 0;    // coefficients that the message has before those of this matrix
   };
   std::vector<Matrix> matrices;
   std::int64_t coefficients = 0;  // of a message
   std::int64_t largest = 0;       // elements of the largest matrix
 
-  // Of a message: a multiple of 4, so that the next one's values are aligned.
+  // The bytes of a message are a multiple of 4, so that the values of the next one are aligned.
   std::int64_t bytes() const { return (6 * coefficients + 3) / 4 * 4; }
 };
 CoefficientVector coefficients_of(const std::vector<LocalGradients::Piece>& pieces, const Parameters& parameters,
                                   const CoefficientChoice& how);
 
-// The exchange of DeMo (Peng et al. 2024), over the ranks of each vector of ShardedParameters::local_gradients(). What a
-// rank has yet to send of its momentum lies in ShardedParameters::errors(), under MomentumExchange::error_name().
+// The exchange of DeMo (Peng et al. 2024), over the ranks of each vector of ShardedParameters::local_gradients(). The
+// momentum that a rank has not sent yet lies in ShardedParameters::errors(), under MomentumExchange::error_name().
 class CoefficientExchange {
  public:
   // `parameters` must keep gradients local, and outlive the object.
@@ -41,7 +41,7 @@ class CoefficientExchange {
   // momentum <- decay momentum + factor g; sends the largest coefficients of each chunk and takes them out of the momentum.
   // Leaves in the vectors the signs of the decoded mean. Collective.
   void run(double factor);
-  // Those of a range's elements, behind run().
+  // The signs of a range's elements, which the last run() has left.
   Tensor sign_of(const ShardedParameters::Range& range) const;
 
  private:
