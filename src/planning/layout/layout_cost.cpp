@@ -106,7 +106,7 @@ class LayoutCosts::Parts {
   }
 
  private:
-  // What is remembered is of these types.
+  // All remembered costs are of these types.
   PipelineShape shape_of(const TrainingOptions& layout) {
     const std::pair types{layout.sharding.dtype, layout.sharding.gradients()};
     if (!types_) types_ = types;
@@ -160,7 +160,7 @@ class LayoutCosts::Parts {
     return known->second = static_cast<double>(elements);
   }
 
-  // Of the owner with the most to compute, and to bring the pieces of matrices to owners and updates back.
+  // The seconds of the owner that computes longest, and of bringing pieces of matrices to owners and updates back.
   double matrices_seconds(const TrainingOptions& layout, const PipelineShape& shape, int stage) {
     const auto [known, is_new] = matrices_.try_emplace(state_key(layout, shape, stage));
     if (is_new) known->second = matrix_seconds(layout, *records_of(layout, shape, stage), cluster_, costs_);
@@ -189,7 +189,7 @@ class LayoutCosts::Parts {
     return {time.exposed * updates, time.update * updates, time.files * updates};
   }
 
-  // Of a schedule without a flush, its beginning is enough, and versions are counted once.
+  // A schedule without a flush repeats itself: its beginning is enough, and versions are counted once.
   ShardedParameters::Options sharding_on(const TrainingOptions& layout, const PipelineShape& shape, int stage) {
     if (shape.window == nullptr) return layout.sharding;
     const PipelineShape beginning = shape.beginning();
@@ -222,7 +222,7 @@ class LayoutCosts::Parts {
     return cut;
   }
 
-  // What layouts that differ in their ZeRO stage only have in common.
+  // Layouts that differ in nothing but their ZeRO stage have equal keys.
   using LayoutKey = std::tuple<MeshShape, std::int64_t, bool, bool, int, Recompute, bool, SequenceLayout, PipelineShape,
                                std::vector<std::int64_t>>;
   static LayoutKey key_of(const TrainingOptions& layout, const PipelineShape& shape) {

@@ -14,7 +14,7 @@ struct HeldElements {
 HeldElements held_elements(const Parameters& parameters, const UnitMembers& unit, const MeshShape& mesh, int token,
                            bool whole);
 
-// What MatrixExchange and the Newton-Schulz iteration hold at most at a time on a rank, in bytes.
+// The most bytes that MatrixExchange and the Newton-Schulz iteration hold at a time on a rank.
 std::int64_t matrix_buffers(const Parameters& parameters, const MeshShape& mesh, const ShardedParameters::Options& options);
 
 // Bytes that a rank sends in a step, to owners of matrices and from them; the mean of the ranks of a pipeline stage.

@@ -27,8 +27,8 @@ PipelineShape PipelineShape::beginning() const {
 PipelineTime least_pipeline_time(const PipelineShape& shape, const std::vector<PipelinePart>& parts) {
   const Schedule geometry = shape.geometry();
   std::vector<double> computes(static_cast<std::size_t>(shape.stages)), before(computes.size(), -1);
-  // Of a microbatch, forward to this part, and back from it: stages that have gradients of weights left compute these
-  // meanwhile.
+  // The seconds of a microbatch on its way forward to this part and back from it. Stages with gradients of weights left
+  // compute these meanwhile.
   double path = 0;
   for (int part = 0; part < geometry.parts(); ++part) {
     const auto stage = static_cast<std::size_t>(geometry.stage_of(part));

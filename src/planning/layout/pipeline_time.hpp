@@ -36,8 +36,8 @@ struct PipelineTime {
   double all = 0;  // the seconds of all stages together
 };
 
-// What the stages compute, without waiting: seconds and busiest are the same, or as much as any schedule needs at least for
-// its first and last microbatch.
+// A lower bound for every schedule of these parts: a stage can begin only when the first microbatch has come to it, and then
+// computes all of its microbatches without waiting.
 PipelineTime least_pipeline_time(const PipelineShape& shape, const std::vector<PipelinePart>& parts);
 
 // Makes schedules, and remembers them.

@@ -44,7 +44,7 @@ class PlannedStage {
   LayerCost chunk_cost(int chunk) const;  // its bytes alone
   std::int64_t of_attentions(const std::function<AttentionBytes(const DividedAttention&)>& bytes_of) const;  // in a step
 
-  // How often a microbatch's backward in this chunk comes in halves; in a step.
+  // The microbatches of a step whose backward comes in halves in this chunk.
   std::int64_t halves(int chunk) const;
 
   const TrainingOptions& layout_;

@@ -87,7 +87,7 @@ class SharedRun {
     return works;
   }
 
-  // Of a core, that a stage has while it computes.
+  // The share of a core that a stage has while it computes.
   double rate(int stage) {
     const int first = stage / sharing_.stages * sharing_.stages;
     int computing = 0;

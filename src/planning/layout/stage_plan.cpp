@@ -15,10 +15,10 @@ namespace stretto {
 
 namespace {
 
-// Of a fragment while it is exchanged, its vector and what the all-reduce needs: the contributions to this rank's part of
-// the sum, or records of what goes out, comes in and is the part's sum. Or, at ZeRO stage 0, a unit's master weights and
-// this rank's share of them, while they go to the ranks of the replica. With a format, also the errors of all vectors, and
-// of this rank's part of their sums.
+// While a fragment is exchanged, a rank holds its vector and the buffers of the all-reduce: the contributions to this rank's
+// part of the sum, or in a format the records that go out, come in and hold the part's sum. At ZeRO stage 0 it holds a
+// unit's master weights and this rank's share of them, while these go to the ranks of the replica. A format adds the errors
+// of all vectors and of this rank's part of their sums.
 void add_outer_steps(const Parameters& parameters, const TrainingOptions& options, StagePlan& plan) {
   const DiLoCoOptions& outer = options.diloco;
   const auto wide = static_cast<std::int64_t>(size_of(kernels::accumulator(options.sharding.dtype)));
