@@ -80,7 +80,7 @@ Trainer::Trainer(const Mesh& mesh, const TrainingOptions& options, const Communi
   if (peers) diloco_ = std::make_unique<DiLoCo>(*sharded_, *optimizer_, peers, options.diloco);
   if (!meets_each_step()) reports_ = mesh.world().duplicate("reports");
   if (!flushes()) return;  // the order of uses is that of no step
-  const std::vector<std::int32_t> tokens(static_cast<std::size_t>(options.rank_batch() * options.model.sequence));
+  const std::vector<std::int32_t> tokens(static_cast<std::size_t>(options_.rank_batch() * options.model.sequence));
   sharded_->learn([&] { run_microbatches({own_tokens(tokens, tokens, options.model.sequence), 1}); });
 }
 
