@@ -1,8 +1,8 @@
-"""Random small jobs, each disturbed at random, one after the other, beside one job that runs all the time. Of four jobs, three are of
-stretto-train: losses go on as without a fault, and the lost rank is named. The fourth is of parameter servers, whose counts are exact. Nothing
-is left behind. Takes root, for namespaces of its own.
+"""Random small jobs, each disturbed at random, one after the other, beside one job that runs all the time. Of four jobs, two are of
+stretto-train: losses go on as without a fault, and the lost rank is named. One is of parameter servers, whose counts are exact; and one of
+programs, whose clients go on without those that are lost, and name them. Nothing is left behind. Takes root, for namespaces of its own.
 
-    ./dev soak [--minutes M] [--seed N] [--jobs J] [--alone] [--servers]
+    ./dev soak [--minutes M] [--seed N] [--jobs J] [--alone] [--servers | --programs]
 
 A job that fails prints its seed; `./dev soak --seed N --jobs 1` repeats it."""
 import argparse
@@ -19,6 +19,7 @@ import time
 
 from harness import FOREVER, Run, clean_environment, group_of, processes, ranks_under, training, until
 from soak_jobs import MODEL, Job, Wrong, need
+from soak_programs import ProgramsJob
 from soak_servers import ServedJob
 
 # Processes, ports, /dev/shm and System V's memory of these namespaces are this program's alone.
@@ -120,12 +121,13 @@ def there_is(long_job):
 
 class Soak:
 
-    def __init__(self):
+    def __init__(self, kinds):
+        self.kinds = kinds  # of jobs, in turns
         self.jobs, self.stalled, self.failed = 0, 0, []
         self.stalls = Stalls()
 
-    def run_job(self, seed, text, left_over, servers_only):
-        job = (ServedJob if servers_only or seed % 4 == 3 else Job)(seed, text)
+    def run_job(self, seed, text, left_over):
+        job = self.kinds[seed % len(self.kinds)](seed, text)
         begin = time.monotonic()
         self.stalls.take()
         self.jobs += 1
@@ -155,10 +157,12 @@ def main():
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 31), help="of the first job; the next one has the next seed")
     parser.add_argument("--jobs", type=int, default=1 << 31, help="at most so many")
     parser.add_argument("--alone", action="store_true", help="without the job that runs all the time")
-    parser.add_argument("--servers", action="store_true", help="jobs of parameter servers only")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--servers", dest="kinds", action="store_const", const=[ServedJob], help="jobs of parameter servers only")
+    only.add_argument("--programs", dest="kinds", action="store_const", const=[ProgramsJob], help="jobs of programs only")
     options = parser.parse_args()
     end = time.monotonic() + 60 * options.minutes
-    soak = Soak()
+    soak = Soak(options.kinds or [Job, Job, ProgramsJob, ServedJob])
     with tempfile.NamedTemporaryFile("w", prefix="soak-text-") as text, contextlib.ExitStack() as closes:
         text.write("".join(f"{i} times {i} is {i * i}; " for i in range(1000)))
         text.flush()
@@ -167,7 +171,7 @@ def main():
             closes.callback(long_job.close)
         before = there_is(long_job)
         while soak.jobs < options.jobs and time.monotonic() < end:
-            soak.run_job(options.seed + soak.jobs, text.name, lambda: there_is(long_job) - before, options.servers)
+            soak.run_job(options.seed + soak.jobs, text.name, lambda: there_is(long_job) - before)
             if long_job:
                 long_job.look()
         if long_job:

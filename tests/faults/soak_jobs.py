@@ -1,5 +1,6 @@
 """A random job for soak.py: it trains in a random layout, is disturbed, and goes on in other layouts, which may be disturbed, too. One
-number, the seed, gives all of it."""
+number, the seed, gives all of it. And what soak_servers.py and soak_programs.py have in common with it."""
+import functools
 import math
 import os
 import pathlib
@@ -38,6 +39,42 @@ class Wrong(Exception):
 def need(condition, sentence):
     if not condition:
         raise Wrong(sentence)
+
+
+def need_nothing(left_over):
+    """left_over() says what of a job has remained."""
+    until(lambda: not left_over(), 10)
+    need(not left_over(), f"left behind: {left_over()}")
+
+
+def hangs(runs, said):
+    """What to raise for a job that does not end: with the stacks of its processes."""
+    own = {pid for run in runs for pid in [run.process.pid, *ranks_under(run.process.pid)]}
+    stacks = "\n".join(f"process {pid}:\n{threads_of(pid)}" for pid, *_ in processes() if pid in own)
+    return Wrong(f"it hangs: {said}\n{stacks}")
+
+
+class SingleRun:
+    """A job that is one run of a program, in a directory of its own."""
+    run = None
+
+    @functools.cached_property
+    def directory(self):
+        return pathlib.Path(tempfile.mkdtemp(prefix="soak-"))
+
+    def start(self, words, variables):
+        self.run = Run([*map(str, words)], clean_environment(variables), self.directory / "run")
+
+    def has_ended(self):
+        return self.run.process.poll() is not None
+
+    def said(self):
+        return (self.run.output + "\n".join(self.run.errors))[-5000:]
+
+    def close(self):
+        if self.run:
+            self.run.kill_all()
+            shutil.rmtree(self.directory, True)
 
 
 def text_of(flags):
@@ -148,9 +185,7 @@ class Job:
         while before != (before := written()):
             if until(ended, SECONDS_OF_A_STEP):
                 return
-        own = {pid for run in runs for pid in [run.process.pid, *ranks_under(run.process.pid)]}
-        stacks = "\n".join(f"process {pid}:\n{threads_of(pid)}" for pid, *_ in processes() if pid in own)
-        raise Wrong(f"it hangs: {self.said(runs)}\n{stacks}")
+        raise hangs(runs, self.said(runs))
 
     @staticmethod
     def said(runs):
@@ -234,8 +269,7 @@ class Job:
                 need(abs(float(one) - float(other)) <= TOLERANCES[self.dtype], f"the loss of step {step} is {one} instead of {other}")
 
     def expect_nothing(self, left_over):
-        until(lambda: not left_over(), 10)
-        need(not left_over(), f"left behind: {left_over()}")
+        need_nothing(left_over)
         need(not list(self.temporary.iterdir()), f"left in TMPDIR: {list(self.temporary.iterdir())}")
 
     def expect_files(self):

@@ -1,19 +1,15 @@
-"""Random programs of several clients on the same executors, some of which are killed, stopped or halted for a while: all others must go on
-with right results, every error must name a lost executor, and nothing may be left behind. One number, the seed, gives all of it."""
+"""A random job of programs for soak.py: several clients run random programs on the same executors (random_programs), some of which are
+killed, stopped or halted for a while. All others must go on with right results, and every error must name a lost executor. One number, the
+seed, gives all of it."""
 import os
-import pathlib
 import random
 import re
-import shutil
 import signal
-import tempfile
 import time
 
-from harness import Run, clean_environment, until
-from soak_jobs import need
+from harness import until
+from soak_jobs import LONG_TIMEOUT, SIGNALS, TIMEOUTS, SingleRun, hangs, need, need_nothing, send
 
-PROGRAM = os.environ.get("RANDOM_PROGRAMS")
-SHORT_TIMEOUT, LONG_TIMEOUT = 6, 600  # seconds; a busy machine must not look like a fault
 SECONDS_TO_BEGIN, SECONDS_TO_END = 120, 180
 BAD_LUCK = "bad luck"  # what functions throw by themselves
 
@@ -28,14 +24,14 @@ class Fault:
 
     def strike(self, pid):
         time.sleep(self.delay)
-        os.kill(pid, signal.SIGKILL if self.kind == "kill" else signal.SIGSTOP)
+        send(SIGNALS[self.kind], [pid])
         if self.kind == "pause":
             time.sleep(self.pause)
-            os.kill(pid, signal.SIGCONT)
+            send(signal.SIGCONT, [pid])
 
 
-class ProgramsJob:
-    def __init__(self, seed, *_):
+class ProgramsJob(SingleRun):
+    def __init__(self, seed, _text=None):
         draw = random.Random(seed)
         self.seed, self.transport = seed, draw.choice(["auto", "ucx"])
         self.executors, self.clients = draw.randint(2, 4), draw.randint(2, 3)
@@ -43,7 +39,6 @@ class ProgramsJob:
         others = [f"executor {i}" for i in range(1, self.executors)] + [f"client {i}" for i in range(1, self.clients)]
         draw.shuffle(others)
         self.faults = [Fault(draw, draw.choice(["kill", "kill", "stop", "pause"]), whom) for whom in others[:draw.randint(1, len(others))]]
-        self.directory = self.run = None
 
     def __str__(self):
         return f"{self.executors} executors, {self.clients} clients ({self.transport}): {', '.join(map(str, self.faults))}"
@@ -53,28 +48,23 @@ class ProgramsJob:
 
     def perform(self, left_over):
         """Raises Wrong. left_over() says what of a job has remained."""
-        self.directory = pathlib.Path(tempfile.mkdtemp(prefix="soak-programs-"))
-        until_file = self.directory / "end"
-        timeout = SHORT_TIMEOUT if self.stops_any() else LONG_TIMEOUT
-        self.run = Run([PROGRAM, *map(str, (self.executors, self.clients, self.seed, until_file))],
-                       clean_environment({"STRETTO_TRANSPORT": self.transport, "STRETTO_TIMEOUT": str(timeout)}), self.directory / "run")
+        timeout = TIMEOUTS["stop"] if self.stops_any() else LONG_TIMEOUT
+        self.start([os.environ["RANDOM_PROGRAMS"], self.executors, self.clients, self.seed, self.directory / "end"],
+                   {"STRETTO_TRANSPORT": self.transport, "STRETTO_TIMEOUT": str(timeout)})
         everybody = self.executors + self.clients
         need(until(lambda: len(self.pids()) == everybody, SECONDS_TO_BEGIN), f"it does not begin: {self.said()}")
         pids = self.pids()
         for fault in self.faults:
             fault.strike(pids[fault.whom])
         time.sleep(0.5)
-        until_file.touch()
-        need(until(lambda: self.run.process.poll() is not None, SECONDS_TO_END), f"it does not end: {self.said()}")
+        (self.directory / "end").touch()
+        if not until(self.has_ended, SECONDS_TO_END):
+            raise hangs([self.run], self.said())
         self.expect_end()
-        until(lambda: not left_over(), 10)
-        need(not left_over(), f"left behind: {left_over()}")
+        need_nothing(left_over)
 
     def pids(self):
         return {whom: int(pid) for whom, pid in re.findall(r"^(\w+ \d+) is process (\d+)$", self.run.output, re.MULTILINE)}
-
-    def said(self):
-        return (self.run.output + "\n".join(self.run.errors))[-5000:]
 
     def expect_end(self):
         said = self.said()
@@ -91,9 +81,3 @@ class ProgramsJob:
             need(executors or end[2] == "on all executors", f"all executors are there, and client {client} ends with: {end[2]}")
             for name in executors:
                 need(name in end[2], f"{name.split(' (')[0]} is lost, which client {client} does not name: {end[2]}")
-
-    def close(self):
-        if self.run:
-            self.run.kill_all()
-        if self.directory:
-            shutil.rmtree(self.directory, True)

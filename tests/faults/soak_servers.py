@@ -1,25 +1,21 @@
 """A random job of parameter servers for soak.py: workers count their pushes (served_counters), and every second or so a rank is killed, or
 stopped for a while; or servers join. The counts of all workers that are left are exact. One number, the seed, gives all of it."""
 import os
-import pathlib
 import random
 import re
-import shutil
 import signal
-import tempfile
 import time
 
-from harness import Run, clean_environment, ranks_under, threads_of, until
-from soak_jobs import LONG_TIMEOUT, Wrong, need, send
+from harness import ranks_under, until
+from soak_jobs import LONG_TIMEOUT, SingleRun, hangs, need, need_nothing, send
 
 SECONDS_TO_END = 180  # after which it hangs
 
 
-class ServedJob:
+class ServedJob(SingleRun):
 
     def __init__(self, seed, _text):
         self.draw = draw = random.Random(seed)
-        self.directory = pathlib.Path(tempfile.mkdtemp(prefix="soak-servers-"))
         self.workers, self.servers = draw.randint(1, 3), draw.randint(2, 4)
         self.copies = draw.choice([0, 1, 1, self.servers - 1])
         self.spares = draw.randint(1, self.servers - 1) if self.copies == 0 else 0
@@ -27,7 +23,6 @@ class ServedJob:
         self.transport = draw.choice(["auto", "ucx"])
         self.pushes = draw.choice([300, 1000])
         self.killed = []  # ranks, in the order of their ends
-        self.run = None
 
     def __str__(self):
         kind = f"{self.copies} copies" if self.copies else f"{self.spares} spares"
@@ -37,22 +32,18 @@ class ServedJob:
     def perform(self, left_over):
         """Raises Wrong. left_over() says what of a job has remained."""
         words = [os.environ["SERVED_COUNTERS"], self.workers, self.servers, self.copies, self.spares, self.consistency, self.pushes]
-        self.run = Run(list(map(str, words)), clean_environment({"STRETTO_TIMEOUT": str(LONG_TIMEOUT), "STRETTO_TRANSPORT": self.transport}),
-                       self.directory / "run")
-        ended = lambda: self.run.process.poll() is not None
-        need(until(lambda: ended() or len(ranks_under(self.run.process.pid)) == self.workers + self.servers, 60), "it does not start")
+        self.start(words, {"STRETTO_TIMEOUT": str(LONG_TIMEOUT), "STRETTO_TRANSPORT": self.transport})
+        need(until(lambda: self.has_ended() or len(ranks_under(self.run.process.pid)) == self.workers + self.servers, 60), "it does not start")
         ranks = dict(enumerate(ranks_under(self.run.process.pid)))
         time.sleep(1)  # the set is made; before, a loss ends the job
         deadline = time.monotonic() + SECONDS_TO_END
-        while not ended():
+        while not self.has_ended():
             self.disturb(ranks)
-            until(ended, self.draw.uniform(0.5, 2))
+            until(self.has_ended, self.draw.uniform(0.5, 2))
             if time.monotonic() > deadline:
-                stacks = "\n".join(f"process {pid}:\n{threads_of(pid)}" for pid in ranks_under(self.run.process.pid))
-                raise Wrong(f"it hangs: {self.run.errors}\n{stacks}")
+                raise hangs([self.run], self.said())
         self.expect_end()
-        until(lambda: not left_over(), 10)
-        need(not left_over(), f"left behind: {left_over()}")
+        need_nothing(left_over)
 
     def disturb(self, ranks):
         """Of `ranks`, those that are left. Rank 0 and one server live on; a killed server's parts have been copied by the next kill."""
@@ -76,8 +67,3 @@ class ServedJob:
         need(expected <= exact, f"workers {expected} were to count all, and {exact} did")
         strange = [line for line in self.run.errors if "The servers go on without" not in line]
         need(not strange, f"it says {strange}")
-
-    def close(self):
-        if self.run:
-            self.run.kill_all()
-        shutil.rmtree(self.directory, True)
