@@ -10,7 +10,7 @@ function(add_level_tests program level core)
 endfunction()
 
 set(kernel_cases AdamW.* Attention.* *AttentionSizes*sequence_130* CrossEntropy.* Softmax.* Convert.* ElementWise.* Sums.*
-  Embedding.* Gelu.* GeluErf.* SiluGate.* LayerNorm.* RmsNorm.* HeadNorm.* Rotary.* Quantize.* Copy.* Divide.* Multiply.* Reduce.* ReduceAll.* SGD.* GemmArguments.* Types/Gemm.*
+  Embedding.* Gelu.* GeluErf.* SiluGate.* LayerNorm.* RmsNorm.* HeadNorm.* Rotary.* Quantize.* Copy.* Divide.* Multiply.* Reduce.* ReduceAll.* SGD.* SmallProduct.* GemmArguments.* Types/Gemm.*
   LinearArguments.* Types/Linear.* *InF16.*)
 set(parity_cases DataByTensor/Parity.*/1x2 DataByTensor/Parity.*/2x2 Bf16.*)
 # Products and attention in bf16 on a processor that has the instructions for bf16, but no AMX.

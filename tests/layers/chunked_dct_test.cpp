@@ -11,6 +11,8 @@
 #include "stretto/layers/parameter.hpp"
 
 namespace stretto {
+using kernels::cpu::ProductUse;
+
 namespace {
 
 Tensor normal_matrix(const ChunkGrid& grid) {
@@ -40,36 +42,76 @@ TEST(ChunkGrid, HasTheLargestDivisors) {
   EXPECT_EQ(sides(10, 40, 7), std::pair(5L, 5L));
 }
 
+constexpr ProductUse uses[] = {ProductUse::assign, ProductUse::subtract, ProductUse::sign};
+
+double used(ProductUse use, double before, double result) {
+  if (use == ProductUse::assign) return result;
+  return use == ProductUse::subtract ? before - result : static_cast<double>(result > 0) - static_cast<double>(result < 0);
+}
+
 TEST(ChunkedDCT, IsTheTransformOfEachChunkAndItsInverse) {
   ChunkedDCT dct;
   for (const ChunkGrid& grid : {ChunkGrid::of(10, 40, 8), ChunkGrid::of(1, 9, 3), ChunkGrid::of(7, 12, 5),
                                 ChunkGrid::of(6, 4, 1), ChunkGrid::of(128, 64, 64), ChunkGrid::of(9, 1, 3)}) {
-    const Tensor matrix = normal_matrix(grid), coefficients({grid.rows, grid.columns}, DType::f32);
-    const Tensor scratch = coefficients.clone(), back = coefficients.clone();
-    dct.encode(grid, matrix, coefficients, scratch);
-    double most = 0;
+    const Tensor matrix = normal_matrix(grid), back = matrix.clone();
+    const ChunkTransform transform = dct.of(grid);
+    ChunkTransform::Scratch scratch(grid);
+    std::vector<float> coefficients(static_cast<std::size_t>(grid.of_chunk()));
+    const auto place = [&](std::int64_t chunk, std::int64_t j) {
+      return grid.begin(chunk) + j / grid.width * grid.columns + j % grid.width;
+    };
+    double most = 0, apart = 0;
     for (std::int64_t chunk = 0; chunk < grid.chunks(); ++chunk) {
+      transform.encode(matrix.data<float>() + grid.begin(chunk), coefficients.data(), scratch);
       for (std::int64_t i = 0; i < std::min<std::int64_t>(grid.of_chunk(), 100); ++i) {
         double sum = 0;
         for (std::int64_t j = 0; j < grid.of_chunk(); ++j) {
-          const std::int64_t at = grid.begin(chunk) + j / grid.width * grid.columns + j % grid.width;
           sum += basis(grid.height, i / grid.width, j / grid.width) * basis(grid.width, i % grid.width, j % grid.width) *
-                 matrix.at(at);
+                 matrix.at(place(chunk, j));
         }
-        const std::int64_t at = grid.begin(chunk) + i / grid.width * grid.columns + i % grid.width;
-        most = std::max(most, std::abs(coefficients.at(at) - sum));
+        const double coefficient = coefficients[static_cast<std::size_t>(i)];
+        most = std::max(most, std::abs(coefficient - sum));
+        apart = std::max(apart, std::abs(coefficient - matrix.at(place(chunk, i))));
       }
+      transform.decode(coefficients.data(), back.data<float>() + grid.begin(chunk), ProductUse::assign, scratch);
     }
     EXPECT_LT(most, 1e-5) << grid.rows << " x " << grid.columns;
-    dct.decode(grid, coefficients, back, scratch);
-    double off = 0, apart = 0;
-    for (std::int64_t i = 0; i < back.size(); ++i) {
-      off = std::max(off, std::abs(back.at(i) - matrix.at(i)));
-      apart = std::max(apart, std::abs(coefficients.at(i) - matrix.at(i)));
-    }
+    double off = 0;
+    for (std::int64_t i = 0; i < back.size(); ++i) off = std::max(off, std::abs(back.at(i) - matrix.at(i)));
     EXPECT_LT(off, 1e-5);
     if (grid.of_chunk() > 1) {
       EXPECT_GT(apart, 0.1) << "the control: coefficients are no copy";
+    }
+  }
+}
+
+// One coefficient, some, and none, whose inverse is 0. What lies beside the chunk stays.
+TEST(ChunkedDCT, DecodesFewCoefficientsForEachUse) {
+  ChunkedDCT dct;
+  for (const ChunkGrid& grid : {ChunkGrid::of(10, 40, 8), ChunkGrid::of(1, 9, 3), ChunkGrid::of(128, 64, 64)}) {
+    const ChunkTransform transform = dct.of(grid);
+    ChunkTransform::Scratch scratch(grid);
+    const std::int64_t last = grid.chunks() - 1, size = grid.of_chunk();
+    for (const auto& places : std::vector<std::vector<std::int64_t>>{{size - 1}, {0, size / 2, size - 1}, {}}) {
+      std::vector<float> coefficients(static_cast<std::size_t>(size));
+      for (const std::int64_t at : places) coefficients[static_cast<std::size_t>(at)] = static_cast<float>(at % 7) - 3.5F;
+      for (const ProductUse use : uses) {
+        const Tensor before = normal_matrix(grid), matrix = before.clone();
+        transform.decode(coefficients.data(), matrix.data<float>() + grid.begin(last), use, scratch);
+        for (std::int64_t chunk = 0; chunk < grid.chunks(); ++chunk) {
+          for (std::int64_t i = 0; i < size; ++i) {
+            double sum = 0;
+            for (const std::int64_t j : places) {
+              sum += basis(grid.height, j / grid.width, i / grid.width) * basis(grid.width, j % grid.width, i % grid.width) *
+                     coefficients[static_cast<std::size_t>(j)];
+            }
+            if (use == ProductUse::sign && !places.empty() && std::abs(sum) < 1e-6) continue;
+            const std::int64_t at = grid.begin(chunk) + i / grid.width * grid.columns + i % grid.width;
+            const double was = before.at(at);
+            ASSERT_NEAR(matrix.at(at), chunk == last ? used(use, was, sum) : was, 1e-5) << at << " of " << grid.rows;
+          }
+        }
+      }
     }
   }
 }

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <functional>
+#include <numeric>
 
 #include "layers/optimizer/matrices/coefficient_exchange.hpp"
 #include "own_gradient_checks.hpp"
@@ -14,6 +16,8 @@
 #include "support/variables.hpp"
 
 namespace stretto {
+using kernels::cpu::ProductUse;
+
 namespace {
 
 constexpr double lr = 1e-2, gradient_scale = 0.5;  // of OwnGradientTraining::update()
@@ -45,38 +49,44 @@ class Simulation {
   }
 
   void step(int number, const OwnGradient& gradient) {
-    const Tensor sums = Tensor::zeros(values.shape(), DType::f32), coefficients = sums.clone(), scratch = sums.clone();
-    std::vector<int> senders(static_cast<std::size_t>(sums.size()));
+    const auto size = static_cast<std::size_t>(values.size());
+    std::vector<float> sums(size), sent(size), chunk(static_cast<std::size_t>(grid_.of_chunk()));
+    std::vector<int> senders(size);
+    const ChunkTransform transform = dct_.of(grid_);
+    ChunkTransform::Scratch scratch(grid_);
+    const Tensor g(values.shape(), DType::f32);
     for (std::size_t rank = 0; rank < momenta_.size(); ++rank) {
-      const Tensor g(sums.shape(), DType::f32);
       for (std::int64_t i = 0; i < g.size(); ++i) g.set(i, gradient(static_cast<int>(rank), number, name_, i));
       kernels::scale(momenta_[rank], options_.compression_decay);
       kernels::scale(g, lr * gradient_scale);
       kernels::add(momenta_[rank], g, momenta_[rank]);
-      dct_.encode(grid_, momenta_[rank], coefficients, scratch);
-      for (std::int64_t chunk = 0; chunk < grid_.chunks(); ++chunk) {
-        std::vector<std::int64_t> places;
-        for (std::int64_t i = 0; i < grid_.of_chunk(); ++i) {
-          places.push_back(grid_.begin(chunk) + i / grid_.width * grid_.columns + i % grid_.width);
-        }
-        std::ranges::stable_sort(places, std::greater<>(), [&](std::int64_t at) { return std::abs(coefficients.at(at)); });
+      std::ranges::fill(sent, 0.0F);
+      for (std::int64_t number_of_chunk = 0; number_of_chunk < grid_.chunks(); ++number_of_chunk) {
+        float* const begin = momenta_[rank].data<float>() + grid_.begin(number_of_chunk);
+        transform.encode(begin, chunk.data(), scratch);
+        std::vector<std::size_t> places(chunk.size());
+        std::iota(places.begin(), places.end(), 0);
+        std::ranges::stable_sort(places, std::greater<>(), [&](std::size_t at) { return std::abs(chunk[at]); });
         places.resize(std::min(places.size(), static_cast<std::size_t>(options_.compression_topk)));
-        for (const std::int64_t at : places) {
-          sums.set(at, sums.at(at) + coefficients.at(at));
-          coefficients.set(at, 0);
-          ++senders[static_cast<std::size_t>(at)];
+        const std::size_t first = static_cast<std::size_t>(number_of_chunk) * chunk.size();
+        for (const std::size_t at : places) {
+          sent[first + at] = chunk[at];
+          sums[first + at] += chunk[at];
+          ++senders[first + at];
         }
+        transform.decode(sent.data() + first, begin, ProductUse::subtract, scratch);
       }
-      dct_.decode(grid_, coefficients, momenta_[rank], scratch);
+      if (options_.compression_topk >= grid_.of_chunk()) momenta_[rank].zero();
     }
-    for (std::int64_t i = 0; i < sums.size(); ++i) {
-      const int count = senders[static_cast<std::size_t>(i)];
-      if (count > 1) sums.set(i, static_cast<float>(sums.at(i)) / static_cast<float>(count));
+    for (std::size_t i = 0; i < size; ++i) {
+      if (senders[i] > 1) sums[i] /= static_cast<float>(senders[i]);
     }
-    dct_.decode(grid_, sums, coefficients, scratch);
-    for (std::int64_t i = 0; i < sums.size(); ++i) coefficients.set(i, (coefficients.at(i) > 0) - (coefficients.at(i) < 0));
-    kernels::sgd({.lr = lr, .momentum = 0, .weight_decay = decays_ ? options_.weight_decay : 0}, coefficients, values, {},
-                 values);
+    for (std::int64_t number_of_chunk = 0; number_of_chunk < grid_.chunks(); ++number_of_chunk) {
+      transform.decode(sums.data() + number_of_chunk * grid_.of_chunk(), g.data<float>() + grid_.begin(number_of_chunk),
+                       ProductUse::assign, scratch);
+    }
+    for (std::int64_t i = 0; i < g.size(); ++i) g.set(i, (g.at(i) > 0) - (g.at(i) < 0));
+    kernels::sgd({.lr = lr, .momentum = 0, .weight_decay = decays_ ? options_.weight_decay : 0}, g, values, {}, values);
   }
 
   Tensor values;
@@ -182,13 +192,15 @@ TEST(CoefficientExchange, BringsEachCoefficientToItsPlace) {
     CoefficientExchange exchange(sharded, {.chunk = side, .kept = 1}, 0);
     ChunkedDCT dct;
     const ChunkGrid grid = ChunkGrid::of(side, side, side);
-    const Tensor one = Tensor::zeros({side, side}, DType::f32), scratch = one.clone(), expected = one.clone();
+    const ChunkTransform transform = dct.of(grid);
+    ChunkTransform::Scratch scratch(grid);
+    const Tensor one = Tensor::zeros({side, side}, DType::f32), expected = one.clone();
     const Tensor vector = sharded.local_gradients().front().vector.reshaped({side, side});
     one.set(places[static_cast<std::size_t>(world.rank())], world.rank() + 1);
-    dct.decode(grid, one, vector, scratch);
+    transform.decode(one.data<float>(), vector.data<float>(), ProductUse::assign, scratch);
     const Tensor own = vector.clone();
     for (int rank = 0; rank < ranks; ++rank) one.set(places[static_cast<std::size_t>(rank)], rank + 1);
-    dct.decode(grid, one, expected, scratch);
+    transform.decode(one.data<float>(), expected.data<float>(), ProductUse::assign, scratch);
     exchange.run(1);
     const auto same = [&](const Tensor& numbers) {
       std::int64_t result = 0;
@@ -199,6 +211,40 @@ TEST(CoefficientExchange, BringsEachCoefficientToItsPlace) {
     EXPECT_LT(same(own), side * side) << "the control: this rank's coefficient alone";
     EXPECT_LT(kernels::sum_of_squares(sharded.errors().entries().front().values), 1e-6);
   });
+}
+
+// Momentum and signs of two steps have the same bits. Coefficients of equal magnitude are among them, as of chunks of zeros.
+// The control: one coefficient less.
+TEST(CoefficientExchange, DoesNotDependOnTheNumberOfThreads) {
+  const auto after = [](int threads, std::int64_t kept) {
+    std::vector<Tensor> result;
+    run_threads(2, [&](const Communicator& world) {
+      const Mesh mesh(world, {{Axis::data, 2}});
+      Parameters parameters;
+      parameters.add(Parameter::whole("matrix", {48, 80}, token_axes, {}));
+      parameters.add(Parameter::whole("vector", {10}, token_axes, {}));
+      ShardedParameters sharded(parameters, mesh, {.zero = ZeroStage::none});
+      sharded.keep_gradients_local(true);
+      CoefficientExchange exchange(sharded, {.chunk = 16, .kept = kept}, 0.5, threads);
+      const Tensor vector = sharded.local_gradients().front().vector;
+      for (int step = 1; step <= 2; ++step) {
+        vector.zero();
+        for (std::int64_t i = 0; i < vector.size(); ++i) {
+          if (i / 500 % 3 > 0) vector.set(i, i / 500 % 3 == 1 ? 1 : normal_gradient(world.rank(), step, "x", i));
+        }
+        exchange.run(0.1);
+      }
+      if (world.rank() == 1) result = {vector.clone(), sharded.errors().entries().front().values.clone()};
+    });
+    return result;
+  };
+  const auto same = [](const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+    return std::ranges::equal(
+        a, b, [](const Tensor& one, const Tensor& other) { return std::memcmp(one.raw(), other.raw(), one.bytes()) == 0; });
+  };
+  const std::vector<Tensor> expected = after(1, 7);
+  for (const int threads : {2, 3, 50}) EXPECT_TRUE(same(after(threads, 7), expected)) << threads << " threads";
+  EXPECT_FALSE(same(after(1, 6), expected));
 }
 
 // One all-gather a step of 6 bytes a coefficient, and no sums. The control: more coefficients.
@@ -251,8 +297,8 @@ TEST(DeMo, TakesTheMemoryOfItsFormula) {
       };
       const TrainingMemory with = planned(few.kind()), without = planned(SGD::Options{.momentum = 0}.kind());
       EXPECT_EQ(with.optimizer - without.optimizer, 4 * model_elements);
-      const std::int64_t message = 6 * (10 * 9 + 9) + 2, bases = 5 * 5 + 8 * 8 + 3 * 3;
-      EXPECT_EQ(with.buffers - without.buffers, 4 * model_elements + 2 * message + 4 * (2 * 400 + bases));
+      const std::int64_t message = 6 * (10 * 9 + 9) + 2, bases = 2 * (5 * 5 + 8 * 8 + 3 * 3 + 1);
+      EXPECT_EQ(with.buffers - without.buffers, 4 * model_elements + 2 * message + 4 * bases);
     });
   }
 }

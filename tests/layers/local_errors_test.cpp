@@ -8,8 +8,8 @@
 #include <sstream>
 
 #include "core/log.hpp"
+#include "layers/optimizer/local_vectors.hpp"
 #include "layers/optimizer/matrices/powersgd.hpp"
-#include "layers/optimizer/momentum_exchange.hpp"
 #include "own_gradients.hpp"
 #include "saved_checkpoint.hpp"
 #include "stretto/layers/checkpoint.hpp"
@@ -41,7 +41,7 @@ NumbersByElement errors_of(OwnGradientTraining& training, const Communicator& wo
     const std::int64_t size = vector.vector.size(), ranks = vector.group.size(), rank = vector.group.rank();
     const std::int64_t own = size / ranks * rank + std::min(rank, size % ranks);
     for (const ErrorFeedback::Entry& entry : sharded.errors().entries()) {
-      if (entry.tensor != MomentumExchange::error_name(vector) && entry.tensor != PowerSGD::error_name(vector)) continue;
+      if (entry.tensor != unsent_momentum(vector) && entry.tensor != PowerSGD::error_name(vector)) continue;
       for (std::int64_t i = 0; i < entry.values.size(); ++i) {
         const std::int64_t at = i + (entry.hop == Hop::result ? own : 0);
         sum.set(at, sum.at(at) + entry.values.at(i));
@@ -174,6 +174,16 @@ TEST(LocalErrors, OfFormerVersionsAreRead) {
   for (const auto& [element, error] : whole.errors) EXPECT_NEAR(rest.errors.at(element), error, 1e-6) << element;
   rename("\"momentum\"", "\"none\"");
   EXPECT_THAT(run_of(with_powersgd(3), directory.path(), true).errors, testing::Each(testing::Pair(testing::_, 0)));
+}
+
+// Files of former versions have these names.
+TEST(LocalErrors, KeepTheirNamesInFiles) {
+  for (const OwnGradientLayout& layout : {OwnGradientLayout{{{Axis::data, 2}}}, with_demo(2)}) {
+    const TemporaryDirectory directory;
+    run_of(layout, directory.path(), false);
+    const std::string shard = content_of(directory / "step_00000005/rank_00000.safetensors");
+    EXPECT_NE(shard.find("\"error.contribution.momentum.dp\""), std::string::npos);
+  }
 }
 
 // By a training without PowerSGD, one that begins with it later, or one rank. Training that had none has lost nothing.

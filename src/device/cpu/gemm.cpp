@@ -5,22 +5,17 @@
 #include <limits>
 
 #include "core/fail.hpp"
-#include "core/setting_values.hpp"
 #include "device/cpu/cpu_level.hpp"
 #include "device/cpu/host_kernels.hpp"
 #include "device/cpu/matmul_primitive.hpp"
 #include "device/cpu/product_libraries.hpp"
+#include "device/cpu/products/compute_threads.hpp"
 #include "device/cpu/products/held_signals.hpp"
 #include "device/cpu/products/tile_product.hpp"
 
 // The library for each element type was chosen by measuring the products of layers like GPT-2's.
 namespace stretto::kernels::cpu {
 namespace {
-
-int compute_threads() {
-  static const int threads = static_cast<int>(number_setting("STRETTO_COMPUTE_THREADS"));
-  return threads;
-}
 
 // OpenMP keeps the number of threads for each calling thread: oneDNN runs with this number, and the caller's is restored.
 class OpenMpThreads {

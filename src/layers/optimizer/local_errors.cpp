@@ -12,8 +12,8 @@
 #include "layers/checkpoint/json_numbers.hpp"
 #include "layers/checkpoint/piece_copy.hpp"
 #include "layers/checkpoint/quantization_state.hpp"
+#include "layers/optimizer/local_vectors.hpp"
 #include "layers/optimizer/matrices/powersgd.hpp"
-#include "layers/optimizer/momentum_exchange.hpp"
 
 namespace stretto {
 namespace {
@@ -72,7 +72,7 @@ std::optional<SafetensorsReader::View> saved_errors(const SafetensorsReader& sha
 
 // The name of a vector's errors in ShardedParameters::errors().
 std::string errors_of(const ShardedParameters& parameters, const LocalGradients& vector) {
-  return parameters.options().powersgd.any() ? PowerSGD::error_name(vector) : MomentumExchange::error_name(vector);
+  return parameters.options().powersgd.any() ? PowerSGD::error_name(vector) : unsent_momentum(vector);
 }
 
 // Whether this rank feeds back errors of the vector at the hop; empty: at any hop.

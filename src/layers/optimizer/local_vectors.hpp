@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -20,6 +21,10 @@ std::vector<LocalVector> local_vectors(const Parameters& parameters, const std::
 // The same with their memory and groups.
 std::vector<LocalGradients> local_gradients_of(const Parameters& parameters, const std::vector<UnitMembers>& units,
                                                const Mesh& mesh, const ShardedParameters::Options& options);
+
+// The name in ShardedParameters::errors() of what a rank has yet to send of a vector's momentum: the errors of 1-bit Adam,
+// and DeMo's momentum. No unit has it.
+inline std::string unsent_momentum(const LocalGradients& vector) { return "momentum." + vector.name; }
 
 // Throws Error(invalid_argument), in one sentence, for options under which an optimizer of that name cannot exchange
 // something else than sums of gradients.

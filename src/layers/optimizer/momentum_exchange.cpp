@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/parts.hpp"
+#include "layers/optimizer/local_vectors.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
 
@@ -20,8 +21,8 @@ MomentumExchange::MomentumExchange(ShardedParameters& parameters, double beta1, 
     kept_.emplace_back(travels ? format : QuantizedFormat::none, its.group, travels ? its.vector.size() : 0,
                        its.vector.dtype());
     if (!travels || format == QuantizedFormat::none) continue;
-    parameters.errors().state(error_name(its), Hop::contribution, its.vector.size());
-    parameters.errors().state(error_name(its), Hop::result,
+    parameters.errors().state(unsent_momentum(its), Hop::contribution, its.vector.size());
+    parameters.errors().state(unsent_momentum(its), Hop::result,
                               part_size(its.vector.size(), its.group.size(), its.group.rank()));
   }
 }
@@ -43,7 +44,7 @@ void MomentumExchange::run(double gradient_scale, const Visit& visit) {
     if (format_ != QuantizedFormat::none) {
       options.quantization.format = format_;
       options.quantization.errors = &parameters_.errors();
-      options.quantization.tensor = error_name(its);
+      options.quantization.tensor = unsent_momentum(its);
     }
     computation().wait(its.group.all_reduce(its.vector, ReduceOp::sum, computation(), options));
     kept_[i].keep(its.vector);

@@ -1,6 +1,5 @@
 #pragma once
 #include <functional>
-#include <string>
 #include <vector>
 
 #include "layers/optimizer/kept_momentum.hpp"
@@ -9,14 +8,11 @@
 namespace stretto {
 
 // The compressed average of 1-bit Adam (Tang et al. 2021), over the ranks of each vector of ShardedParameters::
-// local_gradients(). The errors of both hops lie in ShardedParameters::errors(), under error_name().
+// local_gradients(). The errors of both hops lie in ShardedParameters::errors(), under unsent_momentum().
 class MomentumExchange {
  public:
   // `parameters` must keep gradients local. format: onebit, or none. Takes its memory at once.
   MomentumExchange(ShardedParameters& parameters, double beta1, QuantizedFormat format);
-
-  // The name of a vector's errors in ShardedParameters::errors(), which is that of no unit.
-  static std::string error_name(const LocalGradients& vector) { return "momentum." + vector.name; }
 
   using OfRange = std::function<void(const ShardedParameters::Range& range, const Optimizer::State& state)>;
   using Visit = std::function<void(const std::vector<std::size_t>& units, const OfRange& action, bool writes)>;

@@ -30,7 +30,7 @@ double own_update_bytes(const ShardedParameters::Options& options, const Optimiz
 
 // The seconds that a step adds where ranks keep their own gradients. Passes over the elements accumulate gradients, add the
 // errors of the step before, make the message, and bring the result to the updates. PowerSGD adds four products of r
-// columns, DeMo three transforms along both sides of each chunk.
+// columns; DeMo adds as many along a side of each chunk, since decoding few coefficients takes half of a transform.
 double own_gradient_seconds(const TrainingOptions& layout, const StateElements& elements, const TrainingCluster& cluster) {
   constexpr double passes = 16;
   const double seconds = cluster.pass_seconds(elements.trained * passes * static_cast<double>(size_of(DType::f32)), 4);
@@ -39,8 +39,7 @@ double own_gradient_seconds(const TrainingOptions& layout, const StateElements& 
   if (rank == 0 && !coefficients) return seconds;
   const auto side = static_cast<double>(coefficients ? coefficients->chunk : rank);
   const DType products = cluster.products.contains(DType::f32) ? DType::f32 : layout.sharding.dtype;
-  return seconds + (coefficients ? 12 : 8) * side * elements.trained /
-                       cluster.product_rate(products, std::cbrt(side * elements.matrix));
+  return seconds + 8 * side * elements.trained / cluster.product_rate(products, std::cbrt(side * elements.matrix));
 }
 
 }  // namespace

@@ -75,8 +75,8 @@ void add_factors(const Parameters& parameters, const MeshShape& mesh, const Shar
   memory.buffers += bytes_of(DType::f32) * (kept + most);
 }
 
-// Of DeMo: a rank's own gradients, and as buffers what it has yet to send, of one vector at a time the messages of all ranks
-// and two copies of the largest matrix, and the bases of the transforms.
+// Of DeMo: a rank's own gradients, and as buffers what it has yet to send, of one vector at a time the messages of all
+// ranks, and the bases of the transforms.
 void add_coefficients(const Parameters& parameters, const MeshShape& mesh, const ShardedParameters::Options& options,
                       const CoefficientChoice& how, TrainingMemory& memory) {
   std::int64_t most = 0;
@@ -85,13 +85,12 @@ void add_coefficients(const Parameters& parameters, const MeshShape& mesh, const
     const CoefficientVector as = coefficients_of(vector.pieces, parameters, how);
     memory.optimizer += bytes_of(DType::f32) * vector.elements;
     memory.buffers += bytes_of(DType::f32) * vector.elements;
-    most = std::max(most, mesh.gradient_ranks(vector.summed) * as.bytes() + 2 * bytes_of(DType::f32) * as.largest);
+    most = std::max(most, mesh.gradient_ranks(vector.summed) * as.bytes());
     for (const auto& its : as.matrices) {
-      sides.insert(its.grid.width);
-      if (its.grid.height > 1) sides.insert(its.grid.height);
+      sides.insert({its.grid.height, its.grid.width});
     }
   }
-  for (const std::int64_t side : sides) memory.buffers += bytes_of(DType::f32) * side * side;
+  for (const std::int64_t side : sides) memory.buffers += 2 * bytes_of(DType::f32) * side * side;
   memory.buffers += most;
 }
 

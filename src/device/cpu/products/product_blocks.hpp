@@ -6,6 +6,7 @@
 #include <new>
 
 #include "device/cpu/matmul_primitive.hpp"
+#include "device/cpu/products/compute_threads.hpp"
 
 // The order in which a matrix product is computed whose operands are copied first: parts of k outermost; of each part a
 // block of columns of b, copied into panels that stay in the second-level cache; and of that a block of rows of a.
@@ -68,13 +69,10 @@ void in_threads(int threads, const BlockSizes& sizes, const Product& p, Run run)
   const bool by_rows = p.m >= p.n;
   const std::int64_t all = by_rows ? p.m : p.n;
   const std::int64_t panel = by_rows ? sizes.rows : sizes.columns;
-  const std::int64_t lines = in_units(in_units(all, panel), threads) * panel;
-#pragma omp parallel for num_threads(threads) schedule(static, 1) if (threads > 1)
-  for (int i = 0; i < threads; ++i) {
-    const std::int64_t first = std::min(i * lines, all);
-    const Part mine{first, std::min(lines, all - first)};
-    if (mine.count > 0) run(by_rows ? Share{mine, {0, p.n}} : Share{{0, p.m}, mine});
-  }
+  in_threads(threads, in_units(all, panel), [&](int /*thread*/, std::int64_t first, std::int64_t end) {
+    const Part mine{first * panel, std::min(end * panel, all) - first * panel};
+    if (first < end) run(by_rows ? Share{mine, {0, p.n}} : Share{{0, p.m}, mine});
+  });
 }
 
 // Calls copy_b(columns of b, part of k), copy_a(rows of a, part of k), and for each panel of the block of a and of b

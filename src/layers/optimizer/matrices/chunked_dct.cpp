@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
-
-#include "stretto/kernels.hpp"
+#include <utility>
 
 namespace stretto {
+using kernels::cpu::ProductUse;
+using kernels::cpu::small_product;
+
 namespace {
 
 std::int64_t divisor_up_to(std::int64_t most, std::int64_t size) {
@@ -15,47 +17,65 @@ std::int64_t divisor_up_to(std::int64_t most, std::int64_t size) {
   return result;
 }
 
-Tensor rows_of(const ChunkGrid& grid, const Tensor& matrix, std::int64_t row) {
-  return matrix.view(row * grid.columns, {grid.height, grid.columns});
-}
-
 }  // namespace
 
 ChunkGrid ChunkGrid::of(std::int64_t rows, std::int64_t columns, std::int64_t most) {
   return {rows, columns, divisor_up_to(most, rows), divisor_up_to(most, columns)};
 }
 
-// One product has all chunks' rows; the columns of chunks take one for each row of chunks.
-void ChunkedDCT::encode(const ChunkGrid& grid, const Tensor& matrix, const Tensor& coefficients, const Tensor& scratch) {
-  constexpr auto no = kernels::Transpose::no, yes = kernels::Transpose::yes;
-  const Shape of_rows{grid.elements() / grid.width, grid.width};
-  const Tensor& along_rows = grid.height == 1 ? coefficients : scratch;
-  kernels::gemm(matrix.reshaped(of_rows), no, basis(grid.width), yes, along_rows.reshaped(of_rows));
-  for (std::int64_t row = 0; row < grid.rows && grid.height > 1; row += grid.height) {
-    kernels::gemm(basis(grid.height), no, rows_of(grid, scratch, row), no, rows_of(grid, coefficients, row));
-  }
+ChunkTransform::Scratch::Scratch(const ChunkGrid& grid)
+    : products(static_cast<std::size_t>(grid.of_chunk())), rows(static_cast<std::size_t>(grid.height * grid.height)) {}
+
+void ChunkTransform::encode(const float* begin, float* coefficients, Scratch& scratch) const {
+  const auto [height, width] = std::pair(grid_.height, grid_.width);
+  float* const along_rows = height == 1 ? coefficients : scratch.products.data();
+  const float* const transposed = of_width_.data<float>() + width * width;
+  small_product({height, width, width, begin, grid_.columns, 1, transposed, width, along_rows, width}, ProductUse::assign);
+  if (height == 1) return;
+  const float* const basis = of_height_.data<float>();
+  small_product({height, width, height, basis, height, 1, along_rows, width, coefficients, width}, ProductUse::assign);
 }
 
-void ChunkedDCT::decode(const ChunkGrid& grid, const Tensor& coefficients, const Tensor& matrix, const Tensor& scratch) {
-  constexpr auto no = kernels::Transpose::no, yes = kernels::Transpose::yes;
-  const Shape of_rows{grid.elements() / grid.width, grid.width};
-  for (std::int64_t row = 0; row < grid.rows && grid.height > 1; row += grid.height) {
-    kernels::gemm(basis(grid.height), yes, rows_of(grid, coefficients, row), no, rows_of(grid, scratch, row));
+// Rows without coefficients add nothing to any product.
+void ChunkTransform::decode(const float* coefficients, float* begin, ProductUse use, Scratch& scratch) const {
+  const auto [height, width] = std::pair(grid_.height, grid_.width);
+  std::int64_t found = 0;
+  for (std::int64_t k = 0; k < height; ++k) {
+    float* const product = scratch.products.data() + found * width;
+    bool any = false;
+    for (std::int64_t j = 0; j < width; ++j) {
+      const float coefficient = coefficients[k * width + j];
+      if (coefficient == 0) continue;
+      const float* const wave = of_width_.data<float>() + j * width;
+      for (std::int64_t i = 0; i < width; ++i) product[i] = (any ? product[i] : 0) + coefficient * wave[i];
+      any = true;
+    }
+    if (any) std::copy_n(of_height_.data<float>() + k * height, height, scratch.rows.data() + found++ * height);
   }
-  const Tensor& along_rows = grid.height == 1 ? coefficients : scratch;
-  kernels::gemm(along_rows.reshaped(of_rows), no, basis(grid.width), no, matrix.reshaped(of_rows));
+  small_product({height, width, found, scratch.rows.data(), 1, height, scratch.products.data(), width, begin, grid_.columns},
+                use);
+}
+
+ChunkTransform ChunkedDCT::of(const ChunkGrid& grid) {
+  ChunkTransform result;
+  result.grid_ = grid;
+  result.of_height_ = basis(grid.height);
+  result.of_width_ = basis(grid.width);
+  return result;
 }
 
 const Tensor& ChunkedDCT::basis(std::int64_t size) {
   const auto [place, is_new] = bases_.try_emplace(size);
   if (!is_new) return place->second;
   const MemoryScope buffers(MemoryKind::buffers);
-  place->second = Tensor({size, size}, DType::f32);
+  place->second = Tensor({2, size, size}, DType::f32);
   const auto n = static_cast<double>(size);
   for (std::int64_t k = 0; k < size; ++k) {
     for (std::int64_t i = 0; i < size; ++i) {
       const double angle = std::numbers::pi * static_cast<double>((2 * i + 1) * k) / (2 * n);
-      place->second.set(k * size + i, std::sqrt((k > 0 ? 2 : 1) / n) * std::cos(angle));
+      const double value = std::sqrt((k > 0 ? 2 : 1) / n) * std::cos(angle);
+      place->second.set(k * size + i, value);
+      place->second.set((size + i) * size + k, value);
     }
   }
   return place->second;

@@ -1,7 +1,9 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <vector>
 
+#include "device/cpu/products/small_product.hpp"
 #include "stretto/tensor.hpp"
 
 namespace stretto {
@@ -25,18 +27,36 @@ struct ChunkGrid {
   }
 };
 
-// The two-dimensional DCT-II of each chunk of a matrix, orthonormal: C X C'^T, with C[k][n] = sqrt((k > 0 ? 2 : 1) / N)
-// cos(pi (2 n + 1) k / (2 N)) for N rows, and C' likewise for the columns. All tensors are f32 and have the grid's elements;
-// coefficients lie where the elements of their chunk do. `scratch` is overwritten. Cost: 2 (height + width) operations an
-// element, as matrix products.
+// The two-dimensional DCT-II of a chunk, orthonormal: C X C'^T, with C[k][n] = sqrt((k > 0 ? 2 : 1) / N)
+// cos(pi (2 n + 1) k / (2 N)) for N rows, and C' likewise for the columns. Several threads may transform at a time, each
+// with a Scratch of its own. Cost: 2 (height + width) operations an element; of decode(), 2 for each of the height's rows
+// that has a coefficient other than 0.
+class ChunkTransform {
+ public:
+  struct Scratch {
+    explicit Scratch(const ChunkGrid& grid);
+    std::vector<float> products, rows;
+  };
+
+  // From a chunk that begins there in its matrix to coefficients, one row behind the other.
+  void encode(const float* begin, float* coefficients, Scratch& scratch) const;
+  // The reverse, to which `use` puts the elements.
+  void decode(const float* coefficients, float* begin, kernels::cpu::ProductUse use, Scratch& scratch) const;
+
+ private:
+  friend class ChunkedDCT;
+  ChunkGrid grid_;
+  Tensor of_height_, of_width_;  // C and behind it its transpose
+};
+
+// Has the bases of all transforms.
 class ChunkedDCT {
  public:
-  void encode(const ChunkGrid& grid, const Tensor& matrix, const Tensor& coefficients, const Tensor& scratch);
-  void decode(const ChunkGrid& grid, const Tensor& coefficients, const Tensor& matrix, const Tensor& scratch);
+  ChunkTransform of(const ChunkGrid& grid);
 
  private:
   const Tensor& basis(std::int64_t size);
-  std::map<std::int64_t, Tensor> bases_;  // C by N
+  std::map<std::int64_t, Tensor> bases_;
 };
 
 }  // namespace stretto

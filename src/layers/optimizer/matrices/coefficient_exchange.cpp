@@ -1,18 +1,22 @@
 #include "layers/optimizer/matrices/coefficient_exchange.hpp"
 
 #include <algorithm>
-#include <cmath>
+#include <bit>
 #include <cstring>
 #include <functional>
 #include <limits>
 #include <span>
 #include <utility>
 
+#include "device/stream/kernel_scope.hpp"
+#include "layers/optimizer/local_vectors.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
 
 namespace stretto {
 namespace {
+
+using kernels::cpu::ProductUse;
 
 struct Message {  // of one rank
   float* values;
@@ -25,68 +29,112 @@ Message message_of(const Tensor& gathered, const CoefficientVector& as, int rank
   return {static_cast<float*>(static_cast<void*>(begin)), static_cast<std::uint16_t*>(static_cast<void*>(places))};
 }
 
-// Copies the rows of the chunk that begins there in its matrix, one behind the other.
-void take_rows(const ChunkGrid& grid, const float* begin, std::vector<float>& chunk) {
-  for (std::int64_t row = 0; row < grid.height; ++row) {
-    std::copy_n(begin + row * grid.columns, grid.width, chunk.begin() + row * grid.width);
-  }
+// The bits of a magnitude, as a number: they have the order of the magnitudes, and NaNs come behind infinity.
+std::int32_t magnitude(float value) { return std::bit_cast<std::int32_t>(value) & std::numeric_limits<std::int32_t>::max(); }
+
+using Magnitudes = std::vector<std::int32_t>;
+
+std::int32_t largest_but(std::int64_t others, Magnitudes& of) {
+  std::ranges::nth_element(of, of.begin() + others, std::greater<>());
+  return of[static_cast<std::size_t>(others)];
 }
 
-void put_rows(const ChunkGrid& grid, const std::vector<float>& chunk, float* begin) {
-  for (std::int64_t row = 0; row < grid.height; ++row) {
-    std::copy_n(chunk.begin() + row * grid.width, grid.width, begin + row * grid.columns);
+// What one thread needs for a chunk.
+struct ChunkMemory {
+  explicit ChunkMemory(const ChunkGrid& grid)
+      : scratch(grid), coefficients(static_cast<std::size_t>(grid.of_chunk())), senders(coefficients.size()) {
+    sent.reserve(coefficients.size());
+    magnitudes.reserve(coefficients.size());
   }
+
+  ChunkTransform::Scratch scratch;
+  std::vector<float> coefficients;
+  std::vector<int> senders;         // of each coefficient; zeros between two chunks
+  std::vector<std::uint16_t> sent;  // places, in order
+  Magnitudes magnitudes;
+};
+
+// Finds the places of the largest coefficients. The first of equal ones counts as the largest.
+void find_largest(std::int64_t kept, ChunkMemory& memory) {
+  const std::span<const float> chunk = memory.coefficients;
+  Magnitudes& magnitudes = memory.magnitudes;
+  // At least `kept` coefficients are not below the kept-th largest maximum of any groups, and few others are.
+  const std::size_t groups = std::min(chunk.size(), 4 * static_cast<std::size_t>(kept));
+  magnitudes.assign(groups, 0);
+  for (std::size_t begin = 0; begin < chunk.size(); begin += groups) {
+    const std::size_t count = std::min(groups, chunk.size() - begin);
+    for (std::size_t i = 0; i < count; ++i) magnitudes[i] = std::max(magnitudes[i], magnitude(chunk[begin + i]));
+  }
+  const std::int32_t bound = largest_but(kept - 1, magnitudes);
+  memory.sent.clear();
+  magnitudes.clear();
+  for (std::size_t i = 0; i < chunk.size(); ++i) {
+    if (magnitude(chunk[i]) < bound) continue;
+    memory.sent.push_back(static_cast<std::uint16_t>(i));
+    magnitudes.push_back(magnitude(chunk[i]));
+  }
+  const std::int32_t least = largest_but(kept - 1, magnitudes);
+  std::int64_t equal = kept - std::ranges::count_if(magnitudes, [&](std::int32_t each) { return each > least; });
+  std::erase_if(memory.sent, [&](std::uint16_t place) {
+    const std::int32_t each = magnitude(chunk[place]);
+    return each < least || (each == least && equal-- <= 0);
+  });
 }
 
-// Moves the largest coefficients of each chunk to the message, and leaves zeros in their places. The first of equal ones
-// counts as the largest.
-void take_largest(const CoefficientVector::Matrix& its, const Tensor& coefficients, const Message& message) {
-  std::vector<float> chunk(static_cast<std::size_t>(its.grid.of_chunk())), magnitudes(chunk.size()), sorted;
-  std::int64_t to = its.at;
-  for (std::int64_t number = 0; number < its.grid.chunks(); ++number) {
-    float* const begin = coefficients.data<float>() + its.grid.begin(number);
-    take_rows(its.grid, begin, chunk);
-    std::ranges::transform(chunk, magnitudes.begin(), [](float each) {
-      return std::isnan(each) ? std::numeric_limits<float>::infinity() : std::abs(each);  // NaNs have no order
-    });
-    sorted = magnitudes;
-    std::ranges::nth_element(sorted, sorted.begin() + its.kept - 1, std::greater<>());
-    const float least = sorted[static_cast<std::size_t>(its.kept - 1)];
-    std::int64_t equal = its.kept - std::ranges::count_if(magnitudes, [&](float each) { return each > least; });
-    for (std::size_t i = 0; i < chunk.size(); ++i) {
-      if (magnitudes[i] < least || (magnitudes[i] == least && equal-- <= 0)) continue;
-      message.values[to] = std::exchange(chunk[i], 0.0F);
-      message.places[to++] = static_cast<std::uint16_t>(i);
-    }
-    put_rows(its.grid, chunk, begin);
+// Moves the largest coefficients of a chunk of momentum to the message, from `to` on. Nothing is left where all are sent.
+void send_chunk(const CoefficientVector::Matrix& its, const ChunkTransform& transform, float* begin, const Message& message,
+                std::int64_t to, ChunkMemory& memory) {
+  float* const coefficients = memory.coefficients.data();
+  transform.encode(begin, coefficients, memory.scratch);
+  find_largest(its.kept, memory);
+  for (const std::uint16_t place : memory.sent) {
+    message.values[to] = coefficients[place];
+    message.places[to++] = place;
   }
+  if (its.kept == its.grid.of_chunk()) {
+    for (std::int64_t row = 0; row < its.grid.height; ++row)
+      std::fill_n(begin + row * its.grid.columns, its.grid.width, 0.0F);
+    return;
+  }
+  std::ranges::fill(memory.coefficients, 0.0F);
+  for (to -= its.kept; const std::uint16_t place : memory.sent) coefficients[place] = message.values[to++];
+  transform.decode(coefficients, begin, ProductUse::subtract, memory.scratch);
 }
 
-// Sets each coefficient to its mean over the messages that have it, summed in the order of ranks; to 0 where none has it.
-void set_means(const CoefficientVector::Matrix& its, const std::vector<Message>& messages, const Tensor& coefficients) {
-  std::vector<float> sums(static_cast<std::size_t>(its.grid.of_chunk()));
-  std::vector<int> senders(sums.size());
-  std::int64_t from = its.at;
-  for (std::int64_t number = 0; number < its.grid.chunks(); ++number, from += its.kept) {
-    std::ranges::fill(sums, 0.0F);
-    std::ranges::fill(senders, 0);
+// Decodes the signs of a chunk. Each coefficient is its mean over the messages that have it, summed in the order of ranks; 0
+// where none has it. The chunk's coefficients begin at `from` in each message.
+void set_signs(const CoefficientVector::Matrix& its, const ChunkTransform& transform, const std::vector<Message>& messages,
+               std::int64_t from, float* begin, ChunkMemory& memory) {
+  float* const means = memory.coefficients.data();
+  std::ranges::fill(memory.coefficients, 0.0F);
+  const auto visit = [&](const auto& action) {
     for (const Message& message : messages) {
-      for (std::int64_t i = from; i < from + its.kept; ++i) {
-        sums[message.places[i]] += message.values[i];
-        ++senders[message.places[i]];
-      }
+      for (std::int64_t i = from; i < from + its.kept; ++i) action(message.places[i], message.values[i]);
     }
-    for (std::size_t i = 0; i < sums.size(); ++i) {
-      if (senders[i] > 1) sums[i] /= static_cast<float>(senders[i]);
-    }
-    put_rows(its.grid, sums, coefficients.data<float>() + its.grid.begin(number));
-  }
+  };
+  visit([&](std::uint16_t place, float value) {
+    means[place] += value;
+    ++memory.senders[place];
+  });
+  visit([&](std::uint16_t place, float /*value*/) {
+    if (const int senders = std::exchange(memory.senders[place], 0); senders > 1)
+      means[place] /= static_cast<float>(senders);
+  });
+  transform.decode(means, begin, ProductUse::sign, memory.scratch);
 }
 
-void to_signs(const Tensor& tensor) {
-  for (float& each : std::span(tensor.data<float>(), static_cast<std::size_t>(tensor.size()))) {
-    each = static_cast<float>((each > 0) - (each < 0));
-  }
+// Calls visit(begin of a chunk in the vector, number of its first coefficient in a message, memory) for each chunk of a
+// matrix.
+template <class Visit>
+void for_each_chunk(int threads, const CoefficientVector::Matrix& its, const Visit& visit) {
+  std::vector<ChunkMemory> memories;
+  memories.reserve(static_cast<std::size_t>(threads));
+  for (int thread = 0; thread < threads; ++thread) memories.emplace_back(its.grid);
+  kernels::cpu::in_threads(threads, its.grid.chunks(), [&](int thread, std::int64_t first, std::int64_t end) {
+    for (std::int64_t chunk = first; chunk < end; ++chunk) {
+      visit(its.first + its.grid.begin(chunk), its.at + chunk * its.kept, memories[static_cast<std::size_t>(thread)]);
+    }
+  });
 }
 
 }  // namespace
@@ -101,17 +149,17 @@ CoefficientVector coefficients_of(const std::vector<LocalGradients::Piece>& piec
     const std::int64_t kept = std::min(how.kept, grid.of_chunk());
     result.matrices.push_back({piece.parameter, piece.first, grid, kept, result.coefficients});
     result.coefficients += grid.chunks() * kept;
-    result.largest = std::max(result.largest, piece.count);
   }
   return result;
 }
 
-CoefficientExchange::CoefficientExchange(ShardedParameters& parameters, const CoefficientChoice& how, double decay)
-    : parameters_(parameters), decay_(decay), places_(parameters.parameters().all().size()) {
+CoefficientExchange::CoefficientExchange(ShardedParameters& parameters, const CoefficientChoice& how, double decay,
+                                         int threads)
+    : parameters_(parameters), decay_(decay), threads_(threads), places_(parameters.parameters().all().size()) {
   for (const LocalGradients& vector : parameters.local_gradients()) {
     for (const LocalGradients::Piece& piece : vector.pieces) places_[piece.parameter] = {as_.size(), piece.first};
     as_.push_back(coefficients_of(vector.pieces, parameters.parameters(), how));
-    parameters.errors().state(MomentumExchange::error_name(vector), Hop::contribution, vector.vector.size());
+    parameters.errors().state(unsent_momentum(vector), Hop::contribution, vector.vector.size());
   }
 }
 
@@ -119,10 +167,8 @@ void CoefficientExchange::run(double factor) {
   for (std::size_t i = 0; i < as_.size(); ++i) run(parameters_.local_gradients()[i], as_[i], factor);
 }
 
-// Afterwards the momentum is the decoded rest: the coefficients that were not sent. If all were sent, it is exactly 0.
 void CoefficientExchange::run(const LocalGradients& vector, const CoefficientVector& as, double factor) {
-  const Tensor momentum =
-      parameters_.errors().state(MomentumExchange::error_name(vector), Hop::contribution, vector.vector.size());
+  const Tensor momentum = parameters_.errors().state(unsent_momentum(vector), Hop::contribution, vector.vector.size());
   kernels::scale(momentum, decay_);
   kernels::scale(vector.vector, factor);
   kernels::add(momentum, vector.vector, momentum);
@@ -131,27 +177,27 @@ void CoefficientExchange::run(const LocalGradients& vector, const CoefficientVec
   const int ranks = vector.group.size(), rank = vector.group.rank();
   const Tensor gathered = Tensor::symmetric({ranks * as.bytes()}, DType::u8);
   const Tensor own = gathered.view(rank * as.bytes(), {as.bytes()});
-  const Tensor all({as.largest}, DType::f32), scratch({as.largest}, DType::f32);
   if (as.bytes() > 0) std::memset(static_cast<std::byte*>(own.raw()) + as.bytes() - 4, 0, 4);  // its padding
-  const auto part = [](const Tensor& of, const CoefficientVector::Matrix& its, std::int64_t first) {
-    return of.view(first, {its.grid.rows, its.grid.columns});
-  };
-  for (const auto& its : as.matrices) {
-    const Tensor coefficients = part(all, its, 0), of_matrix = part(momentum, its, its.first);
-    dct_.encode(its.grid, of_matrix, coefficients, part(scratch, its, 0));
-    take_largest(its, coefficients, message_of(gathered, as, rank));
-    dct_.decode(its.grid, coefficients, of_matrix, part(scratch, its, 0));
-  }
-  if (ranks > 1) computation().wait(vector.group.all_gather(own, gathered, computation(), {.tag = "demo"}));
   std::vector<Message> messages;
   messages.reserve(static_cast<std::size_t>(ranks));
   for (int sender = 0; sender < ranks; ++sender) messages.push_back(message_of(gathered, as, sender));
-  for (const auto& its : as.matrices) {
-    const Tensor coefficients = part(all, its, 0);
-    set_means(its, messages, coefficients);
-    dct_.decode(its.grid, coefficients, part(vector.vector, its, its.first), part(scratch, its, 0));
-  }
-  to_signs(vector.vector);
+  as_kernel("send_coefficients", [&] {
+    for (const auto& its : as.matrices) {
+      const ChunkTransform transform = dct_.of(its.grid);
+      for_each_chunk(threads_, its, [&](std::int64_t begin, std::int64_t to, ChunkMemory& memory) {
+        send_chunk(its, transform, momentum.data<float>() + begin, messages[static_cast<std::size_t>(rank)], to, memory);
+      });
+    }
+  });
+  if (ranks > 1) computation().wait(vector.group.all_gather(own, gathered, computation(), {.tag = "demo"}));
+  as_kernel("signs_of_coefficients", [&] {
+    for (const auto& its : as.matrices) {
+      const ChunkTransform transform = dct_.of(its.grid);
+      for_each_chunk(threads_, its, [&](std::int64_t begin, std::int64_t from, ChunkMemory& memory) {
+        set_signs(its, transform, messages, from, vector.vector.data<float>() + begin, memory);
+      });
+    }
+  });
 }
 
 Tensor CoefficientExchange::sign_of(const ShardedParameters::Range& range) const {

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "device/cpu/products/compute_threads.hpp"
 #include "layers/optimizer/matrices/chunked_dct.hpp"
-#include "layers/optimizer/momentum_exchange.hpp"
 #include "stretto/layers/optimizer.hpp"
 
 namespace stretto {
@@ -23,7 +23,6 @@ struct CoefficientVector {
   };
   std::vector<Matrix> matrices;
   std::int64_t coefficients = 0;  // of a message
-  std::int64_t largest = 0;       // elements of the largest matrix
 
   // The bytes of a message are a multiple of 4, so that the values of the next one are aligned.
   std::int64_t bytes() const { return (6 * coefficients + 3) / 4 * 4; }
@@ -32,11 +31,13 @@ CoefficientVector coefficients_of(const std::vector<LocalGradients::Piece>& piec
                                   const CoefficientChoice& how);
 
 // The exchange of DeMo (Peng et al. 2024), over the ranks of each vector of ShardedParameters::local_gradients(). The
-// momentum that a rank has not sent yet lies in ShardedParameters::errors(), under MomentumExchange::error_name().
+// momentum that a rank has not sent yet lies in ShardedParameters::errors(), under unsent_momentum().
 class CoefficientExchange {
  public:
-  // `parameters` must keep gradients local, and outlive the object.
-  CoefficientExchange(ShardedParameters& parameters, const CoefficientChoice& how, double decay);
+  // `parameters` must keep gradients local, and outlive the object. Results do not depend on the number of threads, which
+  // divide the chunks of a matrix.
+  CoefficientExchange(ShardedParameters& parameters, const CoefficientChoice& how, double decay,
+                      int threads = kernels::cpu::compute_threads());
 
   // momentum <- decay momentum + factor g; sends the largest coefficients of each chunk and takes them out of the momentum.
   // Leaves in the vectors the signs of the decoded mean. Collective.
@@ -53,6 +54,7 @@ class CoefficientExchange {
 
   ShardedParameters& parameters_;
   double decay_;
+  int threads_;
   std::vector<CoefficientVector> as_;  // by vector
   std::vector<Place> places_;          // by parameter
   ChunkedDCT dct_;
