@@ -74,8 +74,10 @@ STRETTO_API ServerFunction adamw(const kernels::AdamWStep& step, bool mean = fal
 
 // A dense table has `elements` elements. A sparse one has a row of `width` elements for each key of 64 bits that was ever
 // pushed or pulled; its update is called with the rows [keys, width] of a push, and must have no slots: sum(), assign(),
-// sgd() without momentum.
+// sgd() without momentum. Rows of any_length are as long as the first push or pull of their key says, and an update gets
+// them one behind the other; such a table takes neither filters nor a key cache.
 struct ServedTable {
+  static constexpr std::int64_t any_length = -1;
   std::string name;
   std::int64_t elements = 0;  // 0 for a sparse table
   DType dtype = DType::f32;
@@ -83,12 +85,13 @@ struct ServedTable {
   // same values: they may depend on the numbers of the elements only.
   std::function<void(const Tensor& values, std::int64_t first)> initial;
   ServerFunction update;
-  std::int64_t width = 0;  // above 0: a sparse table
+  std::int64_t width = 0;  // above 0, or any_length: a sparse table
   // Likewise for the row of a key, which each server makes by itself when the key first comes; empty: zeros.
   std::function<void(const Tensor& row, std::uint64_t key)> initial_row = nullptr;
   // For sparse tables: a list of keys that a worker has sent to a part with its last message travels as 8 bytes.
   bool key_cache = false;
   std::vector<FilterKind> filters = {};  // of pushes
+  bool is_sparse() const { return width != 0; }
 };
 
 // Consistent hashing (Karger et al. 1997): each server has some points on a ring of hashes, and a key belongs to the server
@@ -213,8 +216,12 @@ class STRETTO_API ServerSet {
   // workers that meet. None may push further, or with `eventual` leave, before all have them.
   Pending pull_settled(int table, const Tensor& values);
   // Sparse tables. keys ascend, each once; rows: [keys, width], in their order. A clock counts pushes of any keys.
-  Pending push(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows);
-  Pending pull(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows);
+  // lengths: of rows of any_length, from 1 on, one for each key, and none for other tables; rows then lie one behind the
+  // other. A length that is not the key's ends the set of its server with Error(invalid_argument), which names both.
+  Pending push(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows,
+               const std::vector<std::int64_t>& lengths = {});
+  Pending pull(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows,
+               const std::vector<std::int64_t>& lengths = {});
   void wait(const Pending& pending);
   // Sends a text to all servers, and returns what the `answer` of each returns, in their order: for programs whose servers
   // write what they hold to files, or read it. Parts are at the versions that they have by then; those of workers that have

@@ -8,6 +8,53 @@
 #include "server/message_kinds.hpp"
 
 namespace stretto {
+namespace {
+
+// Writes what a message consists of, piece by piece.
+class MessageWriter {
+ public:
+  explicit MessageWriter(std::size_t bytes)
+      : message_({static_cast<std::int64_t>(bytes)}, DType::u8), at_(static_cast<std::byte*>(message_.raw())) {}
+  void put(const void* from, std::size_t bytes) {
+    std::memcpy(at_, from, bytes);
+    at_ += bytes;
+  }
+  const Tensor& message() const { return message_; }
+
+ private:
+  Tensor message_;
+  std::byte* at_;
+};
+
+// Takes them out again; throws Error(internal) if the message is too short.
+template <class T>
+std::vector<T> values_at(const Tensor& message, std::size_t begin, std::uint64_t count) {
+  ensure(begin <= message.bytes() && count <= (message.bytes() - begin) / sizeof(T),
+         "A message of {} bytes has no {} numbers behind {} bytes.", message.bytes(), count, begin);
+  std::vector<T> values(count);
+  if (count > 0) std::memcpy(values.data(), static_cast<const std::byte*>(message.raw()) + begin, count * sizeof(T));
+  return values;
+}
+
+KeyedRows unpacked_of_any_length(const Tensor& message, DType dtype, bool has_rows) {
+  const std::uint64_t count = values_at<std::uint64_t>(message, 0, 1).front();
+  const std::size_t key_bytes = sizeof count * (1 + count);
+  KeyedRows result{.keys = values_at<std::uint64_t>(message, sizeof count, count), .rows = {}};
+  result.lengths = values_at<std::int64_t>(message, key_bytes, count);
+  const std::size_t begin = key_bytes + sizeof(std::int64_t) * count;
+  const auto elements = static_cast<std::int64_t>((message.bytes() - begin) / size_of(dtype));
+  std::int64_t all = 0;
+  for (const std::int64_t length : result.lengths) {
+    ensure(length > 0 && (!has_rows || length <= elements - all), "A row of {} elements came with {}.", length, elements);
+    all += has_rows ? length : 0;
+  }
+  ensure(begin + static_cast<std::size_t>(all) * size_of(dtype) == message.bytes(), "{} elements came in {} bytes.", all,
+         message.bytes() - begin);
+  if (all > 0) result.rows = message.view(begin, {all}, dtype);
+  return result;
+}
+
+}  // namespace
 
 void check_keys(const std::vector<std::uint64_t>& keys) {
   for (std::size_t i = 1; i < keys.size(); ++i) {
@@ -17,48 +64,48 @@ void check_keys(const std::vector<std::uint64_t>& keys) {
   }
 }
 
-Tensor packed(const std::vector<std::uint64_t>& keys, const std::vector<std::int64_t>& places, const Tensor& rows) {
-  const std::size_t row_bytes = rows && rows.size() > 0 ? rows.bytes() / keys.size() : 0;
-  const auto bytes = static_cast<std::int64_t>(places.size() * (sizeof(std::uint64_t) + row_bytes));
-  if (bytes == 0) return {};
-  Tensor message({bytes}, DType::u8);
-  auto* to_key = static_cast<std::byte*>(message.raw());
-  std::byte* to_row = to_key + places.size() * sizeof(std::uint64_t);
+Tensor packed(const KeyedRows& rows, const std::vector<std::int64_t>& places, const std::vector<std::int64_t>& begins) {
+  if (places.empty()) return {};
+  const bool any_length = !rows.lengths.empty();
+  const std::size_t element = rows.rows ? size_of(rows.rows.dtype()) : 0;
+  const auto row_bytes = [&](std::size_t at) { return static_cast<std::size_t>(begins[at + 1] - begins[at]) * element; };
+  const std::uint64_t count = places.size();
+  std::size_t bytes = count * sizeof(std::uint64_t);
+  if (any_length) bytes += sizeof count + count * sizeof(std::int64_t);
+  for (const std::int64_t place : places) bytes += row_bytes(static_cast<std::size_t>(place));
+  MessageWriter writer(bytes);
+  if (any_length) writer.put(&count, sizeof count);
+  for (const std::int64_t place : places) writer.put(&rows.keys[static_cast<std::size_t>(place)], sizeof(std::uint64_t));
   for (const std::int64_t place : places) {
-    std::memcpy(to_key, &keys[static_cast<std::size_t>(place)], sizeof(std::uint64_t));
-    to_key += sizeof(std::uint64_t);
-    if (row_bytes == 0) continue;
-    std::memcpy(to_row, static_cast<const std::byte*>(rows.raw()) + static_cast<std::size_t>(place) * row_bytes, row_bytes);
-    to_row += row_bytes;
+    if (any_length) writer.put(&rows.lengths[static_cast<std::size_t>(place)], sizeof(std::int64_t));
   }
-  return message;
+  const auto* const from = static_cast<const std::byte*>(rows.rows.raw());
+  for (const std::int64_t place : places) {
+    const auto at = static_cast<std::size_t>(place);
+    if (element > 0) writer.put(from + static_cast<std::size_t>(begins[at]) * element, row_bytes(at));
+  }
+  return writer.message();
 }
 
 Tensor packed(const KeyedRows& rows) {
   if (rows.keys.empty()) return rows.rows;
   std::vector<std::int64_t> places(rows.keys.size());
   std::iota(places.begin(), places.end(), 0);
-  return packed(rows.keys, places, rows.rows);
+  return packed(rows, places, rows.begins());
 }
 
 KeyedRows unpacked(const Tensor& message, const ServedTable& table, bool has_rows) {
   const auto bytes = message ? static_cast<std::int64_t>(message.bytes()) : 0;
   const auto element = static_cast<std::int64_t>(size_of(table.dtype));
-  KeyedRows result;
-  if (bytes == 0) return result;
-  if (table.width == 0) {
-    result.rows = message.view(std::size_t{0}, {bytes / element}, table.dtype);
-    return result;
-  }
+  if (bytes == 0) return {};
+  if (!table.is_sparse()) return {{}, message.view(std::size_t{0}, {bytes / element}, table.dtype)};
+  if (table.width == ServedTable::any_length) return unpacked_of_any_length(message, table.dtype, has_rows);
   const auto key = static_cast<std::int64_t>(sizeof(std::uint64_t));
   const std::int64_t of_one = key + (has_rows ? table.width * element : 0);
   ensure(bytes % of_one == 0, "{} bytes came for keys of {}.", bytes, of_one);
-  result.keys.resize(static_cast<std::size_t>(bytes / of_one));
-  std::memcpy(result.keys.data(), message.raw(), result.keys.size() * sizeof(std::uint64_t));
-  if (has_rows) {
-    result.rows =
-        message.view(result.keys.size() * sizeof(std::uint64_t), {std::ssize(result.keys), table.width}, table.dtype);
-  }
+  const std::int64_t count = bytes / of_one;
+  KeyedRows result{values_at<std::uint64_t>(message, 0, static_cast<std::uint64_t>(count)), {}};
+  if (has_rows) result.rows = message.view(static_cast<std::size_t>(count * key), {count, table.width}, table.dtype);
   return result;
 }
 

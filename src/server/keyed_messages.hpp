@@ -11,9 +11,10 @@ namespace stretto {
 // with the place of the first key that does not.
 void check_keys(const std::vector<std::uint64_t>& keys);
 
-// The bytes of a message: the keys at some places of a list, and the rows of these places, if there are rows.
-Tensor packed(const std::vector<std::uint64_t>& keys, const std::vector<std::int64_t>& places, const Tensor& rows);
-Tensor packed(const KeyedRows& rows);  // of a dense table: its elements, without keys
+// The bytes of a message: the keys at some places of a list, which begins() of the list has, and their rows, if it has some.
+// In a table of any length the number of keys precedes them, and lengths follow them.
+Tensor packed(const KeyedRows& rows, const std::vector<std::int64_t>& places, const std::vector<std::int64_t>& begins);
+Tensor packed(const KeyedRows& rows);  // all of them; of a dense table its elements, without keys
 // The content of a message to a part of a table: elements, or keys with or without rows.
 KeyedRows unpacked(const Tensor& bytes, const ServedTable& table, bool has_rows);
 

@@ -17,27 +17,32 @@ namespace {
 std::string text(const ServedTable& table, const ServerSet::Options& options) {
   std::string filters;
   for (const FilterKind& filter : table.filters) filters += (filters.empty() ? "" : ", ") + filter.name;
+  const std::string rows = table.width == ServedTable::any_length ? "any length" : std::to_string(table.width);
   return fmt::format(
       "{} of {} {}, rows of {}{}, filters [{}], {} servers, {} of them spares, {} points, parts of {}, consistency {} {}, "
       "{} copies, survivors "
       "{}",
-      table.name, table.elements, name(table.dtype), table.width, table.key_cache ? " with a key cache" : "", filters,
+      table.name, table.elements, name(table.dtype), rows, table.key_cache ? " with a key cache" : "", filters,
       options.servers, options.spares, options.points, options.part_elements, static_cast<int>(options.consistency.kind),
       options.consistency.delay, options.copies, options.survivors_go_on ? "go on" : "end");
 }
 
 void check(const ServedTable& table, const ServerSet::Options& options) {
-  require((table.elements > 0) != (table.width > 0) && table.update.update != nullptr,
-          "Table {} has {} elements, rows of {} and {} update; it needs elements or rows, and an update.", table.name,
-          table.elements, table.width, table.update.update ? "an" : "no");
-  require(table.width == 0 || table.update.slots == 0,
+  require(
+      (table.elements > 0) != table.is_sparse() && table.width >= ServedTable::any_length && table.update.update != nullptr,
+      "Table {} has {} elements, rows of {} and {} update; it needs elements or rows, and an update.", table.name,
+      table.elements, table.width, table.update.update ? "an" : "no");
+  require(!table.is_sparse() || table.update.slots == 0,
           "Table {} is sparse, and its update keeps state in {} slots, which would mix its keys; give one that keeps none.",
           table.name, table.update.slots);
-  require(table.width == 0 || options.consistency.kind != Consistency::Kind::exact,
+  require(!table.is_sparse() || options.consistency.kind != Consistency::Kind::exact,
           "Table {} is sparse, and exact consistency keeps versions of whole parts; choose another.", table.name);
-  require(!table.key_cache || table.width > 0, "Table {} is dense: it has no keys to cache.", table.name);
+  require(!table.key_cache || table.is_sparse(), "Table {} is dense: it has no keys to cache.", table.name);
   require(!table.key_cache || options.spares == 0,
           "Table {} has a key cache, which a server that joins has not; give no cache, or no spares.", table.name);
+  require(!table.key_cache || table.width != ServedTable::any_length,
+          "Table {} has rows of any length, and a key cache needs rows of equal length; give no cache, or a width.",
+          table.name);
   check_filters(table);
 }
 
@@ -82,7 +87,7 @@ ServedLayout::ServedLayout(const Communicator& all, std::vector<ServedTable> ser
     constexpr int key_parts = 4;  // of a server: when it is lost, that many others share its keys
     Table& its = tables.emplace_back();
     const auto parts =
-        static_cast<int>(table.width > 0 ? key_parts * options.servers : (table.elements - 1) / options.part_elements + 1);
+        static_cast<int>(table.is_sparse() ? key_parts * options.servers : (table.elements - 1) / options.part_elements + 1);
     const int most = (parts - 1) / serving + 1;  // of a server
     std::map<int, int> of_server;
     for (int p = 0; p < parts; ++p) {
@@ -141,7 +146,7 @@ std::string ServedLayout::name_parts(const std::vector<PartKey>& parts) const {
     }
     if (of_table == 0) continue;
     text += text.empty() ? "" : ", ";
-    if (tables[t].served.width > 0) {
+    if (tables[t].served.is_sparse()) {
       text += fmt::format("{} of {} parts of the keys", of_table, tables[t].parts.size());
     } else {
       for (const auto& [first, behind] : ranges) {

@@ -1,6 +1,5 @@
 // ServerSide: parts that move to servers that join, while workers push and pull.
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "core/fail.hpp"
@@ -52,11 +51,9 @@ void ServerSide::move_part(const PartKey& key, Copy& copy) {
     forward(push.worker, {.kind = push_part | is_decoded, .clock = push.clock}, packed(push.rows), key, copy);
   }
   for (const ServedPart::Pull& pull : waiting.pulls) {
-    std::vector<std::int64_t> places(pull.keys.size());
-    std::iota(places.begin(), places.end(), 0);
     const std::uint32_t flags = pull.settled ? is_settled : 0;
     forward(pull.worker, {.kind = pull_part | flags, .clock = pull.clock, .request = pull.request},
-            packed(pull.keys, places, {}), key, copy);
+            packed(KeyedRows{pull.keys, {}, pull.lengths}), key, copy);
   }
   for (int worker = 0; worker < layout_.workers; ++worker) {
     if (live_.is_open(worker)) {

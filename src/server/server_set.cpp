@@ -270,7 +270,7 @@ Plan ServerSet::push_pull_plan(int table, int server) const {
   const ServedLayout& layout = state_->layout;
   const ServedLayout::Table& its = layout.table(table);
   const int rank = state_->live.rank();
-  require(its.served.width == 0, "Table {} is sparse, and no plan has its keys.", its.served.name);
+  require(!its.served.is_sparse(), "Table {} is sparse, and no plan has its keys.", its.served.name);
   require(layout.is_server(server) && server < layout.ranks, "Rank {} is no server; the {} servers begin with rank {}.",
           server, layout.options.servers, layout.workers);
   require(!is_server() || rank == server, "Server {} takes no part in what workers push to server {}.", rank, server);
@@ -329,18 +329,20 @@ ServerSet::Pending ServerSet::push_pull(int table, const Tensor& pushed, const T
   return pending;
 }
 
-ServerSet::Pending ServerSet::push(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows) {
+ServerSet::Pending ServerSet::push(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows,
+                                   const std::vector<std::int64_t>& lengths) {
   const auto call = state_->call();
   WorkerSide& worker = state_->as_worker("push");
   state_->through_losses([&] { worker.finish_pulls_before_push(table); });
-  const Pending pending(worker.begin(table, keys, rows, push_part));
+  const Pending pending(worker.begin(table, {keys, rows, lengths}, push_part));
   state_->send(pending.request_);
   return pending;
 }
 
-ServerSet::Pending ServerSet::pull(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows) {
+ServerSet::Pending ServerSet::pull(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows,
+                                   const std::vector<std::int64_t>& lengths) {
   const auto call = state_->call();
-  const Pending pending(state_->as_worker("pull").begin(table, keys, rows, pull_part));
+  const Pending pending(state_->as_worker("pull").begin(table, {keys, rows, lengths}, pull_part));
   state_->send(pending.request_);
   return pending;
 }

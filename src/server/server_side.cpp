@@ -96,7 +96,7 @@ void ServerSide::answer_questions() {
     for (int server = layout_.workers; server < live_.rank(); ++server) asked.server += live_.has(server) ? 1 : 0;
     for (const auto& [key, copy] : copies_) {
       const ServedLayout::Table& table = layout_.tables[key.first];
-      if (!copy.part || table.served.width > 0) continue;
+      if (!copy.part || table.served.is_sparse()) continue;
       asked.parts.push_back({.table = static_cast<int>(key.first),
                              .first = table.parts[key.second].first,
                              .values = copy.part->values(),
@@ -189,9 +189,9 @@ void ServerSide::take_from_worker(const ReceivedMessage& message, const PartKey&
   const ServedLayout::Table& table = layout_.tables[key.first];
   const Tensor bytes = table.served.key_cache ? with_keys(message, key) : message.bytes;
   if (kind == pull_part) {
-    std::vector<std::uint64_t> keys = unpacked(bytes, table.served, false).keys;
-    part.pull(
-        {message.from, message.head.clock, message.head.request, std::move(keys), (message.head.kind & is_settled) != 0});
+    KeyedRows asked = unpacked(bytes, table.served, false);
+    part.pull({message.from, message.head.clock, message.head.request, std::move(asked.keys),
+               (message.head.kind & is_settled) != 0, std::move(asked.lengths)});
     return;
   }
   if (table.served.filters.empty() || (message.head.kind & is_decoded) != 0) {

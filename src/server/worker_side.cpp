@@ -20,6 +20,25 @@ Tensor checked(const ServedTable& table, const Tensor& tensor) {
   return tensor.reshaped({tensor.size()});
 }
 
+void check(const ServedTable& table, const KeyedRows& keyed) {
+  require(table.is_sparse(), "Table {} is dense, and has no keys; push or pull all of it.", table.name);
+  check_keys(keyed.keys);
+  const bool any_length = table.width == ServedTable::any_length;
+  require(keyed.lengths.size() == (any_length ? keyed.keys.size() : 0),
+          "{} keys of table {}, which has rows of {}, come with {} lengths; give one for each key if rows have any length, "
+          "and none otherwise.",
+          keyed.keys.size(), table.name, any_length ? "any length" : std::to_string(table.width), keyed.lengths.size());
+  std::int64_t elements = any_length ? 0 : std::ssize(keyed.keys) * table.width;
+  for (const std::int64_t length : keyed.lengths) {
+    require(length > 0, "A key of table {} has a length of {}; give lengths from 1 on.", table.name, length);
+    elements += length;
+  }
+  const Tensor& rows = keyed.rows;
+  require(rows.size() == elements && rows.dtype() == table.dtype && rows.device() == Device::cpu,
+          "{} keys of table {} have {} elements of {}, and the tensor {} of {}; give host memory of that size and type.",
+          keyed.keys.size(), table.name, elements, name(table.dtype), rows.size(), name(rows.dtype()));
+}
+
 }  // namespace
 
 WorkerSide::WorkerSide(const ServedLayout& layout, LiveRanks& live)
@@ -41,7 +60,7 @@ void WorkerSide::require_present(const char* what) const {
 std::uint64_t WorkerSide::begin(int table, const Tensor* pushed, const Tensor* values, bool settled) {
   const OnDevice host(Device::cpu);
   const ServedLayout::Table& its = layout_.table(table);
-  require(its.served.width == 0, "Table {} is sparse; push and pull rows of keys.", its.served.name);
+  require(!its.served.is_sparse(), "Table {} is sparse; push and pull rows of keys.", its.served.name);
   Tensor from = pushed != nullptr ? checked(its.served, *pushed) : Tensor();
   if (from && layout_.goes_on()) from = from.clone();
   Request request{.kind = values == nullptr   ? push_part
@@ -58,25 +77,20 @@ std::uint64_t WorkerSide::begin(int table, const Tensor* pushed, const Tensor* v
 }
 
 // A push goes to all parts, without keys too, since each of them counts clocks.
-std::uint64_t WorkerSide::begin(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows, MessageKind kind) {
+std::uint64_t WorkerSide::begin(int table, KeyedRows keyed, MessageKind kind) {
   const OnDevice host(Device::cpu);
   const ServedLayout::Table& its = layout_.table(table);
-  const ServedTable& served = its.served;
-  require(served.width > 0, "Table {} is dense, and has no keys; push or pull all of it.", served.name);
-  check_keys(keys);
-  require(rows.size() == std::ssize(keys) * served.width && rows.dtype() == served.dtype && rows.device() == Device::cpu,
-          "{} keys of table {} have {} elements of {}, and the tensor {} of {}; give host memory of that size and type.",
-          keys.size(), served.name, std::ssize(keys) * served.width, name(served.dtype), rows.size(), name(rows.dtype()));
-  Request request{.kind = kind, .table = static_cast<std::size_t>(table)};
+  check(its.served, keyed);
+  Request request{.kind = kind, .table = static_cast<std::size_t>(table), .begins = keyed.begins()};
+  if (kind == pull_part) request.values = std::exchange(keyed.rows, {});
   request.places.resize(its.parts.size());
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    request.places[static_cast<std::size_t>(its.part_of(keys[i]))].push_back(static_cast<std::int64_t>(i));
+  for (std::size_t i = 0; i < keyed.keys.size(); ++i) {
+    request.places[static_cast<std::size_t>(its.part_of(keyed.keys[i]))].push_back(static_cast<std::int64_t>(i));
   }
   for (std::size_t p = 0; p < its.parts.size(); ++p) {
-    request.messages.push_back(packed(keys, request.places[p], kind == push_part ? rows : Tensor()));
+    request.messages.push_back(packed(keyed, request.places[p], request.begins));
     if (kind == pull_part && !request.places[p].empty()) request.missing.insert(p);
   }
-  if (kind == pull_part) request.values = rows;
   return begin(std::move(request));
 }
 
@@ -160,19 +174,24 @@ void WorkerSide::take_values(const ReceivedMessage& message) {
          message.from, message.head.request);
   Request& request = found->second;
   const ServedLayout::Table& table = layout_.tables[request.table];
-  auto* const to = static_cast<std::byte*>(request.values.raw());
-  const auto* const from = static_cast<const std::byte*>(message.bytes.raw());
-  const bool is_sparse = table.served.width > 0;
-  const std::size_t row = size_of(table.served.dtype) * static_cast<std::size_t>(is_sparse ? table.served.width : 1);
-  const std::size_t rows = is_sparse ? request.places[part].size() : static_cast<std::size_t>(table.parts[part].count);
-  ensure(message.head.bytes == rows * row, "Part {} came with {} bytes instead of {}.", part, message.head.bytes,
-         rows * row);
-  if (is_sparse) {
-    for (std::size_t i = 0; i < rows; ++i) {
-      std::memcpy(to + static_cast<std::size_t>(request.places[part][i]) * row, from + i * row, row);
+  std::vector<std::pair<std::int64_t, std::int64_t>> ranges;  // of `values`: elements from .. to
+  if (table.served.is_sparse()) {
+    for (const std::int64_t place : request.places[part]) {
+      const auto at = static_cast<std::size_t>(place);
+      ranges.emplace_back(request.begins[at], request.begins[at + 1]);
     }
   } else {
-    std::memcpy(to + static_cast<std::size_t>(table.parts[part].first) * row, from, rows * row);
+    ranges.emplace_back(table.parts[part].first, table.parts[part].first + table.parts[part].count);
+  }
+  const std::size_t element = size_of(table.served.dtype);
+  std::size_t bytes = 0;
+  for (const auto& [begin, end] : ranges) bytes += static_cast<std::size_t>(end - begin) * element;
+  ensure(message.head.bytes == bytes, "Part {} came with {} bytes instead of {}.", part, message.head.bytes, bytes);
+  const auto* from = static_cast<const std::byte*>(message.bytes.raw());
+  for (const auto& [begin, end] : ranges) {
+    const std::size_t row = static_cast<std::size_t>(end - begin) * element;
+    std::memcpy(static_cast<std::byte*>(request.values.raw()) + static_cast<std::size_t>(begin) * element, from, row);
+    from += row;
   }
   request.version = std::min(request.version, message.head.clock);
   request.missing.erase(part);
@@ -229,7 +248,7 @@ void WorkerSide::show_pulled(const Request& request) {
   const ServedLayout::Table& table = layout_.tables[request.table];
   std::vector<FilterChain>& filters = tables_[request.table].filters;
   for (std::size_t p = 0; p < filters.size(); ++p) {
-    if (table.served.width == 0) {
+    if (!table.served.is_sparse()) {
       filters[p].see_pulled({}, request.values.view(table.parts[p].first, {table.parts[p].count}));
       continue;
     }

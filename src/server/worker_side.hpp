@@ -25,7 +25,7 @@ class WorkerSide {
 
   // Return the number of a request, whose messages send() sends. pushed, values: null if it does not push or does not pull.
   std::uint64_t begin(int table, const Tensor* pushed, const Tensor* values, bool settled = false);
-  std::uint64_t begin(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows, MessageKind kind);
+  std::uint64_t begin(int table, KeyedRows keyed, MessageKind kind);  // rows: what is pushed, or where to pull
   void send(std::uint64_t request);
   void wait(std::uint64_t request);  // returns at once for one that is done
   // Waits for the table's pulls if ranks go on after losses: a loss would send them again, behind later pushes.
@@ -51,6 +51,7 @@ class WorkerSide {
     std::vector<Tensor> messages;                   // by part: what is sent
     Tensor values;                                  // of a pull
     std::vector<std::vector<std::int64_t>> places;  // of a sparse pull, by part: of the rows that come back
+    std::vector<std::int64_t> begins;               // of a sparse pull: of all rows, in `values`
     std::set<std::size_t> missing;                  // parts of a pull that have not come
     std::int64_t version = std::numeric_limits<std::int64_t>::max();
     std::uint32_t flags() const { return settled ? is_settled : 0; }

@@ -11,7 +11,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       {.name = "dense", .elements = 50, .filters = {push_filters::random_skip(0.5), push_filters::fixed_point(2)}},
       {.name = "dense", .elements = 50, .filters = {push_filters::quantized(QuantizedFormat::int4)}},
       {.name = "sparse", .width = 2, .filters = {push_filters::significantly_modified(1)}},
-      {.name = "sparse", .width = 2}};
+      {.name = "sparse", .width = 2},
+      {.name = "sparse", .width = ServedTable::any_length}};
   const Tensor bytes({static_cast<std::int64_t>(size)}, DType::u8);
   bytes.copy_from_host(data);
   const auto* const begin = reinterpret_cast<const std::byte*>(data);
@@ -24,7 +25,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     fuzz::parse([&] {
       make_served_part(table, 0, table.elements, 2, Consistency::sequential(), true)->load(Bytes(begin, begin + size));
     });
-    if (table.width == 0) continue;
+    if (table.width <= 0) continue;
     fuzz::parse([&] {
       KeyCache known;
       const KeyRange keys = keys_in(bytes, table, true);

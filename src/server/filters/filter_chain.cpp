@@ -40,6 +40,9 @@ void check_filters(const ServedTable& table) {
   for (std::size_t i = 0; i < table.filters.size(); ++i) {
     const FilterKind& filter = table.filters[i];
     const bool is_last = i + 1 == table.filters.size();
+    require(table.width != ServedTable::any_length,
+            "Table {} has rows of any length, and its filter {} needs rows of equal length; leave it out, or give a width.",
+            table.name, filter.name);
     require(table.dtype == DType::f32, "Table {} has elements of {}; its filter {} needs f32.", table.name,
             name(table.dtype), filter.name);
     require(!filter.needs_all || (table.width == 0 && i == 0),

@@ -119,7 +119,7 @@ void ServedPart::load(const Bytes& saved) {
 
 std::unique_ptr<ServedPart> make_served_part(const ServedTable& table, std::int64_t first, std::int64_t count, int workers,
                                              const Consistency& consistency, bool acknowledges) {
-  if (table.width > 0) return std::make_unique<ServedRows>(table, workers, consistency, acknowledges);
+  if (table.is_sparse()) return std::make_unique<ServedRows>(table, workers, consistency, acknowledges);
   const Tensor values = Tensor::zeros({count}, table.dtype);
   if (table.initial) table.initial(values, first);
   return std::make_unique<ServedRange>(values, workers, consistency, table.update, acknowledges, first);

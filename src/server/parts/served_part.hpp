@@ -42,6 +42,7 @@ class ServedPart {
     std::uint64_t request = 0;
     std::vector<std::uint64_t> keys = {};
     bool settled = false;  // waits for all pushes of clocks below its own, and gets no later ones of `exact`
+    std::vector<std::int64_t> lengths = {};  // KeyedRows
   };
   void pull(Pull pull) { waiting_.push_back(std::move(pull)); }
   void forget_pulls() { waiting_.clear(); }
@@ -92,7 +93,7 @@ class ServedPart {
   std::int64_t oldest_version() const { return pushes_.least() - consistency_.delay; }
 
  private:
-  virtual void check(int worker, const KeyedRows& pushed) const = 0;
+  virtual void check(int worker, const KeyedRows& pushed) = 0;
   virtual KeyedRows sum(const std::vector<KeyedRows>& pushes) const = 0;
   virtual void apply(const PartUpdate& update) = 0;
   virtual Tensor read(const Pull& pull, std::int64_t versions_before_last) = 0;

@@ -2,51 +2,64 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
+#include <utility>
 
 #include "core/fail.hpp"
 
 namespace stretto {
-namespace {
-
-std::byte* row_at(const Tensor& rows, std::size_t place, std::size_t bytes) {
-  return static_cast<std::byte*>(rows.raw()) + place * bytes;
-}
-
-}  // namespace
 
 ServedRows::ServedRows(const ServedTable& table, int workers, Consistency consistency, bool acknowledges)
     : ServedPart(workers, consistency, acknowledges),
+      name_(table.name),
       width_(table.width),
       dtype_(table.dtype),
       initial_row_(table.initial_row),
       function_(table.update),
-      storage_({64, table.width}, table.dtype) {}
+      storage_({64 * std::max<std::int64_t>(table.width, 1)}, table.dtype) {}
 
-void ServedRows::check(int worker, const KeyedRows& pushed) const {
+void ServedRows::check(int worker, const KeyedRows& pushed) {
+  if (has_lengths()) {  // those of keys that are new count at once, also for what comes before the first is applied
+    for (std::size_t i = 0; i < pushed.keys.size(); ++i) place_of(pushed.keys[i], pushed.lengths[i]);
+    return;
+  }
   require(pushed.rows.size() == std::ssize(pushed.keys) * width_ && (pushed.keys.empty() || pushed.rows.dtype() == dtype_),
           "Worker {} pushes {} elements of {} for {} keys with rows of {} {}.", worker, pushed.rows.size(),
           name(pushed.rows.dtype()), pushed.keys.size(), width_, name(dtype_));
 }
 
-std::int64_t ServedRows::place_of(std::uint64_t key) {
-  const auto [found, is_new] = places_.try_emplace(key, std::ssize(places_));
-  if (!is_new) return found->second;
-  if (found->second * width_ == storage_.size()) {
-    const Tensor larger({2 * found->second, width_}, dtype_);
-    std::memcpy(larger.raw(), storage_.raw(), storage_.bytes());
+ServedRows::Place ServedRows::place_of(std::uint64_t key, std::int64_t length) {
+  const auto [found, is_new] = places_.try_emplace(key, Place{used_, length});
+  if (!is_new) {
+    require(found->second.length == length,
+            "Key {} of table {} is pushed or pulled with {} elements, and has {}: it keeps its first length.", key, name_,
+            length, found->second.length);
+    return found->second;
+  }
+  if (used_ + length > storage_.size()) {
+    const Tensor larger({std::max(2 * storage_.size(), used_ + length)}, dtype_);
+    std::memcpy(larger.raw(), storage_.raw(), static_cast<std::size_t>(used_) * size_of(dtype_));
     storage_ = larger;
   }
-  const Tensor fresh = row(found->second);
+  used_ += length;
+  const Tensor fresh = storage_.view(found->second.begin, {length});
   std::memset(fresh.raw(), 0, fresh.bytes());
   if (initial_row_) initial_row_(fresh, key);
   return found->second;
 }
 
-Tensor ServedRows::gathered(const std::vector<std::uint64_t>& keys) {
-  Tensor result({std::ssize(keys), width_}, dtype_);
+Tensor ServedRows::gathered(const std::vector<std::uint64_t>& keys, const std::vector<std::int64_t>& lengths) {
+  std::vector<Place> places;
+  std::int64_t elements = 0;
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    const auto place = static_cast<std::size_t>(place_of(keys[i]));
-    std::memcpy(row_at(result, i, row_bytes()), row_at(storage_, place, row_bytes()), row_bytes());
+    places.push_back(place_of(keys[i], has_lengths() ? lengths[i] : width_));
+    elements += places.back().length;
+  }
+  Tensor result = has_lengths() ? Tensor({elements}, dtype_) : Tensor({std::ssize(keys), width_}, dtype_);
+  auto* to = static_cast<std::byte*>(result.raw());
+  for (const Place& place : places) {
+    std::memcpy(to, row_at(place), bytes_of_row(place));
+    to += bytes_of_row(place);
   }
   return result;
 }
@@ -54,34 +67,55 @@ Tensor ServedRows::gathered(const std::vector<std::uint64_t>& keys) {
 void ServedRows::apply(const PartUpdate& update) {
   const KeyedRows& pushed = update.pushed;
   if (pushed.keys.empty()) return;
-  const Tensor values = gathered(pushed.keys);
+  const Tensor values = gathered(pushed.keys, pushed.lengths);
   function_.update(
       {.values = values, .state = {}, .pushed = pushed.rows, .updates = update.number, .pushes = update.pushes});
-  for (std::size_t i = 0; i < pushed.keys.size(); ++i) {
-    const auto place = static_cast<std::size_t>(places_.at(pushed.keys[i]));
-    std::memcpy(row_at(storage_, place, row_bytes()), row_at(values, i, row_bytes()), row_bytes());
+  const auto* from = static_cast<const std::byte*>(values.raw());
+  for (const std::uint64_t key : pushed.keys) {
+    const Place& place = places_.at(key);
+    std::memcpy(row_at(place), from, bytes_of_row(place));
+    from += bytes_of_row(place);
   }
 }
 
-Tensor ServedRows::read(const Pull& pull, std::int64_t /*versions_before_last*/) { return gathered(pull.keys); }
+Tensor ServedRows::read(const Pull& pull, std::int64_t /*versions_before_last*/) {
+  return gathered(pull.keys, pull.lengths);
+}
 
 void ServedRows::save_to(std::vector<Bytes>& pieces) const {
-  std::vector<std::uint64_t> keys(places_.size());
-  for (const auto& [key, place] : places_) keys[static_cast<std::size_t>(place)] = key;
+  std::vector<std::pair<std::uint64_t, Place>> rows(places_.begin(), places_.end());
+  std::ranges::sort(rows, {}, [](const auto& row) { return row.second.begin; });
+  std::vector<std::uint64_t> keys;
+  std::vector<std::int64_t> lengths;
+  for (const auto& [key, place] : rows) {
+    keys.push_back(key);
+    lengths.push_back(place.length);
+  }
+  const auto* const values = static_cast<const std::byte*>(storage_.raw());
   pieces.push_back(bytes_of(keys));
-  const auto* const rows = static_cast<const std::byte*>(storage_.raw());
-  pieces.emplace_back(rows, rows + keys.size() * row_bytes());
+  pieces.push_back(bytes_of(lengths));
+  pieces.emplace_back(values, values + static_cast<std::size_t>(used_) * size_of(dtype_));
 }
 
 void ServedRows::load_from(const std::vector<Bytes>& pieces) {
-  ensure(pieces.size() == 2, "A copy of keys came in {} pieces.", pieces.size());
+  ensure(pieces.size() == 3, "A copy of keys came in {} pieces.", pieces.size());
   const auto keys = values_of<std::uint64_t>(pieces[0]);
-  ensure(pieces[1].size() == keys.size() * row_bytes(), "A copy of {} keys came with {} bytes.", keys.size(),
-         pieces[1].size());
+  const auto lengths = values_of<std::int64_t>(pieces[1]);
+  const auto elements = static_cast<std::int64_t>(pieces[2].size() / size_of(dtype_));
+  ensure(lengths.size() == keys.size(), "A copy of {} keys came with {} lengths.", keys.size(), lengths.size());
   places_.clear();
-  storage_ = Tensor({std::max<std::int64_t>(64, std::ssize(keys)), width_}, dtype_);
-  for (const std::uint64_t key : keys) places_.emplace(key, std::ssize(places_));
-  if (!keys.empty()) std::memcpy(storage_.raw(), pieces[1].data(), pieces[1].size());
+  used_ = 0;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const bool fits = lengths[i] > 0 && lengths[i] <= elements - used_ && (has_lengths() || lengths[i] == width_);
+    ensure(fits && places_.emplace(keys[i], Place{used_, lengths[i]}).second,
+           "A copy of {} keys came with a row of {} elements for key {}, or with the key twice.", keys.size(), lengths[i],
+           keys[i]);
+    used_ += lengths[i];
+  }
+  ensure(static_cast<std::size_t>(used_) * size_of(dtype_) == pieces[2].size(), "A copy of {} elements came with {} bytes.",
+         used_, pieces[2].size());
+  storage_ = Tensor({std::max(used_, 64 * std::max<std::int64_t>(width_, 1))}, dtype_);
+  if (used_ > 0) std::memcpy(storage_.raw(), pieces[2].data(), pieces[2].size());
 }
 
 KeyedRows sum_by_key(const std::vector<KeyedRows>& lists) {
@@ -94,24 +128,38 @@ KeyedRows sum_by_key(const std::vector<KeyedRows>& lists) {
   if (some == nullptr) return sum;
   std::ranges::sort(sum.keys);
   sum.keys.erase(std::unique(sum.keys.begin(), sum.keys.end()), sum.keys.end());
-  const std::int64_t width = some->rows.size() / std::ssize(some->keys);
-  const DType dtype = some->rows.dtype();
-  const std::size_t bytes = static_cast<std::size_t>(width) * size_of(dtype);
-  sum.rows = Tensor({std::ssize(sum.keys), width}, dtype);
-  std::vector<bool> has(sum.keys.size());
-  for (const KeyedRows& list : lists) {
+  const auto for_rows_of = [&](const KeyedRows& list, const auto& body) {
     std::size_t at = 0;
     for (std::size_t i = 0; i < list.keys.size(); ++i) {
       while (sum.keys[at] != list.keys[i]) ++at;
-      std::byte* const to = row_at(sum.rows, at, bytes);
-      const std::byte* const from = row_at(list.rows, i, bytes);
+      body(at, i);
+    }
+  };
+  const DType dtype = some->rows.dtype();
+  if (some->lengths.empty()) {
+    sum.rows = Tensor({std::ssize(sum.keys), some->length(0)}, dtype);
+  } else {
+    sum.lengths.resize(sum.keys.size());
+    for (const KeyedRows& list : lists) {
+      for_rows_of(list, [&](std::size_t at, std::size_t i) { sum.lengths[at] = list.lengths[i]; });
+    }
+    sum.rows = Tensor({std::reduce(sum.lengths.begin(), sum.lengths.end())}, dtype);
+  }
+  const std::vector<std::int64_t> begins = sum.begins();
+  std::vector<bool> has(sum.keys.size());
+  for (const KeyedRows& list : lists) {
+    const auto* from = static_cast<const std::byte*>(list.rows.raw());
+    for_rows_of(list, [&](std::size_t at, std::size_t i) {
+      std::byte* const to = static_cast<std::byte*>(sum.rows.raw()) + static_cast<std::size_t>(begins[at]) * size_of(dtype);
+      const std::int64_t length = list.length(i);
       if (has[at]) {
-        kernels::reduce(ReduceOp::sum, dtype, to, from, to, width);
+        kernels::reduce(ReduceOp::sum, dtype, to, from, to, length);
       } else {
-        std::memcpy(to, from, bytes);
+        std::memcpy(to, from, static_cast<std::size_t>(length) * size_of(dtype));
       }
       has[at] = true;
-    }
+      from += static_cast<std::size_t>(length) * size_of(dtype);
+    });
   }
   return sum;
 }

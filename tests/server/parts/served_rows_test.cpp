@@ -83,6 +83,99 @@ TEST(ServedRows, PullsWaitForAllWorkersPushes) {
   ASSERT_EQ(rows.answers().size(), 1U);
 }
 
+// ---- rows of any length
+
+using RowsByKey = std::map<std::uint64_t, std::vector<double>>;
+
+KeyedRows any_rows_of(const RowsByKey& values) {
+  KeyedRows result;
+  std::vector<double> elements;
+  for (const auto& [key, row] : values) {
+    result.keys.push_back(key);
+    result.lengths.push_back(std::ssize(row));
+    elements.insert(elements.end(), row.begin(), row.end());
+  }
+  if (!elements.empty()) result.rows = Tensor::of<double>(elements);
+  return result;
+}
+
+ServedRows rows_of_any_length(int workers) {
+  ServedTable table = table_of(server_functions::sum());
+  table.width = ServedTable::any_length;
+  table.initial_row = [](const Tensor& row, std::uint64_t key) { row.set(row.size() - 1, static_cast<double>(key % 7)); };
+  return {table, workers, Consistency::sequential()};
+}
+
+// Also the keys' lengths, from 1 to 5.
+std::vector<double> first_row(std::uint64_t key) {
+  std::vector<double> row(1 + key % 5);
+  row.back() = static_cast<double>(key % 7);
+  return row;
+}
+
+RowsByKey pulled_of_any_length(ServedRows& rows, const RowsByKey& like) {
+  const KeyedRows asked = any_rows_of(like);
+  rows.pull({.keys = asked.keys, .lengths = asked.lengths});
+  rows.apply_below(rows.end());
+  const std::vector<ServedRows::Answer> answers = rows.answers();
+  const std::vector<std::int64_t> begins = asked.begins();
+  RowsByKey result;
+  for (std::size_t i = 0; i < asked.keys.size(); ++i) {
+    for (std::int64_t at = begins[i]; at < begins[i + 1]; ++at) result[asked.keys[i]].push_back(answers.at(0).values.at(at));
+  }
+  return result;
+}
+
+TEST(ServedRows, OfAnyLengthAreThoseOfAMap) {
+  std::mt19937_64 draw(5);
+  ServedRows rows = rows_of_any_length(3);
+  RowsByKey expected;
+  for (int clock = 0; clock < 30; ++clock) {
+    for (int worker = 2; worker >= 0; --worker) {
+      RowsByKey pushed;
+      for (unsigned i = 0; i < draw() % 40; ++i) {
+        const std::uint64_t key = draw() % 2 == 0 ? draw() % 100 : ~std::uint64_t{0} - draw() % 100;
+        std::vector<double>& row = pushed[key];
+        row.resize(1 + key % 5);
+        for (double& element : row) element = static_cast<double>(draw() % 10);
+      }
+      for (const auto& [key, row] : pushed) {
+        std::vector<double>& sum = expected.try_emplace(key, first_row(key)).first->second;
+        for (std::size_t i = 0; i < row.size(); ++i) sum[i] += row[i];
+      }
+      rows.push(worker, clock, any_rows_of(pushed));
+    }
+  }
+  EXPECT_EQ(pulled_of_any_length(rows, expected), expected);
+  EXPECT_EQ(pulled_of_any_length(rows, {{5000000000003, {0, 0, 0, 0}}}),
+            (RowsByKey{{5000000000003, first_row(5000000000003)}}));
+  ServedRows copy = rows_of_any_length(3);
+  EXPECT_NE(pulled_of_any_length(copy, expected), expected) << "the control: nothing was pushed to it";
+  copy.load(rows.saved());
+  EXPECT_EQ(pulled_of_any_length(copy, expected), expected);
+}
+
+TEST(ServedRows, KeepTheFirstLengthOfAKey) {
+  ServedRows rows = rows_of_any_length(2);
+  rows.push(0, 0, any_rows_of({{9, {1, 2, 3}}}));
+  EXPECT_EQ(sentence_of([&] {
+              rows.push(1, 0, any_rows_of({{9, {1, 2}}}));
+            }),
+            "Key 9 of table rows is pushed or pulled with 2 elements, and has 3: it keeps its first length.");
+  rows.push(1, 0, any_rows_of({{9, {10, 20, 30}}}));
+  EXPECT_EQ(pulled_of_any_length(rows, {{9, {0, 0, 0}}}), (RowsByKey{{9, {11, 22, 35}}}));
+  EXPECT_THAT(sentence_of([&] {
+                pulled_of_any_length(rows, {{9, {0}}});
+              }),
+              testing::HasSubstr("with 1 elements, and has 3"));
+  ServedRows copy = rows_of_any_length(2);
+  copy.load(rows.saved());
+  EXPECT_THAT(sentence_of([&] {
+                copy.push(0, 1, any_rows_of({{9, {1}}}));
+              }),
+              testing::HasSubstr("with 1 elements, and has 3"));
+}
+
 TEST(ServedRows, SumByKeyAddsInTheOrderOfLists) {
   const KeyedRows sum =
       sum_by_key({rows_of({{1, 1e16}, {3, 1}}), rows_of({{1, 1}}), rows_of({}), rows_of({{1, -1e16}, {2, 5}})});
