@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -272,12 +273,18 @@ class STRETTO_API ProgramRuntime {
   void serve();
 
   // Clients: binds the program's groups to executors, those of a host together and the least used first, plans it, checks it
-  // and prepares all executors, which do that in their order of runs. Throws Error(invalid_argument) if a group is larger
-  // than the number of executors, if an executor lacks a function, if a value that is kept, or a kept input that is an
-  // output, lies on a group that does nothing, and for names that are not UTF-8. Throws Error(peer_gave_up), which names the
-  // lost executors, if too few are left for a group, or if one of the program's is lost meanwhile: the client may compile
-  // the program again.
-  CompiledProgram compile(const Program& program, Dispatch dispatch = Dispatch::parallel);
+  // and has it prepared by the executors that do something in it, in their order of runs. Throws Error(invalid_argument) if
+  // a group is larger than the number of executors, if an executor lacks a function, if a value that is kept, or a kept
+  // input that is an output, lies on a group that does nothing, and for names that are not UTF-8. Throws
+  // Error(peer_gave_up), which names the lost executors, if too few are left for a group, or if one of the program's is lost
+  // meanwhile: the client may compile the program again.
+  //
+  // compile() waits for executors that are busy or stopped. If a stop of `cancelled` is requested meanwhile, by any thread,
+  // it throws Error(timeout), which names the executors that it waits for and what is known of them, such as for how long
+  // they have given no sign of life. The other executors then have nothing of the program any more. The runtime stays
+  // usable.
+  CompiledProgram compile(const Program& program, Dispatch dispatch = Dispatch::parallel,
+                          const std::stop_token& cancelled = {});
   // Clients: waits for all runs, and leaves. Other clients go on.
   void leave();
 

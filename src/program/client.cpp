@@ -1,8 +1,10 @@
 #include "program/client.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -13,6 +15,8 @@
 
 namespace stretto {
 namespace {
+
+constexpr double seconds_to_answer = 1;  // of the scheduler, when compile() is cancelled
 
 // Calls copy(offset in the whole, offset in the part, bytes) for each run of elements of a device's part.
 template <class Copy>
@@ -86,8 +90,13 @@ void Client::end(std::uint64_t request) {
 
 void Client::let_go() {
   std::vector<OpenRun> over;
-  const std::lock_guard lock(mutex_);
-  over.swap(over_);
+  std::vector<std::uint32_t> unwanted;
+  {
+    const std::lock_guard lock(mutex_);
+    over.swap(over_);
+    unwanted.swap(unwanted_);
+  }
+  for (const std::uint32_t number : unwanted) send(0, ControlKind::drop, {.table = number});
 }
 
 void Client::handle(const ReceivedMessage& message) {
@@ -95,8 +104,12 @@ void Client::handle(const ReceivedMessage& message) {
   const auto kind = static_cast<ControlKind>(message.head.kind);
   if (kind == ControlKind::goodbye) return;
   if (kind == ControlKind::compiled || kind == ControlKind::refused) {
-    replies_[message.head.request] = message;
-    changed_.notify_all();
+    if (message.head.request == compiling_) {
+      answer_ = message;
+      changed_.notify_all();
+    } else if (kind == ControlKind::compiled) {
+      unwanted_.push_back(message.head.table);
+    }
     return;
   }
   if (kind == ControlKind::lost) return lose_executor(message.from, text_of(message));
@@ -165,18 +178,40 @@ void Client::take_outputs(const OpenRun& run, const ReceivedMessage& message) co
   }
 }
 
-std::shared_ptr<const Client::Compiled> Client::compile(const ProgramSetup& setup) {
-  let_go();
-  const std::uint64_t request = next_request_++;
-  send(0, ControlKind::compile, {.request = request}, bytes_of(to_text(setup)));
-  ReceivedMessage reply;
-  {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return loss_ || replies_.contains(request); });
-    if (loss_) std::rethrow_exception(loss_);
-    reply = std::move(replies_.at(request));
-    replies_.erase(request);
+// Whoever cancels gets the scheduler's answer, which says for whom it has waited, unless the scheduler is stopped itself.
+ReceivedMessage Client::answer_to_compile(const std::string& name, std::uint64_t request, const std::stop_token& cancelled) {
+  const auto wakes = [this] {
+    const std::lock_guard lock(mutex_);
+    changed_.notify_all();
+  };
+  const std::stop_callback wake(cancelled, wakes);
+  std::unique_lock lock(mutex_);
+  const auto is_answered = [&] { return loss_ || answer_; };
+  changed_.wait(lock, [&] { return is_answered() || cancelled.stop_requested(); });
+  if (!is_answered()) {
+    lock.unlock();
+    send(0, ControlKind::give_up, {.request = request});
+    lock.lock();
+    changed_.wait_for(lock, std::chrono::duration<double>(seconds_to_answer), is_answered);
   }
+  compiling_ = 0;
+  if (loss_) std::rethrow_exception(loss_);
+  if (answer_) return *std::exchange(answer_, std::nullopt);
+  lock.unlock();
+  fail(ErrorCode::timeout, "Program '{}' was cancelled, and rank 0, which has the scheduler, did not answer within {} s: {}",
+       name, seconds_to_answer, links_.news_of(0));
+}
+
+std::shared_ptr<const Client::Compiled> Client::compile(const ProgramSetup& setup, const std::stop_token& cancelled) {
+  let_go();
+  std::uint64_t request = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    request = next_request_++;
+    compiling_ = request;
+  }
+  send(0, ControlKind::compile, {.request = request}, bytes_of(to_text(setup)));
+  const ReceivedMessage reply = answer_to_compile(setup.program.name(), request, cancelled);
   if (static_cast<ControlKind>(reply.head.kind) == ControlKind::refused) {
     throw Error(static_cast<ErrorCode>(reply.head.part), text_of(reply));
   }

@@ -5,7 +5,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -67,7 +69,7 @@ class Client : public std::enable_shared_from_this<Client> {
   void handle(const ReceivedMessage& message);
   void lose(const std::exception_ptr& why);
 
-  std::shared_ptr<const Compiled> compile(const ProgramSetup& setup);
+  std::shared_ptr<const Compiled> compile(const ProgramSetup& setup, const std::stop_token& cancelled);
   std::shared_ptr<ProgramRun::State> run(const std::shared_ptr<const Compiled>& program, int times,
                                          const std::vector<Tensor>& inputs, const std::vector<KeptValue>& kept);
   // Tells executors that the handles of a program, or of a value, are gone.
@@ -84,6 +86,7 @@ class Client : public std::enable_shared_from_this<Client> {
     std::shared_ptr<ProgramRun::State> state;
     std::vector<KeptValue> inputs;  // held until the run is done
   };
+  ReceivedMessage answer_to_compile(const std::string& name, std::uint64_t request, const std::stop_token& cancelled);
   void end(std::uint64_t request);  // under the lock, as the next two
   void take(const ReceivedMessage& message, OpenRun& run);
   void lose_executor(int executor, const std::string& how);
@@ -101,10 +104,12 @@ class Client : public std::enable_shared_from_this<Client> {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::uint64_t next_request_ = 1;
-  std::map<std::uint64_t, ReceivedMessage> replies_;  // to compile()
-  std::map<std::uint64_t, OpenRun> runs_;             // that are not done
-  std::vector<OpenRun> over_;                         // that let_go() drops
-  std::map<int, std::string> lost_executors_;         // and how
+  std::uint64_t compiling_ = 0;                // the request of a compile() that waits
+  std::optional<ReceivedMessage> answer_;      // to it
+  std::map<std::uint64_t, OpenRun> runs_;      // that are not done
+  std::vector<OpenRun> over_;                  // that let_go() drops
+  std::vector<std::uint32_t> unwanted_;        // programs that came when their compile() had ended; let_go() drops them
+  std::map<int, std::string> lost_executors_;  // and how
   std::exception_ptr loss_;
   std::atomic<bool> has_left_ = false;
 };

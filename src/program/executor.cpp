@@ -67,8 +67,6 @@ void Executor::set_up(const ReceivedMessage& message) {
   program.client = static_cast<int>(message.head.part);
   program.setup = setup_from_text(text_of(message));
   program.plan = plan_program(program.setup.program, program.setup.groups, executors_.size(), executors_.nodes());
-  if (program.plan.lists[static_cast<std::size_t>(executors_.rank())].empty())
-    return report_ready(message, obstacle(program));
   Communicator::Group::Place place;
   try {
     place = Communicator::Group::reserve_place(Communicator::Group::of(executors_).context(), executors_.size());

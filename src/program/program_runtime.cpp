@@ -53,6 +53,7 @@ struct ProgramRuntime::State {
     if (client) return client->handle(message);
     switch (static_cast<ControlKind>(message.head.kind)) {
       case ControlKind::compile:
+      case ControlKind::give_up:
       case ControlKind::submit:
       case ControlKind::abandon:
       case ControlKind::place:
@@ -138,13 +139,13 @@ void ProgramRuntime::serve() {
   state_->left = true;
 }
 
-CompiledProgram ProgramRuntime::compile(const Program& program, Dispatch dispatch) {
+CompiledProgram ProgramRuntime::compile(const Program& program, Dispatch dispatch, const std::stop_token& cancelled) {
   require(state_->client && !state_->left, "Rank {} cannot compile program '{}': it {}.", state_->world.rank(),
           program.name(), state_->client ? "has left" : "is an executor");
   auto compiled = std::make_shared<CompiledProgram::State>();
   compiled->client = state_->client;
   compiled->compiled = state_->client->compile(
-      {program, {}, state_->options.client, state_->options.weight, state_->options.most_in_flight, dispatch});
+      {program, {}, state_->options.client, state_->options.weight, state_->options.most_in_flight, dispatch}, cancelled);
   return CompiledProgram(std::move(compiled));
 }
 

@@ -239,6 +239,10 @@ void ControlLinks::send(Direction& direction, int to, const MessageHead& head, c
   }
 }
 
+std::string ControlLinks::news_of(int rank) const {
+  return job_.news_of(world_.job_ranks()[static_cast<std::size_t>(rank)]);
+}
+
 void ControlLinks::join() {
   for (const auto& direction : directions_) {
     if (direction->thread.joinable()) direction->thread.join();

@@ -24,6 +24,7 @@ enum class ControlKind : std::uint32_t {
   goodbye,    // from anybody to anybody: the sender's last message
   lost,       // from nobody: this rank's links have lost the sender; bytes: a sentence
   compile,    // client to scheduler; bytes: the program
+  give_up,    // client to scheduler: it no longer waits for what it has asked to compile
   submit,     // client to scheduler; part: runs
   abandon,    // client to scheduler: begin no further runs, and drop programs that have none
   drop,       // client to scheduler, scheduler to executor: the program has no handle and no run any more
@@ -34,8 +35,8 @@ enum class ControlKind : std::uint32_t {
   inputs,     // client to executor; bytes: its parts, then the names of all kept inputs
   free,       // client to executor: of a value that it keeps; table, request, part: KeptName
   outputs,    // executor to client; bytes: its parts
-  setup,      // scheduler to executor; bytes: the program with its executors
-  place,      // executor to scheduler, if it does something in the program; bytes: its place in the program's group
+  setup,      // scheduler to an executor that does something in the program; bytes: the program with its executors
+  place,      // executor to scheduler; bytes: its place in the program's group
   places,     // scheduler to executor; bytes: those of all these executors, or none: the program is refused
   grant,      // scheduler to executor: do this run. part: whether outputs are wanted
   go_on,      // scheduler to executor: do its next step; part: the step
@@ -76,6 +77,8 @@ class ControlLinks {
   void send(int to, MessageHead head, const Tensor& bytes = {});
   // The other side sends nothing more to this rank: the handler's word.
   void join();
+  // What the job knows of a rank that others wait for, as a sentence; empty if it knows nothing.
+  std::string news_of(int rank) const;
 
  private:
   struct BrokenSender {

@@ -22,6 +22,7 @@ void Scheduler::handle(const ReceivedMessage& message) {
   const std::lock_guard lock(mutex_);
   switch (static_cast<ControlKind>(message.head.kind)) {
     case ControlKind::compile: compile(message); break;
+    case ControlKind::give_up: give_up(message); break;
     case ControlKind::submit: submit(message); break;
     case ControlKind::abandon: abandon(message.from); break;
     case ControlKind::drop: drop(message.head.table); break;
@@ -111,12 +112,18 @@ void Scheduler::compile(const ReceivedMessage& message) {
   for (const auto& group : program.setup.groups) {
     for (const int executor : group) ++bound_[static_cast<std::size_t>(executor)];
   }
-  const std::vector<int> live = live_executors();
-  program.not_ready = {live.begin(), live.end()};
+  program.not_ready = {program.executors.begin(), program.executors.end()};
+  program.begun = now_seconds();
   const std::uint32_t number = next_program_++;
   const std::string text = to_text(program.setup);
-  programs_.emplace(number, std::move(program));
-  for (const int executor : live) tell(executor, ControlKind::setup, {.table = number, .part = message.from}, text);
+  const std::vector<int>& its = programs_.emplace(number, std::move(program)).first->second.executors;
+  for (const int executor : its) tell(executor, ControlKind::setup, {.table = number, .part = message.from}, text);
+}
+
+std::set<int> Scheduler::awaited_of(const ScheduledProgram& program) {
+  std::set<int> awaited = program.not_ready;
+  for (const auto& [executor, place] : program.places) awaited.erase(executor);
+  return awaited;
 }
 
 // Executors make the program's group by the places of all. None of them waits for another one meanwhile, so that one that is
@@ -163,7 +170,7 @@ void Scheduler::answer_compile(std::uint32_t number) {
   const MessageHead head{
       .table = number, .part = static_cast<int>(program.refusal_code), .request = program.compile_request};
   if (program.refusal.empty()) return tell(program.client, ControlKind::compiled, head, to_text(program.setup));
-  tell(program.client, ControlKind::refused, head, program.refusal);
+  if (!program.is_given_up) tell(program.client, ControlKind::refused, head, program.refusal);
   drop(number);
 }
 
@@ -308,13 +315,13 @@ void Scheduler::abandon(int client) {
 // Executors come to it behind the program's last run.
 void Scheduler::drop(std::uint32_t number) {
   if (!programs_.contains(number)) return;  // its client has left
-  const int client = programs_.at(number).client;
-  for (const auto& group : programs_.at(number).setup.groups) {
+  const ScheduledProgram program = std::move(programs_.at(number));
+  programs_.erase(number);
+  for (const auto& group : program.setup.groups) {
     for (const int executor : group) --bound_[static_cast<std::size_t>(executor)];
   }
-  programs_.erase(number);
-  for (const int executor : live_executors()) tell(executor, ControlKind::drop, {.table = number});
-  if (lost_clients_.contains(client)) forget_lost_client(client);
+  for (const int executor : program.executors) tell(executor, ControlKind::drop, {.table = number});
+  if (lost_clients_.contains(program.client)) forget_lost_client(program.client);
 }
 
 }  // namespace stretto

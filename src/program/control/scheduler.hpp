@@ -55,6 +55,8 @@ class Scheduler {
     std::set<int> not_ready;                // executors
     std::map<int, Tensor> places;           // by executor, while it is prepared
     bool makes_groups = false;              // all of its executors have the places
+    double begun = 0;                       // when executors were asked to prepare it
+    bool is_given_up = false;               // compile() has been answered before all of them were ready
     std::string refusal;
     ErrorCode refusal_code = ErrorCode::invalid_argument;
     Lost lost;  // an executor without which it cannot run any more
@@ -66,6 +68,9 @@ class Scheduler {
 
   void compile(const ReceivedMessage& message);
   void ready(const ReceivedMessage& message);
+  void give_up(const ReceivedMessage& message);
+  // Executors on which its preparation waits: not those that have given their places and wait for the others' themselves.
+  static std::set<int> awaited_of(const ScheduledProgram& program);
   // Nobody waits for this program any more: executors that prepare it end.
   void refuse(std::uint32_t number, ErrorCode code, const std::string& sentence);
   std::vector<std::vector<int>> bind(const Program& program) const;

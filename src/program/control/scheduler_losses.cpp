@@ -1,10 +1,11 @@
-// Scheduler: what ends with a client or an executor that is lost.
+// Scheduler: what ends with a client or an executor that is lost, or with a compile() that is cancelled.
 #include <fmt/ranges.h>
 
 #include <algorithm>
 
 #include "core/fail.hpp"
 #include "program/control/scheduler.hpp"
+#include "stretto/stream.hpp"
 
 namespace stretto {
 
@@ -22,6 +23,28 @@ std::vector<int> Scheduler::live_executors() const {
     if (!lost_executors_.contains(executor)) live.push_back(executor);
   }
   return live;
+}
+
+// Executors that prepare the program end that, and behind the last of them it is dropped.
+void Scheduler::give_up(const ReceivedMessage& message) {
+  const std::vector<std::uint32_t> found = programs_of([&](const ScheduledProgram& each) {
+    return each.client == message.from && each.compile_request == message.head.request && !each.not_ready.empty();
+  });
+  if (found.empty()) return;  // the answer is on its way
+  ScheduledProgram& program = programs_.at(found.front());
+  const std::set<int> awaited = awaited_of(program);
+  std::string news;
+  for (const int executor : awaited) {
+    const std::string its = links_.news_of(executor);
+    if (!its.empty()) news += " " + its;
+  }
+  refuse(found.front(), ErrorCode::timeout,
+         fmt::format("Program '{}' was cancelled when it had waited {:.0f} s for rank {} to prepare it{}{}",
+                     program.setup.program.name(), now_seconds() - program.begun, fmt::join(awaited, ", "),
+                     news.empty() ? "." : ":", news));
+  program.is_given_up = true;
+  const MessageHead head{.part = static_cast<int>(program.refusal_code), .request = program.compile_request};
+  tell(program.client, ControlKind::refused, head, program.refusal);
 }
 
 // Inputs of runs that have begun may be lost with it, and nobody wants their results: they are cancelled.
@@ -63,17 +86,15 @@ void Scheduler::lose_executor(int executor, const std::string& how) {
 void Scheduler::lose_executor_of(std::uint32_t number, int executor, const std::string& how) {
   ScheduledProgram& program = programs_.at(number);
   const bool needs_it = std::ranges::find(program.executors, executor) != program.executors.end();
-  if (needs_it && program.lost.executor < 0) program.lost = {executor, how};
+  if (!needs_it) return;
+  if (program.lost.executor < 0) program.lost = {executor, how};
   if (!program.not_ready.empty()) {
     program.not_ready.erase(executor);
-    if (needs_it) {
-      refuse(number, ErrorCode::peer_gave_up,
-             fmt::format("Program '{}' cannot be prepared on rank {}: {}", program.setup.program.name(), executor, how));
-    }
+    refuse(number, ErrorCode::peer_gave_up,
+           fmt::format("Program '{}' cannot be prepared on rank {}: {}", program.setup.program.name(), executor, how));
     if (program.not_ready.empty()) answer_compile(number);
     return;
   }
-  if (!needs_it) return;
   cancel_runs(number, sentence_of(program, program.lost), true);
   if (program.runs.empty()) return end_failed(number);  // all runs wait for others to begin, or there are none
   std::vector<std::int64_t> waiting;

@@ -43,7 +43,7 @@ std::string Scheduler::state_of(const ScheduledProgram& program) {
     text += fmt::format("; run {} is under way on executors {}", clock, fmt::join(run.missing, ", "));
   }
   if (!program.not_ready.empty()) {
-    text += fmt::format("; it is being prepared on executors {}", fmt::join(program.not_ready, ", "));
+    text += fmt::format("; it is being prepared on executors {}", fmt::join(awaited_of(program), ", "));
   }
   if (program.lost.executor >= 0) text += fmt::format("; it needs executor {}, which is lost", program.lost.executor);
   return text + "\n";
