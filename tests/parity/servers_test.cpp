@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <latch>
 #include <set>
 #include <thread>
@@ -432,6 +433,19 @@ TEST_P(Servers, AServerThatWasLeftBehindSpoilsNoCheckpoint) {
   Training expected = data_parallel(plain, 0);
   expected.losses.erase(expected.losses.begin(), expected.losses.begin() + 2);
   EXPECT_EQ(difference(expected, parallel_leg(plain, {.first = 2, .load = saved.path()})), "");
+}
+
+TEST(ServersSave, RemovesWhatServersThatWereLeftBehindHaveWrittenLate) {
+  const TrainingOptions options = options_of("sgd", 2);
+  const TemporaryDirectory saved;
+  served_leg(options, {.count = 2}, {.behind = 1, .save = saved.path()});
+  const std::filesystem::path earlier = find_checkpoint(saved.path());
+  const std::filesystem::path late = earlier / ".served.0123456789abcdef.3", other = earlier / ".mine";
+  for (const std::filesystem::path& file : {late, other}) std::ofstream(file) << "text";
+  served_leg(options, {.count = 2}, {.behind = 2, .save = saved.path()});
+  EXPECT_NE(find_checkpoint(saved.path()), earlier);
+  EXPECT_FALSE(std::filesystem::exists(late));
+  EXPECT_TRUE(std::filesystem::exists(other)) << "the control";
 }
 
 // All workers end by it: the first by the servers' sentence, the others by one that names the first.

@@ -61,10 +61,15 @@ void name_shards(const fs::path& directory, const std::vector<Answered>& answers
   for (std::size_t shard = 0; shard < answers.size(); ++shard) {
     fs::rename(directory / answers[shard].file, directory / shard_file(shard));
   }
-  // A server that was lost after it wrote has left a file; its successor has written another one.
+  // A server that was lost after it wrote has left a file here, and its successor has written another one. One that was left
+  // behind may have written later, into a checkpoint that has its name since.
   std::vector<fs::path> others;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
-    if (entry.path().filename().string().starts_with(own_prefix)) others.push_back(entry.path());
+  for (const fs::directory_entry& checkpoint : fs::directory_iterator(fs::absolute(directory).parent_path())) {
+    const fs::path name = checkpoint.path().filename();
+    if (!checkpoint.is_directory() || (name != directory.filename() && !names_a_step(name))) continue;
+    for (const fs::directory_entry& entry : fs::directory_iterator(checkpoint)) {
+      if (entry.path().filename().string().starts_with(own_prefix)) others.push_back(entry.path());
+    }
   }
   for (const fs::path& other : others) fs::remove(other);
 }
