@@ -17,7 +17,8 @@ namespace stretto {
 //
 // Throws Error(invalid_argument), on all members, if they do not give the same number of ranks and the same port, or no more
 // ranks than there are members. If some rank does not come within the meeting's timeout, rank 0 throws Error(timeout),
-// which names it, and the others throw, too; a meeting point serves one call. Cost: as to start a job.
+// which names it, and the others throw, too; a meeting point serves one call. Members that grow() has failed for are bound
+// to the cores that they were bound to before. Cost: as to start a job.
 STRETTO_API Communicator grow(const Communicator& members, int ranks, const MeetingPoint& point,
                               const std::string& name = "world");
 

@@ -2,9 +2,12 @@
 
 #include <unistd.h>
 
+#include <optional>
+
 #include "collectives/communicator/group.hpp"
 #include "core/fail.hpp"
 #include "stretto/require_same.hpp"
+#include "transport/bootstrap/processes/taken_place.hpp"
 
 namespace stretto {
 
@@ -19,9 +22,16 @@ Communicator grow(const Communicator& members, int ranks, const MeetingPoint& po
     if (point.listener >= 0) close(point.listener);
     throw;
   }
+  if (!point.may_pin) return connect(members.rank(), ranks, point, name);
   // The members' claims on their cores would keep these from the larger job.
-  if (point.may_pin) Communicator::Group::of(members).context().network().unpin();
-  return connect(members.rank(), ranks, point, name);
+  const std::optional<TakenPlace> before = place_taken();
+  Communicator::Group::of(members).context().network().unpin();
+  try {
+    return connect(members.rank(), ranks, point, name);
+  } catch (...) {
+    return_to(before);
+    throw;
+  }
 }
 
 }  // namespace stretto

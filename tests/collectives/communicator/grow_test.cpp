@@ -3,17 +3,23 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <numeric>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "core/fail.hpp"
 #include "stretto/stretto.hpp"
 #include "support/error.hpp"
 #include "support/transports.hpp"
+#include "transport/bootstrap/processes/pinning.hpp"
 
 namespace stretto {
 namespace {
@@ -105,6 +111,55 @@ TEST(Grow, RefusesNumbersOnAllRanks) {
     EXPECT_THAT(sentence_of([&] { grow(world, 3 + world.rank(), without_listener(own)); }), HasSubstr("rank"));
     check_sums(world, 2);
   });
+}
+
+HardwareThreads threads_of_this_process() {
+  cpu_set_t allowed;
+  HardwareThreads threads;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return threads;
+  for (int thread = 0; thread < CPU_SETSIZE; ++thread) {
+    if (CPU_ISSET(thread, &allowed)) threads.push_back(thread);
+  }
+  return threads;
+}
+
+// Whether this process, or another one, has claimed all of these.
+bool are_claimed(const HardwareThreads& threads) {
+  std::vector<Core> cores;
+  for (const int thread : threads) cores.push_back({0, {thread}});
+  return CoreClaims().place(std::move(cores), 1, "core").empty();
+}
+
+// A rank joins that the members refuse, when the larger job has already begun to divide the cores. Beside another job, the
+// members may not have been bound at all.
+TEST(Grow, LeavesMembersOnTheirCoresWhenItFails) {
+  MeetingPoint point = open_meeting("127.0.0.1");
+  point.may_pin = true;
+  const pid_t between = fork();
+  if (between == 0) {
+    if (fork() != 0) _exit(0);  // launch() is to have no child but its ranks
+    close(point.listener);
+    setenv("STRETTO_TRANSPORT", "ucx", 1);
+    sentence_of([&] { connect(2, 3, without_listener(point)); });
+    _exit(0);
+  }
+  waitpid(between, nullptr, 0);
+  const std::size_t all = threads_of_this_process().size();
+  EXPECT_EQ(launch(2,
+                   [&](const Communicator& world) {
+                     const HardwareThreads before = threads_of_this_process();
+                     if (world.rank() != 0) close(point.listener);
+                     const std::string sentence = sentence_of([&] { grow(world, 3, point_of(point, world.rank())); });
+                     ensure(sentence.find("STRETTO_TRANSPORT") != std::string::npos, "It says: {}", sentence);
+                     const HardwareThreads behind = threads_of_this_process();
+                     ensure(behind == before, "Rank {} ran on {} and runs on {}.", world.rank(), fmt::join(before, ", "),
+                            fmt::join(behind, ", "));
+                     check_sums(world, 2);  // behind it, rank 0 has claimed the cores again
+                     ensure(before.size() == all || are_claimed(before), "Nobody has claimed the cores of rank {}.",
+                            world.rank());
+                   }),
+            0);
+  close(point.listener);
 }
 
 class GrowProcesses : public OverTransports {};

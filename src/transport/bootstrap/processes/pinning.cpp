@@ -13,13 +13,19 @@
 #include <cstddef>
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <set>
 #include <thread>
+#include <utility>
 
 #include "core/fail.hpp"
 #include "core/log.hpp"
+#include "transport/bootstrap/processes/taken_place.hpp"
 
 namespace stretto {
 namespace {
+
+constexpr const char* kind_of_jobs = "core";
 
 // Returns a socket bound to a name without a file; or -1 and errno, if another process has that name or no descriptor is
 // left.
@@ -135,7 +141,7 @@ void CoreClaims::release() {
 std::vector<HardwareThreads> CoreClaims::place(int ranks) {
   const Topology machine = this_machine();
   if (!machine || !may_run_everywhere(machine.get())) return {};
-  return place(cores_of(machine.get()), ranks, "core");
+  return place(cores_of(machine.get()), ranks, kind_of_jobs);
 }
 
 std::vector<HardwareThreads> CoreClaims::place(std::vector<Core> cores, int ranks, const std::string& kind) {
@@ -186,6 +192,8 @@ namespace {
 std::atomic<const HardwareThreads*> cores_of_all_ranks = nullptr;  // if ranks share cores; the last place taken
 std::atomic<bool> keeps_shared_core = false;
 HardwareThreads before_any_place;
+std::optional<TakenPlace> taken;
+CoreClaims claimed_again;
 
 HardwareThreads threads_allowed() {
   HardwareThreads result;
@@ -202,6 +210,7 @@ HardwareThreads threads_allowed() {
 void take_place(const std::vector<HardwareThreads>& places, std::size_t rank) {
   if (before_any_place.empty()) before_any_place = threads_allowed();
   run_on(places[rank]);
+  taken = {places, rank};
   keeps_shared_core = false;
   delete cores_of_all_ranks.exchange(nullptr);
   if (std::count(places.begin(), places.end(), places[rank]) == 1) return;
@@ -215,6 +224,28 @@ void leave_place() {
   keeps_shared_core = false;
   run_on(before_any_place);
   delete cores_of_all_ranks.exchange(nullptr);
+  taken.reset();
+  claimed_again.release();
+}
+
+std::optional<TakenPlace> place_taken() {
+  if (taken) taken->on_shared_core = on_shared_core();
+  return taken;
+}
+
+void return_to(const std::optional<TakenPlace>& place) {
+  leave_place();
+  if (!place) return;
+  take_place(place->places, place->rank);
+  if (!place->on_shared_core) leave_shared_core();
+  if (place->rank != 0) return;
+  // Of a core, only the first hardware thread has a name that jobs claim.
+  std::set<int> all;
+  for (const HardwareThreads& threads : place->places) all.insert(threads.begin(), threads.end());
+  std::vector<Core> cores;
+  cores.reserve(all.size());
+  for (const int thread : all) cores.push_back({0, {thread}});
+  claimed_again.place(std::move(cores), 1, kind_of_jobs);
 }
 
 bool on_shared_core() { return keeps_shared_core.load(std::memory_order_relaxed); }
