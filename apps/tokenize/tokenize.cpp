@@ -62,14 +62,7 @@ std::optional<TokenizeOptions> parse(int argc, char** argv) {
   app.add_flag("--no-separators", options.leaves_separators_out,
                "With --decode, leave out what is written before documents");
   check_numbers(app);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    std::fputs(app.help().c_str(), stdout);
-    return std::nullopt;
-  } catch (const CLI::ParseError& error) {
-    refuse_command_line(app, error);
-  }
+  if (!parse_flags(app, argc, argv)) return std::nullopt;
   if (options.format.empty()) options.format = options.decode ? "auto" : "llm.c";
   require(!options.decode || options.inputs.size() == 1, "--decode takes one file of tokens, not {}.",
           options.inputs.size());

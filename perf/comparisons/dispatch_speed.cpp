@@ -2,11 +2,11 @@
 // same all-reduces in a loop that every rank runs by itself. dispatch.py runs this program and reads its line.
 #include <CLI/CLI.hpp>
 
-#include <algorithm>
 #include <cstdio>
 #include <numeric>
 #include <vector>
 
+#include "apps/common/median.hpp"
 #include "stretto/launch.hpp"
 #include "stretto/program.hpp"
 
@@ -14,10 +14,7 @@ namespace {
 
 using namespace stretto;
 
-double median(std::vector<double> of) {
-  std::nth_element(of.begin(), of.begin() + static_cast<std::ptrdiff_t>(of.size() / 2), of.end());
-  return of[of.size() / 2];
-}
+using apps::median;
 
 void add_up(const Communicator& group, const Tensor& from, const Tensor& to) {
   group.all_reduce(from.raw(), to.raw(), 1, DType::f64, ReduceOp::sum, Stream::inline_()).wait();

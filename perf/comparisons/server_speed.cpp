@@ -7,6 +7,7 @@
 #include <cstring>
 #include <vector>
 
+#include "apps/common/median.hpp"
 #include "stretto/launch.hpp"
 #include "stretto/server.hpp"
 
@@ -14,10 +15,7 @@ namespace {
 
 using namespace stretto;
 
-double median_of(std::vector<double> times) {
-  std::nth_element(times.begin(), times.begin() + std::ssize(times) / 2, times.end());
-  return times[times.size() / 2];
-}
+using apps::median;
 
 // A copy of as many bytes, out of the caches as far as they are larger.
 double copy_seconds(std::int64_t bytes) {
@@ -29,7 +27,7 @@ double copy_seconds(std::int64_t bytes) {
     asm volatile("" : : "r"(to.data()) : "memory");
     times.push_back(now_seconds() - begin);
   }
-  return median_of(times);
+  return median(times);
 }
 
 // The ranks with the workers before the servers: the first rank of each of the first `worker_hosts` hosts, or if that is 0
@@ -63,7 +61,7 @@ void measure(const Communicator& world, int servers, std::int64_t bytes, std::in
     }
     set.leave();
   }
-  double slowest = times.empty() ? 0 : median_of(times);
+  double slowest = times.empty() ? 0 : median(times);
   world.all_reduce(&slowest, &slowest, 1, DType::f64, ReduceOp::max, Stream::inline_()).wait();
   if (world.rank() == 0) {
     std::printf("{\"bytes\": %lld, \"seconds\": %.9f, \"copy_s\": %.9f}\n", static_cast<long long>(bytes), slowest,

@@ -1,7 +1,6 @@
 // The programs that time kernels in one thread share this: flags, the clock, medians, and the file of figures.
 #pragma once
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
 #include <ctime>
 #include <exception>
@@ -9,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/common/median.hpp"
 #include "common/output_file.hpp"
 #include "stretto/build.hpp"
 #include "stretto/device.hpp"
@@ -29,10 +29,7 @@ inline double thread_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-inline double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
+using apps::median;
 
 // main() of such a program: measure() returns a row of figures for each case, and its exit status is what `passes` says.
 template <class Measure, class Passes>

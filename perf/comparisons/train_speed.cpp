@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "../gpu/gpu_data.hpp"
+#include "apps/common/median.hpp"
 #include "apps/train/measure/calibration.hpp"
 #include "apps/train/options/pipeline_options.hpp"
 #include "apps/train/options/sequence_options.hpp"
@@ -29,10 +30,7 @@ namespace {
 
 using namespace stretto;
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
+using apps::median;
 
 // The time on the clock of this thread's device when all earlier work of computation() is done, in seconds.
 double device_now() {

@@ -3,14 +3,12 @@
 #include <functional>
 #include <vector>
 
+#include "apps/common/median.hpp"
 #include "stretto/device.hpp"
 
 namespace perf {
 
-inline double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
+using apps::median;
 
 // Seconds of one call of work that it enqueues in computation(), by the clock of this thread's device: the median of several
 // batches of calls that last a few milliseconds. Each call gets its number, so that sets of buffers can take turns.

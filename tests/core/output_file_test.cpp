@@ -20,11 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string content_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 std::set<std::string> files_in(const TemporaryDirectory& directory) {
   std::set<std::string> names;
   for (const auto& entry : fs::directory_iterator(directory.path())) names.insert(entry.path().filename());

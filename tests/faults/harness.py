@@ -183,6 +183,16 @@ class FaultTest(unittest.TestCase):
             self.assertEqual(self.status(run), 0, run.errors)
             self.assertEqual(run.errors, [])
 
+    def kill_one_of(self, pair, victim):
+        """The other one must say so, and end."""
+        os.kill(pair[victim].process.pid, signal.SIGKILL)
+        survivor = pair[1 - victim]
+        self.assertNotIn(self.status(survivor, SECONDS_TO_END), (0, -signal.SIGKILL))
+        self.assertEqual(len(survivor.errors), 1, survivor.errors)
+        self.assertIn(f"Rank {victim} ", survivor.errors[0])
+        self.assertIn("killed or crashed", survivor.errors[0])
+        self.expect_nothing_left()
+
     def log(self, name):
         return self.directory / name
 

@@ -6,15 +6,13 @@
 
 #include "apps/train/run/sampling.hpp"
 #include "parity/parity.hpp"
-#include "stand_in/host_gpu.hpp"
+#include "stand_in/on_host_gpu.hpp"
 #include "stretto/device.hpp"
 #include "stretto/layers/checkpoint.hpp"
 #include "support/temporary_directory.hpp"
 
 namespace parity {
 namespace {
-
-using testing::IsEmpty;
 
 TrainingOptions tiny_of(DType dtype) {
   TrainingOptions options = tiny({}, dtype);
@@ -40,16 +38,7 @@ Training train_on(Device device, DType dtype) {
   return result;
 }
 
-class TrainingOnAGpu : public testing::TestWithParam<DType> {
- protected:
-  HostGpu gpu{{.longest_delay_us = 200}};
-  GpuInUse in_use{gpu};
-  void TearDown() override {
-    EXPECT_THAT(gpu.violations(), IsEmpty());
-    EXPECT_EQ(gpu.bytes_in_use(), 0U);
-    EXPECT_EQ(gpu.streams_in_use(), 0U);
-  }
-};
+using TrainingOnAGpu = OnHostGpu<testing::TestWithParam<DType>>;
 
 TEST_P(TrainingOnAGpu, HasTheBitsOfTheHost) {
   const Training host = train_on(Device::cpu, GetParam());

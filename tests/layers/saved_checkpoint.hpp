@@ -1,8 +1,6 @@
 #pragma once
 #include <gmock/gmock.h>
 
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <string>
 #include <vector>
@@ -34,11 +32,6 @@ inline std::vector<std::map<std::string, double>> load_and_continue(const Layout
     values[static_cast<std::size_t>(world.rank())] = training.values();
   });
   return values;
-}
-
-inline std::string content_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 // A checkpoint of step 3, saved by one rank, and the sentence of the error of loading it.

@@ -4,11 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <map>
 #include <mutex>
 
 #include "device/kernels/kernel_data.hpp"
 #include "layers/allocated.hpp"
+#include "layers/wholes.hpp"
 #include "stretto/stretto.hpp"
 #include "support/error.hpp"
 
@@ -35,18 +35,6 @@ DecoderShape gated() {
   shape.norm.kind = Norm::Kind::rms;
   shape.activation = kernels::Activation::silu_gate;
   return shape;
-}
-
-using Wholes = std::map<std::string, std::vector<double>>;
-
-void enter(Wholes& wholes, const std::string& name, const Shape& global_shape, const Shape& first, const Tensor& slice) {
-  std::int64_t elements = 1;
-  for (const std::int64_t extent : global_shape) elements *= extent;
-  std::vector<double>& whole = wholes[name];
-  whole.resize(static_cast<std::size_t>(elements), NAN);
-  for_each_run(global_shape, first, slice.shape(), [&](std::int64_t here, std::int64_t there, std::int64_t count) {
-    for (std::int64_t i = 0; i < count; ++i) whole[static_cast<std::size_t>(there + i)] = slice.at(here + i);
-  });
 }
 
 // A block on one rank, both passes of one microbatch.

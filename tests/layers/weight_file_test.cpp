@@ -4,7 +4,6 @@
 
 #include <gmock/gmock.h>
 
-#include <fstream>
 #include <map>
 #include <memory>
 #include <optional>
@@ -172,11 +171,6 @@ class Counted final : public WeightSource {
   std::unique_ptr<WeightSource> source_;
 };
 
-std::string bytes_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 const Case cases[] = {{{}},
                       {{{Axis::tensor, 2}}},
                       {{{Axis::data, 2}}, ZeroStage::none},
@@ -198,7 +192,7 @@ TEST(WeightFiles, AreReadAndWrittenInAnyLayout) {
       model.write(written, mapping);
       world.barrier(Stream::inline_()).wait();
     });
-    EXPECT_EQ(bytes_of(written), bytes_of(source.path));
+    EXPECT_EQ(content_of(written), content_of(source.path));
   }
 }
 

@@ -7,10 +7,7 @@
 // the delays inside them fall where they fall.
 #include <gtest/gtest.h>
 
-#include <cstring>
-#include <iostream>
 #include <memory>
-#include <random>
 #include <vector>
 
 #include "planning/step/random_steps.hpp"
@@ -163,11 +160,6 @@ std::vector<std::vector<Tensor>> trained(int ranks, int how_many, const How& how
   return results;
 }
 
-unsigned drawn_seed() {
-  const auto given = static_cast<unsigned>(GTEST_FLAG_GET(random_seed));
-  return given != 0 ? given : std::random_device{}() % 99999 + 1;  // the flag accepts 1 to 99999
-}
-
 struct Links {
   const char* name;
   const char* nodes;
@@ -190,8 +182,6 @@ INSTANTIATE_TEST_SUITE_P(Everywhere, RandomDelays,
 
 TEST_P(RandomDelays, ChangeNoBitAndBlockNobody) {
   const unsigned seed = drawn_seed();
-  RecordProperty("seed", std::to_string(seed));
-  std::cout << "seed " << seed << std::endl;  // flushed, so that a deadlock shows its seed too
   SCOPED_TRACE("seed " + std::to_string(seed));
   for (const int ranks : {2, 3, 4}) {
     SCOPED_TRACE(std::to_string(ranks) + " ranks");

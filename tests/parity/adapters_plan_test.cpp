@@ -1,10 +1,10 @@
 // What adapters cost: only their gradients travel, only they have gradients and slots; by closed formula, by the plan, and
 // as it is.
-#include <gmock/gmock.h>
 
 #include "matrix.hpp"
 #include "stretto/planning/stage_plan.hpp"
 #include "support/tiers.hpp"
+#include "traffic.hpp"
 
 namespace parity::adapters_plan {
 namespace {
@@ -45,15 +45,6 @@ TEST(AdaptersPlan, OnlyTheirGradientsTravel) {
   }
 }
 
-std::map<std::string, std::int64_t> sent_by(const Trace& trace) {
-  std::map<std::string, std::int64_t> sent;
-  for (const Record& record : trace.records) {
-    if (record.tag == "gradient norm" || record.tag == "loss") continue;
-    sent[record.group.substr(0, record.group.find(' '))] += static_cast<std::int64_t>(record.bytes_sent);
-  }
-  return sent;
-}
-
 // No exchange is added in layers, and those that only gradients of frozen weights need are left out: of embeddings.
 TEST(AdaptersPlan, TellsTheBytesThatAStepSends) {
   const Variable ring("STRETTO_ALGO", "all_reduce:ring;reduce_scatter:ring;all_gather:ring");
@@ -72,7 +63,7 @@ TEST(AdaptersPlan, TellsTheBytesThatAStepSends) {
           options.stages.schedule_name = schedule;
           const TrainingOptions on = options.on(layout.mesh());
           const StagePlan plan = plan_stage(on, on.check(), 0);
-          EXPECT_EQ(sent_by(train(layout, options).front()), plan.sent)
+          EXPECT_EQ(sent_by({train(layout, options).front()}), plan.sent)
               << schedule << " " << layout.data << "x" << layout.tensor << "x" << layout.pipeline << ", rows " << rows
               << ", recompute " << static_cast<int>(level);
         }

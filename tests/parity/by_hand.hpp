@@ -157,4 +157,15 @@ inline Trace train_by_hand(const Communicator& world, Layout layout, const Train
   return trace;
 }
 
+// Compares rank 1, the second of a tensor-parallel pair, of a model that trains with the fault.
+inline Comparison with_fault(Layout layout, const TrainingOptions& options, const Trace& expected, const Fault& fault,
+                             Has has = Has::all) {
+  Comparison result;
+  run_threads(layout.ranks(), [&](const Communicator& world) {
+    const Trace trace = train_by_hand(world, layout, options, fault);
+    if (world.rank() == 1) result = compare(expected, trace, parity_tolerance, has);
+  });
+  return result;
+}
+
 }  // namespace parity

@@ -4,7 +4,6 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "../device/test_device.hpp"
@@ -26,11 +25,6 @@ TrainingOptions hf_options(const DecoderShape& shape = hf_shape, ZeroStage zero 
   options.micro_batch = 1;
   options.global_batch = 4;
   return options;
-}
-
-std::string text_in(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 // The reference of make_gpt2_reference.py as GPT2LMHeadModel.save_pretrained writes it: its linear weights are [out, in].
@@ -231,7 +225,7 @@ std::string exported(const MeshShape& mesh, ZeroStage zero, DType dtype, int ste
   EXPECT_EQ(ModelFiles::of_directory(to).shape().hidden, 32);
   EXPECT_FALSE(std::filesystem::exists(to + ".unfinished"));
   ModelFiles::of_directory(to).check(hf_shape);
-  return text_in(to + "/model.safetensors");
+  return content_of(to + "/model.safetensors");
 }
 
 TEST(HfModels, ComeBackFromAnyLayout) {

@@ -65,13 +65,7 @@ class LongSequenceControls : public testing::Test {
   static Comparison with(const Fault& fault) {
     const SequenceCell cell{{.tensor = 2, .ring = 2}};
     const TrainingOptions options = options_of(cell);
-    const Trace& expected = of_one_rank(options);
-    Comparison result;
-    run_threads(cell.layout.ranks(), [&](const Communicator& world) {
-      const Trace trace = train_by_hand(world, cell.layout, options, fault);
-      if (world.rank() == 1) result = compare(expected, trace, parity_tolerance);
-    });
-    return result;
+    return with_fault(cell.layout, options, of_one_rank(options), fault);
   }
 };
 

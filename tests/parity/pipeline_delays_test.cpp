@@ -4,7 +4,6 @@
 // A failure says its seed; --gtest_random_seed=SEED draws the same delays before actions again.
 #include <gtest/gtest.h>
 
-#include <iostream>
 #include <random>
 #include <thread>
 
@@ -22,11 +21,6 @@ int delayed_runs() { return 1; }
 constexpr int steps_of_a_run = 8;
 int delayed_runs() { return all_tests() ? 9 : 1; }  // of each schedule: 500 steps over all
 #endif
-
-unsigned drawn_seed() {
-  const auto given = static_cast<unsigned>(GTEST_FLAG_GET(random_seed));
-  return given != 0 ? given : std::random_device{}() % 99999 + 1;  // the flag accepts 1 to 99999
-}
 
 constexpr Layout mesh_of_8{2, 2, 2};
 
@@ -57,8 +51,6 @@ TrainingOptions options_of(ScheduleKind schedule, ZeroStage stage) {
 
 TEST(PipelineDelays, ChangeNoBitAndBlockNobody) {
   const unsigned seed = drawn_seed();
-  RecordProperty("seed", std::to_string(seed));
-  std::cout << "seed " << seed << std::endl;  // flushed, so that a deadlock shows its seed too
   SCOPED_TRACE("seed " + std::to_string(seed));
   int stage = 0;
   for (const ScheduleKind schedule : all_schedule_kinds()) {

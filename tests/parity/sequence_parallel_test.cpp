@@ -137,12 +137,7 @@ class OwnRowsControls : public testing::TestWithParam<ZeroStage> {
     one.divides_rows = one.keeps_gathered = false;
     one.sharding.zero = ZeroStage::none;
     const Trace expected = train({}, one).front();
-    Comparison result;
-    run_threads(cell.layout.ranks(), [&](const Communicator& world) {
-      const Trace trace = train_by_hand(world, cell.layout, options, fault);
-      if (world.rank() == 1) result = compare(expected, trace, parity_tolerance, has_of(cell.layout));
-    });
-    return result;
+    return with_fault(cell.layout, options, expected, fault, has_of(cell.layout));
   }
 };
 

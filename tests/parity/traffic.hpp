@@ -7,6 +7,20 @@
 // The traffic of a training step against closed formulas.
 namespace parity {
 
+// The bytes that a rank sends in a step, by group; "dp parameters" counts as "dp". Without norm and loss.
+inline std::map<std::string, std::int64_t> sent_by(const std::vector<Trace>& traces) {
+  std::map<std::string, std::int64_t> sent;
+  for (const Trace& trace : traces) {
+    for (const Record& record : trace.records) {
+      if (record.tag == "gradient norm" || record.tag == "loss") continue;
+      const std::string group = record.group.substr(0, record.group.find(' '));
+      sent[group] += static_cast<std::int64_t>(record.bytes_sent);
+    }
+  }
+  for (auto& entry : sent) entry.second /= static_cast<std::int64_t>(traces.size());
+  return sent;
+}
+
 struct Expected {
   std::int64_t operations;  // number on each rank in a step; 0: at least two
   std::int64_t elements;    // sum over these operations

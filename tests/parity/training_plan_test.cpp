@@ -6,6 +6,7 @@
 #include "parity.hpp"
 #include "support/tiers.hpp"
 #include "support/variables.hpp"
+#include "traffic.hpp"
 
 namespace parity {
 namespace {
@@ -40,20 +41,6 @@ TEST(TrainingPlan, CountsTheModelsParameters) {
       EXPECT_EQ(parameters.global_elements(), parameters_of(shape));
     }
   }
-}
-
-// The bytes that a rank sends in a step, by group; "dp parameters" counts as "dp". Without norm and loss.
-std::map<std::string, std::int64_t> sent_by(const std::vector<Trace>& traces) {
-  std::map<std::string, std::int64_t> sent;
-  for (const Trace& trace : traces) {
-    for (const Record& record : trace.records) {
-      if (record.tag == "gradient norm" || record.tag == "loss") continue;
-      const std::string group = record.group.substr(0, record.group.find(' '));
-      sent[group] += static_cast<std::int64_t>(record.bytes_sent);
-    }
-  }
-  for (auto& entry : sent) entry.second /= static_cast<std::int64_t>(traces.size());
-  return sent;
 }
 
 StagePlan planned(const TrainingOptions& options, Layout layout) {

@@ -1,5 +1,6 @@
 #pragma once
 #include <dirent.h>
+#include <gtest/gtest.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -9,11 +10,23 @@
 #include <csignal>
 #include <cstdlib>
 #include <ctime>
+#include <iostream>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
 namespace stretto {
+
+// The seed of a test that draws anew in each run: --gtest_random_seed, or any. Prints it at once, so that a deadlock shows
+// its seed too.
+inline unsigned drawn_seed() {
+  const auto given = static_cast<unsigned>(GTEST_FLAG_GET(random_seed));
+  const unsigned seed = given != 0 ? given : std::random_device{}() % 99999 + 1;  // the flag accepts 1 to 99999
+  testing::Test::RecordProperty("seed", std::to_string(seed));
+  std::cout << "seed " << seed << std::endl;
+  return seed;
+}
 
 // Holds up random threads of this process, wherever they are, for up to 200 us each, as a busy machine would: by signals
 // whose handler sleeps. About one thread is held up at any time. One object of this class at a time.

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "apps/common/fail.hpp"
+#include "apps/common/median.hpp"
 #include "apps/info/flight/flights.hpp"
 
 namespace apps::flight {
@@ -17,11 +18,6 @@ struct Caused {
   std::map<std::string, double> by_place;
   const FlightOperation* example = nullptr;
 };
-
-double median(std::vector<double> values) {
-  std::ranges::nth_element(values, values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2));
-  return values[values.size() / 2];
-}
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdio>
 #include <numeric>
 #include <string_view>
 #include <utility>
@@ -128,6 +129,18 @@ void refuse_command_line(const CLI::App& app, const CLI::ParseError& error) {
     fail(stretto::ErrorCode::invalid_argument, "{} is unknown; did you mean {}? --help lists the flags.", flag, other);
   }
   fail(stretto::ErrorCode::invalid_argument, "{}; --help lists the flags.", error.what());
+}
+
+bool parse_flags(CLI::App& app, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+    return true;
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(app.help().c_str(), stdout);
+    return false;
+  } catch (const CLI::ParseError& error) {
+    refuse_command_line(app, error);
+  }
 }
 
 }  // namespace apps

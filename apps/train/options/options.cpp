@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
 #include <iterator>
 
 #include "apps/common/fail.hpp"
@@ -180,14 +179,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option("--json", line.json, "With --dry-run, write the figures to this file");
 
   check_numbers(app);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    std::fputs(app.help().c_str(), stdout);
-    return std::nullopt;
-  } catch (const CLI::ParseError& error) {
-    refuse_command_line(app, error);
-  }
+  if (!parse_flags(app, argc, argv)) return std::nullopt;
   trainer.sharding.overlap = !no_overlap;
   check_precision_options(app, trainer);
   trainer.optimizer = optimizer_of(app, optimizer, line.lr);

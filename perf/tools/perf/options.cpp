@@ -1,12 +1,10 @@
 #include "perf/options.hpp"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <numeric>
 
-#include "common/fail.hpp"
+#include "common/command_line.hpp"
 #include "common/output_file.hpp"
 #include "common/size_text.hpp"
 #include "perf/operation.hpp"
@@ -243,14 +241,7 @@ std::optional<Options> parse_command_line(int argc, char** argv) {
   app.add_option("--json", options.json, "File for the figures");
   app.add_option("--seed", options.seed, "Seed of the inputs")->capture_default_str();
 
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    std::fputs(app.help().c_str(), stdout);
-    return std::nullopt;
-  } catch (const CLI::ParseError& error) {
-    fail(stretto::ErrorCode::invalid_argument, "{}; --help lists the options.", error.what());
-  }
+  if (!parse_flags(app, argc, argv)) return std::nullopt;
   if (iterations->count() > 0) options.least_seconds = 0;
   options.command = fmt::format("stretto-perf {}", fmt::join(argv + 1, argv + argc, " "));
   read(texts, options);

@@ -1,13 +1,12 @@
 #include "perf/sweep.hpp"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "common/fail.hpp"
+#include "common/command_line.hpp"
 #include "common/output_file.hpp"
 #include "common/size_text.hpp"
 #include "perf/options.hpp"
@@ -109,14 +108,7 @@ SweepOptions parse_sweep(const char* description, int argc, char** argv, bool wr
         ->delimiter(',')
         ->check(CLI::IsMember({"symmetric", "malloc"}));
   }
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    std::fputs(app.help().c_str(), stdout);
-    std::exit(0);
-  } catch (const CLI::ParseError& error) {
-    fail(stretto::ErrorCode::invalid_argument, "{}; --help lists the options.", error.what());
-  }
+  if (!parse_flags(app, argc, argv)) std::exit(0);
   if (!collectives.empty()) options.collectives = collectives_from(collectives);
   options.memories.clear();
   for (const std::string& memory : memories) {

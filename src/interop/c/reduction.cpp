@@ -23,11 +23,13 @@ template <class T>
 double read(const void* scalar) {
   T value;
   std::memcpy(&value, scalar, sizeof value);
-  if constexpr (std::is_arithmetic_v<T>) {
+  if constexpr (std::is_integral_v<T>) {
     const auto factor = static_cast<double>(value);
     require(factor < std::ldexp(1.0, std::numeric_limits<T>::digits) && static_cast<T>(factor) == value,
             "The scalar {} of a premultiplied sum needs more than the 53 bits that a factor has.", value);
     return factor;
+  } else if constexpr (std::is_same_v<T, double>) {
+    return value;
   } else {
     return static_cast<float>(value);
   }
@@ -35,16 +37,8 @@ double read(const void* scalar) {
 
 double read(const void* scalar, DType dtype) {
   switch (dtype) {
-    case DType::f64: {
-      double value = 0;
-      std::memcpy(&value, scalar, sizeof value);
-      return value;
-    }
-    case DType::f32: {
-      float value = 0;
-      std::memcpy(&value, scalar, sizeof value);
-      return value;
-    }
+    case DType::f64: return read<double>(scalar);
+    case DType::f32: return read<float>(scalar);
     case DType::bf16: return read<bf16>(scalar);
     case DType::f16: return read<f16>(scalar);
     case DType::i8: return read<std::int8_t>(scalar);

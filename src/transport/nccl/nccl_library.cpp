@@ -49,22 +49,15 @@ static_assert(sizeof(ncclUniqueId) == sizeof(NcclId));
 ncclComm_t of_nccl(NcclComm comm) { return reinterpret_cast<ncclComm_t>(comm); }
 cudaStream_t of_cuda(GpuStream stream) { return reinterpret_cast<cudaStream_t>(stream); }
 
+// Indexed by DType.
+constexpr ncclDataType_t nccl_types[] = {ncclFloat64, ncclFloat32, ncclBfloat16,   ncclFloat16,
+                                         ncclInt8,    ncclUint8,   ncclInt32,      ncclUint32,
+                                         ncclInt64,   ncclUint64,  ncclFloat8e4m3, ncclFloat8e5m2};
+
 ncclDataType_t of_nccl(DType dtype) {
-  switch (dtype) {
-    case DType::f64: return ncclFloat64;
-    case DType::f32: return ncclFloat32;
-    case DType::bf16: return ncclBfloat16;
-    case DType::f16: return ncclFloat16;
-    case DType::i8: return ncclInt8;
-    case DType::u8: return ncclUint8;
-    case DType::i32: return ncclInt32;
-    case DType::u32: return ncclUint32;
-    case DType::i64: return ncclInt64;
-    case DType::u64: return ncclUint64;
-    case DType::f8e4m3: return ncclFloat8e4m3;
-    case DType::f8e5m2: return ncclFloat8e5m2;
-  }
-  fail(ErrorCode::invalid_argument, "There is no type of number {}.", static_cast<int>(dtype));
+  const auto i = static_cast<std::size_t>(dtype);
+  require(i < std::size(nccl_types), "There is no type of number {}.", i);
+  return nccl_types[i];
 }
 
 ncclRedOp_t of_nccl(ReduceOp op) {

@@ -3,13 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <thread>
 #include <tuple>
 
@@ -19,7 +17,7 @@
 #include "support/error.hpp"
 #include "support/jobs.hpp"
 #include "support/tiers.hpp"
-#include "support/variables.hpp"
+#include "support/transports.hpp"
 
 namespace stretto {
 namespace {
@@ -218,15 +216,9 @@ TEST(Communicator, ManySplitsDoNotUseUpAnything) {
   });
 }
 
-#ifdef STRETTO_HAVE_UCX
-constexpr std::array transports{"auto", "ucx"};
-#else
-constexpr std::array transports{"auto"};
-#endif
-
 // As after four billion splits: a number of 32 bits would be the world's again, and with it the tags of messages.
 TEST(Communicator, TellsApartAnyNumberOfSplits) {
-  for (const char* transport : transports) {
+  for (const char* transport : transports_here()) {
     const Variable chosen("STRETTO_TRANSPORT", transport);
     run_threads(2, [](const Communicator& world) {
       auto& next = Communicator::Group::of(world).context().next_group;

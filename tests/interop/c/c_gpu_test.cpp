@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "interop/c/c_ranks.hpp"
-#include "stand_in/host_gpu.hpp"
+#include "stand_in/on_host_gpu.hpp"
 #include "stretto/device.hpp"
 #include "transport/gpu/gpu_ranks.hpp"
 
@@ -10,19 +10,8 @@ namespace stretto {
 namespace {
 
 using testing::HasSubstr;
-using testing::IsEmpty;
 
-class CApiOnAGpu : public testing::Test {
- protected:
-  HostGpu gpu{{.longest_delay_us = 50}};
-  GpuInUse in_use{gpu};
-
-  void TearDown() override {
-    EXPECT_THAT(gpu.violations(), IsEmpty());
-    EXPECT_EQ(gpu.bytes_in_use(), 0U);
-    EXPECT_EQ(gpu.events_in_use(), 0U);
-  }
-};
+using CApiOnAGpu = OnHostGpu<>;
 
 // The two ranks are threads and share the GPU; what they compute and what they communicate is in one stream of theirs.
 TEST_F(CApiOnAGpu, OperationsGoIntoAStreamOfThePrograms) {

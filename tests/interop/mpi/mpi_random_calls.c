@@ -6,17 +6,9 @@
  * wrong: one rank finds one byte of all changed, for the digest to show. */
 #include <mpi.h>
 #include <stdio.h>
-#ifdef OPEN_MPI
-#include <mpi-ext.h>
-#endif
 
 #include "mpi_random_data.h"
-
-#if MPI_VERSION >= 4
-#define INIT(name) MPI_##name##_init
-#elif defined(OMPI_HAVE_MPI_EXT_PCOLLREQ)
-#define INIT(name) MPIX_##name##_init
-#endif
+#include "persistent_names.h"
 
 enum form { BLOCKING, NON_BLOCKING, PERSISTENT, forms };
 /* clang-format off */

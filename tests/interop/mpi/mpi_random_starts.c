@@ -4,17 +4,9 @@
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
-#ifdef OPEN_MPI
-#include <mpi-ext.h>
-#endif
 
 #include "mpi_random_numbers.h"
-
-#if MPI_VERSION >= 4
-#define INIT(name) MPI_##name##_init
-#elif defined(OMPI_HAVE_MPI_EXT_PCOLLREQ)
-#define INIT(name) MPIX_##name##_init
-#endif
+#include "persistent_names.h"
 
 /* large: of a reduction that is served although it does not block */
 enum { most_calls = 10, most_ranks = 16, longest = 3000, large = 70000, room = large + most_ranks };

@@ -5,7 +5,6 @@
 
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "parity/parity.hpp"
@@ -33,11 +32,6 @@ TrainingOptions llama_options(const MeshShape& mesh, ZeroStage zero = ZeroStage:
   options.global_batch = 4;
   options.adapters = some_adapters;
   return options;
-}
-
-std::string text_in(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 void train(Trainer& trainer, int steps) {
@@ -131,7 +125,7 @@ TEST(AdapterFiles, DoNotDependOnTheLayout) {
       save_adapters(trainer, again, files.base());
     });
     for (const char* const file : {"/adapter_config.json", "/adapter_model.safetensors"}) {
-      EXPECT_EQ(text_in(again + file), text_in(first + file)) << mesh.ranks() << file;
+      EXPECT_EQ(content_of(again + file), content_of(first + file)) << mesh.ranks() << file;
     }
   }
 }

@@ -17,23 +17,12 @@ using stretto::ReduceOp;
 
 namespace {
 
-ncclDataType_t type_of(DType dtype) {
-  switch (dtype) {
-    case DType::f64: return ncclFloat64;
-    case DType::f32: return ncclFloat32;
-    case DType::bf16: return ncclBfloat16;
-    case DType::f16: return ncclFloat16;
-    case DType::i8: return ncclInt8;
-    case DType::u8: return ncclUint8;
-    case DType::i32: return ncclInt32;
-    case DType::u32: return ncclUint32;
-    case DType::i64: return ncclInt64;
-    case DType::u64: return ncclUint64;
-    case DType::f8e4m3: return ncclFloat8e4m3;
-    case DType::f8e5m2: return ncclFloat8e5m2;
-  }
-  return ncclUint8;
-}
+// Indexed by DType.
+constexpr ncclDataType_t nccl_types[] = {ncclFloat64, ncclFloat32, ncclBfloat16,   ncclFloat16,
+                                         ncclInt8,    ncclUint8,   ncclInt32,      ncclUint32,
+                                         ncclInt64,   ncclUint64,  ncclFloat8e4m3, ncclFloat8e5m2};
+
+ncclDataType_t type_of(DType dtype) { return nccl_types[static_cast<std::size_t>(dtype)]; }
 
 std::optional<ncclRedOp_t> operator_of(ReduceOp op) {
   switch (op) {

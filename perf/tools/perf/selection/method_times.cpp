@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "apps/common/median.hpp"
+
 namespace perf {
 
 using stretto::Collective;
@@ -10,14 +12,7 @@ using stretto::Communicator;
 using stretto::Method;
 using stretto::MethodTime;
 
-namespace {
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-}  // namespace
+using apps::median;
 
 std::vector<SizeTimes> median_of(const std::vector<std::vector<SizeTimes>>& runs) {
   std::vector<SizeTimes> result = runs.front();

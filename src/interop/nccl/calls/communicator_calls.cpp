@@ -120,6 +120,20 @@ ncclResult_t destroy_shared(ncclComm_t handle, const CommPointer& comm) {
   });
 }
 
+// A number of a communicator whose ranks share a GPU, which NCCL does not know.
+template <class Forward>
+ncclResult_t answer_number(const char* function, ncclComm_t handle, int Comm::*number, int* result, const Forward& forward) {
+  return answer_for(
+      function, handle,
+      [&](const CommPointer& known) -> ncclResult_t {
+        if (!known->shared) return forward();
+        if (result == nullptr) return refuse(ncclInvalidArgument, "{} got NULL for its result.", function);
+        *result = (*known).*number;
+        return ncclSuccess;
+      },
+      forward);
+}
+
 }  // namespace
 }  // namespace stretto::nccl_door
 
@@ -296,40 +310,14 @@ const char* ncclGetLastError(ncclComm_t comm) {
 }
 
 ncclResult_t ncclCommCount(const ncclComm_t comm, int* count) {
-  const auto forward = [&] { return real_nccl().CommCount(comm, count); };
-  return answer_for(
-      "ncclCommCount", comm,
-      [&](const CommPointer& known) -> ncclResult_t {
-        if (!known->shared) return forward();
-        if (count == nullptr) return refuse(ncclInvalidArgument, "ncclCommCount got NULL for its result.");
-        *count = known->size;
-        return ncclSuccess;
-      },
-      forward);
+  return answer_number("ncclCommCount", comm, &Comm::size, count, [&] { return real_nccl().CommCount(comm, count); });
 }
 
 ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
-  const auto forward = [&] { return real_nccl().CommUserRank(comm, rank); };
-  return answer_for(
-      "ncclCommUserRank", comm,
-      [&](const CommPointer& known) -> ncclResult_t {
-        if (!known->shared) return forward();
-        if (rank == nullptr) return refuse(ncclInvalidArgument, "ncclCommUserRank got NULL for its result.");
-        *rank = known->rank;
-        return ncclSuccess;
-      },
-      forward);
+  return answer_number("ncclCommUserRank", comm, &Comm::rank, rank, [&] { return real_nccl().CommUserRank(comm, rank); });
 }
 
 ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device) {
-  const auto forward = [&] { return real_nccl().CommCuDevice(comm, device); };
-  return answer_for(
-      "ncclCommCuDevice", comm,
-      [&](const CommPointer& known) -> ncclResult_t {
-        if (!known->shared) return forward();
-        if (device == nullptr) return refuse(ncclInvalidArgument, "ncclCommCuDevice got NULL for its result.");
-        *device = known->device;
-        return ncclSuccess;
-      },
-      forward);
+  return answer_number("ncclCommCuDevice", comm, &Comm::device, device,
+                       [&] { return real_nccl().CommCuDevice(comm, device); });
 }

@@ -1,16 +1,6 @@
 /* The situations, by the files that they are in, and what these files share. */
 #pragma once
-#include <mpi.h>
-#ifdef OPEN_MPI
-#include <mpi-ext.h>
-#endif
-
-/* Persistent collectives, where this MPI has them. */
-#if MPI_VERSION >= 4
-#define INIT(name) MPI_##name##_init
-#elif defined(OMPI_HAVE_MPI_EXT_PCOLLREQ)
-#define INIT(name) MPIX_##name##_init
-#endif
+#include "../persistent_names.h"
 
 extern int rank, size; /* in MPI_COMM_WORLD */
 
