@@ -58,6 +58,18 @@ inline void expect_equal_copies_at_every_stage(OwnGradientLayout layout, int ste
   }
 }
 
+// 2 or 4 microbatches train to the bits of one, at every stage those of ZeRO 0.
+inline void expect_microbatches_to_change_nothing(OwnGradientLayout layout, int steps) {
+  const auto expected = trained_values(layout, steps, integer_gradient);
+  for (const ZeroStage stage : own_gradient_stages) {
+    for (const int microbatches : {2, 4}) {
+      layout.stage = stage;
+      layout.microbatches = microbatches;
+      EXPECT_EQ(trained_values(layout, steps, integer_gradient), expected) << microbatches << " microbatches";
+    }
+  }
+}
+
 // A step before `number` whose gradient is infinite on one rank is left out by all, and leaves nothing behind. The control:
 // a step more.
 inline void expect_nothing_of_a_step_left_out(OwnGradientLayout layout, int number, int steps) {

@@ -196,15 +196,7 @@ TEST(PowerSGD, BeginsBehindItsStart) {
   EXPECT_NE(after({.rank = 2, .start = 3}), expected);
 }
 
-TEST(PowerSGD, TakesMicrobatches) {
-  OwnGradientLayout layout = low_rank(2, {.rank = 2});
-  const auto expected = trained_values(layout, 4, integer_gradient);
-  for (const ZeroStage stage : own_gradient_stages) {
-    layout.stage = stage;
-    layout.microbatches = 2;
-    EXPECT_EQ(trained_values(layout, 4, integer_gradient), expected);
-  }
-}
+TEST(PowerSGD, TakesMicrobatches) { expect_microbatches_to_change_nothing(low_rank(2, {.rank = 2}), 4); }
 
 TEST(PowerSGD, AStepLeftOutLeavesNothingBehind) {
   for (const MeshShape& mesh : {MeshShape{{Axis::data, 3}}, {{Axis::tensor, 2}, {Axis::data, 2}}}) {
