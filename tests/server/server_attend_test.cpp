@@ -6,6 +6,7 @@
 #include <latch>
 #include <thread>
 
+#include "server/dying_servers.hpp"
 #include "stretto/launch.hpp"
 #include "stretto/server.hpp"
 #include "support/error.hpp"
@@ -36,20 +37,13 @@ TEST(ServerAttend, WorkersThatWaitForOneAnotherGoOn) {
   for (const bool one_calls : {true, false}) {
     std::latch done(1);
     run_threads(4, [&](const Communicator& world) {
-      struct Killed {};
       ServerFunction sum = server_functions::sum();
       sum.update = [inner = sum.update, rank = world.rank()](const ServerUpdate& update) {
         if (rank == 3 && update.updates == 1) throw Killed();
         inner(update);
       };
       ServerSet set(world, {{"counts", attended, DType::i64, {}, sum}}, {.servers = 2, .part_elements = 10, .copies = 1});
-      if (set.is_server()) {
-        try {
-          return set.serve();
-        } catch (const Killed&) {
-          return world.job().abort("it is killed.");
-        }
-      }
+      if (set.is_server()) return serve_until_death(set);
       set.attend();
       set.attend();  // once more changes nothing
       const Tensor found({attended}, DType::i64);
