@@ -18,11 +18,11 @@
 #include "apps/train/run/description.hpp"
 #include "apps/train/run/directory_lock.hpp"
 #include "apps/train/run/first_step_timeout.hpp"
+#include "apps/train/run/laid_out.hpp"
 #include "apps/train/run/layout_changes.hpp"
 #include "apps/train/run/resuming.hpp"
 #include "apps/train/run/run_notes.hpp"
 #include "apps/train/run/sampling.hpp"
-#include "stretto/layers/checkpoint.hpp"
 #include "stretto/layers/replicas.hpp"
 #include "stretto/layers/state_move.hpp"
 #include "stretto/models/adapter_files.hpp"
@@ -34,29 +34,6 @@ namespace apps {
 using namespace stretto;
 
 namespace {
-
-// The parts of a run that depend on the layout of the ranks.
-struct LaidOut {
-  Mesh mesh;
-  Trainer trainer;
-  TrainingPlan plan;  // on rank 0; without stages if servers hold a part of what it would count
-  Stragglers stragglers;
-  std::unique_ptr<CheckpointSaver> saver;  // with --save
-
-  LaidOut(const CommandLine& line, const Communicator& world, const ReplicaGroups& replicas, ServerSet* servers)
-      : mesh(replicas.replica, line.mesh_on(world.size() + line.trainer.servers.count)),
-        trainer(mesh, line.trainer, replicas.peers, servers),
-        plan(world.rank() == 0 && servers == nullptr ? plan_training(trainer.options(), trainer.pipeline().schedule())
-                                                     : TrainingPlan()),
-        stragglers(mesh, line.straggler_threshold.value_or(Stragglers::usual_threshold)) {
-    if (line.save.empty()) return;
-    saver = std::make_unique<CheckpointSaver>(trainer.sharded(), trainer.optimizer(), line.save,
-                                              CheckpointSaver::Options{.in_background = line.trainer.saves_in_background,
-                                                                       .keep = line.keep,
-                                                                       .trained_only = line.saves_adapters_only,
-                                                                       .ranks = world});
-  }
-};
 
 class TrainingRun {
  public:
