@@ -9,7 +9,7 @@ import time
 import unittest
 
 from pipeline_harness import STEPS, TOLERANCE, PipelineTest
-from support.programs import clean_environment, in_turns
+from support.programs import clean_environment, in_turns, of_today
 
 FOUR = ("--nproc", 4, "--micro-batch-size", 1)
 ON_SIGNAL = ("--relayout-on-signal", "--tp 2 --pp 2", "--relayout-on-signal", "--tp 1 --zero 3 --pp 1")
@@ -19,8 +19,11 @@ ON_SIGNAL = ("--relayout-on-signal", "--tp 2 --pp 2", "--relayout-on-signal", "-
 class Relayout(PipelineTest):
     def test_losses_stay_those_of_the_first_layout(self):
         whole = self.train(*FOUR)
-        for zero in range(4):
+        for zero in of_today((*range(4), "layers of SmolLM2")):
             with self.subTest(zero=zero):
+                if zero == "layers of SmolLM2":
+                    self.losses_stay_with_layers_of_smollm2()
+                    continue
                 result = self.train(*FOUR, "--zero", zero, "--relayout-at", 1, "--tp 2 --pp 2", "--relayout-at", 3, "--tp 1 --pp 1 --zero 1")
                 self.assertEqual([metrics["step"] for metrics in result.metrics], list(range(1, STEPS + 1)))
                 self.assertLess(self.difference(whole, result), TOLERANCE)
@@ -29,6 +32,16 @@ class Relayout(PipelineTest):
                                                 r"4 ranks: dp 1 x tp 2 x pp 2; 8 sequences")
                 self.assertIn("4 ranks: dp 4 x tp 1 x pp 1; 8 sequences x 16 tokens a step = 2 microbatches", result.output.split("behind step 3", 1)[1])
         other_seed = self.train(*FOUR, "--seed", 2, "--relayout-at", 1, "--tp 2 --pp 2")
+        self.assertGreater(self.difference(whole, other_seed), 1e-4)  # the control: another training
+
+    def losses_stay_with_layers_of_smollm2(self):
+        """Its 9 heads of queries and 3 of keys and values are divided by 3 tensor-parallel ranks, and not by 2."""
+        six = ("--nproc", 6, "--zero", 3, "--global-batch-size", 6, "--train-iters", 2, "--sample-length", 1, "--seq-length", 8,
+               "--model", "llama", "--num-layers", 6, "--hidden-size", 576, "--num-attention-heads", 9, "--num-key-value-heads", 3, "--ffn-hidden-size", 1536, "--rope-theta", 100000)
+        whole, result = self.train(*six), self.train(*six, "--relayout-at", 1, "--tp 3 --pp 2")
+        self.assertIn("6 ranks: dp 1 x tp 3 x pp 2", result.output.split("Changes the layout behind step 1", 1)[1])
+        self.assertLess(self.difference(whole, result), TOLERANCE)
+        other_seed = self.train(*six, "--nproc", 2, "--zero", 0, "--seed", 2)
         self.assertGreater(self.difference(whole, other_seed), 1e-4)  # the control: another training
 
     def test_schedules_and_parts_change(self):

@@ -64,7 +64,7 @@ struct CommandLine {
   bool scales_loss() const { return trainer.sharding.dtype == stretto::DType::f16; }
   // The layout of so many ranks, of those that are not servers, or of each replica. Throws if they do not divide into it.
   stretto::MeshShape mesh_on(int ranks) const;
-  // The same run in another layout, which changes no more.
+  // The same run in another layout. It keeps all `relayouts`, also those that it has behind it.
   CommandLine laid_out(const stretto::TrainingOptions& layout) const;
   // The run in the layout that it has behind so many steps, or so many requests by signals.
   CommandLine after(std::int64_t steps_done, std::int64_t layouts_asked) const;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/common/fail.hpp"
 #include "apps/train/options/relayout_options.hpp"
 #include "apps/train/run/stop_request.hpp"
 #include "stretto/communicator.hpp"
@@ -17,10 +18,13 @@ namespace apps {
 // When the layouts of --relayout-at or --relayout-on-signal come.
 class LayoutChanges {
  public:
-  // asked: how often the job has been asked for a layout. It has the last of these: CommandLine::after().
+  // asked: how often the job has been asked for a layout. It has the last of these: CommandLine::after(). Throws
+  // Error(invalid_argument) if there are none.
   LayoutChanges(std::vector<Relayout> layouts, StopRequest& requests, std::int64_t asked)
       : layouts_(std::move(layouts)), requests_(requests), asked_(static_cast<std::size_t>(asked)) {
     if (asked_ == 0) return;
+    require(!layouts_.empty(), "SIGUSR2 has asked {} times for a layout, and there is none; give --relayout-on-signal.",
+            asked);
     said_.push_back(fmt::format("SIGUSR2 has come {} so far: training begins with {} '{}'.",
                                 asked_ == 1 ? "once" : fmt::format("{} times", asked_), layout(asked_).name(),
                                 layout(asked_).flags));

@@ -1,6 +1,7 @@
 // Ranks join those of a job. Ranks are threads, and processes.
 #include "stretto/grow.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
