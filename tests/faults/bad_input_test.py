@@ -215,8 +215,8 @@ class BadInput(FaultTest):
         self.expect_refusal_before_ranks_start({"--optimizer": "onebit-adam", "--momentum": 0.5}, ["--momentum 0.5", "onebit-adam"])
         self.expect_refusal({"--optimizer": "onebit-adam", "--zero": 3}, ["ZeRO stage 3"])
         self.expect_refusal_before_ranks_start({"--compression-topk": 5}, ["--compression-topk 5", "--optimizer adamw"])
-        for flag, value in ("--compression-chunk", 257), ("--compression-topk", 0), ("--compression-decay", 1):
-            self.expect_refusal_before_ranks_start({"--optimizer": "demo", flag: value}, [f"{flag} {value}"])
+        for flag, value, word in ("--compression-chunk", 257, "sides of 257"), ("--compression-topk", 0, "0 coefficients"), ("--compression-decay", 1, "decay of 1"):
+            self.expect_refusal_before_ranks_start({"--optimizer": "demo", flag: value}, ["DeMo", word])
         self.expect_refusal_before_ranks_start({"--lr-warmup-iters": 6}, ["--lr-warmup-iters 6", "--train-iters 5"])
         self.expect_refusal_before_ranks_start({"--straggler-threshold": 0.2, "--nproc": 1}, ["--straggler-threshold 0.2", "1 ranks"])
         self.expect_refusal_before_ranks_start({"--straggler-threshold": 0.2, "--pp": 2}, ["--straggler-threshold 0.2", "--pp 2"])

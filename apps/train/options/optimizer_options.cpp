@@ -44,12 +44,8 @@ stretto::Muon::Options muon_of(const CLI::App& app, const OptimizerFlags& flags,
 
 stretto::DeMo::Options demo_of(const OptimizerFlags& flags) {
   stretto::DeMo::Options options = flags.demo;
-  require(options.compression_chunk >= 1 && options.compression_chunk <= 256,
-          "--compression-chunk {} is no side of a chunk; give 1 to 256.", options.compression_chunk);
-  require(options.compression_topk >= 1, "--compression-topk {} sends nothing; give 1 or more.", options.compression_topk);
-  require(options.compression_decay >= 0 && options.compression_decay < 1,
-          "--compression-decay {} is not from 0 to below 1, so that the momentum would grow.", options.compression_decay);
   options.weight_decay = flags.weight_decay;
+  options.check({});
   return options;
 }
 
