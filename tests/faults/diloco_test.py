@@ -24,6 +24,11 @@ class DiLoCo(FaultTest):
     def shards(self, directory):
         return sorted(path.name for path in directory.glob("rank_*"))
 
+    def tensors(self, shard):
+        """The bytes behind the header, which names the checkpoint."""
+        content = shard.read_bytes()
+        return content[8 + int.from_bytes(content[:8], "little"):]
+
     def test_goes_on_bit_for_bit_from_any_step_of_a_round(self):
         whole = self.start({**ROUNDS, "--train-iters": 12, "--log-dir": self.log("whole"), "--log-interval": 1})
         self.expect_success(whole)
@@ -91,6 +96,34 @@ class DiLoCo(FaultTest):
         os.kill(restarted.process.pid, signal.SIGTERM)
         self.assertEqual(self.status(restarted), 0)
         self.assertTrue(any("restart 1 of 1 goes on after step" in line for line in restarted.errors), restarted.errors)
+
+    def test_a_rank_is_killed_while_a_fragment_travels(self):
+        """One does in the 19 steps behind steps 20, 40 and so on. The run that loses a rank ends with the tensors of one that loses none."""
+        last = 80
+        for victim, form in ((0, "none"), (3, "int4")):
+            with self.subTest(victim=victim):
+                flags = {**ROUNDS, "--tp": 1, "--zero": 2, "--diloco": 40, "--diloco-delay": 19, "--diloco-format": form, "--lr": 1e-3, "--train-iters": last}
+                names = "whole", "restarted"
+                runs = [{**flags, "--save": self.directory / f"{name}{victim}", "--save-interval": 5, "--log-dir": self.log(f"{name}-log{victim}")} for name in names]
+                self.expect_success(self.start(runs[0]))
+                run = self.start({**runs[1], "--max-restarts": 1})
+                self.wait_for_steps(runs[1]["--log-dir"], 26)
+                os.kill(ranks_under(run.process.pid)[victim], signal.SIGKILL)
+                reported = self.steps_reported(runs[1]["--log-dir"])
+                self.assertEqual(self.status(run), 0, run.errors)
+                notice = next(line for line in run.errors if not line.startswith("error: rank "))
+                self.assertRegex(notice, rf"^Rank {victim} was killed by SIGKILL; restart 1 of 1 goes on after step ")
+                step = self.expect_steps_again(notice, 1, reported)
+                self.assertGreaterEqual(step, 20, "its checkpoint has the fragment")
+                whole, restarted = (losses(flags["--log-dir"]) for flags in runs)
+                self.assertEqual(restarted, whole)
+                saved = [[self.tensors(flags["--save"] / f"step_{last:08}" / name) for name in self.shards(flags["--save"] / f"step_{last:08}")] for flags in runs]
+                self.assertEqual(len(saved[0]), 4)
+                self.assertTrue(saved[0] == saved[1], "tensors of the last step differ")
+                self.expect_nothing_left()
+        at_once = self.start({**flags, "--diloco-delay": 0, "--log-dir": self.log("at-once")})
+        self.expect_success(at_once)
+        self.assertNotEqual(losses(self.log("at-once")), whole, "the control")
 
     def test_formats_and_plans(self):
         sent = {}
