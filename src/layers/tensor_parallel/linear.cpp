@@ -164,13 +164,16 @@ Tensor ColumnParallelLinear::forward_by_tiles(const Tensor& x, ParameterUse& use
 Tensor ColumnParallelLinear::backward_by_tiles(const Tensor& x, const Tensor& dy, ParameterUse& use, WeightGradients* later,
                                                const Tensor& draws) const {
   Tensor dx = tensor_parallel_.tensor_to_sum({dy.rows(), weight_->columns()}, dy.dtype());
-  tiles_->multiply_back(x, dy, dx, use, later);
   Work sum;
+  const std::function<void()> start = [&] { sum = tensor_parallel_.start_sum(dx, "column-parallel backward"); };
+  tiles_->multiply_back(x, dy, dx, use, later, adapters_ == nullptr ? start : nullptr);
   {
     const InUse in_use(use, *used_, backward_pass(later));
     const LowRank low = factors_of(adapters_, draws);
-    factor_of({}, Transpose::no, low).add(dy, dx);
-    sum = tensor_parallel_.start_sum(dx, "column-parallel backward");
+    if (adapters_ != nullptr) {
+      factor_of({}, Transpose::no, low).add(dy, dx);
+      start();
+    }
     add_now_or(later, *used_, [x, dy, low, bias = bias_, adapters = adapters_] {
       add_bias_gradient(dy, *bias);
       if (adapters != nullptr) adapters->add_gradients(low, x, dy);
@@ -247,11 +250,19 @@ Tensor RowParallelLinear::backward(const Tensor& x, const Tensor& dy, ParameterU
 
 Tensor RowParallelLinear::forward_by_tiles(const Tensor& x, const Tensor& residual, ParameterUse& use,
                                            const Tensor& draws) const {
-  Tensor y = tensor_parallel_.tensor_to_sum(residual.shape(), x.dtype());
-  tiles_->multiply(x, y, use);
+  constexpr const char* tag = "row-parallel forward";
+  Tensor y = adapters_ != nullptr ? tensor_parallel_.tensor_to_sum(residual.shape(), x.dtype())
+                                  : Tensor(residual.shape(), x.dtype());
+  if (adapters_ == nullptr) {
+    tiles_->multiply_and_sum(x, y, use, tensor_parallel_, tag);
+  } else {
+    tiles_->multiply(x, y, use);
+  }
   const InUse in_use(use, *used_, Pass::forward);
-  forward_factor({}, adapters_, draws).add(x, y);
-  tensor_parallel_.sum(y, "row-parallel forward");
+  if (adapters_ != nullptr) {  // what they add is in the sum
+    forward_factor({}, adapters_, draws).add(x, y);
+    tensor_parallel_.sum(y, tag);
+  }
   kernels::finish_linear(y, value_of(bias_));
   kernels::add(residual, y, y);
   return y;
@@ -305,7 +316,7 @@ Tensor RowParallelLinear::backward_of_rows(const Tensor& x, const Tensor& dy, We
 
 LayerCost ColumnParallelLinear::cost(const CostedTokens& tokens, bool activates) const {
   LayerCost cost = column_parallel_cost(tensor_parallel_, *weight_, tokens, adapters_.get());
-  if (tiles_ != nullptr) tiles_->add_cost(tokens, cost);
+  if (tiles_ != nullptr) tiles_->add_cost(tokens, cost, adapters_ == nullptr);
   if (!bias_->any()) return cost;
   const auto result = static_cast<double>(tokens.bytes(tokens.count * weight_->rows()));
   cost.parameters += bias_->elements();
@@ -339,15 +350,15 @@ LayerCost RowParallelLinear::cost(const CostedTokens& tokens) const {
   const bool trains = weight.trainable() || used_->any_trainable();
   cost.kept = tokens.bytes(tokens.count * in);
   if (trains) cost.later += cost.kept + (parallel.keeps_gathered ? all : own);
-  if (tiles_ != nullptr) tiles_->add_cost(tokens, cost);
+  if (tiles_ != nullptr) tiles_->add_cost(tokens, cost, adapters_ == nullptr);
   if (alone) return cost;
   using enum Exchange::Hidden;
   const auto exchange = [&](Collective kind, Exchange::Hidden hidden, const Product& product) {
     return Exchange{kind, tokens.count * out, tokens.dtype, hidden, product};
   };
   if (!parallel.has_own_rows()) {
-    cost.forward.exchanges = {tiles_ != nullptr ? exchange(Collective::all_reduce, not_at_all, {})
-                                                : exchange(Collective::all_reduce, in_chunks, forward)};
+    const bool hides = tiles_ == nullptr || adapters_ == nullptr;
+    cost.forward.exchanges = {exchange(Collective::all_reduce, hides ? in_chunks : not_at_all, forward)};
     return cost;
   }
   cost.forward.exchanges = {exchange(Collective::reduce_scatter, in_chunks, forward)};

@@ -1,8 +1,10 @@
 #pragma once
+#include <functional>
 #include <vector>
 
 #include "stretto/layers/layer_cost.hpp"
 #include "stretto/layers/parameter_use.hpp"
+#include "stretto/layers/tensor_parallel.hpp"
 #include "stretto/layers/weight_gradients.hpp"
 
 namespace stretto {
@@ -18,16 +20,21 @@ class WeightTiles {
   const std::vector<Parameter*>& records() const { return records_; }
   // y = x W^T; x: [tokens, in], y: [tokens, out].
   void multiply(const Tensor& x, const Tensor& y, ParameterUse& use) const;
+  // The same summed over the group: the sum of a tile's product travels while the next tile is multiplied.
+  void multiply_and_sum(const Tensor& x, const Tensor& y, ParameterUse& use, const TensorParallel& parallel,
+                        const char* tag) const;
   // dx = dy W, the tiles' products added up in the accumulator type; and adds dy^T x to the gradients, or leaves that for
-  // later.
-  void multiply_back(const Tensor& x, const Tensor& dy, const Tensor& dx, ParameterUse& use, WeightGradients* later) const;
-  // Adds what tiles cost beside the products. Nothing hides the exchanges of the layer.
-  void add_cost(const CostedTokens& tokens, LayerCost& cost) const;
+  // later. Calls `behind` when dx is complete, in front of the last tile's gradient.
+  void multiply_back(const Tensor& x, const Tensor& dy, const Tensor& dx, ParameterUse& use, WeightGradients* later,
+                     const std::function<void()>& behind = {}) const;
+  // Adds what tiles cost beside the products. What a gradient hides, only a tile's does; `hides`: whether it does at all.
+  void add_cost(const CostedTokens& tokens, LayerCost& cost, bool hides) const;
 
  private:
   std::int64_t rows() const { return parts_ * width_; }  // of a tile
   std::int64_t tiles() const { return static_cast<std::int64_t>(records_.size()); }
   std::int64_t column(std::size_t tile, std::int64_t part) const;  // of y, of the tile's first row of a part
+  void put(const Tensor& product, std::size_t tile, const Tensor& y) const;
 
   std::vector<Parameter*> records_;
   std::vector<const UsedParameters*> used_;

@@ -4,9 +4,13 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <chrono>
+#include <future>
+#include <memory>
 #include <vector>
 
 #include "device/kernels/kernel_data.hpp"
+#include "layers/allocated.hpp"
 #include "stretto/layers/linear.hpp"
 #include "stretto/layers/sharded_parameters.hpp"
 #include "stretto/stretto.hpp"
@@ -161,6 +165,44 @@ TEST(WeightTiles, CoverTheirParameter) {
     EXPECT_EQ(refusal([](Parameter&) {}, 2), "");
     EXPECT_THAT(refusal([](Parameter& tile) { tile.first[0] -= 2; }, 2), testing::HasSubstr("overlap"));
     EXPECT_THAT(refusal([](Parameter&) {}, 1), testing::HasSubstr("has 12 elements on the 2 ranks"));
+  });
+}
+
+// Tells when the second use begins.
+class SecondUse : public ParameterUse {
+ public:
+  void begin(const UsedParameters& used, Pass pass) override {
+    ParameterUse::begin(used, pass);
+    if (++begun_ == 2) begins_.set_value();
+  }
+  std::future<void> begins() { return begins_.get_future(); }
+
+ private:
+  int begun_ = 0;
+  std::promise<void> begins_;
+};
+
+// Forward comes to the second tile although the sum of the first one does not get ahead.
+TEST(WeightTiles, AreMultipliedWhileTheSumOfTheOneBeforeTravels) {
+  run_threads(2, [](const Communicator& world) {
+    constexpr int tiles = 4;
+    const TensorParallel parallel{.group = world, .stream = Stream("tp"), .tiles = tiles};
+    Parameters parameters;
+    const RowParallelLinear layer(parameters, "proj", inputs, outputs, {0, 1}, parallel, false);
+    allocate(parameters, DType::f32);
+    initialise(parameters, 1);
+    SecondUse use;
+    bool began = false;
+    const Work hold = parallel.stream.enqueue([&began, second = std::make_shared<std::future<void>>(use.begins())] {
+      began = second->wait_for(std::chrono::seconds(10)) == std::future_status::ready;
+    });
+    const std::uint64_t since = world.job().ledger().next_sequence();
+    layer.forward(integer_tensor({batch, inputs / 2}, DType::f32, 2), Tensor::zeros({batch, outputs}, DType::f32), use);
+    hold.wait();
+    EXPECT_TRUE(began);
+    std::vector<std::int64_t> sums;  // elements
+    for (const Record& record : world.job().ledger().records(since)) sums.push_back(record.count);
+    EXPECT_EQ(sums, std::vector<std::int64_t>(tiles, batch * outputs / tiles));
   });
 }
 
