@@ -5,8 +5,11 @@
 #include <cmath>
 
 #include "device/kernels/kernel_data.hpp"
+#include "stand_in/on_host_gpu.hpp"
+#include "stretto/device.hpp"
 #include "stretto/error.hpp"
 #include "stretto/kernels.hpp"
+#include "support/error.hpp"
 
 namespace stretto::kernels::tested {
 namespace {
@@ -65,6 +68,15 @@ TEST(FrozenAdamW, ArgumentsMustFit) {
   EXPECT_THROW(frozen_adamw({}, wide, narrow, wide, narrow), Error);
   EXPECT_THROW(frozen_adamw({}, wide, wide, Tensor({5}, DType::f32), narrow), Error);
   EXPECT_THROW(frozen_adamw({}, wide, wide, wide, Tensor::zeros({4}, DType::f32)), Error);
+}
+
+// 1-bit Adam, whose step it is, refuses a GPU as well.
+using FrozenAdamWOnAGpu = OnHostGpu<>;
+TEST_F(FrozenAdamWOnAGpu, IsRefusedByName) {
+  const OnDevice here(Device::cuda);
+  const Tensor there({4}, DType::f32);
+  EXPECT_EQ(sentence_of([&] { frozen_adamw({}, there, there, there, there); }),
+            "frozen_adamw runs on the host; give tensors in host memory.");
 }
 
 }  // namespace
