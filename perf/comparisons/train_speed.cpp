@@ -168,7 +168,7 @@ int measure(int argc, char** argv) {
     MeshShape on_all_ranks = shape;
     on_all_ranks[Axis::data] = world.size() / static_cast<int>(shape.ranks());
     const Mesh mesh(world, on_all_ranks);
-    options.global_batch = options.micro_batch * microbatches * mesh.size(Axis::data);
+    options.global_batch = options.micro_batch * microbatches * mesh.size(sequence_axes);
     Trainer trainer(mesh, options);
     if (!trainer.flushes() && (replicates || !save.empty())) {
       throw Error(ErrorCode::invalid_argument, "Between steps without a flush nothing can be saved; leave --save out.");

@@ -25,6 +25,7 @@ FIRST_OF_CONNECTIONS = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range"
 choices = random.SystemRandom()  # processes that are forked from one test do not choose alike
 
 
+ROUND_OF_TESTS = 6  # days in which every part of in_turns() has its turn
 day_of_cases = DAY
 
 
@@ -36,11 +37,13 @@ def of_today(cases, parts=2):
 
 
 def in_turns(parts=2):
-    """Decorates a class whose tests take minutes together: it keeps the tests of today, as of_today() does cases. The cases of a test in
-    such a class then change each time that the test has its turn."""
+    """Decorates a class whose tests take minutes together: it keeps the tests of today, as of_today() does cases. Cases within these tests
+    change more slowly, so that each of them meets each day of its test."""
+    assert ROUND_OF_TESTS % parts == 0
+
     def with_those_of_today(tests):
         global day_of_cases
-        day_of_cases = DAY // parts
+        day_of_cases = DAY // ROUND_OF_TESTS
         if TAKES_TURNS:
             names = [name for name in vars(tests) if name.startswith("test_")]
             for name in set(names) - set(names[DAY % parts::parts]):

@@ -332,7 +332,7 @@ class TrainingRun {
 
   void show_sample() {
     const bool needs_all = line_.trainer.sharding.zero == ZeroStage::values;  // to gather the parameters
-    if (replica() != 0 || (mesh().rank(Axis::data) != 0 && !needs_all)) return;
+    if (replica() != 0 || (mesh().rank(sequence_axes) != 0 && !needs_all)) return;
     const Trace::Span span = part("sample");
     const std::string text = sample(trainer(), *tokenizer_, line_.prompt, line_.sample);
     if (!rank0_) return;
