@@ -46,10 +46,10 @@ class Axes {
 STRETTO_API std::string to_string(Axes axes);   // "data x tensor", "no axis"
 STRETTO_API std::string group_name(Axes axes);  // of Mesh::over in the ledger: "dp", "dp-tp", "alone"; as in Megatron-LM
 
-// The axes whose ranks see different tokens. A gradient that a layer computes from its tokens is summed over them.
-inline constexpr Axes token_axes = {Axis::ulysses, Axis::ring, Axis::data};
-// Those of them whose ranks see different sequences. The sequences of a step are divided over them.
+// The axes whose ranks see different sequences. The sequences of a step are divided over them.
 inline constexpr Axes sequence_axes = {Axis::data};
+// The axes whose ranks see different tokens. A gradient that a layer computes from its tokens is summed over them.
+inline constexpr Axes token_axes = sequence_axes | Axis::ulysses | Axis::ring;
 
 // The number of ranks along each axis; 1 along those that are not named: MeshShape{{Axis::tensor, 2}, {Axis::data, 4}}.
 class STRETTO_API MeshShape {
