@@ -281,8 +281,8 @@ class STRETTO_API ProgramRuntime {
   //
   // compile() waits for executors that are busy or stopped. If a stop of `cancelled` is requested meanwhile, by any thread,
   // it throws Error(timeout), which names the executors that it waits for and what is known of them, such as for how long
-  // they have given no sign of life. The other executors then have nothing of the program any more. The runtime stays
-  // usable.
+  // they have given no sign of life. The other executors drop the program when the last of those has answered or is lost.
+  // The runtime stays usable.
   CompiledProgram compile(const Program& program, Dispatch dispatch = Dispatch::parallel,
                           const std::stop_token& cancelled = {});
   // Clients: waits for all runs, and leaves. Other clients go on.

@@ -198,8 +198,9 @@ ReceivedMessage Client::answer_to_compile(const std::string& name, std::uint64_t
   if (loss_) std::rethrow_exception(loss_);
   if (answer_) return *std::exchange(answer_, std::nullopt);
   lock.unlock();
-  fail(ErrorCode::timeout, "Program '{}' was cancelled, and rank 0, which has the scheduler, did not answer within {} s: {}",
-       name, seconds_to_answer, links_.news_of(0));
+  const std::string news = links_.news_of(0);
+  fail(ErrorCode::timeout, "Program '{}' was cancelled, and rank 0, which has the scheduler, did not answer within {} s{}{}",
+       name, seconds_to_answer, news.empty() ? "." : ": ", news);
 }
 
 std::shared_ptr<const Client::Compiled> Client::compile(const ProgramSetup& setup, const std::stop_token& cancelled) {

@@ -23,9 +23,9 @@ struct STRETTO_API TensorParallel {
   bool keeps_gathered = false;
   // Above 1: linear layers multiply by so many parts of their outputs, one after the other, each with a record of its own
   // (Parameter::tiles), so that no more of a weight than a tile must be there at a time (the memory-centric tiling of
-  // ZeRO-Infinity; Rajbhandari et al. 2021). Elements of results are the sums of the whole product; gradients of inputs are
-  // sums over tiles, in the accumulator type. Costs a copy of each result and of its gradient, and T messages for one.
-  // Exchanges of the group are not hidden behind the product. Not with divides_rows.
+  // ZeRO-Infinity; Rajbhandari et al. 2021). Gradients of inputs are sums over tiles, in the accumulator type. Costs a copy
+  // of each result and of its gradient, and T messages for one. Without adapters, a tile's sum over the group hides behind
+  // the next tile's product, and that of an input's gradient behind a tile's gradient of weights. Not with divides_rows.
   int tiles = 1;
 
   int size() const { return group ? group.size() : planned_ranks; }

@@ -62,16 +62,25 @@ void name_shards(const fs::path& directory, const std::vector<Answered>& answers
     fs::rename(directory / answers[shard].file, directory / shard_file(shard));
   }
   // A server that was lost after it wrote has left a file here, and its successor has written another one. One that was left
-  // behind may have written later, into a checkpoint that has its name since.
+  // behind may have written later, into a checkpoint that has its name since. A user may delete older checkpoints meanwhile,
+  // which is no error of this one.
+  std::error_code ignored;
   std::vector<fs::path> others;
-  for (const fs::directory_entry& checkpoint : fs::directory_iterator(fs::absolute(directory).parent_path())) {
-    const fs::path name = checkpoint.path().filename();
-    if (!checkpoint.is_directory() || (name != directory.filename() && !names_a_step(name))) continue;
-    for (const fs::directory_entry& entry : fs::directory_iterator(checkpoint)) {
-      if (entry.path().filename().string().starts_with(own_prefix)) others.push_back(entry.path());
+  const auto files_of = [&](const fs::path& parent) {
+    std::vector<fs::path> result;
+    for (fs::directory_iterator entry(parent, ignored); !ignored && entry != fs::directory_iterator();
+         entry.increment(ignored)) {
+      result.push_back(entry->path());
+    }
+    return result;
+  };
+  for (const fs::path& checkpoint : files_of(fs::absolute(directory).parent_path())) {
+    if (checkpoint.filename() != directory.filename() && !names_a_step(checkpoint.filename())) continue;
+    for (const fs::path& file : files_of(checkpoint)) {
+      if (file.filename().string().starts_with(own_prefix)) others.push_back(file);
     }
   }
-  for (const fs::path& other : others) fs::remove(other);
+  for (const fs::path& other : others) fs::remove(other, ignored);
 }
 
 }  // namespace

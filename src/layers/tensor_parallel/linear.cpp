@@ -253,7 +253,7 @@ Tensor RowParallelLinear::forward_by_tiles(const Tensor& x, const Tensor& residu
   constexpr const char* tag = "row-parallel forward";
   Tensor y = adapters_ != nullptr ? tensor_parallel_.tensor_to_sum(residual.shape(), x.dtype())
                                   : Tensor(residual.shape(), x.dtype());
-  if (adapters_ == nullptr) {
+  if (adapters_ == nullptr && tensor_parallel_.size() > 1) {
     tiles_->multiply_and_sum(x, y, use, tensor_parallel_, tag);
   } else {
     tiles_->multiply(x, y, use);

@@ -58,9 +58,11 @@ void WeightTiles::multiply_and_sum(const Tensor& x, const Tensor& y, ParameterUs
     put(before, tile, y);
   };
   for (std::size_t tile = 0; tile < records_.size(); ++tile) {
-    const InUse in_use(use, *used_[tile], Pass::forward);
     const Tensor its = parallel.tensor_to_sum({x.rows(), rows()}, x.dtype());
-    kernels::gemm(x, Transpose::no, records_[tile]->value, Transpose::yes, its);
+    {
+      const InUse in_use(use, *used_[tile], Pass::forward);
+      kernels::gemm(x, Transpose::no, records_[tile]->value, Transpose::yes, its);
+    }
     Work sum = parallel.start_sum(its, tag);
     if (tile > 0) put_before(tile - 1);
     before = its;

@@ -27,7 +27,7 @@ class WeightTiles {
   // later. Calls `behind` when dx is complete, in front of the last tile's gradient.
   void multiply_back(const Tensor& x, const Tensor& dy, const Tensor& dx, ParameterUse& use, WeightGradients* later,
                      const std::function<void()>& behind = {}) const;
-  // Adds what tiles cost beside the products. What a gradient hides, only a tile's does; `hides`: whether it does at all.
+  // Adds what tiles cost beside the products. hides: whether exchanges hide; in backward, behind the gradient of one tile.
   void add_cost(const CostedTokens& tokens, LayerCost& cost, bool hides) const;
 
  private:
