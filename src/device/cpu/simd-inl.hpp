@@ -26,6 +26,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class T>
 using AccumulatorTag = hn::ScalableTag<Accumulator<T>>;
 
+// The vectors of a row of which a matrix product keeps the sums of 4 rows in registers.
+constexpr int product_vectors = HWY_TARGET <= HWY_AVX3 || !HWY_ARCH_X86 ? 4 : 2;
+
 // The lanes of a vector that hold elements: all of them, or at the end of an array the first few.
 struct AllLanes {};
 struct FirstLanes {

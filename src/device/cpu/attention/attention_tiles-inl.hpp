@@ -22,6 +22,7 @@ namespace stretto::kernels::attention::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using kernels::HWY_NAMESPACE::for_each_vector;
 using kernels::HWY_NAMESPACE::load;
+using kernels::HWY_NAMESPACE::product_vectors;
 using kernels::HWY_NAMESPACE::store;
 // At most 64 bytes a vector, so that a multiple of 64 bytes is a multiple of the vector.
 template <class T>
@@ -105,7 +106,7 @@ HWY_INLINE void product_in_registers(Index depth, Operand<T> a, const T* HWY_RES
 template <class T>
 void product(Index columns, Index depth, Operand<T> a, const T* HWY_RESTRICT b, Index b_row, T* HWY_RESTRICT c, Index c_row,
              bool accumulate) {
-  constexpr int wide = HWY_TARGET <= HWY_AVX3 || !HWY_ARCH_X86 ? 4 : 2;  // by the number of registers
+  constexpr int wide = product_vectors;
   constexpr int tall = 4;
   const Index step = lanes<T>();
   Index column = 0;

@@ -66,7 +66,7 @@ HWY_INLINE void columns_product(const SmallProduct& p, ProductUse use, std::int6
 void small_product_simd(const SmallProduct& p, ProductUse use) {
   const hn::ScalableTag<float> d;
   const auto width = static_cast<std::int64_t>(hn::Lanes(d));
-  constexpr int vectors = HWY_TARGET == HWY_AVX3 ? 4 : 2;  // whose sums of 4 rows fit into the registers
+  constexpr int vectors = product_vectors;
   std::int64_t j = 0;
   for (; j + vectors * width <= p.n; j += vectors * width) columns_product<vectors>(p, use, j, AllLanes{});
   for_each_vector(d, p.n - j, [&](std::int64_t more, auto lanes) HWY_ATTR { columns_product<1>(p, use, j + more, lanes); });
