@@ -34,7 +34,8 @@ class CoefficientExchange;
 //
 // Values must be f32, bf16 or f16, in host memory; ZeRO stage 2 or below. State: 4 bytes of delta_i for each of the rank's
 // Psi elements at every ZeRO stage, beside 4 Psi for its own gradients and, with 16-bit values, the master weights. A step
-// costs 6 (height + width of a chunk) operations an element.
+// costs at most 6 (height + width of a chunk) operations an element, and with few coefficients hardly more than
+// 6 height + 2 width: the two inverse transforms leave out coefficients of 0.
 class STRETTO_API DeMo : public Optimizer {
  public:
   struct STRETTO_API Options {

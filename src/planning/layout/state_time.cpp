@@ -30,7 +30,8 @@ double own_update_bytes(const ShardedParameters::Options& options, const Optimiz
 
 // The seconds that a step adds where ranks keep their own gradients. Passes over the elements accumulate gradients, add the
 // errors of the step before, make the message, and bring the result to the updates. PowerSGD adds four products of r
-// columns; DeMo adds as many along a side of each chunk, since decoding few coefficients takes half of a transform.
+// columns; DeMo adds a transform along both sides of each chunk, and two back: along the height for all rows, and along the
+// width for the coefficients that a rank sends.
 double own_gradient_seconds(const TrainingOptions& layout, const StateElements& elements, const TrainingCluster& cluster) {
   constexpr double passes = 16;
   const double seconds = cluster.pass_seconds(elements.trained * passes * static_cast<double>(size_of(DType::f32)), 4);
@@ -38,8 +39,10 @@ double own_gradient_seconds(const TrainingOptions& layout, const StateElements& 
   const auto coefficients = kind_of(layout.optimizer).coefficients;
   if (rank == 0 && !coefficients) return seconds;
   const auto side = static_cast<double>(coefficients ? coefficients->chunk : rank);
+  const double sent = coefficients ? std::min(1.0, static_cast<double>(coefficients->kept) / (side * side)) : 0;
+  const double operations = coefficients ? (4 + 4 * (1 + sent)) * side : 8 * side;
   const DType products = cluster.products.contains(DType::f32) ? DType::f32 : layout.sharding.dtype;
-  return seconds + 8 * side * elements.trained / cluster.product_rate(products, std::cbrt(side * elements.matrix));
+  return seconds + operations * elements.trained / cluster.product_rate(products, std::cbrt(side * elements.matrix));
 }
 
 }  // namespace

@@ -29,8 +29,9 @@ struct ChunkGrid {
 
 // The two-dimensional DCT-II of a chunk, orthonormal: C X C'^T, with C[k][n] = sqrt((k > 0 ? 2 : 1) / N)
 // cos(pi (2 n + 1) k / (2 N)) for N rows, and C' likewise for the columns. Several threads may transform at a time, each
-// with a Scratch of its own. Cost: 2 (height + width) operations an element; of decode(), 2 for each of the height's rows
-// that has a coefficient other than 0.
+// with a Scratch of its own. Cost: 2 (height + width) operations an element. Coefficients of 0 cost decode() nothing: it
+// takes 2 width operations a chunk for each other coefficient, and 2 an element for each of the height's rows that has one,
+// so never more than encode().
 class ChunkTransform {
  public:
   struct Scratch {

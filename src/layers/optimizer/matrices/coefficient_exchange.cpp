@@ -29,7 +29,7 @@ Message message_of(const Tensor& gathered, const CoefficientVector& as, int rank
   return {static_cast<float*>(static_cast<void*>(begin)), static_cast<std::uint16_t*>(static_cast<void*>(places))};
 }
 
-// The bits of a magnitude, as a number: they have the order of the magnitudes, and NaNs come behind infinity.
+// The bits of a magnitude, as a number: they have the order of the magnitudes, and NaNs are above infinity.
 std::int32_t magnitude(float value) { return std::bit_cast<std::int32_t>(value) & std::numeric_limits<std::int32_t>::max(); }
 
 using Magnitudes = std::vector<std::int32_t>;
@@ -81,23 +81,23 @@ void find_largest(std::int64_t kept, ChunkMemory& memory) {
   });
 }
 
-// Moves the largest coefficients of a chunk of momentum to the message, from `to` on. Nothing is left where all are sent.
+// Moves the largest coefficients of a chunk of momentum to the message, from `to` on. If all are sent, the momentum becomes
+// exactly 0.
 void send_chunk(const CoefficientVector::Matrix& its, const ChunkTransform& transform, float* begin, const Message& message,
                 std::int64_t to, ChunkMemory& memory) {
   float* const coefficients = memory.coefficients.data();
   transform.encode(begin, coefficients, memory.scratch);
   find_largest(its.kept, memory);
-  for (const std::uint16_t place : memory.sent) {
-    message.values[to] = coefficients[place];
-    message.places[to++] = place;
-  }
+  float* const values = message.values + to;
+  for (std::size_t i = 0; i < memory.sent.size(); ++i) values[i] = coefficients[memory.sent[i]];
+  std::ranges::copy(memory.sent, message.places + to);
   if (its.kept == its.grid.of_chunk()) {
     for (std::int64_t row = 0; row < its.grid.height; ++row)
       std::fill_n(begin + row * its.grid.columns, its.grid.width, 0.0F);
     return;
   }
   std::ranges::fill(memory.coefficients, 0.0F);
-  for (to -= its.kept; const std::uint16_t place : memory.sent) coefficients[place] = message.values[to++];
+  for (std::size_t i = 0; i < memory.sent.size(); ++i) coefficients[memory.sent[i]] = values[i];
   transform.decode(coefficients, begin, ProductUse::subtract, memory.scratch);
 }
 
@@ -127,9 +127,11 @@ void set_signs(const CoefficientVector::Matrix& its, const ChunkTransform& trans
 // matrix.
 template <class Visit>
 void for_each_chunk(int threads, const CoefficientVector::Matrix& its, const Visit& visit) {
+  // Only so many threads, the first ones, get a chunk; a smaller team would make OpenMP end threads and start them again.
+  const auto working = static_cast<std::size_t>(std::min<std::int64_t>(threads, its.grid.chunks()));
   std::vector<ChunkMemory> memories;
-  memories.reserve(static_cast<std::size_t>(threads));
-  for (int thread = 0; thread < threads; ++thread) memories.emplace_back(its.grid);
+  memories.reserve(working);
+  while (memories.size() < working) memories.emplace_back(its.grid);
   kernels::cpu::in_threads(threads, its.grid.chunks(), [&](int thread, std::int64_t first, std::int64_t end) {
     for (std::int64_t chunk = first; chunk < end; ++chunk) {
       visit(its.first + its.grid.begin(chunk), its.at + chunk * its.kept, memories[static_cast<std::size_t>(thread)]);
