@@ -20,8 +20,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     fuzz::parse([&] {
       const KeyedRows rows =
           table.filters.empty() ? unpacked(bytes, table, true) : FilterChain(table, table.elements).decoded(bytes);
-      if (table.width > 0 && !table.filters.empty()) sum_by_key({rows, rows});
+      if (table.is_sparse() && !table.filters.empty()) sum_by_key({rows, rows});
     });
+    fuzz::parse([&] { unpacked(bytes, table, false); });
     fuzz::parse([&] {
       make_served_part(table, 0, table.elements, 2, Consistency::sequential(), true)->load(Bytes(begin, begin + size));
     });

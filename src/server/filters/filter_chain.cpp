@@ -45,7 +45,7 @@ void check_filters(const ServedTable& table) {
             table.name, filter.name);
     require(table.dtype == DType::f32, "Table {} has elements of {}; its filter {} needs f32.", table.name,
             name(table.dtype), filter.name);
-    require(!filter.needs_all || (table.width == 0 && i == 0),
+    require(!filter.needs_all || (!table.is_sparse() && i == 0),
             "Filter {} of table {} needs all elements of a dense table; give sparse tables another one, and none before it.",
             filter.name, table.name);
     require(!filter.packs || is_last, "Filter {} of table {} packs elements, which {} behind it cannot read; give it last.",
@@ -54,7 +54,7 @@ void check_filters(const ServedTable& table) {
 }
 
 FilterChain::FilterChain(const ServedTable& table, std::int64_t count, std::uint64_t seed)
-    : is_sparse_(table.width > 0),
+    : is_sparse_(table.is_sparse()),
       packs_(!table.filters.empty() && table.filters.back().packs),
       count_(count),
       width_(is_sparse_ ? table.width : 1) {
