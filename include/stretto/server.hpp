@@ -217,7 +217,9 @@ class STRETTO_API ServerSet {
   Pending pull_settled(int table, const Tensor& values);
   // Sparse tables. keys ascend, each once; rows: [keys, width], in their order. A clock counts pushes of any keys.
   // lengths: of rows of any_length, from 1 on, one for each key, and none for other tables; rows then lie one behind the
-  // other. A length that is not the key's ends the set of its server with Error(invalid_argument), which names both.
+  // other. A length that is not the key's ends the set of the key's server with Error(invalid_argument), which names the
+  // worker, the key and both lengths. Other ranks only learn that the server is lost, and with copies the push is sent again
+  // to the next server, which ends too. A length known from pulls only is forgotten when its server is lost.
   Pending push(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows,
                const std::vector<std::int64_t>& lengths = {});
   Pending pull(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows,

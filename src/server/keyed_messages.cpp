@@ -26,7 +26,7 @@ class MessageWriter {
   std::byte* at_;
 };
 
-// Takes them out again; throws Error(internal) if the message is too short.
+// Takes `count` values out of a message, `begin` bytes behind its start; throws Error(internal) if the message is too short.
 template <class T>
 std::vector<T> values_at(const Tensor& message, std::size_t begin, std::uint64_t count) {
   ensure(begin <= message.bytes() && count <= (message.bytes() - begin) / sizeof(T),

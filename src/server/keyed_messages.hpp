@@ -11,8 +11,8 @@ namespace stretto {
 // with the place of the first key that does not.
 void check_keys(const std::vector<std::uint64_t>& keys);
 
-// The bytes of a message: the keys at some places of a list, which begins() of the list has, and their rows, if it has some.
-// In a table of any length the number of keys precedes them, and lengths follow them.
+// The bytes of a message: the keys at some places of a list, and their rows, if it has some. begins: KeyedRows::begins() of
+// the list. In a table with rows of any_length the number of keys precedes them, and lengths follow them.
 Tensor packed(const KeyedRows& rows, const std::vector<std::int64_t>& places, const std::vector<std::int64_t>& begins);
 Tensor packed(const KeyedRows& rows);  // all of them; of a dense table its elements, without keys
 // The content of a message to a part of a table: elements, or keys with or without rows.

@@ -287,7 +287,12 @@ void ServerSet::serve(const Answer& answer) {
   const auto call = state_->call();
   require(is_server(), "Rank {} is a worker and serves nothing.", state_->live.rank());
   const Answer its = state_->ending(answer);
-  state_->through_losses([&] { state_->server->serve(its); });
+  try {
+    state_->through_losses([&] { state_->server->serve(its); });
+  } catch (const Error& error) {  // a message was taken in part, and the server cannot go on behind it
+    if (!state_->end && !error.is_of_another_rank()) state_->end = std::current_exception();
+    throw;
+  }
 }
 
 void ServerSet::join() {

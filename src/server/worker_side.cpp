@@ -31,6 +31,12 @@ void check(const ServedTable& table, const KeyedRows& keyed) {
   std::int64_t elements = any_length ? 0 : std::ssize(keyed.keys) * table.width;
   for (const std::int64_t length : keyed.lengths) {
     require(length > 0, "A key of table {} has a length of {}; give lengths from 1 on.", table.name, length);
+    // Before the sum, which could overflow.
+    require(
+        length <= keyed.rows.size() - elements,
+        "A key of table {} has a length of {}, and the tensor {} elements, {} of which are those of keys before it; give "
+        "a tensor of all lengths together.",
+        table.name, length, keyed.rows.size(), elements);
     elements += length;
   }
   const Tensor& rows = keyed.rows;

@@ -1,9 +1,13 @@
 // Sparse tables whose keys have rows of any length, through messages, copies and servers that join.
 #include <gmock/gmock.h>
 
+#include <atomic>
+#include <chrono>
 #include <map>
 #include <random>
 #include <set>
+#include <string>
+#include <thread>
 
 #include "stretto/launch.hpp"
 #include "stretto/server.hpp"
@@ -57,15 +61,26 @@ ServerFunction lengths_deadly_sum(int rank, int dead, int update) {
   return sum;
 }
 
+// A spare that joins when workers have made so many pushes; they wait until it has parts, and then push more.
+struct Joining {
+  std::atomic<int> pushes = 0;
+  std::atomic<const ServerSet*> spare = nullptr;
+};
+
 // Workers push what depends on the keys only; in the end each key has as many times that as it was pushed.
-void push_lengths_through(const Communicator& world, ServerSet::Options options, int dead = -1, bool joins = false) {
-  constexpr int steps = 20;
+void push_lengths_through(const Communicator& world, ServerSet::Options options, int dead = -1, Joining* joining = nullptr) {
+  constexpr int steps = 20, joins_after = 10;
   ServerSet set(world, {lengthy_counts(lengths_deadly_sum(world.rank(), dead, 15))}, options);
   const int workers = set.workers();
   if (set.is_server()) {
     try {
-      if (joins && world.rank() == world.size() - 1) set.join();
-      return set.serve();
+      if (joining == nullptr || world.rank() < world.size() - 1) return set.serve();
+      while (joining->pushes < joins_after) std::this_thread::sleep_for(std::chrono::microseconds(100));
+      set.join();
+      joining->spare = &set;
+      set.serve();
+      EXPECT_THAT(set.state(), testing::Not(HasSubstr(": 0 parts"))) << "parts have moved";
+      return;
     } catch (const LengthsKilled&) {
       return world.job().abort("it is killed.");
     }
@@ -73,6 +88,16 @@ void push_lengths_through(const Communicator& world, ServerSet::Options options,
   for (int step = 0; step < steps; ++step) {
     const Keys keys = keys_of(world.rank(), step);
     set.wait(set.push(0, keys, rows_of(keys), lengths_of(keys)));
+    if (joining == nullptr) continue;
+    ++joining->pushes;
+    const Tensor rows = rows_of(keys);
+    const auto has_moved = [&] {
+      const ServerSet* const spare = joining->spare;
+      return spare != nullptr && spare->state().find(": 0 parts") == std::string::npos;
+    };
+    const double deadline = now_seconds() + 60;
+    do set.wait(set.pull(0, keys, rows, lengths_of(keys)));
+    while (step == joins_after && !has_moved() && now_seconds() < deadline);
   }
   std::map<std::uint64_t, std::int64_t> pushed;
   for (int worker = 0; worker < workers; ++worker) {
@@ -104,7 +129,8 @@ TEST(KeyLengths, OutliveAServer) {
 }
 
 TEST(KeyLengths, MoveToAServerThatJoins) {
-  run_threads(5, [](const Communicator& world) { push_lengths_through(world, {.servers = 3, .spares = 1}, -1, true); });
+  Joining joining;
+  run_threads(5, [&](const Communicator& world) { push_lengths_through(world, {.servers = 3, .spares = 1}, -1, &joining); });
 }
 
 TEST(KeyLengths, AreMadeAtFirstTouch) {
@@ -131,7 +157,26 @@ TEST(KeyLengths, AnotherLengthOfAKeyEndsTheSet) {
       set.wait(set.pull(0, {7}, Tensor::zeros({3}, DType::i64), {3}));
     });
   });
-  EXPECT_THAT(sentence, HasSubstr("Key 7 of table counts is pushed or pulled with 2 elements, and has 3"));
+  EXPECT_THAT(sentence, HasSubstr("Worker 0 pushes or pulls key 7 of table counts with 2 elements, and it has 3"));
+}
+
+TEST(KeyLengths, AServerGoesNotOnBehindAnotherLength) {
+  std::string first, again;
+  sentence_of([&] {
+    run_threads(2, [&](const Communicator& world) {
+      ServerSet set(world, {lengthy_counts()}, {});
+      if (set.is_server()) {
+        first = sentence_of([&] { set.serve(); });
+        again = sentence_of([&] { set.serve(); });
+        return world.job().abort("it is lost.");
+      }
+      set.wait(set.push(0, {7}, Tensor::zeros({3}, DType::i64), {3}));
+      set.push(0, {7}, Tensor::zeros({2}, DType::i64), {2});
+      set.wait(set.pull(0, {7}, Tensor::zeros({3}, DType::i64), {3}));
+    });
+  });
+  EXPECT_THAT(first, HasSubstr("it has 3"));
+  EXPECT_EQ(again, first);
 }
 
 TEST(KeyLengths, AreRefusedWhereTheyDoNotFit) {
@@ -158,7 +203,16 @@ TEST(KeyLengths, AreRefusedWhereTheyDoNotFit) {
     EXPECT_THAT(sentence_of([&] {
                   set.pull(0, {3, 4}, four, {4, 1});
                 }),
-                HasSubstr("have 5 elements of i64, and the tensor 4"));
+                HasSubstr("a length of 1, and the tensor 4 elements, 4 of which"));
+    constexpr std::int64_t quarter = std::int64_t{1} << 62;  // of 2 to the 64, so that the sum would be 4
+    EXPECT_THAT(sentence_of([&] {
+                  set.push(0, {1, 2, 3, 4, 5}, four, {quarter, quarter, quarter, quarter, 4});
+                }),
+                HasSubstr("and the tensor 4 elements, 0 of which"));
+    EXPECT_THAT(sentence_of([&] {
+                  set.push(0, {3, 4}, four, {1, 2});
+                }),
+                HasSubstr("have 3 elements of i64, and the tensor 4"));
     set.leave();
   });
 }

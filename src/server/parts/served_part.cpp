@@ -18,6 +18,7 @@ ServedPart::ServedPart(int workers, Consistency consistency, bool acknowledges)
 void ServedPart::push(int worker, std::int64_t clock, KeyedRows pushed) {
   check(worker, pushed);
   if (!pushes_.count(worker, clock)) return;
+  note(worker, pushed);
   if (consistency_.kind == Consistency::Kind::eventual) {
     to_apply_.push_back({.number = end(), .worker = worker, .pushed = std::move(pushed)});
   } else {
@@ -41,6 +42,8 @@ void ServedPart::lose(int worker) {
 void ServedPart::append(PartUpdate update) {
   if (update.number < end()) return;
   ensure(update.number == end(), "Update {} came behind {}.", update.number, end() - 1);
+  check(update.worker, update.pushed);
+  note(update.worker, update.pushed);  // pushes may come before it is applied, if this copy becomes the first
   for (int worker = 0; worker < static_cast<int>(applied_.size()); ++worker) {
     if (update.worker == PartUpdate::all_workers) {
       pushes_.advance(worker, update.number + 1);

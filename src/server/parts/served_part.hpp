@@ -93,7 +93,8 @@ class ServedPart {
   std::int64_t oldest_version() const { return pushes_.least() - consistency_.delay; }
 
  private:
-  virtual void check(int worker, const KeyedRows& pushed) = 0;
+  virtual void check(int worker, const KeyedRows& pushed) const = 0;
+  virtual void note(int /*worker*/, const KeyedRows& /*pushed*/) {}  // a new push or update, before it is applied
   virtual KeyedRows sum(const std::vector<KeyedRows>& pushes) const = 0;
   virtual void apply(const PartUpdate& update) = 0;
   virtual Tensor read(const Pull& pull, std::int64_t versions_before_last) = 0;

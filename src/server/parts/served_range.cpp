@@ -13,7 +13,7 @@ ServedRange::ServedRange(const Tensor& values, int workers, Consistency consiste
   for (int slot = 0; slot < function_.slots; ++slot) state_.push_back(Tensor::zeros(values.shape(), values.dtype()));
 }
 
-void ServedRange::check(int worker, const KeyedRows& pushed) {
+void ServedRange::check(int worker, const KeyedRows& pushed) const {
   const Tensor& values = versions_.back();
   require(pushed.keys.empty() && pushed.rows.size() == values.size() && pushed.rows.dtype() == values.dtype(),
           "Worker {} pushes {} elements of {} to a part of {} of {}.", worker, pushed.rows.size(), name(pushed.rows.dtype()),

@@ -18,7 +18,7 @@ class ServedRange final : public ServedPart {
   std::size_t versions_kept() const { return versions_.size(); }
 
  private:
-  void check(int worker, const KeyedRows& pushed) override;
+  void check(int worker, const KeyedRows& pushed) const override;
   KeyedRows sum(const std::vector<KeyedRows>& pushes) const override;
   void apply(const PartUpdate& update) override;
   Tensor read(const Pull& pull, std::int64_t versions_before_last) override;

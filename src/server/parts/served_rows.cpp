@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <string>
 #include <utility>
 
 #include "core/fail.hpp"
@@ -18,9 +19,12 @@ ServedRows::ServedRows(const ServedTable& table, int workers, Consistency consis
       function_(table.update),
       storage_({64 * std::max<std::int64_t>(table.width, 1)}, table.dtype) {}
 
-void ServedRows::check(int worker, const KeyedRows& pushed) {
-  if (has_lengths()) {  // those of keys that are new count at once, also for what comes before the first is applied
-    for (std::size_t i = 0; i < pushed.keys.size(); ++i) place_of(pushed.keys[i], pushed.lengths[i]);
+void ServedRows::check(int worker, const KeyedRows& pushed) const {
+  if (has_lengths()) {
+    for (std::size_t i = 0; i < pushed.keys.size(); ++i) {
+      const auto found = places_.find(pushed.keys[i]);
+      if (found != places_.end()) check_length(worker, pushed.keys[i], found->second, pushed.lengths[i]);
+    }
     return;
   }
   require(pushed.rows.size() == std::ssize(pushed.keys) * width_ && (pushed.keys.empty() || pushed.rows.dtype() == dtype_),
@@ -28,12 +32,25 @@ void ServedRows::check(int worker, const KeyedRows& pushed) {
           name(pushed.rows.dtype()), pushed.keys.size(), width_, name(dtype_));
 }
 
-ServedRows::Place ServedRows::place_of(std::uint64_t key, std::int64_t length) {
-  const auto [found, is_new] = places_.try_emplace(key, Place{used_, length});
-  if (!is_new) {
-    require(found->second.length == length,
-            "Key {} of table {} is pushed or pulled with {} elements, and has {}: it keeps its first length.", key, name_,
-            length, found->second.length);
+// Lengths of new keys count at once, also for what comes before the first push is applied.
+void ServedRows::note(int worker, const KeyedRows& pushed) {
+  for (std::size_t i = 0; i < pushed.keys.size() && has_lengths(); ++i) {
+    place_of(worker, pushed.keys[i], pushed.lengths[i]);
+  }
+}
+
+void ServedRows::check_length(int worker, std::uint64_t key, const Place& place, std::int64_t length) const {
+  require(
+      place.length == length,
+      "{} pushes or pulls key {} of table {} with {} elements, and it has {}: a key keeps its first length; give that one.",
+      worker == PartUpdate::all_workers ? "One of all workers" : "Worker " + std::to_string(worker), key, name_, length,
+      place.length);
+}
+
+ServedRows::Place ServedRows::place_of(int worker, std::uint64_t key, std::int64_t length) {
+  const auto found = places_.find(key);
+  if (found != places_.end()) {
+    check_length(worker, key, found->second, length);
     return found->second;
   }
   if (used_ + length > storage_.size()) {
@@ -41,18 +58,21 @@ ServedRows::Place ServedRows::place_of(std::uint64_t key, std::int64_t length) {
     std::memcpy(larger.raw(), storage_.raw(), static_cast<std::size_t>(used_) * size_of(dtype_));
     storage_ = larger;
   }
-  used_ += length;
-  const Tensor fresh = storage_.view(found->second.begin, {length});
+  const Tensor fresh = storage_.view(used_, {length});
   std::memset(fresh.raw(), 0, fresh.bytes());
   if (initial_row_) initial_row_(fresh, key);
-  return found->second;
+  // Last, since what throws above must leave no key without a row of its own.
+  const Place place{used_, length};
+  places_.emplace(key, place);
+  used_ += length;
+  return place;
 }
 
-Tensor ServedRows::gathered(const std::vector<std::uint64_t>& keys, const std::vector<std::int64_t>& lengths) {
+Tensor ServedRows::gathered(int worker, const std::vector<std::uint64_t>& keys, const std::vector<std::int64_t>& lengths) {
   std::vector<Place> places;
   std::int64_t elements = 0;
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    places.push_back(place_of(keys[i], has_lengths() ? lengths[i] : width_));
+    places.push_back(place_of(worker, keys[i], has_lengths() ? lengths[i] : width_));
     elements += places.back().length;
   }
   Tensor result = has_lengths() ? Tensor({elements}, dtype_) : Tensor({std::ssize(keys), width_}, dtype_);
@@ -67,7 +87,7 @@ Tensor ServedRows::gathered(const std::vector<std::uint64_t>& keys, const std::v
 void ServedRows::apply(const PartUpdate& update) {
   const KeyedRows& pushed = update.pushed;
   if (pushed.keys.empty()) return;
-  const Tensor values = gathered(pushed.keys, pushed.lengths);
+  const Tensor values = gathered(update.worker, pushed.keys, pushed.lengths);
   function_.update(
       {.values = values, .state = {}, .pushed = pushed.rows, .updates = update.number, .pushes = update.pushes});
   const auto* from = static_cast<const std::byte*>(values.raw());
@@ -79,7 +99,7 @@ void ServedRows::apply(const PartUpdate& update) {
 }
 
 Tensor ServedRows::read(const Pull& pull, std::int64_t /*versions_before_last*/) {
-  return gathered(pull.keys, pull.lengths);
+  return gathered(pull.worker, pull.keys, pull.lengths);
 }
 
 void ServedRows::save_to(std::vector<Bytes>& pieces) const {

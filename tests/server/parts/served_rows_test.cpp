@@ -161,19 +161,32 @@ TEST(ServedRows, KeepTheFirstLengthOfAKey) {
   EXPECT_EQ(sentence_of([&] {
               rows.push(1, 0, any_rows_of({{9, {1, 2}}}));
             }),
-            "Key 9 of table rows is pushed or pulled with 2 elements, and has 3: it keeps its first length.");
+            "Worker 1 pushes or pulls key 9 of table rows with 2 elements, and it has 3: a key keeps its first length; "
+            "give that one.");
   rows.push(1, 0, any_rows_of({{9, {10, 20, 30}}}));
   EXPECT_EQ(pulled_of_any_length(rows, {{9, {0, 0, 0}}}), (RowsByKey{{9, {11, 22, 35}}}));
   EXPECT_THAT(sentence_of([&] {
                 pulled_of_any_length(rows, {{9, {0}}});
               }),
-              testing::HasSubstr("with 1 elements, and has 3"));
+              testing::HasSubstr("Worker 0 pushes or pulls key 9 of table rows with 1 elements, and it has 3"));
   ServedRows copy = rows_of_any_length(2);
   copy.load(rows.saved());
   EXPECT_THAT(sentence_of([&] {
                 copy.push(0, 1, any_rows_of({{9, {1}}}));
               }),
-              testing::HasSubstr("with 1 elements, and has 3"));
+              testing::HasSubstr("with 1 elements, and it has 3"));
+}
+
+// Of a copy that becomes the first of its chain with updates that are not applied yet.
+TEST(ServedRows, KeepTheLengthsOfUpdatesThatWait) {
+  ServedRows rows = rows_of_any_length(2);
+  rows.append({.pushes = 2, .pushed = any_rows_of({{9, {1, 2, 3}}})});
+  EXPECT_THAT(sentence_of([&] {
+                rows.push(1, 1, any_rows_of({{9, {1}}}));
+              }),
+              testing::HasSubstr("Worker 1 pushes or pulls key 9 of table rows with 1 elements, and it has 3"));
+  rows.apply_below(1);
+  EXPECT_EQ(rows.version(), 1);
 }
 
 TEST(ServedRows, SumByKeyAddsInTheOrderOfLists) {
