@@ -5,7 +5,8 @@
 
 #include "transport/bootstrap/processes/pinning.hpp"
 
-// The cores that this process is bound to, for a job that goes on after a larger one has failed, which had divided them anew.
+// The cores that this process is bound to, for a job that goes on after a larger one has failed, which had divided them
+// anew.
 namespace stretto {
 
 // The last take_place() that no leave_place() has followed.
