@@ -67,6 +67,7 @@ const std::vector<GgufFamily>& gguf_families() {
 
 std::vector<RankFamily::Special> numbered(const std::vector<std::string>& contents) {
   std::vector<RankFamily::Special> result;
+  result.reserve(contents.size());
   for (const std::string& content : contents) result.push_back({content, static_cast<std::int32_t>(result.size())});
   return result;
 }

@@ -43,6 +43,7 @@ std::vector<std::string> pipeline_description(const CommandLine& line, Trainer& 
       fmt::format("{} pipeline: {}", schedule.name, to_string(options.cut(line.trainer.model, schedule, 0)))};
   if (!trainer.flushes()) {
     std::vector<int> versions;
+    versions.reserve(static_cast<std::size_t>(schedule.stages));
     for (int stage = 0; stage < schedule.stages; ++stage) versions.push_back(versions_of(schedule, stage));
     result.push_back(
         fmt::format("There is no flush between steps: stages keep {} versions of their weights{}, and read "
@@ -100,6 +101,7 @@ std::vector<std::string> file_description(Trainer& trainer) {
   if (const std::optional<OffloadUse> state = trainer.optimizer().offloaded()) files.push_back(*state);
   if (const std::optional<OffloadUse> inputs = trainer.model().offloaded()) files.push_back(*inputs);
   std::vector<std::string> result;
+  result.reserve(files.size());
   for (const OffloadUse& use : files) {
     result.push_back(fmt::format(
         "A rank has {} of {} in {}, {}, {}", size_text(static_cast<double>(use.bytes)), use.what, use.directory,
