@@ -178,7 +178,7 @@ void Client::take_outputs(const OpenRun& run, const ReceivedMessage& message) co
   }
 }
 
-// Whoever cancels gets the scheduler's answer, which says for whom it has waited, unless the scheduler is stopped itself.
+// A cancelled client waits for the scheduler's answer, which names the missing executors; a stopped scheduler gives none.
 ReceivedMessage Client::answer_to_compile(const std::string& name, std::uint64_t request, const std::stop_token& cancelled) {
   const auto wakes = [this] {
     const std::lock_guard lock(mutex_);

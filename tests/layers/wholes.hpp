@@ -13,7 +13,7 @@ namespace stretto {
 // Whole tensors by name, assembled from the slices of all ranks.
 using Wholes = std::map<std::string, std::vector<double>>;
 
-// Where ranks have copies, these must be equal.
+// Ranks that have copies must have equal ones.
 inline void enter(Wholes& wholes, const std::string& name, const Shape& global_shape, const Shape& first,
                   const Tensor& slice) {
   std::int64_t elements = 1;

@@ -44,7 +44,7 @@ class TokenData final : public TrainingData {
   void check_first_tokens() const override;
   bool is_bytes() const override { return train_.front().row->is_bytes(); }
   std::vector<stretto::NamedValue> contents() const override;
-  // Which rows are trained and validated on, for the lines that the program prints at its start.
+  // Names the rows of training and of validation, for the lines that the program prints at its start.
   std::string description() const override;
 
  private:

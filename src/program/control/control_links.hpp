@@ -77,7 +77,7 @@ class ControlLinks {
   void send(int to, MessageHead head, const Tensor& bytes = {});
   // The other side sends nothing more to this rank: the handler's word.
   void join();
-  // What the job knows of a rank that others wait for, as a sentence; empty if it knows nothing.
+  // Describes the state of a rank that others wait for in a sentence; empty if the job knows nothing of it.
   std::string news_of(int rank) const;
 
  private:

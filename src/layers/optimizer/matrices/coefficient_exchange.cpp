@@ -39,7 +39,7 @@ std::int32_t largest_but(std::int64_t others, Magnitudes& of) {
   return of[static_cast<std::size_t>(others)];
 }
 
-// What one thread needs for a chunk.
+// The buffers in which one thread works on a chunk.
 struct ChunkMemory {
   explicit ChunkMemory(const ChunkGrid& grid)
       : scratch(grid), coefficients(static_cast<std::size_t>(grid.of_chunk())), senders(coefficients.size()) {

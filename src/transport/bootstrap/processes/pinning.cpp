@@ -239,7 +239,7 @@ void return_to(const std::optional<TakenPlace>& place) {
   take_place(place->places, place->rank);
   if (!place->on_shared_core) leave_shared_core();
   if (place->rank != 0) return;
-  // Of a core, only the first hardware thread has a name that jobs claim.
+  // Jobs claim a core by the name of its first hardware thread alone.
   std::set<int> all;
   for (const HardwareThreads& threads : place->places) all.insert(threads.begin(), threads.end());
   std::vector<Core> cores;
