@@ -71,7 +71,7 @@ while True:
 """
 
 
-@in_turns()
+@in_turns(3)
 class Attacks(FaultTest):
 
     def start_undisturbed(self):

@@ -10,7 +10,7 @@ import unittest
 from harness import FOREVER, FaultTest, in_turns, losses, of_today, ranks_under, until
 
 
-@in_turns()
+@in_turns(3)
 class Rejoin(FaultTest):
 
     def setUp(self):

@@ -49,7 +49,7 @@ TEST(AdaptersPlan, OnlyTheirGradientsTravel) {
 TEST(AdaptersPlan, TellsTheBytesThatAStepSends) {
   const Variable ring("STRETTO_ALGO", "all_reduce:ring;reduce_scatter:ring;all_gather:ring");
   for (const Layout layout :
-       of_today({Layout{.data = 2}, {.tensor = 2}, {.data = 2, .tensor = 2}, {.tensor = 2, .pipeline = 2}})) {
+       of_today({Layout{.data = 2}, {.tensor = 2}, {.data = 2, .tensor = 2}, {.tensor = 2, .pipeline = 2}}, 3)) {
     for (const char* const schedule : {"1f1b", "zb-h1"}) {
       if (layout.pipeline == 1 && schedule[0] == 'z') continue;
       for (const int rows : {0, 1, 2}) {  // whole, own, own and kept

@@ -55,7 +55,7 @@ std::vector<std::vector<MatrixCell>> drawn_cells(int ranks) {
   for (const MatrixCell& cell : matrix_cells()) {
     if (cell.layout.ranks() == ranks && is_of_today(number++, parts)) cells.push_back(cell);
   }
-  if (!all_tests()) cells = of_today(sample(cells, 12));
+  if (!all_tests()) cells = of_today(sample(cells, 12), 3);
   std::map<std::tuple<int, int, int, int>, std::vector<MatrixCell>> by_layout;
   for (const MatrixCell& cell : cells) {
     const Layout& layout = cell.layout;
@@ -97,7 +97,7 @@ GradientError gradient_error(const MatrixCell& cell, const TrainingOptions& opti
 
 // In narrow types, no layout adds more to one rank's rounding than that itself.
 TEST(MatrixTypes, ErrAtMostTwiceAsMuchAsOneRank) {
-  for (const MatrixCell& cell : of_today(sample(matrix_cells(), all_tests() ? 24 : 8))) {
+  for (const MatrixCell& cell : of_today(sample(matrix_cells(), all_tests() ? 24 : 8), 3)) {
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
       const TrainingOptions options = options_of(cell, dtype);
       const double alone = gradient_error(cell, on_one_rank(options), {}).relative();

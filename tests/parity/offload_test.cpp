@@ -38,7 +38,7 @@ const std::vector<OffloadCell> offload_cells = {
     {{2, 2}, ZeroStage::values, AdamW::Options(), DType::f64},
     {{2}, ZeroStage::gradients, Muon::Options(), DType::bf16},
 };
-INSTANTIATE_TEST_SUITE_P(Cells, Offload, testing::ValuesIn(of_today(offload_cells)));
+INSTANTIATE_TEST_SUITE_P(Cells, Offload, testing::ValuesIn(of_today(offload_cells, 3)));
 
 TEST(OffloadCombinations, HaveTheBitsOfMemory) {
   const TemporaryDirectory directory;
@@ -122,7 +122,7 @@ TEST(OffloadSpeculation, HasTheBitsOfThePlainOrder) {
                                           {{2}, ZeroStage::gradients, AdamW::Options(), DType::bf16},
                                           {{4}, ZeroStage::values, AdamW::Options(), DType::f32},
                                           {{2, 2, 2}, ZeroStage::optimizer, AdamW::Options(), DType::bf16}};
-  for (const OffloadCell& cell : of_today(cells)) {
+  for (const OffloadCell& cell : of_today(cells, 3)) {
     TrainingOptions options = options_of(cell);
     options.global_batch = 2L * cell.layout.data * cell.layout.pipeline;
     std::vector<double> norms = train(cell.layout, options).front().norms;

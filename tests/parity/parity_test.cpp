@@ -35,7 +35,7 @@ std::vector<Layout> layouts() {
   return result;
 }
 
-INSTANTIATE_TEST_SUITE_P(DataByTensor, Parity, testing::ValuesIn(of_today(layouts())),
+INSTANTIATE_TEST_SUITE_P(DataByTensor, Parity, testing::ValuesIn(of_today(layouts(), 3)),
                          [](const auto& cell) { return fmt::format("{}x{}", cell.param.data, cell.param.tensor); });
 
 class ZeroParity : public testing::TestWithParam<ZeroStage> {};

@@ -49,7 +49,7 @@ StagePlan planned(const TrainingOptions& options, Layout layout) {
 
 TEST(TrainingPlan, TellsTheBytesThatAStepSends) {
   const Variable ring("STRETTO_ALGO", "all_reduce:ring;reduce_scatter:ring;all_gather:ring");
-  for (const Layout layout : of_today({Layout{2, 1}, {4, 1}, {1, 2}, {2, 2}})) {
+  for (const Layout layout : of_today({Layout{2, 1}, {4, 1}, {1, 2}, {2, 2}}, 3)) {
     for (const ZeroStage stage : zero_stages) {
       TrainingOptions options = tiny(layout, DType::f32);
       options.model.vocabulary = 64;  // even shares
@@ -70,7 +70,7 @@ TEST(TrainingPlan, TellsTheBytesThatAStepSends) {
 // Of the steps in which something else travels than sums of gradients. The control: the step before.
 TEST(TrainingPlan, TellsTheBytesOfMethodsForSlowLinks) {
   const Variable ring("STRETTO_ALGO", "all_reduce:ring;reduce_scatter:ring;all_gather:ring");
-  for (const Layout layout : of_today({Layout{2, 1}, {4, 1}, {2, 2}})) {
+  for (const Layout layout : of_today({Layout{2, 1}, {4, 1}, {2, 2}}, 3)) {
     for (const ZeroStage stage : {ZeroStage::none, ZeroStage::optimizer, ZeroStage::gradients}) {
       for (const std::string method : {"onebit", "demo", "powersgd"}) {
         TrainingOptions options = tiny(layout, DType::f32);
@@ -153,7 +153,7 @@ TEST(TrainingPlan, NamesTheStagesThatNeedAndSendMost) {
 // smaller messages.
 TEST(TrainingPlan, TellsTheBytesOfOwnRows) {
   const Variable ring("STRETTO_ALGO", "all_reduce:ring;reduce_scatter:ring;all_gather:ring");
-  for (const Layout layout : of_today({Layout{1, 2}, {2, 2}, {1, 4}, {1, 2, 2}, {2, 2, 2}})) {
+  for (const Layout layout : of_today({Layout{1, 2}, {2, 2}, {1, 4}, {1, 2, 2}, {2, 2, 2}}, 3)) {
     for (const char* schedule : {"1f1b", "zb-h1"}) {
       if (layout.pipeline == 1 && schedule[0] == 'z') continue;
       for (const Recompute level : {Recompute::none, Recompute::full}) {
@@ -199,7 +199,7 @@ TEST(TrainingPlan, KeepsWhatThePaperOfSequenceParallelismSays) {
 // Attention over divided sequences: rank 0's, where all hops are made and where a mask leaves some out.
 TEST(TrainingPlan, TellsTheBytesOfDividedSequences) {
   const Variable ring("STRETTO_ALGO", "all_reduce:ring;reduce_scatter:ring;all_gather:ring");
-  for (const Layout layout : of_today({Layout{.ring = 2}, {.ulysses = 2}, {.ring = 2, .ulysses = 2}, {.ring = 4}})) {
+  for (const Layout layout : of_today({Layout{.ring = 2}, {.ulysses = 2}, {.ring = 2, .ulysses = 2}, {.ring = 4}}, 3)) {
     for (const char* mask : {"dense", "window:5"}) {
       for (const Recompute level : {Recompute::none, Recompute::full}) {
         TrainingOptions options = tiny(layout, DType::f32);

@@ -16,7 +16,7 @@ PERF = os.environ["PERF_PROGRAM"]
 MEASURES = "Measuring this machine"
 
 
-@in_turns()
+@in_turns(3)
 class Calibration(ProgramTest):
     def setUp(self):
         super().setUp()
