@@ -43,6 +43,6 @@ def about(figures):
             f"{of(figures, 'received_bytes') / 1e6:.0f} MB in all; {rounds_text(len(figures['rounds']))}")
 
 
-Comparison("relayout", __doc__, measured, tables, verdicts, about, program="relayout_speed",
+Comparison("relayout", __doc__, measured, tables, verdicts, about, page="docs/moves.md", program="relayout_speed",
            flags=(flag("--rounds", 5), flag("--layers", 6, "of the model"), flag("--hidden", 384, "its width"),
                   flag("--directory", text="where checkpoints are written (default: the directory of temporary files)", told=False)))
