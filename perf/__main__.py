@@ -86,12 +86,8 @@ def main():
     if not module:
         ready()
         return collectives(words)
-    imported = importlib.import_module(f"perf.comparisons.{module}")
-    if name in harness.COMPARISONS:
-        return harness.COMPARISONS[name].main(words, ready)
-    ready()
-    sys.argv = [f"./dev perf {name}", *words]
-    return imported.main()
+    importlib.import_module(f"perf.comparisons.{module}")
+    return harness.COMPARISONS[name].main(words, ready)
 
 
 if __name__ == "__main__":

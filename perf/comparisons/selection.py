@@ -20,10 +20,10 @@ import sys
 import tempfile
 
 from perf.comparisons import namespaces
-from perf.comparisons.programs import BIN, ROOT, command_text, figures_of, machine, parser_of, run, sizes_in_bytes
-from perf.pages.text import DocsSection, Verdict, machine_text, markdown_table, size_text, terminal_table, verdict_text
+from perf.comparisons.harness import Comparison, Table, flag
+from perf.comparisons.programs import BIN, figures_of, run, sizes_in_bytes
+from perf.pages.text import Verdict, size_text
 
-SECTION = DocsSection("./dev perf selection")
 WANTED_SHARE, NEAR, MOST = 0.95, 1.15, 1.5
 COLLECTIVES = ["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "gather", "scatter"]
 WITH_A_ROOT = {"broadcast", "reduce", "gather", "scatter"}  # their time is the slowest rank's: the others leave a call before its data has arrived
@@ -87,7 +87,7 @@ class OneHost:
     def choices(self, **settings):
         """What the library chooses, as rows with bytes and methods, by collective and memory."""
         once = ["-w", 0, "-n", 1, "--algo", "auto"]
-        return {(collective, symmetric): [row for sizes in (["-b", 8, "-e", "16M", "-f", 8], ["-b", "64M", "-e", "64M"])
+        return {(collective, symmetric): [row for sizes in (["-b", 8, "-e", 16 << 20, "-f", 8], ["-b", 64 << 20, "-e", 64 << 20])
                                           for row in self.rows(collective, symmetric, *sizes, *once, **settings)]
                 for collective in COLLECTIVES for symmetric in (False, True)}
 
@@ -159,97 +159,80 @@ class SeveralHosts:
                 yield cell(self.where, collective, sizes_in_bytes(size)[0], chosen, before, now)
 
 
-def ratios(cells, way):
-    return [cell.ratios[way] for cell in cells]
-
-
-def verdicts(cells, way=MEASURED):
-    share, worst = sum(ratio <= NEAR for ratio in ratios(cells, way)) / len(cells), max(ratios(cells, way))
-    return [Verdict(share >= WANTED_SHARE, f"{WANTED_SHARE:.0%} of the cells within {NEAR} of the fastest method; {share:.1%} of {len(cells)}"),
-            Verdict(worst <= MOST, f"no cell beyond {MOST}; {sum(ratio > MOST for ratio in ratios(cells, way))} are, the worst {worst:.2f}")]
-
-
-def counts(cells, way):
-    return f"{sum(ratio <= NEAR for ratio in ratios(cells, way)) / len(cells):.1%}", str(sum(ratio > MOST for ratio in ratios(cells, way)))
-
-
-def summary(cells):
-    """A row for each place and one for all, and the header before them."""
-    header = ["", "cells"]
-    for way in SHIPPED, MEASURED:
-        header += [f"{way}: within {NEAR}", f"beyond {MOST}", "worst"]
-    rows = [[*header, f"{EARLIER} within {NEAR}", f"beyond {MOST}"]]
-    for place in [*dict.fromkeys(cell.where for cell in cells), "all"]:
-        here = [cell for cell in cells if place in (cell.where, "all")]
-        row = [place, str(len(here))]
-        for way in SHIPPED, MEASURED:
-            row += [*counts(here, way), f"{max(ratios(here, way)):.2f}"]
-        rows.append([*row, *counts(here, EARLIER)])
-    return rows
-
-
-def by_kind(cells):
-    """How many are near and far, of calls without a root and with one."""
-    parts = []
-    for kind in "without", "with":
-        here = [cell for cell in cells if (cell.collective in WITH_A_ROOT) == (kind == "with")]
-        if here:
-            parts.append(f"{kind} a root, of {len(here)} cells, " +
-                         ", ".join(f"{near} are within {NEAR} and {far} beyond {MOST} by {way}"
-                                   for way in (SHIPPED, MEASURED, EARLIER) for near, far in [counts(here, way)]))
-    return f"{'; '.join(parts).capitalize()}."
-
-
-def section(cells, command):
-    """The part of the page: without cells that are near."""
-    header, *rows = summary(cells)
-    lines = [f"Measured by `{command}` on {machine_text(machine())}. The ratio is the time of a way's choice over the fastest method's:", "",
-             *markdown_table(header, rows), "", by_kind(cells), ""]
-    return "\n".join(lines + [f"- {verdict_text(verdict)}" for verdict in verdicts(cells)])
-
-
-def main():
-    parser = parser_of("selection", __doc__)
-    cuts = [
-        parser.add_argument("--nproc", default="2,3,4,8", help="numbers of ranks on one host (default 2,3,4,8); 0: none"),
-        parser.add_argument("--layouts", default="2x2,4x2", help="HOSTSxRANKS between hosts (default 2x2,4x2); 0: none"),
-        parser.add_argument("--runs", type=int, default=3, help="runs on one host each time, over which medians are taken (default 3)"),
-    ]
-    parser.add_argument("--write-docs", type=pathlib.Path, nargs="?", const=ROOT / "docs/selection.md", metavar="PAGE",
-                        help="write the figures into the page (default docs/selection.md)")
-    options = parser.parse_args()
-    command = command_text(parser, options, cuts)
-    layouts = [tuple(map(int, layout.split("x"))) for layout in options.layouts.split(",") if layout != "0"]
-    if options.write_docs:
-        SECTION.around(options.write_docs)
-    if layouts:
-        namespaces.require()
-
-    cells = []
+def measured(options):
+    found = []
     with tempfile.TemporaryDirectory(prefix="selection-") as cache:
         tuning = invented(pathlib.Path(cache) / "invented.json")
         places = [OneHost(int(ranks), options.runs, cache, tuning) for ranks in options.nproc.split(",") if ranks != "0"]
-        places += [SeveralHosts(hosts, ranks, cache, tuning) for hosts, ranks in layouts]
+        places += [SeveralHosts(hosts, ranks, cache, tuning) for hosts, ranks in options.places]
         # Minutes lie between what is measured and timed of one place, as between users' jobs.
         for place in places:
             place.measure()
         for place in places:
             place.time()
         for place in places:
-            cells += place.cells()
+            found += place.cells()
+    yield {"cells": [each._asdict() for each in found]}
 
-    header, *rows = summary(cells)
-    print(f"# {machine_text(machine())}", *terminal_table(header, rows), sep="\n")
+
+# ---- what the figures say
+
+def cells_of(figures):
+    return [Cell(**each) for each in figures["cells"]]
+
+
+def ratios(cells, way):
+    return [cell.ratios[way] for cell in cells]
+
+
+def verdicts(figures):
+    found = ratios(cells_of(figures), MEASURED)
+    share, worst = sum(ratio <= NEAR for ratio in found) / len(found), max(found)
+    yield Verdict(share >= WANTED_SHARE, f"{WANTED_SHARE:.0%} of the cells within {NEAR} of the fastest method; {share:.1%} of {len(found)}")
+    yield Verdict(worst <= MOST, f"no cell beyond {MOST}; {sum(ratio > MOST for ratio in found)} are, the worst {worst:.2f}")
+
+
+def counts(cells, way):
+    return f"{sum(ratio <= NEAR for ratio in ratios(cells, way)) / len(cells):.1%}", str(sum(ratio > MOST for ratio in ratios(cells, way)))
+
+
+def tables(figures):
+    """A row for each place and one for all; then, for the command alone, the cells in which a way's choice is not near."""
+    cells = cells_of(figures)
+    header, rows = ["", "cells"], []
+    for way in SHIPPED, MEASURED:
+        header += [f"{way}: within {NEAR}", f"beyond {MOST}", "worst"]
+    for place in [*dict.fromkeys(cell.where for cell in cells), "all"]:
+        here = [cell for cell in cells if place in (cell.where, "all")]
+        row = [place, str(len(here))]
+        for way in SHIPPED, MEASURED:
+            row += [*counts(here, way), f"{max(ratios(here, way)):.2f}"]
+        rows.append([*row, *counts(here, EARLIER)])
+    yield Table("", [*header, f"{EARLIER} within {NEAR}", f"beyond {MOST}"], rows)
     for way in SHIPPED, MEASURED:
         far = sorted((cell for cell in cells if cell.ratios[way] > NEAR), key=lambda cell: -cell.ratios[way])
-        print(*terminal_table(["", "collective", "size", way, "fastest", "ratio"],
-                              [[cell.where, cell.collective, size_text(cell.bytes), cell.chosen[way], cell.fastest, f"{cell.ratios[way]:.2f}"]
-                               for cell in far]), sep="\n")
-    print(by_kind(cells), *map(verdict_text, verdicts(cells)), sep="\n")
-    if options.write_docs:
-        SECTION.replace(options.write_docs, section(cells, command))
-    sys.exit(0 if all(verdict.holds for verdict in verdicts(cells)) else 1)
+        if far:
+            yield Table("", ["", "collective", "size", way, "fastest", "ratio"],
+                        [[cell.where, cell.collective, size_text(cell.bytes), cell.chosen[way], cell.fastest, f"{cell.ratios[way]:.2f}"] for cell in far],
+                        in_page=False)
 
 
-if __name__ == "__main__":
-    namespaces.exit_with(main)
+def notes(figures):
+    """How many are near and far, of calls without a root and with one."""
+    for kind in "Without", "With":
+        here = [cell for cell in cells_of(figures) if (cell.collective in WITH_A_ROOT) == (kind == "With")]
+        if here:
+            yield (f"{kind} a root, of {len(here)} cells, " + ", ".join(f"{near} are within {NEAR} and {far} beyond {MOST} by {way}"
+                                                                       for way in (SHIPPED, MEASURED, EARLIER) for near, far in [counts(here, way)]) + ".")
+
+
+def check(parser, options):
+    options.places = [tuple(map(int, layout.split("x"))) for layout in options.layouts.split(",") if layout != "0"]
+    if options.places and not options.earlier:
+        namespaces.require()
+
+
+Comparison("selection", __doc__, measured, tables, verdicts, notes=notes, check=check, page="docs/selection.md",
+           about=lambda figures: "ratios are of the time of a way's choice to that of the fastest method",
+           flags=(flag("--nproc", "2,3,4,8", "numbers of ranks on one host; 0: none"), flag("--layouts", "2x2,4x2", "HOSTSxRANKS between hosts; 0: none"),
+                  flag("--runs", 3, "runs on one host each time, over which medians are taken")))
