@@ -43,7 +43,7 @@ def cpu_share(network, program, seconds=4):
 def measured(options):
     namespaces.require()
     layouts = {}
-    for layout in options.layout or [JUDGED, "4x1", "2x2"]:
+    for layout in options.layout.split(","):
         hosts, ranks = map(int, layout.split("x"))
         found = layouts[layout] = {"rows": []}
         with namespaces.Network([ranks] * hosts, options.rate) as network:
@@ -80,4 +80,4 @@ def verdicts(figures):
 
 Comparison("hosts", __doc__, measured, tables, verdicts, program="stretto-perf", about=lambda figures: f"links of {figures['rate']}",
            flags=(flag("--rate", "1gbit", "rate of every link, as tc writes it"), flag("--rounds", 3, "rounds of each measurement"),
-                  flag("--layout", text="HOSTSxRANKS; may be given several times (default 2x1 4x1 2x2)", action="append")))
+                  flag("--layout", f"{JUDGED},4x1,2x2", "HOSTSxRANKS")))

@@ -1,7 +1,7 @@
 """Compares all-reduce between hosts with its bound, with Open MPI and Gloo, and with the link model. Takes root.
 
 Network namespaces of this machine stand for hosts (perf/netlab). Each round runs whole programs in turn: a bare TCP stream in both
-directions at once; stretto-perf with the method that the library chooses, with each --method and, from the second round on, with the
+directions at once; stretto-perf with the method that the library chooses, with METHODS and, from the second round on, with the
 chosen method by its name, and Gloo on the same buffers; Open MPI, in a program of its own; reduce-scatter and all-gather, quantized and
 in bf16; and stretto-perf on one host, with STRETTO_LINKS at the stream's rate. Figures are medians over the rounds. Exits 1 if a figure
 falls short or was not measured.
@@ -21,6 +21,8 @@ MIB = 1 << 20
 SIZES = [1 * MIB, 4 * MIB, 16 * MIB, 64 * MIB]
 METHODS = ["two_level(ring+ring)*4/8", "two_level(ring+ring)*4/16", "two_level(direct+ring)*4/16"]
 QUANTIZED = {"reduce_scatter": "int4", "all_gather": "int8"}
+QUANTIZED_BYTES = 64 * MIB  # of the vector in bf16
+LATENCY = 30  # us, of the model's links
 CHOSEN = "auto"
 LEAST_STREAM = 0.93  # share of a link's rate; headers take 0.05
 
@@ -56,11 +58,11 @@ class Measurement:
     def all_reduce(self, side, start, more=()):
         for size in self.options.sizes:
             named = self.chosen.get("stretto", {}).get(str(size)) if side == "stretto" else None
-            methods = ",".join(dict.fromkeys([CHOSEN, *self.options.method, *([named] if named else [])]))
+            methods = ",".join(dict.fromkeys([CHOSEN, *METHODS, *([named] if named else [])]))
             self.perf(side, ["all_reduce", "-b", size, "-e", size, "--algo", methods, *more], start)
 
     def model(self):
-        links = f"inter={statistics.median(self.streams) / 1e6:.3f}MB/s,{self.options.latency}us"
+        links = f"inter={statistics.median(self.streams) / 1e6:.3f}MB/s,{LATENCY}us"
         more = ["--nproc", self.options.hosts * self.options.ranks_per_host, "--ranks-per-node", self.options.ranks_per_host]
         self.all_reduce("model", lambda command: run(command, STRETTO_LINKS=links), more)
 
@@ -81,9 +83,8 @@ class Measurement:
                 self.samples["openmpi", "", row["bytes"]].append(row["time_us"])
 
     def quantized(self):
-        size = self.options.quantized_bytes
         for collective, bits in QUANTIZED.items():
-            words = [collective, "-d", "bf16", "-b", size, "-e", size]
+            words = [collective, "-d", "bf16", "-b", QUANTIZED_BYTES, "-e", QUANTIZED_BYTES]
             self.perf(f"{collective} bf16", [*words, "--algo", ",".join([CHOSEN, *METHODS])], self.network.run)
             self.perf(f"{collective} {bits}", [*words, "--quantize", bits], self.network.run)
 
@@ -98,7 +99,7 @@ class Measurement:
         times = {}
         for (side, method, size), samples in self.samples.items():
             times.setdefault(side, {}).setdefault(method, {})[str(size)] = statistics.median(samples)
-        return {**{key: getattr(self.options, key) for key in ("hosts", "ranks_per_host", "rate", "rounds", "sizes", "quantized_bytes")},
+        return {**{key: getattr(self.options, key) for key in ("hosts", "ranks_per_host", "rate", "rounds", "sizes")},
                 "versions": self.versions, "wrong": self.wrong, "stream": statistics.median(self.streams), "chosen": self.chosen, "times": times}
 
 
@@ -143,14 +144,13 @@ def total(times):
 def quantized_times(figures):
     """Reduce-scatter and all-gather together: microseconds in bf16 by the library's choice, microseconds in bf16 by the fastest
     methods, the names of these methods, and microseconds quantized."""
-    size = figures["quantized_bytes"]
     plain = [f"{collective} bf16" for collective in QUANTIZED]
-    fastest = [best(figures, side, size) for side in plain]
-    names = [f"the library's choice {choice_of(figures, side, size) or ''}".rstrip() if method == CHOSEN else method
+    fastest = [best(figures, side, QUANTIZED_BYTES) for side in plain]
+    names = [f"the library's choice {choice_of(figures, side, QUANTIZED_BYTES) or ''}".rstrip() if method == CHOSEN else method
              for side, (method, _) in zip(plain, fastest)]
     fast = total([us for _, us in fastest])
-    return (total([time_of(figures, side, size) for side in plain]), fast, f" (by {' and '.join(names)})" if fast else "",
-            total([time_of(figures, f"{collective} {bits}", size) for collective, bits in QUANTIZED.items()]))
+    return (total([time_of(figures, side, QUANTIZED_BYTES) for side in plain]), fast, f" (by {' and '.join(names)})" if fast else "",
+            total([time_of(figures, f"{collective} {bits}", QUANTIZED_BYTES) for collective, bits in QUANTIZED.items()]))
 
 
 def model_ratios(figures, size):
@@ -213,7 +213,7 @@ def tables(figures):
 
 def notes(figures):
     chosen, fastest, by, quantized = quantized_times(figures)
-    yield (f"Reduce-scatter and all-gather of {size_text(figures['quantized_bytes'])} in bf16, ms: {milliseconds(chosen)} by the library's "
+    yield (f"Reduce-scatter and all-gather of {size_text(QUANTIZED_BYTES)} in bf16, ms: {milliseconds(chosen)} by the library's "
            f"choice, {milliseconds(fastest)} at best{by}; as {' and '.join(QUANTIZED.values())}: {milliseconds(quantized)}.")
 
 
@@ -224,8 +224,6 @@ def about(figures):
 
 def check(parser, options):
     namespaces.bytes_per_second(options.rate)  # refuses a wrong rate before anything is made
-    options.command += "".join(f" --method '{method}'" for method in options.method or [])
-    options.method = options.method or METHODS
     try:
         options.sizes = sorted({int(word) * MIB for word in options.sizes.split(",")})
     except ValueError:
@@ -235,9 +233,6 @@ def check(parser, options):
 Comparison(
     "netlab", __doc__, measured, tables, verdicts, about, notes, check=check, page="docs/performance.md", program="stretto-perf",
     flags=(flag("--hosts", 4), flag("--ranks-per-host", 2), flag("--rate", "1gbit", "rate of every link, as tc writes it"),
-           flag("--latency", 30.0, "latency of the model's links in us"), flag("--rounds", 3),
+           flag("--rounds", 3),
            flag("--seconds", 1.0, "length of a loop, of at least 3 operations"),
-           flag("--sizes", ",".join(str(size // MIB) for size in SIZES), "MiB"),
-           flag("--quantized-bytes", 64 * MIB, "size of the vector in bf16"),
-           flag("--method", text="a method beside the library's choice; may be given several times (default " + " ".join(METHODS) + ")",
-                action="append", told=False)))
+           flag("--sizes", ",".join(str(size // MIB) for size in SIZES), "MiB")))

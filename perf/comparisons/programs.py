@@ -104,8 +104,7 @@ def command_text(parser, options, actions):
     for action in actions:
         value, name = getattr(options, action.dest), action.option_strings[:1]
         if value != action.default:
-            values = [] if action.nargs == 0 else value if isinstance(value, list) else [value]
-            words += [*name, *f" {name[0]} ".join(map(str, values)).split()] if isinstance(action, argparse._AppendAction) else [*name, *values]
+            words += [*name, *([] if action.nargs == 0 else value if isinstance(value, list) else [value])]
     return " ".join(map(str, words))
 
 

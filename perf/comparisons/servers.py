@@ -13,7 +13,7 @@ import statistics
 from perf.comparisons import namespaces
 from perf.comparisons.harness import Comparison, Table, flag, rounds_of
 from perf.comparisons.programs import BIN, run
-from perf.pages.text import Verdict
+from perf.pages.text import Verdict, size_text
 
 SIZES = [4 << 10, 64 << 10, 1 << 20, 16 << 20]
 WORKERS = 4
@@ -26,10 +26,6 @@ ALL_REDUCE = 2 * (WORKERS - 1) / WORKERS  # of the bytes, through each worker's 
 
 def rows(output):
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-
-
-def size_text(size):
-    return f"{size >> 20} MiB" if size >> 20 else f"{size >> 10} KiB"
 
 
 def measured(options):

@@ -16,7 +16,7 @@ import tempfile
 
 from perf.comparisons import namespaces
 from perf.comparisons.harness import Comparison, Table, flag
-from perf.comparisons.programs import ROOT, read_json, run
+from perf.comparisons.programs import ROOT, run
 from perf.pages.chart import Curve, LinearAxis, LogAxis, picture
 from perf.pages.text import Verdict, machine_text
 
@@ -86,25 +86,19 @@ def late_seconds(options):
 def measured(options):
     namespaces.require()
     figures = {"steps": options.steps, "freezes_at": freeze_of(options), "seconds": {}, "curves": {}}
-    if options.go_on and pathlib.Path(options.json).exists():
-        figures.update(read_json(options.json))
-    for rate in options.rate or [JUDGED, "300mbit", "1gbit"]:
-        found = figures["seconds"].setdefault(rate, {})
+    for rate in options.rate.split(","):
+        found = figures["seconds"][rate] = {}
         with namespaces.Network([RANKS_OF_A_HOST] * HOSTS, rate) as network:
-            for way in {*WAYS, ALONE} - found.keys():
+            for way in (*WAYS, ALONE):
                 words = [*DEMO, *REPLICAS, "--diloco", WARMUP_STEPS + TIMED_STEPS] if way == ALONE else words_of(way, WARMUP_STEPS - ROUND)
                 found[way] = step_seconds(options, network, words)
                 print(f"{rate}, {way}: {found[way]:.3f} s a step", file=sys.stderr)
-    if "late" not in figures:
-        figures["late"] = late_seconds(options)
+    figures["late"] = late_seconds(options)
     for seed in range(1, options.seeds + 1):
         for way in WAYS:
-            of_way = figures["curves"].setdefault(way, [])
-            if len(of_way) < seed:
-                of_way.append(curve(options, way, seed))
-                print(f"seed {seed}, {way}: {of_way[-1][-1][1]:.4f}", file=sys.stderr)
-                yield figures
-    yield figures
+            figures["curves"].setdefault(way, []).append(curve(options, way, seed))
+            print(f"seed {seed}, {way}: {figures['curves'][way][-1][-1][1]:.4f}", file=sys.stderr)
+            yield figures
 
 
 def final_loss(figures, way):
@@ -181,7 +175,6 @@ class SlowLinks(Comparison):
 SlowLinks("slow-links", __doc__, measured, tables, verdicts, page="docs/slow-links.md", program="stretto-train",
           about=lambda figures: f"the demo's model, {figures['steps']} steps on the King James text, {HOSTS} hosts of {RANKS_OF_A_HOST} ranks; "
                                 f"means of {len(next(iter(figures['curves'].values())))} seeds of the weights",
-          flags=(flag("--steps", 400, "steps of each run"), flag("--go-on", False, "keep what the file of figures has, and measure what it lacks", told=False), flag("--seeds", 3, "seeds of the weights"),
-                 flag("--rate", text="rate of every link, as tc writes it; may be given several times (default 100mbit 300mbit 1gbit)",
-                      action="append"),
+          flags=(flag("--steps", 400, "steps of each run"), flag("--seeds", 3, "seeds of the weights"),
+                 flag("--rate", f"{JUDGED},300mbit,1gbit", "rates of every link, as tc writes them"),
                  flag("--train-data", str(ROOT / "build/data/king_james.txt"), told=False)))
