@@ -1,7 +1,6 @@
 """With --max-restarts a job that loses a rank starts again from its newest checkpoint; with --resume auto a launcher's does."""
 import os
 import pathlib
-import re
 import signal
 import unittest
 
