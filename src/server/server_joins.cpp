@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "core/fail.hpp"
-#include "server/keyed_messages.hpp"
 #include "server/message_kinds.hpp"
+#include "server/parts/keyed_messages.hpp"
 #include "server/parts/tensor_bytes.hpp"
 #include "server/server_side.hpp"
 

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "core/fail.hpp"
-#include "server/keyed_messages.hpp"
 #include "server/message_kinds.hpp"
+#include "server/parts/keyed_messages.hpp"
 #include "server/parts/tensor_bytes.hpp"
 
 namespace stretto {

@@ -6,7 +6,7 @@
 
 #include "core/fail.hpp"
 #include "core/split_mix.hpp"
-#include "server/keyed_messages.hpp"
+#include "server/parts/keyed_messages.hpp"
 #include "server/parts/tensor_bytes.hpp"
 #include "stretto/device.hpp"
 

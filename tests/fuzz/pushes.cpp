@@ -2,7 +2,7 @@
 #include "fuzz.hpp"
 #include "server/filters/filter_chain.hpp"
 #include "server/filters/key_cache.hpp"
-#include "server/keyed_messages.hpp"
+#include "server/parts/keyed_messages.hpp"
 #include "server/parts/served_part.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -5,7 +5,7 @@
 #include <map>
 #include <random>
 
-#include "server/keyed_messages.hpp"
+#include "server/parts/keyed_messages.hpp"
 #include "support/error.hpp"
 
 namespace stretto {

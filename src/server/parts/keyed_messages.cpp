@@ -1,4 +1,4 @@
-#include "server/keyed_messages.hpp"
+#include "server/parts/keyed_messages.hpp"
 
 #include <cstring>
 #include <numeric>
