@@ -217,22 +217,22 @@ class STRETTO_API ServerSet {
   Pending pull_settled(int table, const Tensor& values);
   // Sparse tables. keys ascend, each once; rows: [keys, width], in their order. A clock counts pushes of any keys.
   // lengths: of rows of any_length, from 1 on, one for each key, and none for other tables; rows then lie one behind the
-  // other. A length that is not the key's ends the set of the key's server with Error(invalid_argument), which names the
-  // worker, the key and both lengths. Other ranks only learn that the server is lost, and with copies the push is sent again
-  // to the next server, which ends too. A length known from pulls only is forgotten when its server is lost.
+  // other. A key keeps its first length; for another one wait() throws Error(invalid_argument) and names worker, key, table
+  // and both lengths. Nothing of the push or pull is then applied in that part of the keys; its other parts are, and clocks
+  // count it. Such a push is done when its servers have answered. A server that is lost takes lengths known from pulls with it.
   Pending push(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows,
                const std::vector<std::int64_t>& lengths = {});
   Pending pull(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows,
                const std::vector<std::int64_t>& lengths = {});
-  void wait(const Pending& pending);
+  void wait(const Pending& pending);  // throws Error(invalid_argument) if a server has refused it; it is then done
   // Sends a text to all servers, and returns what the `answer` of each returns, in their order: for programs whose servers
   // write what they hold to files, or read it. Parts are at the versions that they have by then; those of workers that have
-  // met (pull_settled()) have all pushes. After a loss all that are left are asked again. Not for
-  // sets with spares, to which parts move.
+  // met (pull_settled()) have all pushes. After a loss all that are left are asked again. Throws Error(invalid_argument) if
+  // a server has no `answer`. Not for sets with spares, to which parts move.
   std::vector<std::string> ask(const std::string& text);
   std::int64_t version(int table) const;  // updates in what the last pull that is done has brought, the least of all parts
   // Says goodbye to the servers, behind everything pushed. A worker must call it before the object is destroyed. If ranks go
-  // on after losses, it returns when all workers have called it, and all copies have what was pushed.
+  // on after losses, it returns when all have, and all copies have every push. If it throws as wait() does, call it again.
   void leave();
 
   struct Traffic {

@@ -12,7 +12,9 @@ enum MessageKind : std::uint32_t {
   question_of_worker,  // ServerSet::ask()
   // Servers send these to workers.
   values_of_part,
-  applied_pushes,  // all copies have the worker's pushes of a part below the clock
+  accepted_push,    // its lengths of rows are right; of a part with rows of any_length
+  refused_request,  // of a part, or a question; the bytes are the sentence for the worker's caller
+  applied_pushes,   // all copies have the worker's pushes of a part below the clock
   answer_of_server,
   // The servers of a part send these to each other.
   saved_part,      // to a new copy; to a server that joins, with the number of the part's moves in `clock`

@@ -52,6 +52,11 @@ void ServerSide::send(int to, const PartKey& key, MessageHead head, const Tensor
   live_.send(to, head, bytes);
 }
 
+// The worker throws the sentence, and everybody is served on.
+void ServerSide::refuse(int worker, const PartKey& key, std::uint64_t request, const std::string& sentence) {
+  send(worker, key, {.kind = refused_request, .request = request}, tensor_of(sentence));
+}
+
 // All updates behind the part's version follow: see advance().
 void ServerSide::give_part_behind(const PartKey& key, Copy& copy) {
   copy.passed_on = copy.part->version();
@@ -90,8 +95,12 @@ void ServerSide::answer_questions() {
   const auto is_here = [](const auto& each) { return each.second.part || (each.second.moved && each.second.moved->to); };
   for (; !questions_.empty() && std::ranges::all_of(copies_, is_here); questions_.pop_front()) {
     const ReceivedMessage& question = questions_.front();
-    require(answer_ != nullptr, "Worker {} asks server {}, whose serve() was given no answer; give all servers one.",
-            question.from, live_.rank());
+    if (answer_ == nullptr) {
+      refuse(question.from, {}, question.head.request,
+             fmt::format("Worker {} asks server {}, whose serve() was given no answer; give all servers one.", question.from,
+                         live_.rank()));
+      continue;
+    }
     ServerSet::Question asked{.text = text_in(question.bytes), .server = 0, .parts = {}};
     for (int server = layout_.workers; server < live_.rank(); ++server) asked.server += live_.has(server) ? 1 : 0;
     for (const auto& [key, copy] : copies_) {
@@ -194,11 +203,19 @@ void ServerSide::take_from_worker(const ReceivedMessage& message, const PartKey&
                (message.head.kind & is_settled) != 0, std::move(asked.lengths)});
     return;
   }
+  KeyedRows pushed;
   if (table.served.filters.empty() || (message.head.kind & is_decoded) != 0) {
-    part.push(message.from, message.head.clock, unpacked(bytes, table.served, true));
+    pushed = unpacked(bytes, table.served, true);
   } else {
-    const auto filters = filters_.try_emplace(key, table.served, table.parts[key.second].count).first;
-    part.push(message.from, message.head.clock, filters->second.decoded(bytes));
+    pushed = filters_.try_emplace(key, table.served, table.parts[key.second].count).first->second.decoded(bytes);
+  }
+  const bool awaits_word =
+      table.served.width == ServedTable::any_length && !pushed.keys.empty() && message.head.request != 0;
+  const std::string refusal = part.push(message.from, message.head.clock, std::move(pushed));
+  if (!refusal.empty()) {
+    refuse(message.from, key, message.head.request, refusal);
+  } else if (awaits_word) {
+    send(message.from, key, {.kind = accepted_push, .request = message.head.request});
   }
   if (kind == push_and_pull_part) part.pull({message.from, message.head.clock + 1, message.head.request});
 }
@@ -216,6 +233,10 @@ void ServerSide::advance(const PartKey& key, Copy& copy) {
   }
   acknowledge(key, copy);
   for (const ServedPart::Answer& answer : part.answers()) {
+    if (!answer.refusal.empty()) {
+      refuse(answer.pull.worker, key, answer.pull.request, answer.refusal);
+      continue;
+    }
     send(answer.pull.worker, key, {.kind = values_of_part, .clock = answer.version, .request = answer.pull.request},
          answer.values);
   }

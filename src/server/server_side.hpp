@@ -88,6 +88,7 @@ class ServerSide {
   void advance(const PartKey& key, Copy& copy);
   void acknowledge(const PartKey& key, Copy& copy);
   void send(int to, const PartKey& key, MessageHead head, const Tensor& bytes = {});
+  void refuse(int worker, const PartKey& key, std::uint64_t request, const std::string& sentence);
   void give_part_behind(const PartKey& key, Copy& copy);
 
   const ServedLayout& layout_;

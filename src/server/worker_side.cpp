@@ -95,12 +95,14 @@ std::uint64_t WorkerSide::begin(int table, KeyedRows keyed, MessageKind kind) {
   }
   for (std::size_t p = 0; p < its.parts.size(); ++p) {
     request.messages.push_back(packed(keyed, request.places[p], request.begins));
-    if (kind == pull_part && !request.places[p].empty()) request.missing.insert(p);
+    const bool is_answered = kind == pull_part || its.served.width == ServedTable::any_length;
+    if (is_answered && !request.places[p].empty()) request.missing.insert(p);
   }
   return begin(std::move(request));
 }
 
 std::uint64_t WorkerSide::begin(Request request) {
+  const std::uint64_t id = next_request_++;
   TableState& table = tables_[request.table];
   request.clock = table.clock;
   if (request.kind != pull_part) {
@@ -110,10 +112,9 @@ std::uint64_t WorkerSide::begin(Request request) {
     }
     ++table.clock;  // a filter that throws makes no push
     for (std::size_t p = 0; p < request.messages.size() && layout_.goes_on(); ++p) {
-      table.kept[p].push_back({request.clock, request.messages[p]});
+      table.kept[p].push_back({request.clock, id, request.messages[p]});
     }
   }
-  const std::uint64_t id = next_request_++;
   requests_.emplace(id, std::move(request));
   return id;
 }
@@ -157,13 +158,38 @@ void WorkerSide::take(const ReceivedMessage& message) {
   }
   if (message.head.kind == values_of_part) return take_values(message);
   if (message.head.kind == moved_part) return take_move(message);
-  if (message.head.kind == answer_of_server) {
-    if (message.head.request == question_) answers_[message.from] = text_in(message.bytes);
+  const bool is_refusal = message.head.kind == refused_request;
+  if (message.head.kind == answer_of_server || (is_refusal && message.head.request == question_)) {
+    if (message.head.request == question_) answers_[message.from] = {text_in(message.bytes), is_refusal};
     return;
   }
+  if (message.head.kind == accepted_push || is_refusal) return take_word(message);
   ensure(message.head.kind == applied_pushes, "Rank {} sends a message of kind {}.", message.from, message.head.kind);
-  std::deque<KeptPush>& kept = tables_.at(message.head.table).kept.at(static_cast<std::size_t>(message.head.part));
-  while (!kept.empty() && kept.front().clock < message.head.clock) kept.pop_front();
+  take_applied(message);
+}
+
+// A push that has come again behind a loss gets a word again.
+void WorkerSide::take_word(const ReceivedMessage& message) {
+  const auto part = static_cast<std::size_t>(message.head.part);
+  const auto found = requests_.find(message.head.request);
+  const bool is_open = found != requests_.end() && found->second.missing.erase(part) > 0;
+  if (message.head.kind != refused_request) return;
+  std::string& refusal = is_open ? found->second.refusal : late_refusal_;
+  if (refusal.empty()) refusal = text_in(message.bytes);
+  // Another server must count it as this one has, whether or not it knows the key's length.
+  for (KeptPush& push : tables_.at(message.head.table).kept.at(part)) {
+    if (push.request == message.head.request) push.message = {};
+  }
+}
+
+void WorkerSide::take_applied(const ReceivedMessage& message) {
+  const auto part = static_cast<std::size_t>(message.head.part);
+  std::deque<KeptPush>& kept = tables_.at(message.head.table).kept.at(part);
+  for (; !kept.empty() && kept.front().clock < message.head.clock; kept.pop_front()) {
+    // The word of a server that was lost does not come, and what was applied was accepted.
+    const auto found = requests_.find(kept.front().request);
+    if (found != requests_.end() && found->second.kind == push_part) found->second.missing.erase(part);
+  }
 }
 
 // Servers may tell of two moves in another order than they were.
@@ -203,17 +229,25 @@ void WorkerSide::take_values(const ReceivedMessage& message) {
   request.missing.erase(part);
 }
 
+void WorkerSide::throw_late_refusal() {
+  const std::string sentence = std::exchange(late_refusal_, {});
+  require(sentence.empty(), "{}", sentence);
+}
+
 void WorkerSide::wait(std::uint64_t id) {
+  throw_late_refusal();
   const auto found = requests_.find(id);
   if (found == requests_.end()) return;
   Request& request = found->second;
   while (!request.missing.empty()) take(live_.receive());
   if (request.kind != pull_part) live_.send_all();
-  if (request.values) {
+  const std::string refusal = std::move(request.refusal);
+  if (request.values && refusal.empty()) {
     tables_[request.table].version = request.version;
     show_pulled(request);
   }
   requests_.erase(found);
+  require(refusal.empty(), "{}", refusal);
   take_acknowledgements();
 }
 
@@ -228,7 +262,10 @@ std::vector<std::string> WorkerSide::ask(const std::string& text) {
   }
   while (answers_.size() < asked) take(live_.receive());
   std::vector<std::string> result;
-  for (auto& [server, answer] : answers_) result.push_back(std::move(answer));
+  for (auto& [server, answer] : answers_) {
+    require(!answer.is_refusal, "{}", answer.text);
+    result.push_back(std::move(answer.text));
+  }
   return result;
 }
 
@@ -272,7 +309,8 @@ void WorkerSide::finish_pulls_before_push(int table) {
   layout_.table(table);
   if (!layout_.goes_on()) return;
   for (const auto& [id, request] : requests_) {
-    while (request.table == static_cast<std::size_t>(table) && !request.missing.empty()) take(live_.receive());
+    const bool is_pull = request.kind != push_part && request.table == static_cast<std::size_t>(table);
+    while (is_pull && !request.missing.empty()) take(live_.receive());
   }
 }
 
@@ -295,6 +333,7 @@ void WorkerSide::say_goodbye() {
 void WorkerSide::leave() {
   while (!requests_.empty()) wait(requests_.begin()->first);
   while (keeps_any()) take(live_.receive());
+  throw_late_refusal();
   if (!said_goodbye_) say_goodbye();
   live_.send_all();
   const auto serves = [&](int rank) { return layout_.is_server(rank) && live_.is_open(rank); };
@@ -307,10 +346,11 @@ void WorkerSide::resume() {
   sent_keys_ = {};
   for (std::size_t t = 0; t < tables_.size(); ++t) {
     for (std::size_t p = 0; p < tables_[t].kept.size(); ++p) {
-      for (const KeptPush& push : tables_[t].kept[p]) send_part(push_part, t, p, push.clock, 0, push.message);
+      for (const KeptPush& push : tables_[t].kept[p]) send_part(push_part, t, p, push.clock, push.request, push.message);
     }
   }
   for (const auto& [id, request] : requests_) {
+    if (request.kind == push_part) continue;  // it is among those that are kept
     for (const std::size_t p : request.missing) {
       // The pull of a push that pulls is at the clock behind the push, and has no bytes.
       const bool pushes = request.kind == push_and_pull_part;

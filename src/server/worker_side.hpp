@@ -27,7 +27,9 @@ class WorkerSide {
   std::uint64_t begin(int table, const Tensor* pushed, const Tensor* values, bool settled = false);
   std::uint64_t begin(int table, KeyedRows keyed, MessageKind kind);  // rows: what is pushed, or where to pull
   void send(std::uint64_t request);
-  void wait(std::uint64_t request);  // returns at once for one that is done
+  // Returns at once for a request that is done. Throws Error(invalid_argument) with the sentence if a server has refused it,
+  // which is then done; ask() likewise.
+  void wait(std::uint64_t request);
   // Waits for the table's pulls if ranks go on after losses: a loss would send them again, behind later pushes.
   void finish_pulls_before_push(int table);
   std::vector<std::string> ask(const std::string& text);
@@ -52,12 +54,14 @@ class WorkerSide {
     Tensor values;                                  // of a pull
     std::vector<std::vector<std::int64_t>> places;  // of a sparse pull, by part: of the rows that come back
     std::vector<std::int64_t> begins;               // of a sparse pull: of all rows, in `values`
-    std::set<std::size_t> missing;                  // parts of a pull that have not come
+    std::set<std::size_t> missing;                  // parts whose values, or word, have not come
+    std::string refusal;                            // of a part
     std::int64_t version = std::numeric_limits<std::int64_t>::max();
     std::uint32_t flags() const { return settled ? is_settled : 0; }
   };
   struct KeptPush {
     std::int64_t clock = 0;
+    std::uint64_t request = 0;
     Tensor message;
   };
   struct TableState {
@@ -72,6 +76,9 @@ class WorkerSide {
                  const Tensor& bytes);
   void take(const ReceivedMessage& message);
   void take_values(const ReceivedMessage& message);
+  void take_word(const ReceivedMessage& message);
+  void take_applied(const ReceivedMessage& message);
+  void throw_late_refusal();
   void take_move(const ReceivedMessage& message);
   void show_pulled(const Request& request);
   bool keeps_any() const;
@@ -89,8 +96,13 @@ class WorkerSide {
   std::map<ServedLayout::PartKey, NewServer> moved_;
   std::map<std::uint64_t, Request> requests_;
   std::uint64_t next_request_ = 1;
-  std::uint64_t question_ = 0;          // the last one
-  std::map<int, std::string> answers_;  // to it, by server
+  std::uint64_t question_ = 0;  // the last one
+  struct AnswerOfServer {
+    std::string text;
+    bool is_refusal = false;
+  };
+  std::map<int, AnswerOfServer> answers_;  // to it, by server
+  std::string late_refusal_;               // of a push that was done, by the next server after a loss
   bool said_goodbye_ = false, over_ = false, left_ = false;
 };
 

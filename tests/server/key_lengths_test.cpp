@@ -147,38 +147,6 @@ TEST(KeyLengths, AreMadeAtFirstTouch) {
   });
 }
 
-TEST(KeyLengths, AnotherLengthOfAKeyEndsTheSet) {
-  const std::string sentence = sentence_of([] {
-    run_threads(2, [](const Communicator& world) {
-      ServerSet set(world, {lengthy_counts()}, {});
-      if (set.is_server()) return set.serve();
-      set.wait(set.push(0, {7}, Tensor::zeros({3}, DType::i64), {3}));
-      set.push(0, {7}, Tensor::zeros({2}, DType::i64), {2});
-      set.wait(set.pull(0, {7}, Tensor::zeros({3}, DType::i64), {3}));
-    });
-  });
-  EXPECT_THAT(sentence, HasSubstr("Worker 0 pushes or pulls key 7 of table counts with 2 elements, and it has 3"));
-}
-
-TEST(KeyLengths, AServerGoesNotOnBehindAnotherLength) {
-  std::string first, again;
-  sentence_of([&] {
-    run_threads(2, [&](const Communicator& world) {
-      ServerSet set(world, {lengthy_counts()}, {});
-      if (set.is_server()) {
-        first = sentence_of([&] { set.serve(); });
-        again = sentence_of([&] { set.serve(); });
-        return world.job().abort("it is lost.");
-      }
-      set.wait(set.push(0, {7}, Tensor::zeros({3}, DType::i64), {3}));
-      set.push(0, {7}, Tensor::zeros({2}, DType::i64), {2});
-      set.wait(set.pull(0, {7}, Tensor::zeros({3}, DType::i64), {3}));
-    });
-  });
-  EXPECT_THAT(first, HasSubstr("it has 3"));
-  EXPECT_EQ(again, first);
-}
-
 TEST(KeyLengths, AreRefusedWhereTheyDoNotFit) {
   run_threads(2, [](const Communicator& world) {
     const auto sentence = [&](const std::function<void(ServedTable&)>& change) {

@@ -15,16 +15,19 @@ ServedPart::ServedPart(int workers, Consistency consistency, bool acknowledges)
       applied_(static_cast<std::size_t>(workers)),
       pushes_(workers) {}
 
-void ServedPart::push(int worker, std::int64_t clock, KeyedRows pushed) {
+std::string ServedPart::push(int worker, std::int64_t clock, KeyedRows pushed) {
   check(worker, pushed);
-  if (!pushes_.count(worker, clock)) return;
-  note(worker, pushed);
+  std::string refused = refusal(worker, pushed.keys, pushed.lengths);
+  if (!refused.empty()) pushed = {};
+  if (!pushes_.count(worker, clock)) return refused;
+  note(pushed);
   if (consistency_.kind == Consistency::Kind::eventual) {
     to_apply_.push_back({.number = end(), .worker = worker, .pushed = std::move(pushed)});
   } else {
     pushes_.keep(worker, std::move(pushed));
     make_updates();
   }
+  return refused;
 }
 
 void ServedPart::make_updates() {
@@ -43,7 +46,9 @@ void ServedPart::append(PartUpdate update) {
   if (update.number < end()) return;
   ensure(update.number == end(), "Update {} came behind {}.", update.number, end() - 1);
   check(update.worker, update.pushed);
-  note(update.worker, update.pushed);  // pushes may come before it is applied, if this copy becomes the first
+  const std::string refused = refusal(update.worker, update.pushed.keys, update.pushed.lengths);
+  ensure(refused.empty(), "{}", refused);  // the first server has looked at it
+  note(update.pushed);                     // pushes may come before it is applied, if this copy becomes the first
   for (int worker = 0; worker < static_cast<int>(applied_.size()); ++worker) {
     if (update.worker == PartUpdate::all_workers) {
       pushes_.advance(worker, update.number + 1);
@@ -78,7 +83,9 @@ std::vector<ServedPart::Answer> ServedPart::answers() {
     const std::int64_t needed = pull.settled && !is_eventual ? pull.clock : least_version(consistency_, pull.clock);
     if (version_ < needed) return false;
     const std::int64_t given = consistency_.kind == Consistency::Kind::exact ? needed : version_;
-    result.push_back({pull, read(pull, version_ - given), given});
+    std::string refused = refusal(pull.worker, pull.keys, pull.lengths);
+    const Tensor values = refused.empty() ? read(pull, version_ - given) : Tensor();
+    result.push_back({pull, values, given, std::move(refused)});
     return true;
   });
   if (version_ == end()) pushes_.check_waiting(waiting_.size(), acknowledges_);

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "server/parts/keyed_rows.hpp"
@@ -34,8 +35,10 @@ class ServedPart {
 
   // ---- at the first server
 
-  // clock: the worker's pushes before this one; they come in order. One that has come before is ignored.
-  void push(int worker, std::int64_t clock, KeyedRows pushed);
+  // clock: the worker's pushes before this one; they come in order. One that has come before is ignored. Returns a sentence
+  // for the worker if the part cannot take its rows, and nothing otherwise. The push then counts as one without rows, so
+  // that nobody waits for it for ever, and copies learn of no refusal.
+  std::string push(int worker, std::int64_t clock, KeyedRows pushed);
   struct Pull {
     int worker = 0;
     std::int64_t clock = 0;
@@ -54,6 +57,7 @@ class ServedPart {
     Pull pull;
     Tensor values;
     std::int64_t version = 0;
+    std::string refusal = {};  // a sentence instead of values if the part has no such rows
   };
   std::vector<Answer> answers();
   std::int64_t clock(int worker) const { return pushes_.clock(worker); }  // its pushes that have come
@@ -94,7 +98,13 @@ class ServedPart {
 
  private:
   virtual void check(int worker, const KeyedRows& pushed) const = 0;
-  virtual void note(int /*worker*/, const KeyedRows& /*pushed*/) {}  // a new push or update, before it is applied
+  // Why the part can have no rows of these lengths, as a sentence that names who gives them; empty if it can. It looks at
+  // all keys and changes nothing.
+  virtual std::string refusal(int /*worker*/, const std::vector<std::uint64_t>& /*keys*/,
+                              const std::vector<std::int64_t>& /*lengths*/) const {
+    return {};
+  }
+  virtual void note(const KeyedRows& /*pushed*/) {}  // a new push or update, before it is applied
   virtual KeyedRows sum(const std::vector<KeyedRows>& pushes) const = 0;
   virtual void apply(const PartUpdate& update) = 0;
   virtual Tensor read(const Pull& pull, std::int64_t versions_before_last) = 0;

@@ -9,6 +9,11 @@
 #include "core/fail.hpp"
 
 namespace stretto {
+namespace {
+
+constexpr std::int64_t most_elements = std::int64_t{1} << 56;  // of a tensor
+
+}  // namespace
 
 ServedRows::ServedRows(const ServedTable& table, int workers, Consistency consistency, bool acknowledges)
     : ServedPart(workers, consistency, acknowledges),
@@ -20,39 +25,47 @@ ServedRows::ServedRows(const ServedTable& table, int workers, Consistency consis
       storage_({64 * std::max<std::int64_t>(table.width, 1)}, table.dtype) {}
 
 void ServedRows::check(int worker, const KeyedRows& pushed) const {
-  if (has_lengths()) {
-    for (std::size_t i = 0; i < pushed.keys.size(); ++i) {
-      const auto found = places_.find(pushed.keys[i]);
-      if (found != places_.end()) check_length(worker, pushed.keys[i], found->second, pushed.lengths[i]);
-    }
-    return;
-  }
+  if (has_lengths()) return;
   require(pushed.rows.size() == std::ssize(pushed.keys) * width_ && (pushed.keys.empty() || pushed.rows.dtype() == dtype_),
           "Worker {} pushes {} elements of {} for {} keys with rows of {} {}.", worker, pushed.rows.size(),
           name(pushed.rows.dtype()), pushed.keys.size(), width_, name(dtype_));
 }
 
+// Lengths come from another process, and their sum must not overflow.
+std::string ServedRows::refusal(int worker, const std::vector<std::uint64_t>& keys,
+                                const std::vector<std::int64_t>& lengths) const {
+  const auto who = [&] {
+    return worker == PartUpdate::all_workers ? "One of all workers" : "Worker " + std::to_string(worker);
+  };
+  std::int64_t room = most_elements - used_;
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    const auto found = places_.find(keys[i]);
+    if (found != places_.end() && found->second.length != lengths[i]) {
+      return fmt::format(
+          "{} pushes or pulls key {} of table {} with {} elements, and it has {}: a key keeps its first length; give that "
+          "one.",
+          who(), keys[i], name_, lengths[i], found->second.length);
+    }
+    if (found != places_.end()) continue;
+    if (lengths[i] > room) {
+      return fmt::format(
+          "{} pushes or pulls key {} of table {} with {} elements, and no memory holds more than {} besides the others of "
+          "its server; give the length of its row.",
+          who(), keys[i], name_, lengths[i], room);
+    }
+    room -= lengths[i];
+  }
+  return {};
+}
+
 // Lengths of new keys count at once, also for what comes before the first push is applied.
-void ServedRows::note(int worker, const KeyedRows& pushed) {
-  for (std::size_t i = 0; i < pushed.keys.size() && has_lengths(); ++i) {
-    place_of(worker, pushed.keys[i], pushed.lengths[i]);
-  }
+void ServedRows::note(const KeyedRows& pushed) {
+  for (std::size_t i = 0; i < pushed.lengths.size(); ++i) place_of(pushed.keys[i], pushed.lengths[i]);
 }
 
-void ServedRows::check_length(int worker, std::uint64_t key, const Place& place, std::int64_t length) const {
-  require(
-      place.length == length,
-      "{} pushes or pulls key {} of table {} with {} elements, and it has {}: a key keeps its first length; give that one.",
-      worker == PartUpdate::all_workers ? "One of all workers" : "Worker " + std::to_string(worker), key, name_, length,
-      place.length);
-}
-
-ServedRows::Place ServedRows::place_of(int worker, std::uint64_t key, std::int64_t length) {
+ServedRows::Place ServedRows::place_of(std::uint64_t key, std::int64_t length) {
   const auto found = places_.find(key);
-  if (found != places_.end()) {
-    check_length(worker, key, found->second, length);
-    return found->second;
-  }
+  if (found != places_.end()) return found->second;
   if (used_ + length > storage_.size()) {
     const Tensor larger({std::max(2 * storage_.size(), used_ + length)}, dtype_);
     std::memcpy(larger.raw(), storage_.raw(), static_cast<std::size_t>(used_) * size_of(dtype_));
@@ -68,11 +81,11 @@ ServedRows::Place ServedRows::place_of(int worker, std::uint64_t key, std::int64
   return place;
 }
 
-Tensor ServedRows::gathered(int worker, const std::vector<std::uint64_t>& keys, const std::vector<std::int64_t>& lengths) {
+Tensor ServedRows::gathered(const std::vector<std::uint64_t>& keys, const std::vector<std::int64_t>& lengths) {
   std::vector<Place> places;
   std::int64_t elements = 0;
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    places.push_back(place_of(worker, keys[i], has_lengths() ? lengths[i] : width_));
+    places.push_back(place_of(keys[i], has_lengths() ? lengths[i] : width_));
     elements += places.back().length;
   }
   Tensor result = has_lengths() ? Tensor({elements}, dtype_) : Tensor({std::ssize(keys), width_}, dtype_);
@@ -87,7 +100,7 @@ Tensor ServedRows::gathered(int worker, const std::vector<std::uint64_t>& keys, 
 void ServedRows::apply(const PartUpdate& update) {
   const KeyedRows& pushed = update.pushed;
   if (pushed.keys.empty()) return;
-  const Tensor values = gathered(update.worker, pushed.keys, pushed.lengths);
+  const Tensor values = gathered(pushed.keys, pushed.lengths);
   function_.update(
       {.values = values, .state = {}, .pushed = pushed.rows, .updates = update.number, .pushes = update.pushes});
   const auto* from = static_cast<const std::byte*>(values.raw());
@@ -99,7 +112,7 @@ void ServedRows::apply(const PartUpdate& update) {
 }
 
 Tensor ServedRows::read(const Pull& pull, std::int64_t /*versions_before_last*/) {
-  return gathered(pull.worker, pull.keys, pull.lengths);
+  return gathered(pull.keys, pull.lengths);
 }
 
 void ServedRows::save_to(std::vector<Bytes>& pieces) const {

@@ -18,7 +18,9 @@ class ServedRows final : public ServedPart {
 
  private:
   void check(int worker, const KeyedRows& pushed) const override;
-  void note(int worker, const KeyedRows& pushed) override;
+  std::string refusal(int worker, const std::vector<std::uint64_t>& keys,
+                      const std::vector<std::int64_t>& lengths) const override;
+  void note(const KeyedRows& pushed) override;
   KeyedRows sum(const std::vector<KeyedRows>& pushes) const override { return sum_by_key(pushes); }
   void apply(const PartUpdate& update) override;
   Tensor read(const Pull& pull, std::int64_t versions_before_last) override;
@@ -27,10 +29,9 @@ class ServedRows final : public ServedPart {
   struct Place {  // of a row, in storage_
     std::int64_t begin = 0, length = 0;
   };
-  // worker: who gives the lengths.
-  Tensor gathered(int worker, const std::vector<std::uint64_t>& keys, const std::vector<std::int64_t>& lengths);
-  Place place_of(int worker, std::uint64_t key, std::int64_t length);
-  void check_length(int worker, std::uint64_t key, const Place& place, std::int64_t length) const;
+  // refusal() must have allowed the lengths of both.
+  Tensor gathered(const std::vector<std::uint64_t>& keys, const std::vector<std::int64_t>& lengths);
+  Place place_of(std::uint64_t key, std::int64_t length);
   bool has_lengths() const { return width_ == ServedTable::any_length; }
   std::size_t bytes_of_row(const Place& place) const { return static_cast<std::size_t>(place.length) * size_of(dtype_); }
   std::byte* row_at(const Place& place) const {

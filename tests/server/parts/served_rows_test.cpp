@@ -1,7 +1,9 @@
 #include "server/parts/served_rows.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <limits>
 #include <map>
 #include <random>
 
@@ -126,6 +128,13 @@ RowsByKey pulled_of_any_length(ServedRows& rows, const RowsByKey& like) {
   return result;
 }
 
+std::string refusal_of_pull(ServedRows& rows, const RowsByKey& like) {
+  const KeyedRows asked = any_rows_of(like);
+  rows.pull({.keys = asked.keys, .lengths = asked.lengths});
+  rows.apply_below(rows.end());
+  return rows.answers().at(0).refusal;
+}
+
 TEST(ServedRows, OfAnyLengthAreThoseOfAMap) {
   std::mt19937_64 draw(5);
   ServedRows rows = rows_of_any_length(3);
@@ -158,32 +167,46 @@ TEST(ServedRows, OfAnyLengthAreThoseOfAMap) {
 TEST(ServedRows, KeepTheFirstLengthOfAKey) {
   ServedRows rows = rows_of_any_length(2);
   rows.push(0, 0, any_rows_of({{9, {1, 2, 3}}}));
-  EXPECT_EQ(sentence_of([&] {
-              rows.push(1, 0, any_rows_of({{9, {1, 2}}}));
-            }),
+  EXPECT_EQ(rows.push(1, 0, any_rows_of({{8, {1}}, {9, {1, 2}}})),
             "Worker 1 pushes or pulls key 9 of table rows with 2 elements, and it has 3: a key keeps its first length; "
             "give that one.");
-  rows.push(1, 0, any_rows_of({{9, {10, 20, 30}}}));
+  EXPECT_EQ(rows.keys(), 1U) << "nothing of the push stays";
+  EXPECT_EQ(rows.push(0, 1, any_rows_of({{9, {0, 0, 0}}})), "");
+  EXPECT_EQ(rows.push(1, 1, any_rows_of({{9, {10, 20, 30}}})), "") << "the refused push counts";
   EXPECT_EQ(pulled_of_any_length(rows, {{9, {0, 0, 0}}}), (RowsByKey{{9, {11, 22, 35}}}));
-  EXPECT_THAT(sentence_of([&] {
-                pulled_of_any_length(rows, {{9, {0}}});
-              }),
+  EXPECT_EQ(rows.version(), 2);
+  const RowsByKey wrong{{8, {0, 0}}, {9, {0}}};
+  EXPECT_THAT(refusal_of_pull(rows, wrong),
               testing::HasSubstr("Worker 0 pushes or pulls key 9 of table rows with 1 elements, and it has 3"));
+  EXPECT_EQ(rows.keys(), 1U);
   ServedRows copy = rows_of_any_length(2);
+  EXPECT_EQ(refusal_of_pull(copy, wrong), "") << "the control: it knows no lengths yet";
   copy.load(rows.saved());
-  EXPECT_THAT(sentence_of([&] {
-                copy.push(0, 1, any_rows_of({{9, {1}}}));
-              }),
-              testing::HasSubstr("with 1 elements, and it has 3"));
+  EXPECT_THAT(copy.push(0, 2, any_rows_of({{9, {1}}})), testing::HasSubstr("with 1 elements, and it has 3"));
+}
+
+TEST(ServedRows, RefuseLengthsWhoseSumNoMemoryHolds) {
+  ServedRows rows = rows_of_any_length(1);
+  rows.push(0, 0, any_rows_of({{9, {1, 2, 3}}}));
+  constexpr std::int64_t most = std::int64_t{1} << 56, half = most / 2;
+  for (const std::int64_t length : {most - 2, std::numeric_limits<std::int64_t>::max()}) {
+    rows.pull({.keys = {4}, .lengths = {length}});
+    EXPECT_EQ(rows.answers().at(0).refusal,
+              fmt::format("Worker 0 pushes or pulls key 4 of table rows with {} elements, and no memory holds more than {} "
+                          "besides the others of its server; give the length of its row.",
+                          length, most - 3));
+  }
+  rows.pull({.keys = {4, 5}, .lengths = {half, half}});
+  EXPECT_THAT(rows.answers().at(0).refusal, testing::HasSubstr("key 5 of table rows")) << "their sum";
+  EXPECT_EQ(rows.keys(), 1U);
+  EXPECT_EQ(refusal_of_pull(rows, {{4, {0, 0}}}), "") << "the control";
 }
 
 // Of a copy that becomes the first of its chain with updates that are not applied yet.
 TEST(ServedRows, KeepTheLengthsOfUpdatesThatWait) {
   ServedRows rows = rows_of_any_length(2);
   rows.append({.pushes = 2, .pushed = any_rows_of({{9, {1, 2, 3}}})});
-  EXPECT_THAT(sentence_of([&] {
-                rows.push(1, 1, any_rows_of({{9, {1}}}));
-              }),
+  EXPECT_THAT(rows.push(1, 1, any_rows_of({{9, {1}}})),
               testing::HasSubstr("Worker 1 pushes or pulls key 9 of table rows with 1 elements, and it has 3"));
   rows.apply_below(1);
   EXPECT_EQ(rows.version(), 1);

@@ -1,0 +1,208 @@
+// A wrong length of a row, and other requests that only a server can judge: the worker learns why, and nobody else is held
+// up.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <latch>
+#include <string>
+#include <vector>
+
+#include "core/split_mix.hpp"
+#include "server/dying_servers.hpp"
+#include "stretto/launch.hpp"
+#include "support/error.hpp"
+
+namespace stretto {
+namespace {
+
+using Keys = std::vector<std::uint64_t>;
+using Lengths = std::vector<std::int64_t>;
+using testing::HasSubstr;
+
+constexpr std::uint64_t wrong_key = 7;  // of 3 elements
+
+ServedTable lengthy() {
+  return {.name = "counts", .dtype = DType::i64, .update = server_functions::sum(), .width = ServedTable::any_length};
+}
+
+// The first key above `above` that is, or is not, in the part of wrong_key. A sparse table has 4 parts a server.
+std::uint64_t key_above(std::uint64_t above, bool same_part, int servers) {
+  const auto part = [&](std::uint64_t key) { return split_mixed(key) % (4U * static_cast<unsigned>(servers)); };
+  std::uint64_t key = above + 1;
+  while ((part(key) == part(wrong_key)) != same_part) ++key;
+  return key;
+}
+
+Tensor all_ones(std::int64_t count) {
+  const Tensor tensor({count}, DType::i64);
+  std::fill_n(tensor.data<std::int64_t>(), count, 1);
+  return tensor;
+}
+
+void push_ones(ServerSet& set, const Keys& keys, const Lengths& lengths) {
+  std::int64_t elements = 0;
+  for (const std::int64_t length : lengths) elements += length;
+  set.wait(set.push(0, keys, all_ones(elements), lengths));
+}
+
+// The row of a key, whose elements are equal.
+std::int64_t row_of(ServerSet& set, std::uint64_t key, std::int64_t length) {
+  const Tensor row = all_ones(length);
+  set.wait(set.pull(0, {key}, row, {length}));
+  for (std::int64_t i = 1; i < length; ++i) EXPECT_EQ(row.at(i), row.at(0)) << key;
+  return row.data<std::int64_t>()[0];
+}
+
+// Worker 0 makes 3 pushes, the second of them with `length` elements for a key of 3; worker 1 makes 3 of its own.
+void push_three_times(const Communicator& world, const ServerSet::Options& options, std::int64_t length) {
+  const std::uint64_t same = key_above(wrong_key, true, options.servers), other = key_above(same, false, options.servers);
+  ServerSet set(world, {lengthy()}, options);
+  if (set.is_server()) {
+    if (options.spares > 0 && world.rank() == world.size() - 1) set.join();
+    return set.serve();
+  }
+  const bool is_first = world.rank() == 0, is_wrong = length != 3;
+  for (int step = 0; step < 3; ++step) {
+    if (!is_first) {
+      push_ones(set, {other}, {1});
+    } else if (step != 1) {
+      push_ones(set, {wrong_key}, {3});
+    } else if (!is_wrong) {
+      push_ones(set, {wrong_key, same, other}, {3, 2, 1});
+    } else {
+      EXPECT_EQ(sentence_of(ErrorCode::invalid_argument,
+                            [&] {
+                              push_ones(set, {wrong_key, same, other}, {length, 2, 1});
+                            }),
+                fmt::format("Worker 0 pushes or pulls key 7 of table counts with {} elements, and it has 3: a key keeps its "
+                            "first length; give that one.",
+                            length));
+    }
+  }
+  // At the clock behind 3 pushes of each.
+  const auto settled = [&](std::uint64_t key, std::int64_t its_length, std::int64_t expected) {
+    std::int64_t found = row_of(set, key, its_length);
+    while (options.consistency.kind == Consistency::Kind::eventual && found < expected) found = row_of(set, key, its_length);
+    return found;
+  };
+  EXPECT_EQ(settled(wrong_key, 3, is_wrong ? 2 : 3), is_wrong ? 2 : 3);
+  EXPECT_EQ(settled(same, is_wrong ? 5 : 2, is_wrong ? 0 : 1), is_wrong ? 0 : 1) << "of the same part: it has no length yet";
+  EXPECT_EQ(settled(other, 1, 4), 4) << "of another part: pushed by both";
+  EXPECT_EQ(set.ranks().size(), world.size()) << "no server has ended";
+  set.leave();
+}
+
+TEST(Refusals, AWrongLengthIsToldToItsWorkerOnly) {
+  const ServerSet::Options without{.servers = 2}, copied{.servers = 3, .copies = 2}, joined{.servers = 3, .spares = 1},
+      eventual{.servers = 2, .consistency = Consistency::eventual(), .copies = 1};
+  for (const ServerSet::Options& options : {without, copied, joined, eventual}) {
+    for (const std::int64_t length : {2, 4, 3}) {  // the last one as a control
+      run_threads(2 + options.servers, [&](const Communicator& world) { push_three_times(world, options, length); });
+    }
+  }
+}
+
+TEST(Refusals, APullOfAWrongLengthLeavesNone) {
+  run_threads(2, [](const Communicator& world) {
+    ServerSet set(world, {lengthy()}, {});
+    if (set.is_server()) return set.serve();
+    const std::uint64_t same = key_above(wrong_key, true, 1);
+    push_ones(set, {wrong_key}, {3});
+    const ServerSet::Pending refused = set.pull(0, {wrong_key, same}, all_ones(6), {2, 4});
+    const ServerSet::Pending right = set.pull(0, {wrong_key}, all_ones(3), {3});
+    expect_refusal([&] { set.wait(refused); }, "key 7 of table counts with 2 elements, and it has 3");
+    EXPECT_NO_THROW(set.wait(refused)) << "once";
+    set.wait(right);
+    EXPECT_EQ(row_of(set, same, 5), 0);
+    set.leave();
+  });
+}
+
+TEST(Refusals, OfAPushThatNobodyHasWaitedForComeWhenTheWorkerLeaves) {
+  for (const int copies : {0, 1}) {
+    run_threads(3, [&](const Communicator& world) {
+      ServerSet set(world, {lengthy()}, {.servers = 2, .copies = copies});
+      if (set.is_server()) return set.serve();
+      set.push(0, {wrong_key}, all_ones(3), {3});
+      set.push(0, {wrong_key}, all_ones(2), {2});
+      expect_refusal([&] { set.leave(); }, "with 2 elements, and it has 3");
+      EXPECT_EQ(row_of(set, wrong_key, 3), 1);
+      set.leave();
+    });
+  }
+}
+
+// The server that has refused a push is lost before others have pushed. The next one does not know the key's length, and
+// applies nothing of the push either.
+TEST(Refusals, OutliveTheServer) {
+  int forgotten = 0;
+  for (const int dead : {2, 3}) {
+    std::latch lost(1);
+    run_threads(4, [&](const Communicator& world) {
+      ServerSet set(world, {lengthy()}, {.servers = 2, .copies = 1});
+      if (set.is_server()) {
+        return serve_until_death(set, [&](const ServerSet::Question&) -> std::string {
+          if (world.rank() == dead) throw Killed();
+          return {};
+        });
+      }
+      if (world.rank() == 0) {
+        EXPECT_EQ(row_of(set, wrong_key, 3), 0);
+        expect_refusal([&] { push_ones(set, {wrong_key}, {2}); }, "with 2 elements, and it has 3");
+        set.ask("which one dies?");
+        EXPECT_EQ(set.ranks().size(), 3) << "the control: there was a loss";
+        lost.count_down();
+      } else {
+        set.attend();
+        lost.wait();
+        push_ones(set, {key_above(wrong_key, false, 2)}, {1});
+      }
+      if (world.rank() == 0) {
+        const bool is_known = !sentence_of([&] { EXPECT_EQ(row_of(set, wrong_key, 2), 0); }).empty();
+        EXPECT_EQ(row_of(set, wrong_key, is_known ? 3 : 2), 0);
+        forgotten += is_known ? 0 : 1;
+      }
+      set.leave();
+    });
+  }
+  EXPECT_EQ(forgotten, 1) << "the control: of one server the key was, and it was lost once";
+}
+
+TEST(Refusals, OfAQuestionThatAServerHasNoAnswerFor) {
+  run_threads(4, [](const Communicator& world) {
+    ServerSet set(world, {lengthy()}, {.servers = 2});
+    const bool answers = world.rank() == 2;
+    if (answers) return set.serve([](const ServerSet::Question& question) { return question.text; });
+    if (set.is_server()) return set.serve();
+    EXPECT_EQ(
+        sentence_of(ErrorCode::invalid_argument, [&] { set.ask("what"); }),
+        fmt::format("Worker {} asks server 3, whose serve() was given no answer; give all servers one.", world.rank()));
+    push_ones(set, {wrong_key}, {3});
+    EXPECT_EQ(row_of(set, wrong_key, 3), 2);
+    set.leave();
+  });
+}
+
+// A server that throws has taken a message in part: one worker leaves while the other waits for its pushes.
+TEST(Refusals, AServerThatThrowsDoesNotServeOn) {
+  std::string first, again;
+  sentence_of([&] {
+    run_threads(3, [&](const Communicator& world) {
+      ServerSet set(world, {lengthy()}, {});
+      if (set.is_server()) {
+        first = sentence_of([&] { set.serve(); });
+        again = sentence_of([&] { set.serve(); });
+        return world.job().abort("it is lost.");
+      }
+      if (world.rank() == 1) return set.leave();
+      push_ones(set, {wrong_key}, {3});
+      set.wait(set.pull(0, {wrong_key}, all_ones(3), {3}));
+    });
+  });
+  EXPECT_THAT(first, HasSubstr("Worker 1 has left the servers after 0 pushes"));
+  EXPECT_EQ(again, first) << "it does not serve on";
+}
+
+}  // namespace
+}  // namespace stretto
