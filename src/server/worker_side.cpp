@@ -1,7 +1,6 @@
 #include "server/worker_side.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "core/fail.hpp"
@@ -151,84 +150,6 @@ void WorkerSide::send(std::uint64_t id) {
   take_acknowledgements();
 }
 
-void WorkerSide::take(const ReceivedMessage& message) {
-  if (message.head.kind == goodbye) {
-    over_ = true;
-    return live_.close(message.from);
-  }
-  if (message.head.kind == values_of_part) return take_values(message);
-  if (message.head.kind == moved_part) return take_move(message);
-  const bool is_refusal = message.head.kind == refused_request;
-  if (message.head.kind == answer_of_server || (is_refusal && message.head.request == question_)) {
-    if (message.head.request == question_) answers_[message.from] = {text_in(message.bytes), is_refusal};
-    return;
-  }
-  if (message.head.kind == accepted_push || is_refusal) return take_word(message);
-  ensure(message.head.kind == applied_pushes, "Rank {} sends a message of kind {}.", message.from, message.head.kind);
-  take_applied(message);
-}
-
-// A push that has come again behind a loss gets a word again.
-void WorkerSide::take_word(const ReceivedMessage& message) {
-  const auto part = static_cast<std::size_t>(message.head.part);
-  const auto found = requests_.find(message.head.request);
-  const bool is_open = found != requests_.end() && found->second.missing.erase(part) > 0;
-  if (message.head.kind != refused_request) return;
-  std::string& refusal = is_open ? found->second.refusal : late_refusal_;
-  if (refusal.empty()) refusal = text_in(message.bytes);
-  // Another server must count it as this one has, whether or not it knows the key's length.
-  for (KeptPush& push : tables_.at(message.head.table).kept.at(part)) {
-    if (push.request == message.head.request) push.message = {};
-  }
-}
-
-void WorkerSide::take_applied(const ReceivedMessage& message) {
-  const auto part = static_cast<std::size_t>(message.head.part);
-  std::deque<KeptPush>& kept = tables_.at(message.head.table).kept.at(part);
-  for (; !kept.empty() && kept.front().clock < message.head.clock; kept.pop_front()) {
-    // The word of a server that was lost does not come, and what was applied was accepted.
-    const auto found = requests_.find(kept.front().request);
-    if (found != requests_.end() && found->second.kind == push_part) found->second.missing.erase(part);
-  }
-}
-
-// Servers may tell of two moves in another order than they were.
-void WorkerSide::take_move(const ReceivedMessage& message) {
-  NewServer& server = moved_[{message.head.table, static_cast<std::size_t>(message.head.part)}];
-  if (message.head.request > server.moves) server = {static_cast<int>(message.head.clock), message.head.request};
-  if (!said_goodbye_) live_.send(message.from, {.kind = switched, .table = message.head.table, .part = message.head.part});
-}
-
-void WorkerSide::take_values(const ReceivedMessage& message) {
-  const auto found = requests_.find(message.head.request);
-  const auto part = static_cast<std::size_t>(message.head.part);
-  ensure(found != requests_.end() && found->second.missing.contains(part), "Rank {} answers request {}, which is not open.",
-         message.from, message.head.request);
-  Request& request = found->second;
-  const ServedLayout::Table& table = layout_.tables[request.table];
-  std::vector<std::pair<std::int64_t, std::int64_t>> ranges;  // of `values`: elements from .. to
-  if (table.served.is_sparse()) {
-    for (const std::int64_t place : request.places[part]) {
-      const auto at = static_cast<std::size_t>(place);
-      ranges.emplace_back(request.begins[at], request.begins[at + 1]);
-    }
-  } else {
-    ranges.emplace_back(table.parts[part].first, table.parts[part].first + table.parts[part].count);
-  }
-  const std::size_t element = size_of(table.served.dtype);
-  std::size_t bytes = 0;
-  for (const auto& [begin, end] : ranges) bytes += static_cast<std::size_t>(end - begin) * element;
-  ensure(message.head.bytes == bytes, "Part {} came with {} bytes instead of {}.", part, message.head.bytes, bytes);
-  const auto* from = static_cast<const std::byte*>(message.bytes.raw());
-  for (const auto& [begin, end] : ranges) {
-    const std::size_t row = static_cast<std::size_t>(end - begin) * element;
-    std::memcpy(static_cast<std::byte*>(request.values.raw()) + static_cast<std::size_t>(begin) * element, from, row);
-    from += row;
-  }
-  request.version = std::min(request.version, message.head.clock);
-  request.missing.erase(part);
-}
-
 void WorkerSide::throw_late_refusal() {
   const std::string sentence = std::exchange(late_refusal_, {});
   require(sentence.empty(), "{}", sentence);
@@ -267,23 +188,6 @@ std::vector<std::string> WorkerSide::ask(const std::string& text) {
     result.push_back(std::move(answer.text));
   }
   return result;
-}
-
-void WorkerSide::take_what_has_come() {
-  try {
-    while (const std::optional<ReceivedMessage> message = live_.try_receive()) take(*message);
-  } catch (const Error& error) {
-    if (!error.is_of_another_rank()) throw;
-  }
-}
-
-// Takes what has come without waiting. A worker that only pushes learns of a loss here.
-void WorkerSide::take_acknowledgements() {
-  while (keeps_any() || layout_.options.spares > 0) {
-    const std::optional<ReceivedMessage> message = live_.try_receive();
-    if (!message) break;
-    take(*message);
-  }
 }
 
 // Filters may depend on what the worker has read.
