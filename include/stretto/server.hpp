@@ -219,7 +219,7 @@ class STRETTO_API ServerSet {
   // lengths: of rows of any_length, from 1 on, one for each key, and none for other tables; rows then lie one behind the
   // other. A key keeps its first length; for another one wait() throws Error(invalid_argument) and names worker, key, table
   // and both lengths. Nothing of the push or pull is then applied in that part of the keys; its other parts are, and clocks
-  // count it. Such a push is done when its servers have answered. A server that is lost takes lengths known from pulls with it.
+  // count it. Such a push is done when its servers have answered. A lost server takes lengths known from pulls with it.
   Pending push(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows,
                const std::vector<std::int64_t>& lengths = {});
   Pending pull(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows,
