@@ -6,11 +6,11 @@
 #include <filesystem>
 
 #include "apps/common/fail.hpp"
+#include "apps/common/parse_flags.hpp"
 #include "apps/tokenizers/read_tokenizer.hpp"
 #include "apps/train/data/known_format.hpp"
 #include "apps/train/data/mapped_file.hpp"
 #include "apps/train/data/token_writer.hpp"
-#include "apps/train/options/flag_hints.hpp"
 #include "apps/train/options/number_flags.hpp"
 #include "stretto/output_file.hpp"
 

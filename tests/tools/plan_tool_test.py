@@ -129,8 +129,10 @@ class Refusals(PlanTool):
             ("less than one element", ["all_gather", "--ranks", 4, "--bytes", 8]),
             ("f33", ["all_reduce", "--ranks", 4, "--dtype", "f33"]),
             ("'/none' cannot be read", ["all_reduce", "--ranks", 4, "--simulate", "/none"]),
-            ("--help lists the flags", ["all_reduce", "--ranks", 4, "--fast"]),
-            ("--help lists the flags", ["all_reduce"]),
+            ("stretto-plan --help lists the flags", ["all_reduce", "--ranks", 4, "--fast"]),
+            ("--byte is unknown; did you mean --bytes?", ["all_reduce", "--ranks", 4, "--byte", 8]),
+            ("stretto-plan step --help lists the flags", ["step", "--fast"]),
+            ("stretto-plan --help lists the flags", ["all_reduce"]),
         ]:
             with self.subTest(words):
                 self.refused(part, *words)

@@ -8,8 +8,8 @@
 #include "apps/train/options/adapter_options.hpp"
 #include "apps/train/options/data_options.hpp"
 #include "apps/train/options/diloco_options.hpp"
-#include "apps/train/options/flag_hints.hpp"
 #include "apps/train/options/flag_values.hpp"
+#include "apps/train/options/foreign_names.hpp"
 #include "apps/train/options/number_flags.hpp"
 #include "apps/train/options/optimizer_options.hpp"
 #include "apps/train/options/pipeline_options.hpp"
@@ -179,7 +179,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   app.add_option("--json", line.json, "With --dry-run, write the figures to this file");
 
   check_numbers(app);
-  if (!parse_flags(app, argc, argv)) return std::nullopt;
+  if (!parse_flags(app, argc, argv, foreign_names())) return std::nullopt;
   trainer.sharding.overlap = !no_overlap;
   check_precision_options(app, trainer);
   trainer.optimizer = optimizer_of(app, optimizer, line.lr);

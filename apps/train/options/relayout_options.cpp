@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "apps/common/fail.hpp"
-#include "apps/train/options/flag_hints.hpp"
+#include "apps/train/options/foreign_names.hpp"
 #include "apps/train/options/number_flags.hpp"
 #include "apps/train/options/options.hpp"
 #include "apps/train/options/pipeline_options.hpp"
@@ -39,7 +39,7 @@ constexpr const char* layout_flag_names[] = {"--tp",
                                              "--micro-batch-size"};
 
 TrainingOptions changed(TrainingOptions trainer, const std::string& flags) {
-  CLI::App app("", "--relayout-at");
+  CLI::App app("", "stretto-train");
   app.set_help_flag();
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   const StageDivision before = trainer.stages;
@@ -58,7 +58,7 @@ TrainingOptions changed(TrainingOptions trainer, const std::string& flags) {
     for (const std::string& word : app.remaining()) {
       require(!word.starts_with('-'), "{} is not of a layout, and stays as it is; leave it out.", word);
     }
-    refuse_command_line(app, error);
+    refuse_command_line(app, error, foreign_names());
   }
   for (const CLI::Option* option : app.get_options([](CLI::Option* each) { return each->count() > 0; })) {
     const bool is_of_layout =

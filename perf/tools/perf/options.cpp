@@ -1,10 +1,12 @@
 #include "perf/options.hpp"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
-#include "common/command_line.hpp"
+#include "apps/common/parse_flags.hpp"
+#include "common/fail.hpp"
 #include "common/output_file.hpp"
 #include "common/size_text.hpp"
 #include "perf/operation.hpp"
@@ -241,7 +243,7 @@ std::optional<Options> parse_command_line(int argc, char** argv) {
   app.add_option("--json", options.json, "File for the figures");
   app.add_option("--seed", options.seed, "Seed of the inputs")->capture_default_str();
 
-  if (!parse_flags(app, argc, argv)) return std::nullopt;
+  if (!apps::parse_flags(app, argc, argv)) return std::nullopt;
   if (iterations->count() > 0) options.least_seconds = 0;
   options.command = fmt::format("stretto-perf {}", fmt::join(argv + 1, argv + argc, " "));
   read(texts, options);

@@ -1,12 +1,14 @@
 #include "perf/sweep.hpp"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "common/command_line.hpp"
+#include "apps/common/parse_flags.hpp"
+#include "common/fail.hpp"
 #include "common/output_file.hpp"
 #include "common/size_text.hpp"
 #include "perf/options.hpp"
@@ -83,7 +85,7 @@ SweepOptions parse_sweep(const char* description, int argc, char** argv, bool wr
   std::vector<std::string> memories = {"malloc", "symmetric"};
   std::string most = "64M";
   const char* const file = writes ? "--write" : "--json";
-  CLI::App app(description);
+  CLI::App app(description, writes ? "stretto-perf calibrate" : "stretto-perf selection");
   app.add_option("--nproc", options.ranks, "Numbers of ranks; ranks are processes")->delimiter(',');
   std::vector<CLI::Option*> of_sweeps{
       app.add_option("--routes", options.routes, "shm, ucx or shm,ucx")
@@ -108,7 +110,7 @@ SweepOptions parse_sweep(const char* description, int argc, char** argv, bool wr
         ->delimiter(',')
         ->check(CLI::IsMember({"symmetric", "malloc"}));
   }
-  if (!parse_flags(app, argc, argv)) std::exit(0);
+  if (!apps::parse_flags(app, argc, argv)) std::exit(0);
   if (!collectives.empty()) options.collectives = collectives_from(collectives);
   options.memories.clear();
   for (const std::string& memory : memories) {

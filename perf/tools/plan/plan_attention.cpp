@@ -6,7 +6,7 @@
 #include <map>
 #include <optional>
 
-#include "common/command_line.hpp"
+#include "apps/common/parse_flags.hpp"
 #include "plan/attention_layouts.hpp"
 #include "plan/plan_options.hpp"
 #include "stretto/layers/attention.hpp"
@@ -60,7 +60,7 @@ bool parse(int argc, char** argv, AttentionLine& line) {
   auto* speed = app.add_option("--flops-per-second", line.flops_per_second, "Of a rank, in attention")->needs(links);
   links->needs(speed);
   app.add_option("--json", line.json, "Write the figures to this file");
-  if (!perf::parse_flags(app, argc, argv)) return false;
+  if (!apps::parse_flags(app, argc, argv)) return false;
   require(ranks->count() + ring->count() + ulysses->count() > 0,
           "Give --ranks N for all layouts of N ranks, or --cp C and --ulysses U for one.");
   require(speed->count() == 0 || line.flops_per_second > 0,

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <map>
 
-#include "common/command_line.hpp"
+#include "apps/common/parse_flags.hpp"
 #include "common/size_text.hpp"
 #include "plan/layout_report.hpp"
 #include "plan/model_text.hpp"
@@ -99,7 +99,7 @@ bool parse(int argc, char** argv, LayoutLine& line) {
   app.add_option("--system", line.system, "How another training program works, a JSON file; Stretto when left out");
   app.add_option("--top", line.top, "Layouts to print")->capture_default_str()->check(CLI::Range(1, 1000));
   app.add_option("--json", line.json, "Write the figures to this file");
-  if (!perf::parse_flags(app, argc, argv)) return false;
+  if (!apps::parse_flags(app, argc, argv)) return false;
   space.model = model_from_text(line.model);
   space.sharding.dtype = layout_types.at(line.dtype);
   if (!fixed.grad_dtype.empty()) space.sharding.gradient_dtype = layout_types.at(fixed.grad_dtype);

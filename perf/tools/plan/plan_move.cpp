@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "common/command_line.hpp"
+#include "apps/common/parse_flags.hpp"
 #include "common/size_text.hpp"
 #include "plan/plan_options.hpp"
 
@@ -88,7 +88,7 @@ bool parse(int argc, char** argv, MoveLine& line) {
   app.add_option("--buffer", line.buffer, "Most bytes of messages that a rank holds; 0: no bound; suffix K, M or G")
       ->capture_default_str();
   app.add_option("--gbit", line.gbit, "Rate of a node's link, in Gb/s each way")->needs(nodes)->check(CLI::PositiveNumber);
-  return perf::parse_flags(app, argc, argv);
+  return apps::parse_flags(app, argc, argv);
 }
 
 void plan_move_of(int argc, char** argv) {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "common/command_line.hpp"
+#include "apps/common/parse_flags.hpp"
 #include "common/size_text.hpp"
 
 namespace plan_tool {
@@ -81,7 +81,8 @@ bool can_do(const PlanRequest& request) {
 bool parse(int argc, char** argv, CommandLine& line) {
   CLI::App app(
       "Shows the steps of the ranks in a collective, proves that they are right, predicts their time, and draws them.\n"
-      "Without --verify and --simulate it prints the plans.");
+      "Without --verify and --simulate it prints the plans.",
+      "stretto-plan");
   std::string footer = "Subcommands, each with a --help of its own:";
   for (const auto& [subcommand, does] : subcommands) footer += fmt::format("\n  stretto-plan {:<11}{}", subcommand, does);
   app.footer(footer);
@@ -120,7 +121,7 @@ bool parse(int argc, char** argv, CommandLine& line) {
   rank->excludes(simulate)->excludes(svg);
   explain->excludes(svg);
   check_first_word(argc > 1 ? argv[1] : "");
-  if (!perf::parse_flags(app, argc, argv)) return false;
+  if (!apps::parse_flags(app, argc, argv)) return false;
   const std::size_t dots = line.ranks.find("..");
   line.first_size = number_from("--ranks", line.ranks.substr(0, dots));
   line.last_size = dots == std::string::npos ? line.first_size : number_from("--ranks", line.ranks.substr(dots + 2));

@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "common/command_line.hpp"
+#include "apps/common/parse_flags.hpp"
 #include "common/output_file.hpp"
 #include "plan/plan_options.hpp"
 #include "plan/plan_svg.hpp"
@@ -48,7 +48,7 @@ bool parse(int argc, char** argv, PipelineLine& line) {
   app.add_option("--json", line.json, "Write the figures to this file")->needs(schedule);
   app.add_option("--text", line.text, "Write the schedule to this file, which --schedule reads")->needs(schedule);
   what->needs(verify)->excludes(schedule);
-  if (!perf::parse_flags(app, argc, argv)) return false;
+  if (!apps::parse_flags(app, argc, argv)) return false;
   for (const auto& [flag, number] :
        {std::pair{"--pp", line.stages}, {"--microbatches", line.microbatches}, {"--virtual-stages", line.chunks}}) {
     require(number >= 1 || app.count(flag) == 0, "{} {} must be at least 1.", flag, number);

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
-#include "common/command_line.hpp"
+#include "apps/common/parse_flags.hpp"
 #include "common/output_file.hpp"
 #include "plan/plan_options.hpp"
 #include "stretto/planning/planner.hpp"
@@ -45,7 +45,7 @@ bool parse(int argc, char** argv, StepLine& line) {
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
   app.add_option("--json", line.json, "Write the figures to this file as well");
-  if (!perf::parse_flags(app, argc, argv)) return false;
+  if (!apps::parse_flags(app, argc, argv)) return false;
   require(line.ranks_per_node >= 0, "--ranks-per-node {} cannot be negative.", line.ranks_per_node);
   require(line.tensor >= 1 && line.ranks % line.tensor == 0, "--tp {} does not divide --ranks {}.", line.tensor, line.ranks);
   if (line.data == 0) line.data = line.ranks / line.tensor;

@@ -1,12 +1,14 @@
 #include "perf/overlap/overlap.hpp"
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "common/command_line.hpp"
+#include "apps/common/parse_flags.hpp"
+#include "common/fail.hpp"
 #include "common/output_file.hpp"
 #include "perf/overlap/overlap_case.hpp"
 #include "perf/result.hpp"
@@ -217,7 +219,7 @@ std::optional<OverlapRun> parse(int argc, char** argv) {
   app.add_option("--warmup", options.measurement.warmup, "Steps before them")->capture_default_str();
   app.add_option("--trace", options.trace, "Write what every rank did in three more steps to this file, for Perfetto");
   app.add_option("--json", options.json, "Write the figures to this file");
-  if (!parse_flags(app, argc, argv, "stretto-perf overlap ")) return std::nullopt;
+  if (!apps::parse_flags(app, argc, argv)) return std::nullopt;
   if (options.case_name == "ring_pass") {  // one head of a long sequence: products grow with the square of the rows
     if (layers->count() == 0) options.sizes.layers = 1;
     if (hidden->count() == 0) options.sizes.hidden = 64;

@@ -2,12 +2,14 @@
 
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <limits>
 
-#include "common/command_line.hpp"
+#include "apps/common/parse_flags.hpp"
+#include "common/fail.hpp"
 #include "perf/measure.hpp"
 #include "perf/stragglers/outliers.hpp"
 #include "stretto/kernels.hpp"
@@ -156,7 +158,7 @@ int find_stragglers(int argc, char** argv) {
   app.add_option("--nproc", nproc, "Ranks to start on this host (leave it out under a launcher)");
   app.add_option("--threshold", threshold, "Share by which a rank or link may be slower than the median")
       ->capture_default_str();
-  if (!parse_flags(app, argc, argv)) return 0;
+  if (!apps::parse_flags(app, argc, argv)) return 0;
   require(threshold > 0 && threshold < 1, "--threshold {} is no share; give one like 0.25.", threshold);
   require(nproc >= 0, "--nproc {} cannot be negative.", nproc);
   return launch(nproc, [&](const Communicator& world) { measure(world, threshold); });
