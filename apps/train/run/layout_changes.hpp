@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "apps/common/fail.hpp"
 #include "apps/train/options/relayout_options.hpp"
 #include "apps/train/run/stop_request.hpp"
 #include "stretto/communicator.hpp"
@@ -18,13 +17,11 @@ namespace apps {
 // When the layouts of --relayout-at or --relayout-on-signal come.
 class LayoutChanges {
  public:
-  // asked: how often the job has been asked for a layout. It has the last of these: CommandLine::after(). Throws
-  // Error(invalid_argument) if there are none.
+  // asked: how often signals have asked for one of these layouts, by --relayout-on-signal; else 0. The job has the last
+  // of these: CommandLine::after().
   LayoutChanges(std::vector<Relayout> layouts, StopRequest& requests, std::int64_t asked)
       : layouts_(std::move(layouts)), requests_(requests), asked_(static_cast<std::size_t>(asked)) {
     if (asked_ == 0) return;
-    require(!layouts_.empty(), "SIGUSR2 has asked {} times for a layout, and there is none; give --relayout-on-signal.",
-            asked);
     said_.push_back(fmt::format("SIGUSR2 has come {} so far: training begins with {} '{}'.",
                                 asked_ == 1 ? "once" : fmt::format("{} times", asked_), layout(asked_).name(),
                                 layout(asked_).flags));

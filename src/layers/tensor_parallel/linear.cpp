@@ -93,6 +93,7 @@ ColumnParallelLinear::ColumnParallelLinear(Parameters& parameters, const std::st
                                            tensor_parallel);
   };
   std::vector<std::int64_t> matrices;  // all parts are one, unless they have names
+  matrices.reserve(named.size());
   for (const NamedParts& each : named) matrices.push_back(each.count * (out / parts));
   if (matrices.empty()) matrices.push_back(out);
   const Parameter::Traits traits{.initial = weight, .matrices = matrices, .overwrites_gradient = true};

@@ -117,8 +117,9 @@ std::int64_t PlannedStage::tensor_parallel_bytes() const {
   std::int64_t sent = 0;
   const auto add = [&](const LayerCost& cost, std::int64_t times) {
     for (const PassCost* pass : {&cost.forward, &cost.input, &cost.weight, &cost.again}) {
-      for (const Exchange& each : pass->exchanges)
+      for (const Exchange& each : pass->exchanges) {
         sent += times * (each.kind == Collective::all_reduce ? 2 : 1) * each.bytes();
+      }
     }
   };
   for (int chunk = 0; chunk < schedule_.chunks; ++chunk) {

@@ -64,9 +64,10 @@ StagePlan plan_stage(const TrainingOptions& options, const Schedule& schedule, i
   plan.memory = state_memory(parameters, mesh, sharding, options.optimizer_kind(schedule));
   plan.memory.activations = planned.activation_bytes();
   plan.memory.buffers += planned.attention_buffers();
-  if (options.saves_in_background)
+  if (options.saves_in_background) {
     plan.memory.buffers +=
         snapshot_memory(parameters, mesh, sharding, options.optimizer_kind(schedule), options.saves_trained_only);
+  }
   const int passes = options.recompute.level == Recompute::full ? 3 : 2;
   const OptimizerKind kind = kind_of(options.optimizer);
   plan.sent = kind.sums_gradients() ? state_traffic(parameters, mesh, sharding, options.microbatches(), passes)

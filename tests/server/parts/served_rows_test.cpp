@@ -202,7 +202,7 @@ TEST(ServedRows, RefuseLengthsWhoseSumNoMemoryHolds) {
   EXPECT_EQ(refusal_of_pull(rows, {{4, {0, 0}}}), "") << "the control";
 }
 
-// Of a copy that becomes the first of its chain with updates that are not applied yet.
+// A copy holds updates that are not applied yet. When the server before it is lost, it takes pushes itself.
 TEST(ServedRows, KeepTheLengthsOfUpdatesThatWait) {
   ServedRows rows = rows_of_any_length(2);
   rows.append({.pushes = 2, .pushed = any_rows_of({{9, {1, 2, 3}}})});
