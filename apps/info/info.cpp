@@ -8,6 +8,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -16,6 +17,7 @@
 #include <optional>
 #include <string>
 
+#include "apps/common/exit_status.hpp"
 #include "apps/info/flight/report.hpp"
 #include "stretto/build.hpp"
 #include "stretto/device.hpp"
@@ -144,16 +146,12 @@ int print_everything() {
     fmt::print("  {} = '{}'{}\n      {}; default '{}'\n", each.name, value, is_set ? " (from the environment)" : "",
                each.meaning, each.default_value);
   }
-  try {
+  return apps::exit_status([] {
     check_settings();
     print_instructions();
     print_tuning();
-  } catch (const std::exception& error) {
-    std::fflush(stdout);
-    std::fprintf(stderr, "error: %s\n", stretto::error_sentence(error).c_str());
-    return 1;
-  }
-  return 0;
+    return 0;
+  });
 }
 
 // Prints state_at(host, port) of each address, and at the end names those that do not answer.
@@ -161,7 +159,7 @@ template <class StateAt>
 int print_states(int count, char** addresses, const char* setting, StateAt state_at) {
   int status = 0;
   for (int i = 0; i < count; ++i) {
-    try {
+    const int answered = apps::exit_status([&] {
       const std::string address = addresses[i];
       const std::size_t colon = address.rfind(':');
       const char* const first = address.data() + (colon == std::string::npos ? address.size() : colon + 1);
@@ -173,11 +171,9 @@ int print_states(int count, char** addresses, const char* setting, StateAt state
                     fmt::format("'{}' names no port; give HOST:PORT, with the PORT of {}.", address, setting));
       }
       std::fputs(state_at(address.substr(0, colon), port).c_str(), stdout);
-    } catch (const std::exception& error) {
-      std::fflush(stdout);
-      std::fprintf(stderr, "error: %s\n", error_sentence(error).c_str());
-      status = 1;
-    }
+      return 0;
+    });
+    status = std::max(status, answered);
   }
   return status;
 }
@@ -206,14 +202,11 @@ int main(int argc, char** argv) {
         help ? stdout : stderr);
     return help ? 0 : 1;
   }
-  try {
+  return apps::exit_status([&] {
     std::vector<std::string> damaged;
     std::fputs(apps::flight::report_of(argv[2], damaged).c_str(), stdout);
     std::fflush(stdout);
     for (const std::string& sentence : damaged) std::fprintf(stderr, "error: %s\n", sentence.c_str());
     return damaged.empty() ? 0 : 1;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 1;
-  }
+  });
 }

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "apps/common/exit_status.hpp"
 #include "apps/common/fail.hpp"
 #include "apps/common/parse_flags.hpp"
 #include "apps/tokenizers/read_tokenizer.hpp"
@@ -270,11 +271,8 @@ int run(const TokenizeOptions& options) {
 }  // namespace apps
 
 int main(int argc, char** argv) {
-  try {
+  return apps::exit_status([&] {
     const auto options = apps::parse(argc, argv);
     return options ? apps::run(*options) : 0;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", stretto::error_sentence(error).c_str());
-    return 1;
-  }
+  });
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/common/exit_status.hpp"
 #include "apps/common/fail.hpp"
 #include "apps/train/measure/calibration.hpp"
 #include "apps/train/options/options.hpp"
@@ -148,11 +149,8 @@ int start(CommandLine line) {
 }  // namespace apps
 
 int main(int argc, char** argv) {
-  try {
+  return apps::exit_status([&] {
     const auto line = apps::parse_command_line(argc, argv);
     return line ? apps::start(*line) : 0;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", stretto::error_sentence(error).c_str());
-    return 1;
-  }
+  });
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "../gpu/gpu_data.hpp"
+#include "apps/common/exit_status.hpp"
 #include "stretto/device.hpp"
 #include "stretto/launch.hpp"
 #include "stretto/layers/attention.hpp"
@@ -144,10 +145,5 @@ int measure(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return measure(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 1;
-  }
+  return apps::exit_status([&] { return measure(argc, argv); });
 }

@@ -3,11 +3,11 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <ctime>
-#include <exception>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "apps/common/exit_status.hpp"
 #include "apps/common/median.hpp"
 #include "common/output_file.hpp"
 #include "stretto/build.hpp"
@@ -34,7 +34,7 @@ using apps::median;
 // main() of such a program: measure() returns a row of figures for each case, and its exit status is what `passes` says.
 template <class Measure, class Passes>
 int run(CLI::App& app, Options& options, int argc, char** argv, const Measure& measure, const Passes& passes) {
-  try {
+  const auto body = [&] {
     app.add_option("--dtypes", options.dtypes, "f64, f32, bf16, f16, as far as the kernels have them")->delimiter(',');
     app.add_option("--repetitions", options.repetitions, "Repetitions of each side, in turn")->check(CLI::PositiveNumber);
     app.add_option("--json", options.json, "A file for the results");
@@ -47,10 +47,8 @@ int run(CLI::App& app, Options& options, int argc, char** argv, const Measure& m
                                         {"rows", measure()}};
     if (!options.json.empty()) perf::write_file("--json", options.json, all.dump(1) + "\n");
     return passes() ? 0 : 1;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 2;
-  }
+  };
+  return apps::exit_status(body, 2);
 }
 
 }  // namespace speed

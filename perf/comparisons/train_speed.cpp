@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "../gpu/gpu_data.hpp"
+#include "apps/common/exit_status.hpp"
 #include "apps/common/median.hpp"
 #include "apps/train/measure/calibration.hpp"
 #include "apps/train/options/pipeline_options.hpp"
@@ -284,10 +285,5 @@ int measure(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return measure(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 1;
-  }
+  return apps::exit_status([&] { return measure(argc, argv); });
 }

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "apps/common/exit_status.hpp"
 #include "common/output_file.hpp"
 #include "device/gpu.hpp"
 #include "gpu_data.hpp"
@@ -469,11 +470,9 @@ int main(int argc, char** argv) {
   app.add_option("--kernels", options.kernels, "Only these, such as reduce,gemm")->delimiter(',');
   app.add_option("--json", options.json, "A file for the results");
   CLI11_PARSE(app, argc, argv);
-  try {
+  const auto body = [&] {
     if (!options.json.empty()) perf::check_writable("--json", options.json);
     return run(options) ? 0 : 3;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 2;
-  }
+  };
+  return apps::exit_status(body, 2);
 }

@@ -7,6 +7,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "apps/common/exit_status.hpp"
 #include "common/output_file.hpp"
 #include "gpu_data.hpp"
 #include "stretto/device.hpp"
@@ -117,11 +118,10 @@ int main(int argc, char** argv) {
   app.add_option("--rounds", options.rounds)->check(CLI::PositiveNumber);
   app.add_option("--json", options.json, "A file for the results");
   CLI11_PARSE(app, argc, argv);
-  try {
+  const auto body = [&] {
     if (!options.json.empty()) perf::check_writable("--json", options.json);
     run(options);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 2;
-  }
+    return 0;
+  };
+  return apps::exit_status(body, 2);
 }

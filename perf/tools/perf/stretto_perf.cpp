@@ -5,6 +5,7 @@
 #include <string>
 #include <tuple>
 
+#include "apps/common/exit_status.hpp"
 #include "common/fail.hpp"
 #include "perf/overlap/overlap.hpp"
 #include "perf/run.hpp"
@@ -74,7 +75,7 @@ int start(const Options& options, [[maybe_unused]] char** argv) {
 }  // namespace perf
 
 int main(int argc, char** argv) {
-  try {
+  return apps::exit_status([&] {
     const std::string verb = argc > 1 ? argv[1] : "";
     if (verb == "calibrate") return perf::calibrate(argc - 1, argv + 1);
     if (verb == "overlap") return perf::measure_overlap_case(argc - 1, argv + 1);
@@ -82,8 +83,5 @@ int main(int argc, char** argv) {
     if (verb == "selection") return perf::check_selection(argc - 1, argv + 1);
     const auto options = perf::parse_command_line(argc, argv);
     return options ? perf::start(*options, argv) : 0;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", stretto::error_sentence(error).c_str());
-    return 1;
-  }
+  });
 }

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <limits>
 
+#include "apps/common/exit_status.hpp"
 #include "common/output_file.hpp"
 #include "common/size_text.hpp"
 #include "plan/plan_attention.hpp"
@@ -229,7 +230,7 @@ void run(const CommandLine& line) {
 }  // namespace plan_tool
 
 int main(int argc, char** argv) {
-  try {
+  return apps::exit_status([&] {
     stretto::check_settings();
     const std::string first = argc > 1 ? argv[1] : "";
     for (const auto& [word, plan] : {std::pair{"step", &plan_tool::plan_step_of},
@@ -244,8 +245,5 @@ int main(int argc, char** argv) {
     plan_tool::CommandLine line;
     if (plan_tool::parse(argc, argv, line)) plan_tool::run(line);
     return 0;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", stretto::error_sentence(error).c_str());
-    return 1;
-  }
+  });
 }
