@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "apps/common/tick_step.hpp"
+
 namespace apps {
 namespace {
 
@@ -28,16 +30,6 @@ struct Axis {
     return first_pixel + (value - first) / (last - first) * (last_pixel - first_pixel);
   }
 };
-
-// A step of 1, 2 or 5 times a power of ten that gives about the wanted number of ticks.
-double tick_step(double span, int wanted) {
-  const double rough = span / wanted;
-  const double power = std::pow(10, std::floor(std::log10(rough)));
-  for (const double factor : {1.0, 2.0, 5.0}) {
-    if (factor * power >= rough) return factor * power;
-  }
-  return 10 * power;
-}
 
 std::string text(double x, double y, const char* anchor, const std::string& words, const char* look = "") {
   return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\" class=\"{}\">{}</text>\n", x, y, anchor, look,
@@ -78,7 +70,7 @@ std::string loss_svg(const std::vector<CurvePoint>& loss, const std::vector<Curv
   }
   // At least so much that a tick and the next one are different numbers.
   const double span = std::max({1e-6, high - low, 1e-9 * std::abs(low), 1e-9 * std::abs(high)});
-  const double y_step = tick_step(span, 6);
+  const double y_step = tick_step(span / 6);
   const double first = std::floor(low / y_step);
   const double ticks = std::max(std::ceil(high / y_step) - first, 1.0);
   const Axis x{loss.front().x, std::max(loss.back().x, loss.front().x + 1), left, width - right};
@@ -94,7 +86,7 @@ std::string loss_svg(const std::vector<CurvePoint>& loss, const std::vector<Curv
                        width - right, y(i * y_step));
     svg += text(left - 8, y(i * y_step) + 4, "end", fmt::format("{:.4g}", i * y_step));
   }
-  const double x_step = std::max(1.0, tick_step(x.last - x.first, 8));
+  const double x_step = std::max(1.0, tick_step((x.last - x.first) / 8));
   for (double tick = std::ceil(x.first / x_step) * x_step; tick <= x.last; tick += x_step) {
     svg += text(x(tick), height - bottom + 18, "middle", fmt::format("{:.0f}", tick));
   }

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "apps/common/tick_step.hpp"
+
 namespace plan_tool {
 namespace {
 
@@ -18,16 +20,6 @@ std::string escaped(const std::string& text) {
   std::string safe;
   for (const char c : text) safe += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : std::string(1, c);
   return safe;
-}
-
-// A step of 1, 2 or 5 times a power of ten that leaves that many pixels between marks.
-double mark_step(double pixels_a_unit, double pixels) {
-  const double rough = pixels / pixels_a_unit;
-  const double power = std::pow(10, std::floor(std::log10(rough)));
-  for (const double factor : {1.0, 2.0, 5.0}) {
-    if (factor * power >= rough) return factor * power;
-  }
-  return 10 * power;
 }
 
 class Drawing {
@@ -112,8 +104,8 @@ class Drawing {
 
   void draw_axis() {
     const double base = height_ - bottom + 4;
-    const double step = picture_.unit == "round" ? std::max(1.0, mark_step(picture_.pixels_a_unit, 24))
-                                                 : mark_step(picture_.pixels_a_unit, 80);
+    const double step = picture_.unit == "round" ? std::max(1.0, apps::tick_step(24 / picture_.pixels_a_unit))
+                                                 : apps::tick_step(80 / picture_.pixels_a_unit);
     for (int i = 0; i * step <= end_ * (1 + 1e-9); ++i) {
       const double x = x_of(i * step);
       svg_ += fmt::format("<line x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" stroke=\"#dddddd\"/>", x, top_ - 6,
