@@ -1,8 +1,8 @@
-// The choice of a method, its reason, and the errors for wrong rules and tuning files.
+// The choice of a method, its reason, and the errors for wrong requests.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "stretto/planning/tuning.hpp"
+#include "collectives/selection/requests.hpp"
 #include "stretto/stretto.hpp"
 #include "support/error.hpp"
 
@@ -10,27 +10,6 @@ namespace stretto {
 namespace {
 
 using testing::HasSubstr;
-
-constexpr const char* two_routes = R"({"routes": [
- {"route": "shm", "ranks": 4, "ranks_per_core": 1, "alpha_us": 1, "overhead_us": 0, "bandwidth_gbs": 10, "local_gbs": 10,
-  "lane_gain": 0, "table": "broadcast:0-1k:direct,1k-inf:chain/16"},
- {"route": "ucx", "ranks": 2, "ranks_per_core": 1, "alpha_us": 20, "overhead_us": 1, "bandwidth_gbs": 1, "local_gbs": 10,
-  "lane_gain": 0.5}]})";
-
-PlanRequest request(Collective collective, std::int64_t count, int size = 4) {
-  return {collective, Algorithm::automatic, 0, size, count};
-}
-
-// Of sums in f32.
-Choice choice_of(const PlanRequest& what, const Tuning& tuning, const Circumstances& where = {}, bool may_be_plain = false) {
-  return choose(what, DType::f32, ReduceOp::sum, tuning, where, may_be_plain);
-}
-
-const Circumstances on_nodes{.several_nodes = true};
-
-Method chosen(const PlanRequest& what, const Tuning& tuning, DType dtype = DType::f32, const Circumstances& where = {}) {
-  return choose(what, dtype, ReduceOp::sum, tuning, where).method;
-}
 
 TEST(Choose, TakesTheLeastOfTheCostModel) {
   Tuning tuning = Tuning::from_json(two_routes, "test");
@@ -112,13 +91,6 @@ TEST(Choose, TheCallerThenRulesThenMeasurementsThenTheModel) {
   EXPECT_EQ(to_string(chosen(what, tuning)), "chain/16");
 }
 
-TEST(Rules, AreReadAgainFromTheirText) {
-  const std::string text =
-      "all_reduce:0-4096:recursive_doubling;all_reduce:4096-inf:ring*2;broadcast@8:0-inf:chain/16;reduce:0-inf:auto";
-  EXPECT_EQ(to_text(rules_from_text(text, "test")), text);
-  EXPECT_EQ(to_text(std::vector<Rule>()), "");
-}
-
 Circumstances on_one_host(bool symmetric) { return {.shares_memory = true, .symmetric = symmetric}; }
 
 TEST(Choose, EachKindOfMemoryHasItsMeasurements) {
@@ -194,88 +166,6 @@ TEST(Choose, OneOrderOfSummationOnDemand) {
   }
   tuning.rules = rules_from_text("all_reduce:ring", "STRETTO_ALGO");
   EXPECT_THAT(sentence_of([&] { chosen(request(Collective::all_reduce, 8), tuning); }), HasSubstr("order of summation"));
-}
-
-// ---- Quantized calls
-
-PlanRequest quantized(Collective collective, std::int64_t count, int size, int on_node = 0) {
-  PlanRequest what = request(collective, count, size);
-  what.ranks_per_node = on_node;
-  what.quantized = QuantizedFormat::int4;
-  if (collective == Collective::all_reduce) what.quantized_result = QuantizedFormat::int8;
-  return what;
-}
-
-TEST(ChooseQuantized, TakesWhatQuantizes) {
-  const Tuning tuning = Tuning::from_json(two_routes, "test");
-  for (const Collective collective : {Collective::all_gather, Collective::reduce_scatter, Collective::all_reduce}) {
-    const Choice choice = choose(quantized(collective, 1 << 20, 4), DType::bf16, ReduceOp::sum, tuning, {});
-    EXPECT_TRUE(choice.quantized);
-    EXPECT_EQ(choice.wire, DType::bf16);
-    ASSERT_EQ(choice.candidates.size(), 3U);  // in 1, 4 and 16 pieces
-    for (const Candidate& candidate : choice.candidates) {
-      EXPECT_TRUE(quantizes(collective, candidate.method.algorithm) && candidate.quantized);
-    }
-    EXPECT_THAT(choice.reason, HasSubstr(" in int4"));
-    EXPECT_THAT(choice.reason, HasSubstr("us by the cost model"));
-  }
-}
-
-TEST(ChooseQuantized, TwoLevelsInPiecesBetweenNodes) {
-  const Tuning tuning = Tuning::from_json(two_routes, "test");
-  const Choice choice = choice_of(quantized(Collective::reduce_scatter, 1 << 20, 32, 8), tuning, on_nodes);
-  EXPECT_EQ(choice.method.algorithm, Algorithm::two_level);
-  EXPECT_GT(choice.method.pieces, 1);
-  EXPECT_THAT(choice.reason, HasSubstr(to_string(choice.method) + " in int4, "));
-  PlanRequest uneven = quantized(Collective::all_reduce, 1 << 20, 9);
-  uneven.node_sizes = {2, 3, 4};
-  EXPECT_EQ(chosen(uneven, tuning, DType::f32, on_nodes).algorithm, Algorithm::two_level);
-  // For few bytes, the additional rounds of pieces do not pay.
-  EXPECT_EQ(chosen(quantized(Collective::reduce_scatter, 1, 32, 8), tuning, DType::f32, on_nodes).pieces, 1);
-}
-
-TEST(ChooseQuantized, RulesAreForPlainCalls) {
-  Tuning tuning = Tuning::from_json(two_routes, "test");
-  tuning.rules = rules_from_text("all_reduce:ring", "STRETTO_ALGO");
-  EXPECT_EQ(chosen(quantized(Collective::all_reduce, 1000, 4), tuning).algorithm, Algorithm::two_shot);
-}
-
-// Slow quantization pays only where links are even slower.
-TEST(ChooseQuantized, OnlyIfFasterGoesByTheCostOfBoth) {
-  Tuning tuning = Tuning::from_json(two_routes, "test");
-  const PlanRequest what = quantized(Collective::all_gather, 1 << 20, 4);
-  const auto choice_at = [&](double ns) {
-    tuning.routes[0].cost.quantize = ns * 1e-9;
-    return choice_of(what, tuning, {}, true);
-  };
-  const Choice fast = choice_at(0.01);
-  EXPECT_TRUE(fast.quantized);
-  EXPECT_GT(fast.candidates.size(), 3U);
-  const Choice slow = choice_at(100);
-  EXPECT_FALSE(slow.quantized);
-  EXPECT_THAT(slow.reason, HasSubstr("not quantized"));
-  EXPECT_EQ(slow.candidates.size(), fast.candidates.size());
-  // A rule applies if the call is not quantized.
-  tuning.rules = rules_from_text("all_gather:ring", "STRETTO_ALGO");
-  EXPECT_EQ(to_string(choice_at(100).method), "ring");
-  EXPECT_TRUE(choice_at(0.01).quantized);
-}
-
-TEST(ChooseQuantized, TheCallersMethod) {
-  const Tuning tuning = Tuning::from_json(two_routes, "test");
-  PlanRequest what = quantized(Collective::all_reduce, 1 << 20, 4);
-  const auto choice = [&](bool may_be_plain) { return choice_of(what, tuning, {}, may_be_plain); };
-  what.method = method_from_text("two_shot/4");
-  EXPECT_EQ(choice(false).reason, "two_shot/4 in int4, the sum in int8, by the caller");
-  EXPECT_TRUE(choice(true).quantized);  // only a quantized two_shot has pieces
-  what.method = Algorithm::ring;
-  EXPECT_THAT(sentence_of([&] { choice(false); }), HasSubstr("A quantized all_reduce cannot be done by ring"));
-  EXPECT_FALSE(choice(true).quantized);
-  EXPECT_EQ(choice(true).method, Method(Algorithm::ring));
-  what.method = Algorithm::automatic;
-  what.collective = Collective::broadcast;
-  what.quantized_result = QuantizedFormat::none;
-  EXPECT_THAT(sentence_of([&] { choice(false); }), HasSubstr("broadcast cannot be quantized"));
 }
 
 // Between unequal nodes, blocks go directly to their owners; the choice considers pieces there, too.
@@ -374,75 +264,6 @@ TEST(Choose, RulesWithARangeDoNotBindWhatHasNoKnownSize) {
   EXPECT_THAT(choice_of(uneven, tuning).reason, HasSubstr("cost model"));
   tuning.rules = rules_from_text("all_to_all:pairwise", "STRETTO_ALGO");
   EXPECT_EQ(chosen(uneven, tuning), Method(Algorithm::pairwise));
-}
-
-TEST(Rules, SayWhatIsWrongWithThem) {
-  const auto sentence = [](const char* text) { return sentence_of([&] { rules_from_text(text, "STRETTO_ALGO"); }); };
-  EXPECT_THAT(sentence("ring"), HasSubstr("'ring' in STRETTO_ALGO is no rule"));
-  EXPECT_THAT(sentence("all_reduc:ring"), HasSubstr("'all_reduc' is no collective"));
-  EXPECT_THAT(sentence("all_reduce:rings"), HasSubstr("'rings' is no algorithm"));
-  EXPECT_THAT(sentence("all_reduce:4k:ring"), HasSubstr("'4k' in STRETTO_ALGO is no range"));
-  EXPECT_THAT(sentence("all_reduce:8k-4k:ring"), HasSubstr("'8k-4k' in STRETTO_ALGO is empty"));
-  EXPECT_THAT(sentence("all_reduce:0-4q:ring"), HasSubstr("'4q'"));
-  EXPECT_THAT(sentence("all_reduce@x:ring"), HasSubstr("'x' in STRETTO_ALGO is no number of ranks"));
-  EXPECT_THAT(sentence("all_reduce@0:ring"), HasSubstr("'@0' in STRETTO_ALGO"));
-  EXPECT_THAT(sentence("all_reduce:"), HasSubstr("'all_reduce:' in STRETTO_ALGO ends without a method"));
-  EXPECT_THAT(sentence("all_reduce:ring,;broadcast:chain"), HasSubstr("'all_reduce:ring,' in STRETTO_ALGO ends without"));
-  EXPECT_THAT(sentence("all_reduce:0-4k:"), HasSubstr("ends without a method"));
-  EXPECT_THAT(sentence("broadcast:ring"), HasSubstr("'ring' for broadcast, which cannot be done that way"));
-  EXPECT_THAT(sentence("all_reduce:ring*9"), HasSubstr("9"));
-  EXPECT_THAT(sentence("all_reduce:one_shot/4"), HasSubstr("one_shot"));
-  EXPECT_THAT(sentence("all_reduce:two_shot/4"), HasSubstr("'two_shot/4' for all_reduce, which only what is quantized"));
-  EXPECT_THAT(sentence("all_reduce:two_level/4"), HasSubstr("rules are of plain calls"));
-  EXPECT_TRUE(rules_from_text("", "STRETTO_ALGO").empty());
-}
-
-TEST(TuningFile, SaysWhatIsWrongWithIt) {
-  const auto sentence = [](const std::string& text) { return sentence_of([&] { Tuning::from_json(text, "a.json"); }); };
-  EXPECT_THAT(sentence("{"), HasSubstr("a.json cannot be read as a tuning file"));
-  EXPECT_THAT(sentence("{}"), HasSubstr("a.json"));
-  EXPECT_THAT(sentence(R"({"routes": []})"), HasSubstr("no routes"));
-  std::string zero = two_routes;
-  zero.replace(zero.find("\"bandwidth_gbs\": 10"), 19, "\"bandwidth_gbs\": 0");
-  EXPECT_THAT(sentence(zero), HasSubstr("bandwidth_gbs = 0"));
-  EXPECT_THAT(sentence(R"({"route": [], "routes": []})"), HasSubstr("a.json has the key 'route'"));
-  std::string misspelt = two_routes;
-  misspelt.replace(misspelt.find("\"table\""), 7, "\"tables\"");
-  EXPECT_THAT(sentence(misspelt), HasSubstr("A route in a.json has the key 'tables'"));
-  std::string with_machine = two_routes;
-  with_machine.replace(0, 1, R"({"machine": "any", "table": "broadcast:chain", )");
-  EXPECT_EQ(sentence(with_machine), "");
-  std::string symmetric = two_routes;
-  symmetric.replace(symmetric.find("\"table\""), 7, R"("symmetric_table": "reduce:push", "table")");
-  const RouteCost both = Tuning::from_json(symmetric, "a.json").routes[0];
-  ASSERT_EQ(both.symmetric_rules.size(), 1U);
-  EXPECT_EQ(both.symmetric_rules[0].method, Method(Algorithm::push));
-  EXPECT_EQ(both.rules.size(), 2U);
-  symmetric.replace(symmetric.find("reduce:push"), 11, "gather:push");
-  EXPECT_THAT(sentence(symmetric), HasSubstr("'push' for gather, which cannot be done that way"));
-  const Tuning tuning = Tuning::from_json(two_routes, "a.json");
-  EXPECT_DOUBLE_EQ(tuning.routes[0].cost.quantize, 0.4e-9);  // 4 bytes at 10 GB/s
-  std::string quantizing = two_routes;
-  quantizing.replace(quantizing.find("\"lane_gain\""), 11, "\"quantize_ns\": 0.25, \"lane_gain\"");
-  EXPECT_DOUBLE_EQ(Tuning::from_json(quantizing, "a.json").routes[0].cost.quantize, 0.25e-9);
-  quantizing.replace(quantizing.find("0.25"), 4, "-1.0");
-  EXPECT_THAT(sentence(quantizing), HasSubstr("quantize_ns = -1"));
-  for (const char* ranks : {"0", "2.5", "1e87", "4294967298", "\"2\""}) {
-    std::string odd = two_routes;
-    odd.replace(odd.find("\"ranks\": 4"), 10, std::string("\"ranks\": ") + ranks);
-    EXPECT_THAT(sentence(odd), HasSubstr("it must be a whole number from 1 to 1048576")) << ranks;
-  }
-  EXPECT_EQ(tuning.nearest("ucx", 8, 1).ranks, 2);
-  EXPECT_THAT(sentence_of([&] { tuning.nearest("nccl", 2, 1); }), HasSubstr("'nccl'"));
-}
-
-TEST(Method, IsReadAsItIsWritten) {
-  for (const char* text : {"ring", "ring*4", "chain/16", "two_level(ring+two_shot)", "auto"}) {
-    EXPECT_EQ(to_string(method_from_text(text)), text);
-  }
-  for (const char* text : {"ring*", "ring*0", "ring/2", "chain/x", "two_level", "ring(a+b)", "two_level(ring)", ""}) {
-    EXPECT_NE(sentence_of([&] { make_plan({Collective::all_reduce, method_from_text(text), 0, 2, 4}); }), "") << text;
-  }
 }
 
 }  // namespace
