@@ -1,11 +1,9 @@
 #include "apps/train/run/training_run.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <memory>
 
-#include "apps/common/fail.hpp"
 #include "apps/common/size_text.hpp"
 #include "apps/train/data/hf_tokenizer.hpp"
 #include "apps/train/measure/matrix_rate.hpp"
@@ -15,6 +13,7 @@
 #include "apps/train/report/step_traffic.hpp"
 #include "apps/train/report/training_plan.hpp"
 #include "apps/train/run/beginning.hpp"
+#include "apps/train/run/between_steps.hpp"
 #include "apps/train/run/description.hpp"
 #include "apps/train/run/directory_lock.hpp"
 #include "apps/train/run/first_step_timeout.hpp"
@@ -93,7 +92,7 @@ class TrainingRun {
     std::int64_t done = first_step_;
     int stopped_by = 0;
     while (done < line_.steps && (stopped_by = stop_.agree(world_)) == 0) {
-      const std::int64_t count = steps_in_turn(done);
+      const std::int64_t count = steps_in_turn(line_, done, trainer().meets_each_step());
       train(done, count);
       done += count;
       first_step.end();
@@ -161,29 +160,6 @@ class TrainingRun {
     if (rank0_) reporter_.say(fmt::format("Exported {} for Hugging Face's transformers.", to));
   }
 
-  // Steps that follow each other with nothing between them. Without a flush, what comes between steps finds the pipeline
-  // empty, and with servers all workers behind one step; a request to stop waits for that.
-  std::int64_t steps_in_turn(std::int64_t first) const {
-    if (trainer().meets_each_step()) return 1;
-    std::int64_t step = first;
-    while (step + 1 < line_.steps && !empties(step) && (line_.trainer.saves_in_flight || !due(line_.save_interval, step)))
-      ++step;
-    return step + 1 - first;
-  }
-
-  // Whether the pipeline is emptied behind a step, wherever training ends and whatever is saved.
-  bool empties(std::int64_t step) const {
-    constexpr std::int64_t most = 100;
-    return (step + 1) % most == 0 || due(line_.check_replicas, step) || due(line_.eval_interval, step) ||
-           due(line_.sample_interval, step);
-  }
-
-  // Whether a checkpoint of the step has microbatches under way.
-  bool saves_in_flight(std::int64_t step) const {
-    const bool saves = due(line_.save_interval, step) || (!line_.save.empty() && step + 1 == line_.steps);
-    return line_.trainer.saves_in_flight && saves && !empties(step);
-  }
-
   void train(std::int64_t first, std::int64_t count) {
     const std::int64_t samples = samples_;
     std::optional<Trace::Span> span;
@@ -201,7 +177,7 @@ class TrainingRun {
                          return data_->training_slots(samples + i * line_.trainer.global_batch);
                        },
                    .lr_of = line_.trainer.servers.any() ? std::function<double(std::int64_t)>() : lr_of,
-                   .saves = [&](std::int64_t i) { return saves_in_flight(first + i); },
+                   .saves = [&](std::int64_t i) { return saves_in_flight(line_, first + i); },
                    .updated = [&](std::int64_t i) { save(first + i + 1, samples + (i + 1) * line_.trainer.global_batch); },
                    .done =
                        [&](std::int64_t i, const StepResult& result) {
@@ -217,7 +193,7 @@ class TrainingRun {
   void end_step(std::int64_t step, const StepResult& result, bool is_empty) {
     const std::int64_t batch = line_.trainer.global_batch;
     samples_ += batch;
-    if (rank0_) check(result, step);  // all ranks have the same numbers
+    if (rank0_) check_step(line_, result, trainer().loss_scale(), step);  // all ranks have the same numbers
     const bool last = step + 1 == line_.steps;
     const bool is_late = !trainer().flushes() || trainer().sharded().has_late();
     if (last) finish(step);
@@ -257,7 +233,7 @@ class TrainingRun {
     // metrics.jsonl.
     if (memory_ != nullptr) memory_->keep(trainer().sharded(), trainer().optimizer(), step + 1, notes(samples_));
     if (shows_memory) reporter_.say(memory);
-    if (due(line_.save_interval, step) && !saves_in_flight(step)) save(step + 1, samples_);
+    if (due(line_.save_interval, step) && !saves_in_flight(line_, step)) save(step + 1, samples_);
     if (due(line_.sample_interval, step)) {
       sampled_at_ = step + 1;
       show_sample();
@@ -268,23 +244,8 @@ class TrainingRun {
   void finish(std::int64_t step) {
     const StepResult result = trainer().finish();
     if (!rank0_ || !result.arrived) return;
-    check(result, step);
+    check_step(line_, result, trainer().loss_scale(), step);
     if (!result.updated) reporter_.say("The gradients of the last step overflowed, and were left out.");
-  }
-
-  void check(const StepResult& result, std::int64_t step) {
-    const LossScale& scale = trainer().loss_scale();
-    if (!line_.scales_loss() && (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm))) {
-      fail(ErrorCode::invalid_argument, "Step {} has loss {} and gradient norm {}; lower --lr {}.", step + 1, result.loss,
-           result.gradient_norm, line_.lr);
-    }
-    if (scale.hopeless()) {
-      fail(ErrorCode::invalid_argument,
-           "Steps {} to {} all had infinite gradients or NaN in them, the last at a loss scale of {}; lower --lr {}{}, or "
-           "train with --dtype bf16.",
-           step + 2 - LossScale::most_overflows, step + 1, result.loss_scale, line_.lr,
-           line_.trainer.loss_scale.fixed ? " or --loss-scale" : "");
-    }
   }
 
   FillSlot next_slots() const { return data_->training_slots(samples_); }
@@ -297,8 +258,6 @@ class TrainingRun {
   }
 
   Trace::Span part(const char* name) const { return trace_ ? trace_->part(name) : Trace::Span(); }
-
-  static bool due(std::int64_t interval, std::int64_t step) { return interval > 0 && (step + 1) % interval == 0; }
 
   double validate() {
     const Trace::Span span = part("validate");
