@@ -126,7 +126,7 @@ AttentionLayouts attention_layouts(const AttentionLine& line) {
       if (!known) layouts.refused.push_back({division, error.what()});
     }
   }
-  if (layouts.fitting.empty()) fail("{}", layouts.refused.front().reason);
+  if (layouts.fitting.empty()) fail(ErrorCode::invalid_argument, "{}", layouts.refused.front().reason);
   if (line.has_times()) {
     std::ranges::stable_sort(layouts.fitting, {}, rank_of);
     layouts.reason = reason_of(layouts.fitting);

@@ -129,7 +129,8 @@ namespace {
 // Throws the reason why nothing fits.
 [[noreturn]] void refuse(const LayoutLine& line, const LayoutSearch& search) {
   require(search.tried > 0, "{}", refusal_text(line.space, search));
-  fail("None of {} layouts fits {} of memory; the smallest needs {}: give more ranks, or more --memory.", search.tried,
+  fail(ErrorCode::invalid_argument,
+       "None of {} layouts fits {} of memory; the smallest needs {}: give more ranks, or more --memory.", search.tried,
        perf::in_units(static_cast<double>(line.space.memory_bytes)),
        perf::in_units(static_cast<double>(search.least_memory)));
 }

@@ -1,11 +1,9 @@
 #pragma once
-#include <fmt/format.h>
-
 #include <string>
 #include <vector>
 
+#include "common/fail.hpp"
 #include "stretto/dtype.hpp"
-#include "stretto/error.hpp"
 #include "stretto/plan.hpp"
 
 // The command line of stretto-plan.
@@ -13,14 +11,7 @@ namespace plan_tool {
 
 using namespace stretto;
 
-template <class... Args>
-[[noreturn]] void fail(fmt::format_string<Args...> sentence, Args&&... args) {
-  throw Error(ErrorCode::invalid_argument, fmt::format(sentence, std::forward<Args>(args)...));
-}
-template <class... Args>
-void require(bool condition, fmt::format_string<Args...> sentence, Args&&... args) {
-  if (!condition) fail(sentence, std::forward<Args>(args)...);
-}
+using perf::fail, perf::require;
 
 constexpr double milliseconds(double seconds) { return seconds * 1e3; }
 

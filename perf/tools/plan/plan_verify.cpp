@@ -35,7 +35,7 @@ std::size_t prove_one(const CommandLine& line, Collective collective, const Meth
   const auto begin = std::chrono::steady_clock::now();
   const std::vector<ProofCase> cases = cases_of(line, collective, method);
   if (const auto fault = prove(cases, std::max(1, static_cast<int>(std::thread::hardware_concurrency())))) {
-    fail("{}", *fault);
+    fail(ErrorCode::invalid_argument, "{}", *fault);
   }
   std::string where =
       can_be_in_place(collective) || collective == Collective::barrier ? "in and out of place" : "out of place";
