@@ -1,4 +1,5 @@
-// Linear layers in tiles: what is gathered at a time. Their results: linear_test.cpp, parity/tiles_test.cpp.
+// Linear layers in tiles: what is gathered at a time, and backward. More of their results: linear_test.cpp,
+// parity/tiles_test.cpp.
 #include "layers/tensor_parallel/weight_tiles.hpp"
 
 #include <gmock/gmock.h>
@@ -7,10 +8,12 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "device/kernels/kernel_data.hpp"
 #include "layers/allocated.hpp"
+#include "stretto/kernels.hpp"
 #include "stretto/layers/linear.hpp"
 #include "stretto/layers/sharded_parameters.hpp"
 #include "stretto/stretto.hpp"
@@ -144,6 +147,101 @@ TEST(WeightTiles, HaveRowsOfEachPartOfARank) {
     EXPECT_EQ(tile.initial.deviation, 2);
   }
   EXPECT_EQ(parameters.global_elements(), 60);
+}
+
+// What a weight of [parts x outputs, inputs] gives back for integers: all sums are exact in the accumulator.
+struct Gradients {
+  Tensor input, weight;
+  bool operator==(const Gradients& other) const { return same_bits(input, other.input) && same_bits(weight, other.weight); }
+};
+struct Numbers {
+  Numbers(DType dtype, std::int64_t parts)
+      : weight(integer_tensor({parts * outputs, inputs}, dtype, 2)),
+        x(integer_tensor({batch, inputs}, dtype, 3)),
+        dy(integer_tensor({batch, parts * outputs}, dtype, 4)) {}
+  Tensor weight, x, dy;
+};
+
+// Of two times backward, whose gradients of the weight add up.
+Gradients of_whole_weight(const Numbers& of) {
+  using kernels::Transpose;
+  const Gradients found{Tensor({batch, inputs}, of.x.dtype()),
+                        Tensor(of.weight.shape(), kernels::accumulator(of.x.dtype()))};
+  kernels::gemm(of.dy, Transpose::no, of.weight, Transpose::no, found.input);
+  for (const bool again : {false, true}) {
+    kernels::gemm(of.dy, Transpose::yes, of.x, Transpose::no, found.weight, again);
+  }
+  return found;
+}
+
+// The same by tiles, `spoiled` of which has values of 0. in_halves: gradients of the weight are left for later.
+Gradients by_tiles(const Numbers& of, int count, bool in_halves, std::optional<std::size_t> spoiled = {}) {
+  const std::int64_t parts = of.weight.rows() / outputs;
+  Parameters parameters;
+  const Parameter weight = Parameter::whole("w", {parts, outputs, inputs}, token_axes, {});
+  const WeightTiles tiles(parameters, weight, 1, count);
+  allocate(parameters, of.x.dtype());
+  const auto each_run = [&](const Parameter& tile, const auto& run) { for_each_run(tile, 0, tile.elements(), run); };
+  for (const Parameter* const tile : tiles.records()) {
+    each_run(*tile, [&](std::int64_t here, std::int64_t there, std::int64_t length) {
+      tile->value.view(here, {length}).copy_from(of.weight.view(there, {length}));
+    });
+  }
+  if (spoiled) tiles.records()[*spoiled]->value.zero();
+  const Gradients found{Tensor({batch, inputs}, of.x.dtype()),
+                        Tensor(of.weight.shape(), kernels::accumulator(of.x.dtype()))};
+  ParameterUse use;
+  WeightGradients later;
+  for (int time = 0; time < 2; ++time) {
+    tiles.multiply_back(of.x, of.dy, found.input, use, in_halves ? &later : nullptr);
+  }
+  later.compute(use);
+  for (const Parameter* const tile : tiles.records()) {
+    each_run(*tile, [&](std::int64_t here, std::int64_t there, std::int64_t length) {
+      found.weight.view(there, {length}).copy_from(tile->gradient.view(here, {length}));
+    });
+  }
+  return found;
+}
+
+// In bf16 the gradient of the input is rounded once, as that of the whole weight. The control: a tile without values.
+TEST(WeightTiles, HaveTheGradientsOfTheWholeWeightBitForBit) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    for (const std::int64_t parts : {1, 3}) {
+      const Numbers numbers(dtype, parts);
+      const Gradients expected = of_whole_weight(numbers);
+      for (const int count : {1, 2, 8, 64}) {
+        for (const bool in_halves : {false, true}) {
+          EXPECT_TRUE(by_tiles(numbers, count, in_halves) == expected)
+              << name(dtype) << ", " << parts << " parts, " << count << " tiles" << (in_halves ? ", in halves" : "");
+        }
+      }
+      for (const std::size_t spoiled : {0U, 7U}) {
+        const Gradients found = by_tiles(numbers, 8, false, spoiled);
+        EXPECT_FALSE(same_bits(found.input, expected.input)) << "the control, tile " << spoiled;
+        EXPECT_TRUE(same_bits(found.weight, expected.weight)) << "which has no part in this";
+      }
+    }
+  }
+}
+
+// What a caller starts then, such as a sum over ranks, runs behind the last tile's gradient.
+TEST(WeightTiles, CallTheCallerWhenTheGradientOfTheInputIsComplete) {
+  const Numbers numbers(DType::f32, 1);
+  Parameters parameters;
+  const WeightTiles tiles(parameters, Parameter::whole("w", {1, outputs, inputs}, token_axes, {}), 1, 4);
+  allocate(parameters, DType::f32);
+  initialise(parameters, 1);
+  const Tensor dx({batch, inputs}, DType::f32);
+  ParameterUse use;
+  Tensor seen;
+  std::vector<bool> has_gradient;
+  tiles.multiply_back(numbers.x, numbers.dy, dx, use, nullptr, [&] {
+    seen = dx.clone();
+    for (const Parameter* const tile : tiles.records()) has_gradient.push_back(kernels::sum_of_squares(tile->gradient) > 0);
+  });
+  EXPECT_EQ(has_gradient, (std::vector<bool>{false, true, true, true}));
+  EXPECT_TRUE(same_bits(seen, dx));
 }
 
 // The tiles of a parameter cover it together: one that has rows of another is refused, as one too few is.
