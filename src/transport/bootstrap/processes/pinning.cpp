@@ -189,11 +189,13 @@ void run_on(const HardwareThreads& threads) {
 
 namespace {
 
-std::atomic<const HardwareThreads*> cores_of_all_ranks = nullptr;  // if ranks share cores; the last place taken
+// Binding is of all threads of a process, so that a process has one place at a time, whatever jobs it takes part in. These
+// variables describe that place; leave_place() ends it, and the claims with it.
+std::atomic<const HardwareThreads*> cores_of_all_ranks = nullptr;  // if ranks share cores
 std::atomic<bool> keeps_shared_core = false;
 HardwareThreads before_any_place;
 std::optional<TakenPlace> taken;
-CoreClaims claimed_again;
+CoreClaims claimed_again;  // by return_to(), in place of the claims of the launcher that gave the place
 
 HardwareThreads threads_allowed() {
   HardwareThreads result;
