@@ -27,6 +27,11 @@ constexpr std::int64_t model_elements = 10 * 40 + 9;
 constexpr DeMo::Options few{.compression_chunk = 8, .compression_topk = 9, .compression_decay = 0.9, .weight_decay = 0.1};
 constexpr DeMo::Options all{.compression_chunk = 8, .compression_topk = 1000, .compression_decay = 0.9};
 
+// Bytes: 18 for each element, and the height's basis for the rows that have coefficients.
+constexpr std::int64_t scratch_of_chunk(std::int64_t height, std::int64_t width) {
+  return 18 * height * width + 4 * height * height;
+}
+
 OwnGradientLayout demo_on(int ranks, const DeMo::Options& options, ZeroStage stage = ZeroStage::none) {
   return {.mesh = {{Axis::data, ranks}}, .stage = stage, .optimizer = options};
 }
@@ -290,7 +295,40 @@ TEST(DeMo, TakesTheMemoryOfItsFormula) {
       const TrainingMemory with = planned(few.kind()), without = planned(SGD::Options{.momentum = 0}.kind());
       EXPECT_EQ(with.optimizer - without.optimizer, 4 * model_elements);
       const std::int64_t message = 6 * (10 * 9 + 9) + 2, bases = 2 * (5 * 5 + 8 * 8 + 3 * 3 + 1);
-      EXPECT_EQ(with.buffers - without.buffers, 4 * model_elements + 2 * message + 4 * bases);
+      const std::int64_t scratch = std::min(kernels::cpu::compute_threads(), 10) * scratch_of_chunk(5, 8);
+      EXPECT_EQ(with.buffers - without.buffers, 4 * model_elements + 2 * message + 4 * bases + scratch);
+    });
+  }
+}
+
+// Of 15 chunks, each thread that has one transforms one at a time.
+TEST(CoefficientExchange, HoldsItsMessagesAndAChunkForEachThread) {
+  for (const int threads : {1, 3, 50}) {
+    run_threads(1, [&](const Communicator& world) {
+      const Mesh mesh(world, {});
+      Parameters parameters;
+      parameters.add(Parameter::whole("matrix", {48, 80}, token_axes, {}));
+      parameters.add(Parameter::whole("vector", {10}, token_axes, {}));
+      ShardedParameters sharded(parameters, mesh, {.zero = ZeroStage::none});
+      sharded.keep_gradients_local(true);
+      const CoefficientChoice how{.chunk = 16, .kept = 7};
+      CoefficientExchange exchange(sharded, how, 0.5, threads);
+      exchange.run(0.1);  // makes the bases, which stay
+      const auto use = [] { return memory_use(MemoryKind::buffers); };
+      const std::size_t held = use().bytes;
+      {
+        // The peak never falls: ballast raises the memory in use to it, so that the memory of the call shows.
+        const MemoryScope buffers(MemoryKind::buffers);
+        const Tensor ballast({static_cast<std::int64_t>(use().peak_bytes - held)}, DType::u8);
+        const std::size_t before = use().peak_bytes;
+        exchange.run(0.1);
+        const std::int64_t message = 6 * (15 * 7 + 7), scratch = std::min(threads, 15) * scratch_of_chunk(16, 16);
+        EXPECT_EQ(static_cast<std::int64_t>(use().peak_bytes - before), message + scratch) << threads << " threads";
+        const CoefficientVector as = coefficients_of(sharded.local_gradients().front().pieces, parameters, how);
+        EXPECT_EQ(as.bytes(), message);
+        EXPECT_EQ(as.scratch_bytes(threads), scratch);
+      }
+      EXPECT_EQ(use().bytes, held);
     });
   }
 }

@@ -25,8 +25,8 @@ struct TrainingMemory {
 // 4 Psi + 12 Psi/N, 2 Psi + 14 Psi/N, and 16 Psi/N. Of the first rank; later ranks have as much, or less by the padding. The
 // optimizer's state and such matrices: of the rank that has the most. Of an optimizer that exchanges its momentum
 // (OptimizerKind::momentum_exchange) the optimizer's memory includes a rank's own gradients and the momentum that it keeps,
-// and buffers the errors of both hops; of DeMo a rank's own gradients, and buffers its momentum and the messages of all
-// ranks; with PowerSGD a rank's own gradients, and buffers the errors and factors.
+// and buffers the errors of both hops; of DeMo a rank's own gradients, and buffers its momentum, the messages of all ranks
+// and what each thread takes for a chunk; with PowerSGD a rank's own gradients, and buffers the errors and factors.
 STRETTO_API TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
                                         const ShardedParameters::Options& options, const OptimizerKind& optimizer);
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/parts.hpp"
+#include "device/cpu/products/compute_threads.hpp"
 #include "layers/first_of_copies.hpp"
 #include "layers/optimizer/kept_momentum.hpp"
 #include "layers/optimizer/local_vectors.hpp"
@@ -76,7 +77,7 @@ void add_factors(const Parameters& parameters, const MeshShape& mesh, const Shar
 }
 
 // Of DeMo: a rank's own gradients, and as buffers what it has yet to send, of one vector at a time the messages of all
-// ranks, and the bases of the transforms.
+// ranks and what this process's number of threads takes for one matrix, and the bases of the transforms.
 void add_coefficients(const Parameters& parameters, const MeshShape& mesh, const ShardedParameters::Options& options,
                       const CoefficientChoice& how, TrainingMemory& memory) {
   std::int64_t most = 0;
@@ -85,7 +86,8 @@ void add_coefficients(const Parameters& parameters, const MeshShape& mesh, const
     const CoefficientVector as = coefficients_of(vector.pieces, parameters, how);
     memory.optimizer += bytes_of(DType::f32) * vector.elements;
     memory.buffers += bytes_of(DType::f32) * vector.elements;
-    most = std::max(most, mesh.gradient_ranks(vector.summed) * as.bytes());
+    const std::int64_t messages = mesh.gradient_ranks(vector.summed) * as.bytes();
+    most = std::max(most, messages + as.scratch_bytes(kernels::cpu::compute_threads()));
     for (const auto& its : as.matrices) {
       sides.insert({its.grid.height, its.grid.width});
     }

@@ -36,6 +36,7 @@ class ChunkTransform {
  public:
   struct Scratch {
     explicit Scratch(const ChunkGrid& grid);
+    static std::int64_t elements(const ChunkGrid& grid) { return grid.of_chunk() + grid.height * grid.height; }
     std::vector<float> products, rows;
   };
 

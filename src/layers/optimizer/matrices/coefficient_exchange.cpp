@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <limits>
 #include <span>
 #include <utility>
 
+#include "device/memory/memory.hpp"
 #include "device/stream/kernel_scope.hpp"
 #include "layers/optimizer/local_vectors.hpp"
 #include "stretto/device.hpp"
@@ -39,14 +41,28 @@ std::int32_t largest_but(std::int64_t others, Magnitudes& of) {
   return of[static_cast<std::size_t>(others)];
 }
 
-// The buffers in which one thread works on a chunk.
+// The buffers in which one thread works on a chunk; memory_use() counts them.
 struct ChunkMemory {
   explicit ChunkMemory(const ChunkGrid& grid)
-      : scratch(grid), coefficients(static_cast<std::size_t>(grid.of_chunk())), senders(coefficients.size()) {
+      : counted(static_cast<std::size_t>(bytes(grid)), Device::cpu),
+        scratch(grid),
+        coefficients(static_cast<std::size_t>(grid.of_chunk())),
+        senders(coefficients.size()) {
     sent.reserve(coefficients.size());
     magnitudes.reserve(coefficients.size());
+    counted.add();
+  }
+  ~ChunkMemory() { counted.remove(); }
+  ChunkMemory(const ChunkMemory&) = delete;
+  ChunkMemory& operator=(const ChunkMemory&) = delete;
+
+  static std::int64_t bytes(const ChunkGrid& grid) {
+    constexpr std::size_t of_coefficient = sizeof(float) + sizeof(int) + sizeof(std::uint16_t) + sizeof(std::int32_t);
+    return ChunkTransform::Scratch::elements(grid) * static_cast<std::int64_t>(sizeof(float)) +
+           grid.of_chunk() * static_cast<std::int64_t>(of_coefficient);
   }
 
+  CountedBytes counted;
   ChunkTransform::Scratch scratch;
   std::vector<float> coefficients;
   std::vector<int> senders;         // of each coefficient; zeros between two chunks
@@ -123,15 +139,15 @@ void set_signs(const CoefficientVector::Matrix& its, const ChunkTransform& trans
   transform.decode(means, begin, ProductUse::sign, memory.scratch);
 }
 
+// Only so many threads, the first ones, get a chunk; a smaller team would make OpenMP end threads and start them again.
+std::int64_t working(int threads, const ChunkGrid& grid) { return std::min<std::int64_t>(threads, grid.chunks()); }
+
 // Calls visit(begin of a chunk in the vector, number of its first coefficient in a message, memory) for each chunk of a
 // matrix.
 template <class Visit>
 void for_each_chunk(int threads, const CoefficientVector::Matrix& its, const Visit& visit) {
-  // Only so many threads, the first ones, get a chunk; a smaller team would make OpenMP end threads and start them again.
-  const auto working = static_cast<std::size_t>(std::min<std::int64_t>(threads, its.grid.chunks()));
-  std::vector<ChunkMemory> memories;
-  memories.reserve(working);
-  while (memories.size() < working) memories.emplace_back(its.grid);
+  std::deque<ChunkMemory> memories;  // which does not move them
+  for (std::int64_t i = 0; i < working(threads, its.grid); ++i) memories.emplace_back(its.grid);
   kernels::cpu::in_threads(threads, its.grid.chunks(), [&](int thread, std::int64_t first, std::int64_t end) {
     for (std::int64_t chunk = first; chunk < end; ++chunk) {
       visit(its.first + its.grid.begin(chunk), its.at + chunk * its.kept, memories[static_cast<std::size_t>(thread)]);
@@ -140,6 +156,12 @@ void for_each_chunk(int threads, const CoefficientVector::Matrix& its, const Vis
 }
 
 }  // namespace
+
+std::int64_t CoefficientVector::scratch_bytes(int threads) const {
+  std::int64_t most = 0;
+  for (const Matrix& its : matrices) most = std::max(most, working(threads, its.grid) * ChunkMemory::bytes(its.grid));
+  return most;
+}
 
 CoefficientVector coefficients_of(const std::vector<LocalGradients::Piece>& pieces, const Parameters& parameters,
                                   const CoefficientChoice& how) {

@@ -26,6 +26,8 @@ struct CoefficientVector {
 
   // The bytes of a message are a multiple of 4, so that the values of the next one are aligned.
   std::int64_t bytes() const { return (6 * coefficients + 3) / 4 * 4; }
+  // The most bytes in which so many threads transform the chunks of a matrix.
+  std::int64_t scratch_bytes(int threads) const;
 };
 CoefficientVector coefficients_of(const std::vector<LocalGradients::Piece>& pieces, const Parameters& parameters,
                                   const CoefficientChoice& how);
