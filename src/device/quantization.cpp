@@ -1,11 +1,8 @@
 #include "stretto/quantization.hpp"
 
-#include <fmt/format.h>
-#include <algorithm>
 #include <cstring>
-#include <iterator>
 
-#include "core/fail.hpp"
+#include "core/names.hpp"
 
 namespace stretto {
 namespace {
@@ -15,22 +12,11 @@ constexpr const char* hop_names[hops] = {"contribution", "node_sum", "result"};
 
 }  // namespace
 
-const char* name(QuantizedFormat format) {
-  const auto i = static_cast<std::size_t>(format);
-  return i < std::size(format_names) ? format_names[i] : "unknown";
-}
-
-const char* name(Hop hop) {
-  const auto i = static_cast<std::size_t>(hop);
-  return i < std::size(hop_names) ? hop_names[i] : "unknown";
-}
+const char* name(QuantizedFormat format) { return name_in(format_names, format); }
+const char* name(Hop hop) { return name_in(hop_names, hop); }
 
 QuantizedFormat quantized_format_from_name(const std::string& text) {
-  const std::string wanted = text == "1bit" ? "onebit" : text;
-  const auto found = std::find(std::begin(format_names), std::end(format_names), wanted);
-  require(found != std::end(format_names), "'{}' is no quantized format; choose one of {}.", text,
-          fmt::join(format_names, ", "));
-  return static_cast<QuantizedFormat>(found - std::begin(format_names));
+  return value_in<QuantizedFormat>(format_names, text == "1bit" ? "onebit" : text, "quantized format");
 }
 
 Tensor ErrorFeedback::state(const std::string& tensor, Hop hop, std::int64_t count) {

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <algorithm>
 
-#include "core/fail.hpp"
+#include "core/names.hpp"
 
 namespace stretto {
 namespace {
@@ -37,28 +37,13 @@ constexpr const char* algorithm_names[] = {"auto",
                                            "pull",
                                            "push"};
 
-// Returns the enum value with this name; `names` is in the order of the values.
-template <class Enum, std::size_t Count>
-Enum value_of(const char* const (&names)[Count], const std::string& text, const char* what) {
-  const auto found = std::find(std::begin(names), std::end(names), text);
-  require(found != std::end(names), "'{}' is no {}; choose one of {}.", text, what, fmt::join(names, ", "));
-  return static_cast<Enum>(found - std::begin(names));
-}
-
 }  // namespace
 
-const char* name(Collective collective) {
-  const auto i = static_cast<std::size_t>(collective);
-  return i < std::size(collective_names) ? collective_names[i] : "unknown";
-}
-
-const char* name(Algorithm algorithm) {
-  const auto i = static_cast<std::size_t>(algorithm);
-  return i < std::size(algorithm_names) ? algorithm_names[i] : "unknown";
-}
+const char* name(Collective collective) { return name_in(collective_names, collective); }
+const char* name(Algorithm algorithm) { return name_in(algorithm_names, algorithm); }
 
 Collective collective_from_name(const std::string& text) {
-  return value_of<Collective>(collective_names, text, "collective");
+  return value_in<Collective>(collective_names, text, "collective");
 }
 
 void check_method(const Method& method, bool quantized) {
@@ -78,7 +63,7 @@ void check_method(const Method& method, bool quantized) {
           name(method.above));
 }
 
-Algorithm algorithm_from_name(const std::string& text) { return value_of<Algorithm>(algorithm_names, text, "algorithm"); }
+Algorithm algorithm_from_name(const std::string& text) { return value_in<Algorithm>(algorithm_names, text, "algorithm"); }
 
 std::string to_string(const Method& method) {
   std::string text = name(method.algorithm);

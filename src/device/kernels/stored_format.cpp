@@ -1,12 +1,9 @@
 #include "stretto/stored_format.hpp"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
-#include <iterator>
 #include <vector>
 
-#include "core/fail.hpp"
+#include "core/names.hpp"
 #include "device/cpu/host_kernels.hpp"
 #include "device/gpu.hpp"
 #include "device/kernels/arguments.hpp"
@@ -49,16 +46,10 @@ void write(const float* from, const Tensor& values) {
 
 }  // namespace
 
-const char* name(StoredFormat format) {
-  const auto i = static_cast<std::size_t>(format);
-  return i < std::size(format_names) ? format_names[i] : "unknown";
-}
+const char* name(StoredFormat format) { return name_in(format_names, format); }
 
 StoredFormat stored_format_from_name(const std::string& text) {
-  const auto found = std::find(std::begin(format_names), std::end(format_names), text);
-  require(found != std::end(format_names), "'{}' is no format of stored values; choose one of {}.", text,
-          fmt::join(format_names, ", "));
-  return static_cast<StoredFormat>(found - std::begin(format_names));
+  return value_in<StoredFormat>(format_names, text, "format of stored values");
 }
 
 namespace kernels {
