@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/fail.hpp"
+#include "layers/optimizer/adamw_step.hpp"
 #include "layers/optimizer/matrices/matrix_exchange.hpp"
 #include "layers/optimizer/matrices/newton_schulz.hpp"
 #include "stretto/kernels.hpp"
@@ -76,24 +77,14 @@ void Muon::prepare(const Step& step) {
 }
 
 void Muon::update(const ShardedParameters::Range& range, const Parameter& parameter, const State& state, const Step& step) {
-  const double decay = parameter.decays ? options_.weight_decay : 0;
-  if (parameter.matrices.empty()) {
-    const kernels::AdamWStep adamw{.lr = step.lr,
-                                   .beta1 = options_.beta1,
-                                   .beta2 = options_.beta2,
-                                   .epsilon = options_.epsilon,
-                                   .weight_decay = decay,
-                                   .step = step.number,
-                                   .gradient_scale = step.gradient_scale};
-    return kernels::adamw(adamw, range.gradient, state.master, state.slots[0], state.slots[1], range.value);
-  }
+  if (parameter.matrices.empty()) return update_by_adamw(options_, range, parameter, state, step);
   const std::vector<MatrixExchange::Chunk>& updated = exchange_->updated();
   for (std::size_t i = chunks_of_[range.index]; i < updated.size() && updated[i].range == range.index; ++i) {
     const auto& [unused, matrix, first, count, at] = updated[i];
     const HiddenMatrix& its = exchange_->matrices()[matrix];
     const kernels::SGDStep descent{.lr = step.lr * options_.matrix_lr,
                                    .momentum = 0,
-                                   .weight_decay = decay,
+                                   .weight_decay = parameter.decays ? options_.weight_decay : 0,
                                    .gradient_scale = muon_scale(options_.scale, its.rows, its.columns)};
     kernels::sgd(descent, updates_.view(at, {count}), state.master.view(first, {count}), {},
                  range.value.view(first, {count}));

@@ -6,6 +6,7 @@
 #include "core/fail.hpp"
 #include "device/kernels/frozen_adamw.hpp"
 #include "layers/note_number.hpp"
+#include "layers/optimizer/adamw_step.hpp"
 #include "layers/optimizer/local_vectors.hpp"
 #include "layers/optimizer/momentum_exchange.hpp"
 #include "stretto/device.hpp"
@@ -77,20 +78,10 @@ void OneBitAdam::prepare(const Step& step) {
 
 void OneBitAdam::update(const ShardedParameters::Range& range, const Parameter& parameter, const State& state,
                         const Step& step) {
-  const double weight_decay = parameter.decays ? options_.weight_decay : 0;
-  if (!frozen_after_) {
-    const kernels::AdamWStep adamw{.lr = step.lr,
-                                   .beta1 = options_.beta1,
-                                   .beta2 = options_.beta2,
-                                   .epsilon = options_.epsilon,
-                                   .weight_decay = weight_decay,
-                                   .step = step.number,
-                                   .gradient_scale = step.gradient_scale};
-    return kernels::adamw(adamw, range.gradient, state.master, state.slots[0], state.slots[1], range.value);
-  }
+  if (!frozen_after_) return update_by_adamw(options_, range, parameter, state, step);
   const kernels::FrozenAdamWStep frozen{.lr = step.lr,
                                         .epsilon = options_.epsilon,
-                                        .weight_decay = weight_decay,
+                                        .weight_decay = parameter.decays ? options_.weight_decay : 0,
                                         .correction1 = correction(options_.beta1, *frozen_after_),
                                         .correction2 = correction(options_.beta2, *frozen_after_),
                                         .limit = options_.ratio_limit(),
