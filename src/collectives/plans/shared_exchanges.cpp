@@ -78,11 +78,7 @@ Plan push_broadcast(const PlanRequest& request) {
 }
 
 // n is the whole output. packet, staged: alpha + (p+1)/p n gamma; pull: 2 alpha + (p-1)/p n beta + n/p gamma
-Cost shared_gather_cost(const PlanRequest& request) {
-  const double share = longest_share(request);
-  return of_offer(request, share) + one_phase + of_reads(request, (request.size - 1) * share) + of_copies(share) +
-         of_closing(request);
-}
+Cost shared_gather_cost(const PlanRequest& request) { return shared_all_gather_cost(request); }
 Plan shared_gather(const PlanRequest& request) {
   SharedPlan plan(request);
   const Shares shares = Shares::of(request);
