@@ -60,7 +60,8 @@ TEST(DiLoCoResume, GoesOnFromACheckpointBitForBit) {
   }
 }
 
-// As those of a former version, which quantized copies, too.
+// Earlier versions also quantized what several ranks of a replica have copies of. Errors in their checkpoints have other
+// sizes, and are left out.
 TEST(DiLoCoResume, GoesOnWithoutErrorsOfAnotherSize) {
   const Replicated how = in_format(QuantizedFormat::int8);
   const auto with_others = [](Trainer& trainer, std::int64_t step) {
