@@ -19,6 +19,7 @@
 #include "apps/train/run/stop_request.hpp"
 #include "apps/train/run/training_run.hpp"
 #include "stretto/device.hpp"
+#include "stretto/layers/optimizers.hpp"
 #include "stretto/stretto.hpp"
 #ifdef STRETTO_HAVE_MPI
 #include "stretto/mpi.hpp"
@@ -55,7 +56,11 @@ void train(const Communicator& world, const CommandLine& given, StopRequest& sto
   const OnDevice device(line.device);
   if (line.trainer.servers.any()) return train_with_servers(world, line, stop, progress);
   if (!line.layout.automatic) return train_and_go_on(world, line, stop, rejoin, progress);
-  // All ranks have the same figures, and therefore choose alike.
+  // All ranks have the same figures, and therefore choose alike; DeMo's memory grows with a setting besides.
+  if (kind_of(line.trainer.optimizer).coefficients) {
+    const char* const threads = std::getenv("STRETTO_COMPUTE_THREADS");
+    require_same(world, {{"STRETTO_COMPUTE_THREADS", threads == nullptr ? "1" : threads}});
+  }
   const Calibration machine =
       calibrate(world, line.trainer.model, line.trainer.sharding.dtype, directories_of(line.trainer));
   const LayoutSpace space = layout_space(line, world.size(), machine.cluster.memory_bytes);

@@ -12,7 +12,7 @@ import time
 
 from perf.comparisons import namespaces
 from perf.comparisons.harness import Comparison, Table, flag
-from perf.comparisons.programs import figures_of
+from perf.comparisons.programs import figures_of, host_layouts
 from perf.pages.text import Verdict
 
 WANTED = 0.95
@@ -43,9 +43,8 @@ def cpu_share(network, program, seconds=4):
 def measured(options):
     namespaces.require()
     layouts = {}
-    for layout in options.layout.split(","):
-        hosts, ranks = map(int, layout.split("x"))
-        found = layouts[layout] = {"rows": []}
+    for hosts, ranks in options.places:
+        found = layouts[f"{hosts}x{ranks}"] = {"rows": []}
         with namespaces.Network([ranks] * hosts, options.rate) as network:
             found["stream"] = sorted(network.stream() for _ in range(3))[1]
             for collective in COLLECTIVES:
@@ -78,6 +77,11 @@ def verdicts(figures):
                                                    f"wanted {WANTED}")
 
 
-Comparison("hosts", __doc__, measured, tables, verdicts, program="stretto-perf", about=lambda figures: f"links of {figures['rate']}",
+def check(parser, options):
+    namespaces.bytes_per_second(options.rate)  # refuses a wrong rate before anything is made
+    options.places = host_layouts(options.layout)
+
+
+Comparison("hosts", __doc__, measured, tables, verdicts, check=check, program="stretto-perf", about=lambda figures: f"links of {figures['rate']}",
            flags=(flag("--rate", "1gbit", "rate of every link, as tc writes it"), flag("--rounds", 3, "rounds of each measurement"),
                   flag("--layout", f"{JUDGED},4x1,2x2", "HOSTSxRANKS")))

@@ -123,3 +123,10 @@ def sizes_in_bytes(text):
 
 def rank_counts(text):
     return sorted_numbers(text, r"(\d{1,2})", "numbers of ranks, such as 2,4,8")
+
+
+def host_layouts(text):
+    """(hosts, ranks of a host) of each word of a list."""
+    if not re.fullmatch(r"[1-9]\d?x[1-9]\d?(,[1-9]\d?x[1-9]\d?)*", text):
+        sys.exit(f"error: '{text}' is no list of HOSTSxRANKS, such as 2x1,4x2.")
+    return [tuple(map(int, word.split("x"))) for word in text.split(",")]

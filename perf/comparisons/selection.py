@@ -21,7 +21,7 @@ import tempfile
 
 from perf.comparisons import namespaces
 from perf.comparisons.harness import Comparison, Table, flag
-from perf.comparisons.programs import BIN, figures_of, run, sizes_in_bytes
+from perf.comparisons.programs import BIN, figures_of, host_layouts, run, sizes_in_bytes
 from perf.pages.text import Verdict, size_text
 
 WANTED_SHARE, NEAR, MOST = 0.95, 1.15, 1.5
@@ -227,7 +227,7 @@ def notes(figures):
 
 
 def check(parser, options):
-    options.places = [tuple(map(int, layout.split("x"))) for layout in options.layouts.split(",") if layout != "0"]
+    options.places = host_layouts(options.layouts) if options.layouts != "0" else []
     if options.places and not options.earlier:
         namespaces.require()
 

@@ -93,6 +93,7 @@ def measured(options):
                 words = [*DEMO, *REPLICAS, "--diloco", WARMUP_STEPS + TIMED_STEPS] if way == ALONE else words_of(way, WARMUP_STEPS - ROUND)
                 found[way] = step_seconds(options, network, words)
                 print(f"{rate}, {way}: {found[way]:.3f} s a step", file=sys.stderr)
+        yield figures  # into the file: what comes behind takes an hour
     figures["late"] = late_seconds(options)
     for seed in range(1, options.seeds + 1):
         for way in WAYS:
@@ -172,7 +173,14 @@ class SlowLinks(Comparison):
             (options.write_docs.parent / "slow-links.svg").write_text(plot(figures, JUDGED))
 
 
-SlowLinks("slow-links", __doc__, measured, tables, verdicts, page="docs/slow-links.md", program="stretto-train",
+def check(parser, options):
+    for rate in options.rate.split(","):
+        namespaces.bytes_per_second(rate)  # refuses a wrong rate before anything is made
+    if options.seeds < 1:
+        parser.error(f"--seeds {options.seeds}: at least one")
+
+
+SlowLinks("slow-links", __doc__, measured, tables, verdicts, check=check, page="docs/slow-links.md", program="stretto-train",
           about=lambda figures: f"the demo's model, {figures['steps']} steps on the King James text, {HOSTS} hosts of {RANKS_OF_A_HOST} ranks; "
                                 f"means of {len(next(iter(figures['curves'].values())))} seeds of the weights",
           flags=(flag("--steps", 400, "steps of each run"), flag("--seeds", 3, "seeds of the weights"),

@@ -1,4 +1,4 @@
-// Updates that run behind computation: told by gates instead of clocks. Their bits: parity/delay_test.cpp.
+// Updates that run behind computation: told by gates instead of clocks. Their bits: parity/delay_in_files_test.cpp.
 #include "stretto/layers/delayed_update.hpp"
 
 #include <gtest/gtest.h>

@@ -26,7 +26,8 @@ struct TrainingMemory {
 // optimizer's state and such matrices: of the rank that has the most. Of an optimizer that exchanges its momentum
 // (OptimizerKind::momentum_exchange) the optimizer's memory includes a rank's own gradients and the momentum that it keeps,
 // and buffers the errors of both hops; of DeMo a rank's own gradients, and buffers its momentum, the messages of all ranks
-// and what each thread takes for a chunk; with PowerSGD a rank's own gradients, and buffers the errors and factors.
+// and what each of this process's STRETTO_COMPUTE_THREADS takes for a chunk; with PowerSGD a rank's own gradients, and
+// buffers the errors and factors.
 STRETTO_API TrainingMemory state_memory(const Parameters& parameters, const MeshShape& mesh,
                                         const ShardedParameters::Options& options, const OptimizerKind& optimizer);
 

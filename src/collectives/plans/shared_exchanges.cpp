@@ -77,7 +77,7 @@ Plan push_broadcast(const PlanRequest& request) {
   return plan.finish();
 }
 
-// n is the whole output. packet, staged: alpha + (p+1)/p n gamma; pull: 2 alpha + (p-1)/p n beta + n/p gamma
+// That of an all-gather: the root, which reads all others' shares as every rank does there, ends last.
 Cost shared_gather_cost(const PlanRequest& request) { return shared_all_gather_cost(request); }
 Plan shared_gather(const PlanRequest& request) {
   SharedPlan plan(request);
