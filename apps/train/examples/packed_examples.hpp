@@ -25,8 +25,6 @@ class PackedExamples {
 
   std::int64_t documents() const { return std::ssize(lengths_); }
   std::int64_t counted() const { return counted_; }  // tokens
-  std::int64_t left_out() const { return left_out_; }
-  std::int64_t cut_off() const { return cut_off_; }
   // "120 sequences of 512 tokens, 91.3% filled, of which 40.2% count; 3 examples without a token that counts are left out"
   std::string description() const;
 

@@ -4,15 +4,14 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "apps/common/parse_flags.hpp"
 #include "common/fail.hpp"
 #include "common/output_file.hpp"
 #include "common/size_text.hpp"
+#include "perf/from_ranks.hpp"
 #include "perf/options.hpp"
-#include "stretto/launch.hpp"
 
 namespace perf {
 
@@ -46,11 +45,8 @@ SizeTimes from_json(const nlohmann::ordered_json& json) {
   return times;
 }
 
-// Rank 0 writes the figures into an open file, which the processes of the ranks inherit.
 std::vector<SizeTimes> one_run(const SweepOptions& options, int ranks, Memory memory, const std::string& label) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::tmpfile(), std::fclose);
-  if (!file) fail(stretto::ErrorCode::io, "No temporary file can be made; look at what TMPDIR names.");
-  const int status = stretto::launch(ranks, [&](const Communicator& world) {
+  const auto figures = from_ranks(ranks, [&](const Communicator& world) {
     nlohmann::ordered_json all = nlohmann::json::array();
     for (const stretto::Collective collective : options.collectives) {
       const double begin = stretto::now_seconds();
@@ -60,16 +56,11 @@ std::vector<SizeTimes> one_run(const SweepOptions& options, int ranks, Memory me
       if (world.rank() != 0) continue;
       std::fprintf(stderr, "# %s, %s: %.1f s\n", label.c_str(), name(collective), stretto::now_seconds() - begin);
     }
-    if (world.rank() != 0) return;
-    const std::string text = all.dump();
-    const bool complete =
-        std::fwrite(text.data(), 1, text.size(), file.get()) == text.size() && std::fflush(file.get()) == 0;
-    if (!complete) fail(stretto::ErrorCode::io, "{} bytes of figures do not fit into a temporary file.", text.size());
+    return all;
   });
-  if (status != 0) fail(stretto::ErrorCode::internal, "{} could not be measured; the sentences above say why.", label);
-  std::rewind(file.get());
+  if (!figures) fail(stretto::ErrorCode::internal, "{} could not be measured; the sentences above say why.", label);
   std::vector<SizeTimes> result;
-  for (const auto& times : nlohmann::ordered_json::parse(file.get())) result.push_back(from_json(times));
+  for (const auto& times : *figures) result.push_back(from_json(times));
   return result;
 }
 

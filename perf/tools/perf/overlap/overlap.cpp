@@ -10,10 +10,10 @@
 #include "apps/common/parse_flags.hpp"
 #include "common/fail.hpp"
 #include "common/output_file.hpp"
+#include "perf/from_ranks.hpp"
 #include "perf/overlap/overlap_case.hpp"
 #include "perf/result.hpp"
 #include "stretto/device.hpp"
-#include "stretto/launch.hpp"
 #include "stretto/overlap/rehearsal.hpp"
 #include "stretto/overlap/trace.hpp"
 
@@ -118,26 +118,6 @@ nlohmann::ordered_json run_case(const Communicator& world, const OverlapRun& opt
                                 {"same_bits", differs == 0}};
   for (const auto& [name, value] : times.figures()) result[name] = value;
   return result;
-}
-
-// Runs body on new processes and returns rank 0's result; empty if a rank failed, after launch() has printed the reason.
-std::optional<nlohmann::ordered_json> from_ranks(int nproc,
-                                                 const std::function<nlohmann::ordered_json(const Communicator&)>& body) {
-  // Rank 0 writes into an open file, which the processes of the ranks inherit.
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::tmpfile(), std::fclose);
-  if (!file) fail(stretto::ErrorCode::io, "No temporary file can be made; look at what TMPDIR names.");
-  bool is_first = false;  // rank 0 of a job that a launcher has started
-  const int status = stretto::launch(nproc, [&](const Communicator& world) {
-    const std::string text = body(world).dump();
-    if (world.rank() != 0) return;
-    is_first = true;
-    std::fwrite(text.data(), 1, text.size(), file.get());
-    std::fflush(file.get());
-  });
-  if (status != 0) return std::nullopt;
-  if (nproc == 0 && !is_first) return nlohmann::ordered_json();
-  std::rewind(file.get());
-  return nlohmann::ordered_json::parse(file.get());
 }
 
 void model_links(const std::string& links) {
