@@ -7,11 +7,8 @@
 
 #include "apps/common/exit_status.hpp"
 #include "common/fail.hpp"
-#include "perf/overlap/overlap.hpp"
 #include "perf/run.hpp"
-#include "perf/selection/calibrate.hpp"
-#include "perf/selection/selection.hpp"
-#include "perf/stragglers/stragglers.hpp"
+#include "perf/verbs.hpp"
 #include "stretto/launch.hpp"
 #ifdef STRETTO_HAVE_MPI
 #include "perf/peers/mpi_peer.hpp"

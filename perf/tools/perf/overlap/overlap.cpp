@@ -1,4 +1,4 @@
-#include "perf/overlap/overlap.hpp"
+#include "perf/verbs.hpp"
 
 #include <CLI/CLI.hpp>
 #include <cstdio>

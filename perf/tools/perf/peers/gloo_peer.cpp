@@ -1,4 +1,4 @@
-#include "perf/peers/gloo_peer.hpp"
+#include "perf/peers/peer.hpp"
 
 #include <gloo/allgather.h>
 #include <gloo/allgatherv.h>

@@ -1,4 +1,4 @@
-#include "perf/peers/nccl_peer.hpp"
+#include "perf/peers/peer.hpp"
 
 #include <nccl.h>
 

@@ -3,14 +3,8 @@
 #include <algorithm>
 
 #include "common/fail.hpp"
-#ifdef STRETTO_HAVE_GLOO
-#include "perf/peers/gloo_peer.hpp"
-#endif
 #ifdef STRETTO_HAVE_MPI
 #include "perf/peers/mpi_peer.hpp"
-#endif
-#ifdef STRETTO_HAVE_NCCL
-#include "perf/peers/nccl_peer.hpp"
 #endif
 
 namespace perf {

@@ -1,4 +1,4 @@
-#include "perf/selection/calibrate.hpp"
+#include "perf/verbs.hpp"
 
 #include <algorithm>
 #include <cstdio>

@@ -1,4 +1,4 @@
-#include "perf/selection/selection.hpp"
+#include "perf/verbs.hpp"
 
 #include <algorithm>
 #include <cstdio>

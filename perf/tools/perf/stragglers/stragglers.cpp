@@ -1,4 +1,4 @@
-#include "perf/stragglers/stragglers.hpp"
+#include "perf/verbs.hpp"
 
 #include <unistd.h>
 
