@@ -142,11 +142,11 @@ def page(runs):
     return "".join(out) + "</body></html>\n"
 
 
-def main(words=None):
+def main():
     parser = argparse.ArgumentParser(prog="perf/report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", metavar="FILE", help="written by stretto-perf --json")
     parser.add_argument("-o", "--output", default="perf.html", help="the page (%(default)s)")
-    options = parser.parse_args(words)
+    options = parser.parse_args()
     runs = []
     for name in options.files:
         try:
