@@ -9,7 +9,8 @@ import subprocess
 import sys
 
 from perf.comparisons import harness, namespaces
-from perf.comparisons.programs import ROOT
+from perf.comparisons.programs import BIN, ROOT
+from perf.pages import collectives as page
 
 TORCH2 = ROOT / ".cache/torch2/bin/python"
 # By name: module, targets to build, what ./dev deps installs, and what is measured.
@@ -32,6 +33,7 @@ COMMANDS = {
     "plans": ("step_plans", "stretto-plan", "", "the planner's table of steps on simulated clusters"),
     "published": ("published", "stretto-plan", "", "the layout planner's predictions beside published training runs"),
     "host": ("host", "stretto-perf host_limit", "", "collectives on one host beside Open MPI, MPICH and Gloo, in turn"),
+    "collectives": ("", "stretto-perf", "", "all of them beside MPI and Gloo, as a page; takes the flags of stretto-perf all"),
     "selection": ("selection", "stretto-perf", "", "how good the library's choices are (root, or --layouts 0)"),
     "scale": ("scale", "stretto-plan", "", "the tables of docs/scale.md"),
     "moves": ("moves", "move_speed", "", "moves of a matrix between hosts beside what links allow (root)"),
@@ -47,6 +49,14 @@ COMMANDS = {
     "quantization": ("quantization", "stretto-perf", "", "from which bandwidth on it no longer pays"),
     "torch": ("torch_door", "stretto", "torch2", "torch.distributed over Stretto and over Gloo"),
 }
+
+
+def collectives(words):
+    figures, target = ROOT / "runs/collectives.json", ROOT / "runs/collectives.html"
+    figures.parent.mkdir(exist_ok=True)
+    subprocess.run([BIN / "stretto-perf", "all", "--nproc", "2", "--vs", "mpi,gloo", "-N", "5", "-b", "8", "-e", "64M", "-f", "8", "--json", figures,
+                    *words], check=True)
+    page.main([str(figures), "-o", str(target)])
 
 
 def prepare(targets, needs, with_door):
@@ -73,6 +83,9 @@ def main():
         if not os.environ.get("PERF_PYTHON"):
             python = str(TORCH2 if TORCH2.exists() else "/usr/bin/python3")
             os.execve(python, [python, "-B", "-m", "perf", *sys.argv[1:]], {**os.environ, "PERF_PYTHON": python})
+    if not module:
+        ready()
+        return collectives(words)
     importlib.import_module(f"perf.comparisons.{module}")
     return harness.COMPARISONS[name].main(words, ready)
 

@@ -142,11 +142,11 @@ def page(runs):
     return "".join(out) + "</body></html>\n"
 
 
-def main():
+def main(words=None):
     parser = argparse.ArgumentParser(prog="perf/report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", metavar="FILE", help="written by stretto-perf --json")
     parser.add_argument("-o", "--output", default="perf.html", help="the page (%(default)s)")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     runs = []
     for name in options.files:
         try:
