@@ -17,6 +17,7 @@ STRETTO_LAZY_FUNCTION(ucx_library, ucp_config_release);
 STRETTO_LAZY_FUNCTION(ucx_library, ucp_context_print_info);
 STRETTO_LAZY_FUNCTION(ucx_library, ucp_ep_close_nbx);
 STRETTO_LAZY_FUNCTION(ucx_library, ucp_ep_create);
+STRETTO_LAZY_FUNCTION(ucx_library, ucp_get_version);
 STRETTO_LAZY_FUNCTION(ucx_library, ucp_init_version);
 STRETTO_LAZY_FUNCTION(ucx_library, ucp_request_cancel);
 STRETTO_LAZY_FUNCTION(ucx_library, ucp_request_check_status);
