@@ -17,6 +17,17 @@ inline ncclResult_t refuse_shared(const char* function, const Comm& comm) {
       function, comm.rank, comm.size);
 }
 
+// Reports who has answered a call and why, and has an open group fail with it; returns the result.
+inline ncclResult_t noted(const char* function, By by, std::string_view why, ncclResult_t result) {
+  if (by == By::stretto && result != ncclSuccess) {
+    by = By::nobody;
+    if (last_sentence() != nullptr) why = last_sentence();
+  }
+  note(function, by, why);
+  fail_group(result);
+  return result;
+}
+
 // Calls ours(comm) for a communicator in which the door takes part, and forward() for all others.
 template <class Ours, class Forward>
 ncclResult_t answer_for(const char* function, ncclComm_t handle, const Ours& ours, const Forward& forward) {
@@ -31,13 +42,7 @@ ncclResult_t answer_for(const char* function, ncclComm_t handle, const Ours& our
     if (comm->shared) require_open(*comm, function);
     return ours(comm);
   });
-  if (by == By::stretto && result != ncclSuccess) {
-    by = By::nobody;
-    if (last_sentence() != nullptr) why = last_sentence();
-  }
-  note(function, by, why);
-  fail_group(result);
-  return result;
+  return noted(function, by, why, result);
 }
 
 // For functions that a shared communicator does not have. On NCCL's own communicators NCCL answers.

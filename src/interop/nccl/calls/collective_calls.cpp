@@ -1,9 +1,7 @@
 // NCCL's operations, as the program calls them. Stretto or NCCL serves each.
 #include <string_view>
 
-#include "interop/nccl/calls/answers.hpp"
-#include "interop/nccl/calls/group.hpp"
-#include "interop/nccl/report.hpp"
+#include "interop/nccl/calls/answer_for.hpp"
 
 namespace stretto::nccl_door {
 namespace {
@@ -91,13 +89,7 @@ ncclResult_t operate(const Asked& asked, ncclComm_t handle, cudaStream_t stream,
     const strettoRedOp_t op = op_of(asked, *comm);
     return put_by_stretto(comm, stream, [&] { return answer_of(serve(comm->ranks, op, stream_of(stream))); });
   });
-  if (by == By::stretto && result != ncclSuccess) {
-    by = By::nobody;
-    if (last_sentence() != nullptr) why = last_sentence();
-  }
-  note(asked.function, by, why);
-  fail_group(result);
-  return result;
+  return noted(asked.function, by, why, result);
 }
 
 }  // namespace
