@@ -76,7 +76,7 @@ void push_three_times(const Communicator& world, const ServerSet::Options& optio
                               push_ones(set, {wrong_key, same, other}, {length, 2, 1});
                             }),
                 fmt::format("Worker 0 pushes or pulls key 7 of table counts with {} elements, and it has 3: a key keeps its "
-                            "first length; give that one.",
+                            "first length; give that one. Keys of the same part that are refused with it: 1.",
                             length));
     }
   }

@@ -47,8 +47,9 @@ void ServedPart::append(PartUpdate update) {
   ensure(update.number == end(), "Update {} came behind {}.", update.number, end() - 1);
   check(update.worker, update.pushed);
   const std::string refused = refusal(update.worker, update.pushed.keys, update.pushed.lengths);
-  ensure(refused.empty(), "{}", refused);  // the first server has looked at it
-  note(update.pushed);                     // pushes may come before it is applied, if this copy becomes the first
+  // The first server has looked at the lengths, but its memory is another one.
+  if (!refused.empty()) fail(ErrorCode::unavailable, "{}", refused);
+  note(update.pushed);  // pushes may come before it is applied, if this copy becomes the first
   for (int worker = 0; worker < static_cast<int>(applied_.size()); ++worker) {
     if (update.worker == PartUpdate::all_workers) {
       pushes_.advance(worker, update.number + 1);

@@ -37,7 +37,8 @@ class ServedPart {
 
   // clock: the worker's pushes before this one; they come in order. One that has come before is ignored. Returns a sentence
   // for the worker if the part cannot take its rows, and nothing otherwise. The push then counts as one without rows, so
-  // that nobody waits for it for ever, and copies learn of no refusal.
+  // that nobody waits for it for ever, and copies learn of no refusal: a copy that has counted such a push judges one that
+  // comes again by the lengths that it knows itself.
   std::string push(int worker, std::int64_t clock, KeyedRows pushed);
   struct Pull {
     int worker = 0;
@@ -99,9 +100,9 @@ class ServedPart {
  private:
   virtual void check(int worker, const KeyedRows& pushed) const = 0;
   // Why the part can have no rows of these lengths, as a sentence that names who gives them; empty if it can. It looks at
-  // all keys and changes nothing.
+  // all keys, and makes room for new ones, but no rows.
   virtual std::string refusal(int /*worker*/, const std::vector<std::uint64_t>& /*keys*/,
-                              const std::vector<std::int64_t>& /*lengths*/) const {
+                              const std::vector<std::int64_t>& /*lengths*/) {
     return {};
   }
   virtual void note(const KeyedRows& /*pushed*/) {}  // a new push or update, before it is applied

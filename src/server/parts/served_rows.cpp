@@ -33,9 +33,12 @@ void ServedRows::check(int worker, const KeyedRows& pushed) const {
 
 // Lengths come from another process, and their sum must not overflow.
 std::string ServedRows::refusal(int worker, const std::vector<std::uint64_t>& keys,
-                                const std::vector<std::int64_t>& lengths) const {
+                                const std::vector<std::int64_t>& lengths) {
   const auto who = [&] {
     return worker == PartUpdate::all_workers ? "One of all workers" : "Worker " + std::to_string(worker);
+  };
+  const auto others = [&] {
+    return keys.size() < 2 ? "" : fmt::format(" Keys of the same part that are refused with it: {}.", keys.size() - 1);
   };
   std::int64_t room = most_elements - used_;
   for (std::size_t i = 0; i < lengths.size(); ++i) {
@@ -43,19 +46,35 @@ std::string ServedRows::refusal(int worker, const std::vector<std::uint64_t>& ke
     if (found != places_.end() && found->second.length != lengths[i]) {
       return fmt::format(
           "{} pushes or pulls key {} of table {} with {} elements, and it has {}: a key keeps its first length; give that "
-          "one.",
-          who(), keys[i], name_, lengths[i], found->second.length);
+          "one.{}",
+          who(), keys[i], name_, lengths[i], found->second.length, others());
     }
     if (found != places_.end()) continue;
     if (lengths[i] > room) {
       return fmt::format(
           "{} pushes or pulls key {} of table {} with {} elements, and no memory holds more than {} besides the others of "
-          "its server; give the length of its row.",
-          who(), keys[i], name_, lengths[i], room);
+          "its part; give the length of its row.{}",
+          who(), keys[i], name_, lengths[i], room, others());
     }
     room -= lengths[i];
   }
+  try {
+    reserve(most_elements - room);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::unavailable) throw;
+    return fmt::format(
+        "{} pushes or pulls {} keys of table {}, and their server has no memory for {} elements besides the {} of their "
+        "part: {} Give the lengths of their rows.",
+        who(), keys.size(), name_, most_elements - room - used_, used_, error.what());
+  }
   return {};
+}
+
+void ServedRows::reserve(std::int64_t elements) {
+  if (elements <= storage_.size()) return;
+  const Tensor larger({std::max(2 * storage_.size(), elements)}, dtype_);
+  std::memcpy(larger.raw(), storage_.raw(), static_cast<std::size_t>(used_) * size_of(dtype_));
+  storage_ = larger;
 }
 
 // Lengths of new keys count at once, also for what comes before the first push is applied.
@@ -66,11 +85,7 @@ void ServedRows::note(const KeyedRows& pushed) {
 ServedRows::Place ServedRows::place_of(std::uint64_t key, std::int64_t length) {
   const auto found = places_.find(key);
   if (found != places_.end()) return found->second;
-  if (used_ + length > storage_.size()) {
-    const Tensor larger({std::max(2 * storage_.size(), used_ + length)}, dtype_);
-    std::memcpy(larger.raw(), storage_.raw(), static_cast<std::size_t>(used_) * size_of(dtype_));
-    storage_ = larger;
-  }
+  reserve(used_ + length);
   const Tensor fresh = storage_.view(used_, {length});
   std::memset(fresh.raw(), 0, fresh.bytes());
   if (initial_row_) initial_row_(fresh, key);

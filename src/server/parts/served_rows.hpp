@@ -18,8 +18,7 @@ class ServedRows final : public ServedPart {
 
  private:
   void check(int worker, const KeyedRows& pushed) const override;
-  std::string refusal(int worker, const std::vector<std::uint64_t>& keys,
-                      const std::vector<std::int64_t>& lengths) const override;
+  std::string refusal(int worker, const std::vector<std::uint64_t>& keys, const std::vector<std::int64_t>& lengths) override;
   void note(const KeyedRows& pushed) override;
   KeyedRows sum(const std::vector<KeyedRows>& pushes) const override { return sum_by_key(pushes); }
   void apply(const PartUpdate& update) override;
@@ -32,6 +31,7 @@ class ServedRows final : public ServedPart {
   // refusal() must have allowed the lengths of both.
   Tensor gathered(const std::vector<std::uint64_t>& keys, const std::vector<std::int64_t>& lengths);
   Place place_of(std::uint64_t key, std::int64_t length);
+  void reserve(std::int64_t elements);  // for all rows; throws Error(unavailable) if there is no such memory
   bool has_lengths() const { return width_ == ServedTable::any_length; }
   std::size_t bytes_of_row(const Place& place) const { return static_cast<std::size_t>(place.length) * size_of(dtype_); }
   std::byte* row_at(const Place& place) const {

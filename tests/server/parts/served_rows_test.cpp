@@ -169,7 +169,7 @@ TEST(ServedRows, KeepTheFirstLengthOfAKey) {
   rows.push(0, 0, any_rows_of({{9, {1, 2, 3}}}));
   EXPECT_EQ(rows.push(1, 0, any_rows_of({{8, {1}}, {9, {1, 2}}})),
             "Worker 1 pushes or pulls key 9 of table rows with 2 elements, and it has 3: a key keeps its first length; "
-            "give that one.");
+            "give that one. Keys of the same part that are refused with it: 1.");
   EXPECT_EQ(rows.keys(), 1U) << "nothing of the push stays";
   EXPECT_EQ(rows.push(0, 1, any_rows_of({{9, {0, 0, 0}}})), "");
   EXPECT_EQ(rows.push(1, 1, any_rows_of({{9, {10, 20, 30}}})), "") << "the refused push counts";
@@ -193,7 +193,7 @@ TEST(ServedRows, RefuseLengthsWhoseSumNoMemoryHolds) {
     rows.pull({.keys = {4}, .lengths = {length}});
     EXPECT_EQ(rows.answers().at(0).refusal,
               fmt::format("Worker 0 pushes or pulls key 4 of table rows with {} elements, and no memory holds more than {} "
-                          "besides the others of its server; give the length of its row.",
+                          "besides the others of its part; give the length of its row.",
                           length, most - 3));
   }
   rows.pull({.keys = {4, 5}, .lengths = {half, half}});
@@ -201,6 +201,23 @@ TEST(ServedRows, RefuseLengthsWhoseSumNoMemoryHolds) {
   EXPECT_EQ(rows.keys(), 1U);
   EXPECT_EQ(refusal_of_pull(rows, {{4, {0, 0}}}), "") << "the control";
 }
+
+// A memory checker gives addresses for any length.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(ServedRows, RefuseLengthsThatFindNoMemory) {
+  ServedRows rows = rows_of_any_length(1);
+  rows.push(0, 0, any_rows_of({{9, {1, 2, 3}}}));
+  constexpr std::int64_t much = std::int64_t{1} << 50;
+  rows.apply_below(1);
+  rows.pull({.keys = {4, 9}, .lengths = {much, 3}});
+  EXPECT_THAT(rows.answers().at(0).refusal,
+              testing::HasSubstr(fmt::format("Worker 0 pushes or pulls 2 keys of table rows, and their server has no memory "
+                                             "for {} elements besides the 3 of their part: Cannot allocate",
+                                             much)));
+  EXPECT_EQ(rows.keys(), 1U);
+  EXPECT_EQ(pulled_of_any_length(rows, {{9, {0, 0, 0}}}), (RowsByKey{{9, {1, 2, 5}}})) << "it serves on";
+}
+#endif
 
 // A copy holds updates that are not applied yet. When the server before it is lost, it takes pushes itself.
 TEST(ServedRows, KeepTheLengthsOfUpdatesThatWait) {
