@@ -218,13 +218,17 @@ class STRETTO_API ServerSet {
   // Sparse tables. keys ascend, each once; rows: [keys, width], in their order. A clock counts pushes of any keys.
   // lengths: of rows of any_length, from 1 on, one for each key, and none for other tables; rows then lie one behind the
   // other. A key keeps its first length; for another one wait() throws Error(invalid_argument) and names worker, key, table
-  // and both lengths. Nothing of the push or pull is then applied in that part of the keys; its other parts are, and clocks
-  // count it. Such a push is done when its servers have answered. A lost server takes lengths known from pulls with it.
+  // and both lengths, a line for each part of the keys that has one. Nothing of the push or pull is then applied in such a
+  // part; its other parts are, and clocks count it. Such a push is done when its servers have answered. A lost server takes
+  // lengths known from pulls with it. If it has refused a push for such a length, and is lost before the worker has its
+  // answer, wait() may return although nothing of that part was pushed.
   Pending push(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows,
                const std::vector<std::int64_t>& lengths = {});
   Pending pull(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows,
                const std::vector<std::int64_t>& lengths = {});
-  void wait(const Pending& pending);  // throws Error(invalid_argument) if a server has refused it; it is then done
+  // Throws Error(invalid_argument) if a server has refused it, or if an earlier push, which had been accepted, was refused
+  // behind a loss. It is done in both cases.
+  void wait(const Pending& pending);
   // Sends a text to all servers, and returns what the `answer` of each returns, in their order: for programs whose servers
   // write what they hold to files, or read it. Parts are at the versions that they have by then; those of workers that have
   // met (pull_settled()) have all pushes. After a loss all that are left are asked again. Throws Error(invalid_argument) if
@@ -232,7 +236,8 @@ class STRETTO_API ServerSet {
   std::vector<std::string> ask(const std::string& text);
   std::int64_t version(int table) const;  // updates in what the last pull that is done has brought, the least of all parts
   // Says goodbye to the servers, behind everything pushed. A worker must call it before the object is destroyed. If ranks go
-  // on after losses, it returns when all have, and all copies have every push. If it throws as wait() does, call it again.
+  // on after losses, it returns when all workers have called it, and all copies have every push. If servers have refused
+  // what nobody has waited for, it throws once, as wait() does, with a line for each; call it again then.
   void leave();
 
   struct Traffic {

@@ -12,10 +12,12 @@ enum MessageKind : std::uint32_t {
   question_of_worker,  // ServerSet::ask()
   // Servers send these to workers.
   values_of_part,
-  accepted_push,    // its lengths of rows are right; of a part with rows of any_length
-  refused_request,  // of a part, or a question; the bytes are the sentence for the worker's caller
+  // The server's word on a part of a push with rows of any_length is one of these two.
+  accepted_push,    // the lengths are right
+  refused_request,  // or of a pull, instead of values; the bytes are the sentence for the worker's caller
   applied_pushes,   // all copies have the worker's pushes of a part below the clock
   answer_of_server,
+  refused_question,  // instead of an answer; the bytes are the sentence
   // The servers of a part send these to each other.
   saved_part,      // to a new copy; to a server that joins, with the number of the part's moves in `clock`
   update_of_part,  // to the next copy

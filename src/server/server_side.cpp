@@ -96,9 +96,9 @@ void ServerSide::answer_questions() {
   for (; !questions_.empty() && std::ranges::all_of(copies_, is_here); questions_.pop_front()) {
     const ReceivedMessage& question = questions_.front();
     if (answer_ == nullptr) {
-      refuse(question.from, {}, question.head.request,
-             fmt::format("Worker {} asks server {}, whose serve() was given no answer; give all servers one.", question.from,
-                         live_.rank()));
+      live_.send(question.from, {.kind = refused_question, .request = question.head.request},
+                 tensor_of(fmt::format("Worker {} asks server {}, whose serve() was given no answer; give all servers one.",
+                                       question.from, live_.rank())));
       continue;
     }
     ServerSet::Question asked{.text = text_in(question.bytes), .server = 0, .parts = {}};
@@ -209,9 +209,11 @@ void ServerSide::take_from_worker(const ReceivedMessage& message, const PartKey&
   } else {
     pushed = filters_.try_emplace(key, table.served, table.parts[key.second].count).first->second.decoded(bytes);
   }
-  const bool awaits_word =
-      table.served.width == ServedTable::any_length && !pushed.keys.empty() && message.head.request != 0;
+  // The server from which the part has moved has judged what waited there, and passes it on without its request.
+  const bool is_judged = message.head.request == 0;
+  const bool awaits_word = table.served.width == ServedTable::any_length && !pushed.keys.empty() && !is_judged;
   const std::string refusal = part.push(message.from, message.head.clock, std::move(pushed));
+  ensure(refusal.empty() || !is_judged, "The part's server before has accepted this: {}", refusal);
   if (!refusal.empty()) {
     refuse(message.from, key, message.head.request, refusal);
   } else if (awaits_word) {

@@ -16,38 +16,40 @@ void WorkerSide::take(const ReceivedMessage& message) {
   }
   if (message.head.kind == values_of_part) return take_values(message);
   if (message.head.kind == moved_part) return take_move(message);
-  const bool is_refusal = message.head.kind == refused_request;
-  if (message.head.kind == answer_of_server || (is_refusal && message.head.request == question_)) {
+  if (message.head.kind == answer_of_server || message.head.kind == refused_question) {
+    const bool is_refusal = message.head.kind == refused_question;
     if (message.head.request == question_) answers_[message.from] = {text_in(message.bytes), is_refusal};
     return;
   }
-  if (message.head.kind == accepted_push || is_refusal) return take_word(message);
+  if (message.head.kind == accepted_push || message.head.kind == refused_request) return take_word(message);
   ensure(message.head.kind == applied_pushes, "Rank {} sends a message of kind {}.", message.from, message.head.kind);
   take_applied(message);
+}
+
+void WorkerSide::add_line(std::string& refusals, const std::string& sentence) {
+  if (!refusals.empty() && !sentence.empty()) refusals += '\n';
+  refusals += sentence;
 }
 
 // A push that has come again behind a loss gets a word again.
 void WorkerSide::take_word(const ReceivedMessage& message) {
   const auto part = static_cast<std::size_t>(message.head.part);
   const auto found = requests_.find(message.head.request);
-  const bool is_open = found != requests_.end() && found->second.missing.erase(part) > 0;
+  const bool is_open = found != requests_.end();
+  if (is_open) found->second.missing.erase(part);
   if (message.head.kind != refused_request) return;
-  std::string& refusal = is_open ? found->second.refusal : late_refusal_;
-  if (refusal.empty()) refusal = text_in(message.bytes);
+  add_line(is_open ? found->second.refusals : late_refusals_, text_in(message.bytes));
   // Another server must count it as this one has, whether or not it knows the key's length.
   for (KeptPush& push : tables_.at(message.head.table).kept.at(part)) {
     if (push.request == message.head.request) push.message = {};
   }
 }
 
+// Behind a loss this may come before the word: a push that was refused is applied as one without keys.
 void WorkerSide::take_applied(const ReceivedMessage& message) {
   const auto part = static_cast<std::size_t>(message.head.part);
   std::deque<KeptPush>& kept = tables_.at(message.head.table).kept.at(part);
-  for (; !kept.empty() && kept.front().clock < message.head.clock; kept.pop_front()) {
-    // The word of a server that was lost does not come, and what was applied was accepted.
-    const auto found = requests_.find(kept.front().request);
-    if (found != requests_.end() && found->second.kind == push_part) found->second.missing.erase(part);
-  }
+  while (!kept.empty() && kept.front().clock < message.head.clock) kept.pop_front();
 }
 
 // Servers may tell of two moves in another order than they were.
@@ -95,9 +97,10 @@ void WorkerSide::take_what_has_come() {
   }
 }
 
-// Takes what has come without waiting. A worker that only pushes learns of a loss here.
+// Takes what has come without waiting. A worker that only pushes learns of a loss here, and servers would keep what they
+// send to it until it waits.
 void WorkerSide::take_acknowledgements() {
-  while (keeps_any() || layout_.options.spares > 0) {
+  while (keeps_any() || layout_.options.spares > 0 || has_any_length_) {
     const std::optional<ReceivedMessage> message = live_.try_receive();
     if (!message) break;
     take(*message);

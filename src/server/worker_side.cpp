@@ -47,7 +47,11 @@ void check(const ServedTable& table, const KeyedRows& keyed) {
 }  // namespace
 
 WorkerSide::WorkerSide(const ServedLayout& layout, LiveRanks& live)
-    : layout_(layout), live_(live), tables_(layout.tables.size()) {
+    : layout_(layout),
+      live_(live),
+      tables_(layout.tables.size()),
+      has_any_length_(std::ranges::any_of(layout.tables,
+                                          [](const auto& table) { return table.served.width == ServedTable::any_length; })) {
   for (std::size_t t = 0; t < tables_.size(); ++t) {
     const ServedLayout::Table& table = layout.tables[t];
     tables_[t].kept.resize(table.parts.size());
@@ -142,34 +146,42 @@ void WorkerSide::send_part(std::uint32_t kind, std::size_t table, std::size_t pa
 }
 
 void WorkerSide::send(std::uint64_t id) {
-  const Request& request = requests_.at(id);
+  Request& request = requests_.at(id);
   for (std::size_t p = 0; p < request.messages.size(); ++p) {
     if (request.kind == pull_part && !request.missing.contains(p)) continue;
     send_part(request.kind | request.flags(), request.table, p, request.clock, id, request.messages[p]);
   }
+  if (request.kind == push_part) request.messages.clear();  // it comes again from `kept`
   take_acknowledgements();
 }
 
-void WorkerSide::throw_late_refusal() {
-  const std::string sentence = std::exchange(late_refusal_, {});
-  require(sentence.empty(), "{}", sentence);
+void WorkerSide::throw_late_refusals() {
+  const std::string refusals = std::exchange(late_refusals_, {});
+  require(refusals.empty(), "{}", refusals);
 }
 
-void WorkerSide::wait(std::uint64_t id) {
-  throw_late_refusal();
+std::string WorkerSide::finish(std::uint64_t id) {
   const auto found = requests_.find(id);
-  if (found == requests_.end()) return;
   Request& request = found->second;
   while (!request.missing.empty()) take(live_.receive());
   if (request.kind != pull_part) live_.send_all();
-  const std::string refusal = std::move(request.refusal);
-  if (request.values && refusal.empty()) {
+  if (request.values && request.refusals.empty()) {
     tables_[request.table].version = request.version;
     show_pulled(request);
   }
+  std::string refusals = std::move(request.refusals);
   requests_.erase(found);
-  require(refusal.empty(), "{}", refusal);
-  take_acknowledgements();
+  return refusals;
+}
+
+// What it throws for another request comes last: the caller's tensor must not be written behind it.
+void WorkerSide::wait(std::uint64_t id) {
+  if (requests_.contains(id)) {
+    const std::string refusals = finish(id);
+    require(refusals.empty(), "{}", refusals);
+    take_acknowledgements();
+  }
+  throw_late_refusals();
 }
 
 // After a loss it is called again, and asks all that are left: one of them may have what another has answered for.
@@ -235,9 +247,9 @@ void WorkerSide::say_goodbye() {
 }
 
 void WorkerSide::leave() {
-  while (!requests_.empty()) wait(requests_.begin()->first);
+  while (!requests_.empty()) add_line(late_refusals_, finish(requests_.begin()->first));
   while (keeps_any()) take(live_.receive());
-  throw_late_refusal();
+  throw_late_refusals();
   if (!said_goodbye_) say_goodbye();
   live_.send_all();
   const auto serves = [&](int rank) { return layout_.is_server(rank) && live_.is_open(rank); };
@@ -253,8 +265,14 @@ void WorkerSide::resume() {
       for (const KeptPush& push : tables_[t].kept[p]) send_part(push_part, t, p, push.clock, push.request, push.message);
     }
   }
-  for (const auto& [id, request] : requests_) {
-    if (request.kind == push_part) continue;  // it is among those that are kept
+  for (auto& [id, request] : requests_) {
+    if (request.kind == push_part) {
+      // What all copies had is not among those that are kept, and no server accepts or refuses it again.
+      const auto is_its = [its = id](const KeptPush& push) { return push.request == its; };
+      const std::vector<std::deque<KeptPush>>& kept = tables_[request.table].kept;
+      std::erase_if(request.missing, [&](std::size_t part) { return std::ranges::none_of(kept[part], is_its); });
+      continue;
+    }
     for (const std::size_t p : request.missing) {
       // The pull of a push that pulls is at the clock behind the push, and has no bytes.
       const bool pushes = request.kind == push_and_pull_part;

@@ -27,8 +27,8 @@ class WorkerSide {
   std::uint64_t begin(int table, const Tensor* pushed, const Tensor* values, bool settled = false);
   std::uint64_t begin(int table, KeyedRows keyed, MessageKind kind);  // rows: what is pushed, or where to pull
   void send(std::uint64_t request);
-  // Returns at once for a request that is done. Throws Error(invalid_argument) with the sentence if a server has refused it,
-  // which is then done; ask() likewise.
+  // Returns at once for a request that is done. Throws Error(invalid_argument) with the sentences of servers that have
+  // refused parts of it, or of requests that were done before; it is then done. ask() and leave() likewise.
   void wait(std::uint64_t request);
   // Waits for the table's pulls if ranks go on after losses: a loss would send them again, behind later pushes.
   void finish_pulls_before_push(int table);
@@ -54,8 +54,8 @@ class WorkerSide {
     Tensor values;                                  // of a pull
     std::vector<std::vector<std::int64_t>> places;  // of a sparse pull, by part: of the rows that come back
     std::vector<std::int64_t> begins;               // of a sparse pull: of all rows, in `values`
-    std::set<std::size_t> missing;                  // parts whose values, or word, have not come
-    std::string refusal;                            // of a part
+    std::set<std::size_t> missing;                  // parts whose values, or word (message_kinds.hpp), have not come
+    std::string refusals;                           // of its parts, a sentence a line
     std::int64_t version = std::numeric_limits<std::int64_t>::max();
     std::uint32_t flags() const { return settled ? is_settled : 0; }
   };
@@ -78,7 +78,9 @@ class WorkerSide {
   void take_values(const ReceivedMessage& message);
   void take_word(const ReceivedMessage& message);
   void take_applied(const ReceivedMessage& message);
-  void throw_late_refusal();
+  static void add_line(std::string& refusals, const std::string& sentence);
+  std::string finish(std::uint64_t request);  // waits for an open one, which is then done, and returns its refusals
+  void throw_late_refusals();
   void take_move(const ReceivedMessage& message);
   void show_pulled(const Request& request);
   bool keeps_any() const;
@@ -102,7 +104,8 @@ class WorkerSide {
     bool is_refusal = false;
   };
   std::map<int, AnswerOfServer> answers_;  // to it, by server
-  std::string late_refusal_;               // of a push that was done, by the next server after a loss
+  std::string late_refusals_;              // of requests that are done: by the next server after a loss, or in leave()
+  bool has_any_length_;                    // a table, whose servers accept or refuse pushes
   bool said_goodbye_ = false, over_ = false, left_ = false;
 };
 

@@ -4,8 +4,11 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <latch>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/split_mix.hpp"
@@ -83,7 +86,8 @@ void push_three_times(const Communicator& world, const ServerSet::Options& optio
   // At the clock behind 3 pushes of each.
   const auto settled = [&](std::uint64_t key, std::int64_t its_length, std::int64_t expected) {
     std::int64_t found = row_of(set, key, its_length);
-    while (options.consistency.kind == Consistency::Kind::eventual && found < expected) found = row_of(set, key, its_length);
+    const bool may_be_old = options.consistency.kind == Consistency::Kind::eventual || options.consistency.delay > 0;
+    while (may_be_old && found < expected) found = row_of(set, key, its_length);
     return found;
   };
   EXPECT_EQ(settled(wrong_key, 3, is_wrong ? 2 : 3), is_wrong ? 2 : 3);
@@ -95,12 +99,31 @@ void push_three_times(const Communicator& world, const ServerSet::Options& optio
 
 TEST(Refusals, AWrongLengthIsToldToItsWorkerOnly) {
   const ServerSet::Options without{.servers = 2}, copied{.servers = 3, .copies = 2}, joined{.servers = 3, .spares = 1},
-      eventual{.servers = 2, .consistency = Consistency::eventual(), .copies = 1};
-  for (const ServerSet::Options& options : {without, copied, joined, eventual}) {
+      eventual{.servers = 2, .consistency = Consistency::eventual(), .copies = 1},
+      bounded{.servers = 2, .consistency = Consistency::bounded(1), .copies = 1};
+  for (const ServerSet::Options& options : {without, copied, joined, eventual, bounded}) {
     for (const std::int64_t length : {2, 4, 3}) {  // the last one as a control
       run_threads(2 + options.servers, [&](const Communicator& world) { push_three_times(world, options, length); });
     }
   }
+}
+
+TEST(Refusals, OfSeveralPartsComeTogether) {
+  run_threads(3, [](const Communicator& world) {
+    ServerSet set(world, {lengthy()}, {.servers = 2});
+    if (set.is_server()) return set.serve();
+    const std::uint64_t other = key_above(wrong_key, false, 2);
+    push_ones(set, {wrong_key, other}, {3, 1});
+    const std::string both = sentence_of(ErrorCode::invalid_argument, [&] { push_ones(set, {wrong_key, other}, {2, 4}); });
+    EXPECT_THAT(both, HasSubstr("key 7 of table counts with 2 elements, and it has 3"));
+    EXPECT_THAT(both, HasSubstr(fmt::format("key {} of table counts with 4 elements, and it has 1", other)));
+    EXPECT_EQ(std::ranges::count(both, '\n'), 1);
+    const std::string one = sentence_of([&] { push_ones(set, {wrong_key, other}, {2, 1}); });
+    EXPECT_EQ(std::ranges::count(one, '\n'), 0) << "the control";
+    EXPECT_EQ(row_of(set, wrong_key, 3), 1);
+    EXPECT_EQ(row_of(set, other, 1), 2) << "its part of the last push was right";
+    set.leave();
+  });
 }
 
 TEST(Refusals, APullOfAWrongLengthLeavesNone) {
@@ -126,11 +149,22 @@ TEST(Refusals, OfAPushThatNobodyHasWaitedForComeWhenTheWorkerLeaves) {
       if (set.is_server()) return set.serve();
       set.push(0, {wrong_key}, all_ones(3), {3});
       set.push(0, {wrong_key}, all_ones(2), {2});
-      expect_refusal([&] { set.leave(); }, "with 2 elements, and it has 3");
+      set.push(0, {wrong_key}, all_ones(4), {4});
+      const std::string both = sentence_of(ErrorCode::invalid_argument, [&] { set.leave(); });
+      EXPECT_THAT(both, HasSubstr("with 2 elements, and it has 3"));
+      EXPECT_THAT(both, HasSubstr("with 4 elements, and it has 3"));
       EXPECT_EQ(row_of(set, wrong_key, 3), 1);
-      set.leave();
+      EXPECT_NO_THROW(set.leave()) << "once";
     });
   }
+}
+
+// A server that is lost when it is asked, if it is the one that dies.
+void serve_until_question(ServerSet& set, bool dies) {
+  serve_until_death(set, [&](const ServerSet::Question&) -> std::string {
+    if (dies) throw Killed();
+    return {};
+  });
 }
 
 // The server that has refused a push is lost before others have pushed. The next one does not know the key's length, and
@@ -141,12 +175,7 @@ TEST(Refusals, OutliveTheServer) {
     std::latch lost(1);
     run_threads(4, [&](const Communicator& world) {
       ServerSet set(world, {lengthy()}, {.servers = 2, .copies = 1});
-      if (set.is_server()) {
-        return serve_until_death(set, [&](const ServerSet::Question&) -> std::string {
-          if (world.rank() == dead) throw Killed();
-          return {};
-        });
-      }
+      if (set.is_server()) return serve_until_question(set, world.rank() == dead);
       if (world.rank() == 0) {
         EXPECT_EQ(row_of(set, wrong_key, 3), 0);
         expect_refusal([&] { push_ones(set, {wrong_key}, {2}); }, "with 2 elements, and it has 3");
@@ -159,14 +188,93 @@ TEST(Refusals, OutliveTheServer) {
         push_ones(set, {key_above(wrong_key, false, 2)}, {1});
       }
       if (world.rank() == 0) {
-        const bool is_known = !sentence_of([&] { EXPECT_EQ(row_of(set, wrong_key, 2), 0); }).empty();
-        EXPECT_EQ(row_of(set, wrong_key, is_known ? 3 : 2), 0);
-        forgotten += is_known ? 0 : 1;
+        const std::string refusal = sentence_of([&] { EXPECT_EQ(row_of(set, wrong_key, 2), 0); });
+        if (!refusal.empty()) {
+          EXPECT_THAT(refusal, HasSubstr("with 2 elements, and it has 3"));
+        }
+        EXPECT_EQ(row_of(set, wrong_key, refusal.empty() ? 2 : 3), 0);
+        forgotten += refusal.empty() ? 1 : 0;
       }
       set.leave();
     });
   }
   EXPECT_EQ(forgotten, 1) << "the control: of one server the key was, and it was lost once";
+}
+
+// Without a call that could learn of the loss first.
+void attend_until_lost(ServerSet& set, int ranks) {
+  set.attend();
+  while (set.ranks().size() == ranks) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+// The worker makes no call until the server is lost, and with it its answer. The next one has counted the push as refused.
+TEST(Refusals, ComeFromTheNextServerIfTheirsIsLostFirst) {
+  for (const int dead : {2, 3}) {
+    std::latch pushed(1);
+    run_threads(4, [&](const Communicator& world) {
+      ServerSet set(world, {lengthy()}, {.servers = 2, .copies = 1});
+      if (set.is_server()) return serve_until_question(set, world.rank() == dead);
+      push_ones(set, {wrong_key}, {3});
+      EXPECT_EQ(row_of(set, wrong_key, 3), 2) << "all copies know the length";
+      if (world.rank() == 0) {
+        const ServerSet::Pending wrong = set.push(0, {wrong_key}, all_ones(2), {2});
+        pushed.count_down();
+        attend_until_lost(set, 4);
+        expect_refusal([&] { set.wait(wrong); }, "with 2 elements, and it has 3");
+      } else {
+        pushed.wait();
+        push_ones(set, {wrong_key}, {3});
+        EXPECT_EQ(row_of(set, wrong_key, 3), 3) << "behind both workers' pushes";
+        set.ask("which one dies?");
+      }
+      EXPECT_EQ(row_of(set, wrong_key, 3), 3);
+      set.leave();
+    });
+  }
+}
+
+// Worker 0's last push is accepted and waits for worker 1's, which are first at the next server when theirs is lost: it
+// stops at worker 0's first push until they are on their way. A pull is done although wait() tells of the refusal.
+TEST(Refusals, OfAPushThatWasAcceptedComeWithTheNextWait) {
+  constexpr int before = 20;  // pushes that worker 0 makes before that one; servers take messages of workers in turn
+  std::atomic<int> late = 0, at_once = 0;
+  for (const int dead : {2, 3}) {
+    std::latch on_its_way(1);
+    std::atomic<bool> is_ending = false;
+    const std::uint64_t same = key_above(wrong_key, true, 2);
+    run_threads(4, [&](const Communicator& world) {
+      ServedTable table = lengthy();
+      table.initial_row = [&, rank = world.rank()](const Tensor&, std::uint64_t key) {
+        if (rank != dead && key == same && is_ending) on_its_way.wait();
+      };
+      ServerSet set(world, {table}, {.servers = 2, .copies = 1});
+      if (set.is_server()) return serve_until_question(set, world.rank() == dead);
+      if (world.rank() == 0) {
+        for (int i = 0; i < before; ++i) push_ones(set, {same}, {1});
+        EXPECT_NO_THROW(push_ones(set, {wrong_key}, {2})) << "it is accepted";
+        is_ending = true;
+        set.ask("which one dies?");
+        const Tensor row = all_ones(1);
+        const ServerSet::Pending pull = set.pull(0, {same}, row, {1});
+        const std::string refusal = sentence_of([&] { set.wait(pull); });
+        EXPECT_EQ(row.data<std::int64_t>()[0], 2 * before) << "the pull is done";
+        if (!refusal.empty()) {
+          EXPECT_THAT(refusal, HasSubstr("Worker 0 pushes or pulls key 7 of table counts with 2 elements, and it has 3"));
+          ++late;
+        }
+        EXPECT_EQ(row_of(set, wrong_key, refusal.empty() ? 2 : 3), 1) << "one of both was pushed, once";
+      } else {
+        attend_until_lost(set, 4);
+        const ServerSet::Pending other = set.push(0, {wrong_key}, all_ones(3), {3});
+        on_its_way.count_down();
+        at_once += sentence_of([&] { set.wait(other); }).empty() ? 0 : 1;
+        for (int i = 0; i < before; ++i) push_ones(set, {same}, {1});
+      }
+      EXPECT_NO_THROW(set.leave());
+    });
+  }
+  EXPECT_EQ(late, 1) << "of one server the key was, which is lost once";
+  EXPECT_EQ(at_once, 1) << "the control: the other one goes on, and has accepted the first push";
 }
 
 TEST(Refusals, OfAQuestionThatAServerHasNoAnswerFor) {
