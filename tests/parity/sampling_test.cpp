@@ -101,7 +101,9 @@ TEST(Sampling, GrowsASequenceAsIfItWereComputedWhole) {
           const Tensor of_others = trainer.next_logits(other);  // another sequence: nothing is kept
           const Tensor whole = trainer.next_logits(tokens);
           EXPECT_LT(difference(grown, whole), 1e-12);
-          if (grown) EXPECT_GT(difference(of_others, whole), 1e-6) << "the control";
+          if (grown) {
+            EXPECT_GT(difference(of_others, whole), 1e-6) << "the control";
+          }
         }
         trainer.step(text_of_step(options, 0), 1e-2);
         tokens.push_back(7);
