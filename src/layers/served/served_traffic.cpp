@@ -3,6 +3,7 @@
 #include <exception>
 #include <utility>
 
+#include "core/fail.hpp"
 #include "core/log.hpp"
 #include "stretto/device.hpp"
 #include "stretto/job.hpp"
@@ -39,20 +40,27 @@ Work ServedTraffic::pull(int table, const Tensor& values, bool settled) {
   }
   return noted(values, false, stream_.enqueue([this, table] {
     begin_pulls();
-    servers_.wait(under_way_.at(table));
-    under_way_.erase(table);
+    const auto found = under_way_.find(table);
+    ensure(found != under_way_.end(), "Table {} has no pull under way.", table);
+    const ServerSet::Pending pull = found->second;
+    under_way_.erase(found);  // it is no longer under way when wait() throws
+    servers_.wait(pull);
   }));
 }
 
+std::optional<ServedTraffic::Pull> ServedTraffic::next_wanted() {
+  const std::lock_guard lock(mutex_);
+  if (wanted_.empty()) return std::nullopt;
+  std::optional<Pull> next = std::move(wanted_.front());
+  wanted_.pop_front();
+  return next;
+}
+
+// One that throws leaves those behind it to the next task.
 void ServedTraffic::begin_pulls() {
-  std::vector<Pull> pulls;
-  {
-    const std::lock_guard lock(mutex_);
-    pulls = std::exchange(wanted_, {});
-  }
-  for (const Pull& pull : pulls) {
-    under_way_[pull.table] =
-        pull.settled ? servers_.pull_settled(pull.table, pull.values) : servers_.pull(pull.table, pull.values);
+  while (const std::optional<Pull> pull = next_wanted()) {
+    under_way_[pull->table] =
+        pull->settled ? servers_.pull_settled(pull->table, pull->values) : servers_.pull(pull->table, pull->values);
   }
 }
 

@@ -1,8 +1,9 @@
 #pragma once
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <vector>
+#include <optional>
 
 #include "stretto/ledger.hpp"
 #include "stretto/server.hpp"
@@ -31,6 +32,7 @@ class ServedTraffic {
     Tensor values;
     bool settled;
   };
+  std::optional<Pull> next_wanted();
   void begin_pulls();
   Work noted(const Tensor& tensor, bool sends, Work work) const;
 
@@ -40,7 +42,7 @@ class ServedTraffic {
   Stream stream_;
   std::shared_ptr<const Partners> partners_;
   std::mutex mutex_;
-  std::vector<Pull> wanted_;                     // not begun; under mutex_
+  std::deque<Pull> wanted_;                      // not begun; under mutex_
   std::map<int, ServerSet::Pending> under_way_;  // by table; of the stream
 };
 
