@@ -38,7 +38,7 @@ std::uint64_t key_above(std::uint64_t above, bool same_part, int servers) {
 }
 
 Tensor all_ones(std::int64_t count) {
-  const Tensor tensor({count}, DType::i64);
+  Tensor tensor({count}, DType::i64);
   std::fill_n(tensor.data<std::int64_t>(), count, 1);
   return tensor;
 }
