@@ -36,7 +36,7 @@ def sizes_between(words):
 def train_speed(words, slow):
     tokens = 1000 * (2 if "train_speed" in words[0] else 1) * (1.02 if "zb-h1" in words else 1) / slow
     tokens *= 3 if "--qwz" in words else 1.5 if "2bw" in words else 1
-    return {**SPEED, "tokens_per_s": tokens, "step_ms": 1e6 / tokens, "mean_ms": 500 * slow, "pipeline_ms": 470, "simulated_ms": 480,
+    return {**SPEED, "deepspeed": "0.19", "tokens_per_s": tokens, "step_ms": 1e6 / tokens, "mean_ms": 500 * slow, "pipeline_ms": 470, "simulated_ms": 480,
             "plain_s": [0.4] * 4, "replicating_s": [0.4 * slow] * 4, "activation_bytes": 1e6 if "--cp" in words else 2e6,
             "forward_ms": 150, "backward_ms": 300, "ms": 450}
 
@@ -146,7 +146,8 @@ CASES = {
     "saving": ("--rounds 1", "a checkpoint before every step 0.500 1.000 0.50", "--save-in-background"),
     "relayout": ("--rounds 1", "in memory 0.200 600", "relayout_speed"),
     "replicated-state": ("--rounds 1", "10.0 million 8 (tp 2) 6144 0.100 1.000", "--batch 6"),
-    "offload": ("--rounds 1", "10.0 million 0.500 0.500 0.500", "--offload"),
+    "offload": ("--rounds 1 --deepspeed /none", "10.0 million 0.500 0.500 0.500", "--offload"),
+    "offload --deepspeed /": ("--rounds 1", "0.500 0.500 1.000 1.000 0.50", "values="),
     "larger": ("--train-data x", "50.6 million 434 144 100", "--offload"),
     "layouts": ("--rounds 2", "Stretto zb-h1 2040 0.490 1.020 13.0% 12.5% 0.470 0.480", "train_speed"),
     "layouts --predict": ("--rounds 1", "4: tp 2, pp 2 500 500 +0.0%", "train_speed"),

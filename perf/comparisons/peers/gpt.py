@@ -100,12 +100,17 @@ def autocast(options):
 class DataParallel:
     """Ranks that each compute all of a model, for their own sequences. A program's own division has the same members."""
 
+    about = {}  # what the JSON line says besides
+
     def __init__(self, options, model, **adamw):
         self.options, self.model = options, model
         self.parameters = list(model.parameters())
         self.adamw = adamw  # the form of AdamW that is fastest with the model
         self.rank_sequences = options.batch  # that a rank draws for a step
         self.step_sequences = options.batch * torch.distributed.get_world_size()
+
+    def optimizer(self, groups, **how):
+        return torch.optim.AdamW(groups, **how, **self.adamw)
 
     def compute_gradients(self, inputs, targets):
         """Of one step; clipped."""
@@ -144,7 +149,7 @@ def train(rank, size, options, divide):
         {"params": [p for p in divided.parameters if p.dim() >= 2], "weight_decay": 0.1},
         {"params": [p for p in divided.parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
-    optimizer = torch.optim.AdamW(groups, lr=3e-4, betas=(0.9, 0.95), **divided.adamw)
+    optimizer = divided.optimizer(groups, lr=3e-4, betas=(0.9, 0.95))
     torch.manual_seed(1 + rank)
     shape = (divided.rank_sequences, options.seq_length)
     seconds = []
@@ -167,6 +172,7 @@ def train(rank, size, options, divide):
             "steps": len(seconds),
             "torch": torch.__version__,
             "blas": blas(),
+            **divided.about,
         }
         if options.interface:
             result["sent_per_step"] = (sent_through(options.interface) - sent) // options.steps
@@ -203,7 +209,7 @@ def main(description, divide, **sizes):
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     sizes = dict(layers=6, hidden=384, heads=6, seq_length=256, vocab=65, batch=6, steps=20, warmup=5, **sizes)
     for name, value in sizes.items():
-        parser.add_argument("--" + name.replace("_", "-"), type=int, default=value)
+        parser.add_argument("--" + name.replace("_", "-"), type=type(value), default=value)
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--interface", help="network interface whose sent bytes are counted")
     parser.add_argument("--nproc", type=int, default=2, help="ranks to start; 0: a launcher has started this one")

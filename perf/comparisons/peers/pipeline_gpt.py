@@ -38,8 +38,8 @@ class Stage(gpt.Gpt):
             return self.logits(x) if self.last else x
 
 
-class Pipeline:
-    """The stages, with the members of gpt.DataParallel. Every rank draws a step's sequences; the first stage uses its inputs, and the
+class Pipeline(gpt.DataParallel):
+    """The stages. Every rank draws a step's sequences; the first stage uses its inputs, and the
     last its targets."""
 
     def __init__(self, options):
