@@ -126,7 +126,7 @@ def file_speed(words, slow):
 
 
 ANSWERS = {"train_speed": train_speed, "_gpt.py": train_speed, "context_parallel.py": train_speed, "ring_attention_speed": ring_attention_speed, "pipeline_speed": pipeline_speed,
-           "stretto-plan": stretto_plan, "stretto-train": stretto_train, "stretto-perf": stretto_perf, "mpi_": mpi_loop, "host_limit": host_limit,
+           "stretto-plan": stretto_plan, "stretto-train": stretto_train, "stretto-perf": stretto_perf, "/mpi_": mpi_loop, "host_limit": host_limit,
            "kernel_speed": kernel_rows("size"), "attention_speed": kernel_rows("shape_"), "quantize_speed": kernel_rows("bytes"),
            "server_speed": server_speed, "zmq_server": server_speed,
            "move_speed": lambda words, slow: {"bytes": MIB, "columns_s": 0.262144 * slow, "copies_s": 1.048576 * slow, "broadcast_s": 2.097152},
