@@ -5,7 +5,7 @@
 
 #include "gpu_data.hpp"
 
-// What gpu_kernels measures.
+// The cases that gpu_kernels measures.
 namespace perf {
 
 struct Case {

@@ -46,7 +46,7 @@ class Mailbox {
   Mailbox(const Mailbox&) = delete;
   Mailbox& operator=(const Mailbox&) = delete;
 
-  // `bytes` must not change before it is sent: kept_until_sent() says when. Messages to a rank arrive in this order.
+  // `bytes` must not change before it is sent: all_sent(). Messages to a rank arrive in this order.
   void send(int to, MessageHead head, const Tensor& bytes = {});
   bool all_sent() const;
   // Blocks until a message has come, and moves what it can meanwhile. Throws the job's error if it has failed.

@@ -174,7 +174,7 @@ std::string WorkerSide::finish(std::uint64_t id) {
   return refusals;
 }
 
-// What it throws for another request comes last: the caller's tensor must not be written behind it.
+// The request is done before a refusal of another one is thrown: no answer may be written to the caller's tensor later.
 void WorkerSide::wait(std::uint64_t id) {
   if (requests_.contains(id)) {
     const std::string refusals = finish(id);
@@ -267,7 +267,7 @@ void WorkerSide::resume() {
   }
   for (auto& [id, request] : requests_) {
     if (request.kind == push_part) {
-      // What all copies had is not among those that are kept, and no server accepts or refuses it again.
+      // A push that all copies had is no longer kept, and no server accepts or refuses it again.
       const auto is_its = [its = id](const KeptPush& push) { return push.request == its; };
       const std::vector<std::deque<KeptPush>>& kept = tables_[request.table].kept;
       std::erase_if(request.missing, [&](std::size_t part) { return std::ranges::none_of(kept[part], is_its); });

@@ -1,4 +1,4 @@
-// What follows from a command line, and what it must not say.
+// Derives from a command line what no flag says, and refuses flags that contradict each other.
 #include <algorithm>
 #include <iterator>
 

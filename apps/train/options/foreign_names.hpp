@@ -5,7 +5,7 @@
 
 namespace apps {
 
-// Of the trainer's flags, in PyTorch's, Hugging Face's, nanoGPT's, llm.c's and Megatron-LM's programs.
+// The names that programs of PyTorch, Hugging Face, nanoGPT, llm.c and Megatron-LM give to the trainer's flags.
 std::span<const ForeignName> foreign_names();
 
 }  // namespace apps

@@ -6,7 +6,7 @@
 #include "apps/train/options/options.hpp"
 #include "stretto/layers/loss_scale.hpp"
 
-// What comes behind which steps, by the command line. Steps are counted from 0.
+// Decides by the command line which steps are followed by a report, a checkpoint and so on. Steps are counted from 0.
 namespace apps {
 
 inline bool due(std::int64_t interval, std::int64_t step) { return interval > 0 && (step + 1) % interval == 0; }

@@ -1,6 +1,7 @@
 #pragma once
 
-// What stretto-perf does beside measuring collectives. argv begins after the program's name; each returns the exit status.
+// The verbs of stretto-perf that do not measure collectives. argv begins after the program's name; each returns the exit
+// status.
 namespace perf {
 
 // calibrate: times the methods of all collectives on this machine, fits alpha, overhead, beta and gamma to the cost

@@ -1,7 +1,7 @@
 #pragma once
 #include "stretto/planning/tuning.hpp"
 
-// What tests of choices ask for.
+// The requests and tunings that tests of choices share.
 namespace stretto {
 
 inline constexpr const char* two_routes = R"({"routes": [
@@ -14,7 +14,7 @@ inline PlanRequest request(Collective collective, std::int64_t count, int size =
   return {collective, Algorithm::automatic, 0, size, count};
 }
 
-// Of sums in f32.
+// The choice for sums in f32.
 inline Choice choice_of(const PlanRequest& what, const Tuning& tuning, const Circumstances& where = {},
                         bool may_be_plain = false) {
   return choose(what, DType::f32, ReduceOp::sum, tuning, where, may_be_plain);

@@ -28,7 +28,7 @@ void check_peer(const std::string& name, stretto::Device device);
 // Collective. threads: whether the ranks are threads of one process.
 std::unique_ptr<Peer> make_peer(const std::string& name, const stretto::Communicator& world, bool threads);
 
-// Of one library, where this build has it. Collective. NCCL's is of ranks with a GPU each.
+// Each makes the peer of one library, where this build has it. Collective. NCCL's peer needs a GPU for each rank.
 std::unique_ptr<Peer> make_gloo_peer(const stretto::Communicator& world);
 std::unique_ptr<Peer> make_nccl_peer(const stretto::Communicator& world);
 
