@@ -49,8 +49,8 @@ void provide_descriptors(int ranks) {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// A system call takes a core longer than the bytes of UCX's 8 KiB do, and where cores are few they carry less than links.
-// UCX's setting, whose name has the transport in front since 1.17; other settings of the user's it must not contradict.
+// UCX hands 8 KiB to the kernel at a time, and a system call takes a core longer than copying these bytes does: where cores
+// are few they carry less than the links. Sizes that the user has set stay. Since UCX 1.17 the transport is in the name.
 void send_long_segments(ucp_config_t* config) {
   if (std::getenv("UCX_TCP_TX_SEG_SIZE") != nullptr || std::getenv("UCX_TCP_RX_SEG_SIZE") != nullptr) return;
   unsigned major = 0, minor = 0, release = 0;
