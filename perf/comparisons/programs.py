@@ -80,7 +80,7 @@ def read_json(path):
 
 def write_json(path, figures):
     pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
-    pathlib.Path(path).write_text(json.dumps(figures, indent=1) + "\n")
+    pathlib.Path(path).write_text(json.dumps(figures, indent=1, allow_nan=False) + "\n")
 
 
 # ---- command lines

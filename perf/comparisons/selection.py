@@ -34,14 +34,16 @@ PERF = BIN / "stretto-perf"
 SHIPPED, MEASURED = "shipped costs", "measured"  # ways to choose
 EARLIER = "the earlier fastest"  # the method that was the fastest one when all were timed before
 
-# ratios: by way, the time of the method that it chooses over the fastest method's.
+# ratios: by way, the time of the method that it chooses over the fastest method's; None where that method was so far behind for fewer
+# bytes that it was not timed.
 Cell = collections.namedtuple("Cell", "where collective bytes chosen fastest ratios")
 
 
 def cell(where, collective, size, chosen, before, now):
     """chosen: by way, a method that is among those of `now`. before and now: microseconds by method."""
     least = min(now.values())
-    ratios = {way: now[method] / least for way, method in chosen.items()} | {EARLIER: now.get(min(before, key=before.get), math.inf) / least}
+    earlier = min(before, key=before.get)
+    ratios = {way: now[method] / least for way, method in chosen.items()} | {EARLIER: now[earlier] / least if earlier in now else None}
     return Cell(where, collective, size, chosen, min(now, key=now.get), ratios)
 
 
@@ -193,7 +195,9 @@ def verdicts(figures):
 
 
 def counts(cells, way):
-    return f"{sum(ratio <= NEAR for ratio in ratios(cells, way)) / len(cells):.1%}", str(sum(ratio > MOST for ratio in ratios(cells, way)))
+    """The share of the cells that are near, and how many are far: also those without a ratio."""
+    found = [math.inf if ratio is None else ratio for ratio in ratios(cells, way)]
+    return f"{sum(ratio <= NEAR for ratio in found) / len(found):.1%}", str(sum(ratio > MOST for ratio in found))
 
 
 def tables(figures):
@@ -228,6 +232,8 @@ def notes(figures):
 
 def check(parser, options):
     options.places = host_layouts(options.layouts) if options.layouts != "0" else []
+    if not options.earlier and options.nproc == "0" and not options.places:
+        parser.error("--nproc 0 with --layouts 0 leaves nothing to measure; give numbers of ranks, or layouts")
     if options.places and not options.earlier:
         namespaces.require()
 

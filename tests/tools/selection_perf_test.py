@@ -1,12 +1,18 @@
 """How ./dev perf selection judges its cells; stretto-perf itself is tested in perf_tool_test.py, the measurement in calibration_test.py."""
+import contextlib
+import io
+import math
 import os
 import pathlib
 import sys
+import tempfile
 import unittest
 
 ROOT = pathlib.Path(os.environ["ROOT"])
 sys.path.insert(0, str(ROOT))
-from perf.comparisons.selection import EARLIER, MEASURED, SHIPPED, cell, verdicts  # noqa: E402
+from perf.comparisons import harness  # noqa: E402
+from perf.comparisons.programs import read_json, write_json  # noqa: E402
+from perf.comparisons.selection import EARLIER, MEASURED, SHIPPED, cell, notes, tables, verdicts  # noqa: E402
 
 
 def hold(*ratios):
@@ -27,7 +33,27 @@ class Selection(unittest.TestCase):
         moved = cell("2 ranks", "gather", 64, ways, {"ring": 1.0, "direct": 2.0}, {"ring": 2.0, "direct": 1.0})
         gone = cell("2 ranks", "gather", 64, ways, {"ring": 1.0, "direct": 2.0}, {"direct": 1.0})
         self.assertEqual(moved.ratios, {SHIPPED: 1.0, MEASURED: 1.0, EARLIER: 2.0})
-        self.assertEqual(gone.ratios[EARLIER], float("inf"))
+        self.assertIsNone(gone.ratios[EARLIER])
+
+    def test_an_earlier_fastest_without_a_time_is_far_behind(self):
+        ways = {SHIPPED: "direct", MEASURED: "direct"}
+        gone = cell("2 ranks", "gather", 64, ways, {"ring": 1.0, "direct": 2.0}, {"direct": 1.0})
+        with tempfile.TemporaryDirectory(prefix="selection-") as directory:
+            path = pathlib.Path(directory) / "figures.json"
+            write_json(path, {"cells": [gone._asdict()]})
+            self.assertNotIn("Infinity", path.read_text())
+            read = read_json(path)
+            with self.assertRaises(ValueError):
+                write_json(path, {"ratio": math.inf})
+            self.assertEqual(read_json(path), read)
+        self.assertEqual(next(tables(read)).rows[-1][-2:], ["0.0%", "1"])
+        self.assertTrue(next(notes(read)).endswith("0.0% are within 1.15 and 1 beyond 1.5 by the earlier fastest."))
+
+    def test_nothing_to_measure_is_refused(self):
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said), self.assertRaises(SystemExit):
+            harness.COMPARISONS["selection"].parse(["--nproc", "0", "--layouts", "0"])
+        self.assertIn("--nproc 0 with --layouts 0 leaves nothing to measure; give numbers of ranks, or layouts", said.getvalue())
 
 
 if __name__ == "__main__":
