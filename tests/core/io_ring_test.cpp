@@ -67,7 +67,7 @@ TEST_P(IoRingOf, ErrorsAreReturned) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, IoRingOf, testing::Values(IoEngine::any, IoEngine::calls),
-                         [](const auto& info) { return info.param == IoEngine::any ? "Any" : "Calls"; });
+                         [](const auto& engine) { return engine.param == IoEngine::any ? "Any" : "Calls"; });
 
 // Without memory that may be locked, as under `ulimit -l 64`.
 TEST(IoRing, NeedsNoLockedMemory) {

@@ -25,7 +25,7 @@ constexpr std::int64_t model_elements = 10 * 40 + 9;
 
 // Chunks of 5 x 8, 9 of 40 coefficients, and of 3.
 constexpr DeMo::Options few{.compression_chunk = 8, .compression_topk = 9, .compression_decay = 0.9, .weight_decay = 0.1};
-constexpr DeMo::Options all{.compression_chunk = 8, .compression_topk = 1000, .compression_decay = 0.9};
+constexpr DeMo::Options everything{.compression_chunk = 8, .compression_topk = 1000, .compression_decay = 0.9};
 
 // Bytes: 18 for each element, and the height's basis for the rows that have coefficients.
 constexpr std::int64_t scratch_of_chunk(std::int64_t height, std::int64_t width) {
@@ -137,7 +137,7 @@ TEST(DeMo, WithAllCoefficientsItTakesTheSignOfTheMeanGradient) {
   for (const int ranks : {1, 2, 4}) {
     for (const bool sends_all : {true, false}) {
       run_threads(ranks, [&](const Communicator& world) {
-        OwnGradientTraining training(world, demo_on(ranks, sends_all ? all : few));
+        OwnGradientTraining training(world, demo_on(ranks, sends_all ? everything : few));
         int same = 0;
         for (int step = 1; step <= 3; ++step) {
           const NumbersByElement before = training.values();
@@ -252,7 +252,7 @@ TEST(DeMo, SendsTheBytesOfItsFormula) {
       for (const bool sends_all : {false, true}) {
         const std::int64_t coefficients = sends_all ? model_elements : 10 * 9 + 9;
         run_threads(ranks, [&](const Communicator& world) {
-          OwnGradientTraining training(world, demo_on(ranks, sends_all ? all : few, stage));
+          OwnGradientTraining training(world, demo_on(ranks, sends_all ? everything : few, stage));
           training.step(1);
           training.sharded().wait_for_values();
           world.barrier(Stream::inline_()).wait();

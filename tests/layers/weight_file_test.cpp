@@ -274,7 +274,9 @@ TEST(WeightFiles, LeaveParametersWithoutRowsAlone) {
     bool others_changed = false;
     model.for_each([&](const Parameter& parameter, std::int64_t i, double value) {
       const bool changed = value != before.at({parameter.name, i});
-      if (parameter.name == "norm") EXPECT_FALSE(changed);
+      if (parameter.name == "norm") {
+        EXPECT_FALSE(changed);
+      }
       others_changed = others_changed || changed;
     });
     EXPECT_TRUE(others_changed);

@@ -51,14 +51,14 @@ struct Stages {
   Program program{"stages"};
   ProgramPlan plan;
   Stages() {
-    const ValueType rows{DType::f32, {8, 2}, ValuePlacement::along(0)};
+    const ValueType by_rows{DType::f32, {8, 2}, ValuePlacement::along(0)};
     const Program::Group a = program.group(2), b = program.group(2);
-    const Program::Value x = program.input(a, rows);
-    const Program::Value f = program.call("f", a, {x}, {rows}).front();
+    const Program::Value x = program.input(a, by_rows);
+    const Program::Value f = program.call("f", a, {x}, {by_rows}).front();
     const Program::Value there = program.move(f, b, ValuePlacement::along(1));
-    const Program::Value g = program.call("g", b, {there}, {rows}).front();
+    const Program::Value g = program.call("g", b, {there}, {by_rows}).front();
     const Program::Value back = program.move(g, a, ValuePlacement::along(0));
-    program.output(program.call("h", a, {back, f}, {rows}).front());
+    program.output(program.call("h", a, {back, f}, {by_rows}).front());
     plan = plan_program(program, {{0, 1}, {2, 3}}, 4);
   }
 };
@@ -70,15 +70,15 @@ std::vector<Kind> kinds(const std::vector<ProgramAction>& list) {
 }
 
 TEST(PlanProgram, ListsOfTwoStages) {
-  const Stages stages;
-  EXPECT_THAT(kinds(stages.plan.lists[0]),
+  const Stages two;
+  EXPECT_THAT(kinds(two.plan.lists[0]),
               ElementsAre(Kind::call, Kind::start_move, Kind::finish_move, Kind::start_move, Kind::finish_move, Kind::call));
-  EXPECT_THAT(kinds(stages.plan.lists[2]),
+  EXPECT_THAT(kinds(two.plan.lists[2]),
               ElementsAre(Kind::start_move, Kind::finish_move, Kind::call, Kind::start_move, Kind::finish_move));
-  EXPECT_EQ(stages.plan.moves.size(), 2u);
+  EXPECT_EQ(two.plan.moves.size(), 2u);
   // Executor 0 holds x, f, what has come back and h's result, of 4 rows of 2 each, when h runs.
-  EXPECT_EQ(stages.plan.peak_bytes[0], 4 * 4 * 2 * 4);
-  check(stages.program, stages.plan);
+  EXPECT_EQ(two.plan.peak_bytes[0], 4 * 4 * 2 * 4);
+  check(two.program, two.plan);
 }
 
 TEST(PlanProgram, EqualMovesArePlannedOnce) {
@@ -95,9 +95,9 @@ TEST(PlanProgram, EqualMovesArePlannedOnce) {
 
 TEST(PlanProgram, PlantedFaultsAreRefusedWithTheirPlace) {
   const auto refused = [](const std::function<void(ProgramPlan&)>& plant) {
-    Stages stages;
-    plant(stages.plan);
-    return sentence_of([&] { check(stages.program, stages.plan); });
+    Stages two;
+    plant(two.plan);
+    return sentence_of([&] { check(two.program, two.plan); });
   };
   const auto at = [](ProgramPlan& plan, int executor, std::size_t i) -> ProgramAction& {
     return plan.lists[static_cast<std::size_t>(executor)][i];

@@ -106,7 +106,7 @@ class PrefixSpace : public Splitter::Step {
  public:
   void run(std::string_view piece, bool, const TakePiece& take) const override {
     if (piece.starts_with(' ')) return take(piece);
-    take(" " + std::string(piece));
+    take(std::string(" ").append(piece));
   }
 };
 

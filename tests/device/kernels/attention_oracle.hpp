@@ -83,7 +83,7 @@ inline Results oracle(const Given& given) {
   auto* const dq = r.dq.tensor.data<double>();
   auto* const dk = r.dk.tensor.data<double>();
   auto* const dv = r.dv.tensor.data<double>();
-  const double scale = 1 / std::sqrt(static_cast<double>(d));
+  const double softmax_scale = 1 / std::sqrt(static_cast<double>(d));
   for (std::int64_t b = 0; b < block.batch; ++b) {
     for (std::int64_t h = 0; h < block.heads; ++h) {
       const std::int64_t kv_head = h / (block.heads / kv_heads(block));
@@ -99,7 +99,7 @@ inline Results oracle(const Given& given) {
         std::vector<double> p(seen.size());
         double top = -infinity;
         for (std::size_t n = 0; n < seen.size(); ++n) {
-          for (std::int64_t c = 0; c < d; ++c) p[n] += q[q_at + c] * k[seen[n] + c] * scale;
+          for (std::int64_t c = 0; c < d; ++c) p[n] += q[q_at + c] * k[seen[n] + c] * softmax_scale;
           top = std::max(top, p[n]);
         }
         double sum = 0;
@@ -117,7 +117,7 @@ inline Results oracle(const Given& given) {
           mean += p[n] * dp[n];
         }
         for (std::size_t n = 0; n < seen.size(); ++n) {
-          const double ds = p[n] * (dp[n] - mean) * scale;
+          const double ds = p[n] * (dp[n] - mean) * softmax_scale;
           for (std::int64_t c = 0; c < d; ++c) {
             dq[q_at + c] += ds * k[seen[n] + c];
             dk[seen[n] + c] += ds * q[q_at + c];

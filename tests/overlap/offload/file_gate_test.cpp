@@ -94,7 +94,7 @@ class Progress {
   std::condition_variable changed_;
 };
 
-constexpr int units = 6;
+constexpr int number_of_units = 6;
 
 // Read i+1 and write i-1 begin when update i has begun.
 class HoldingGate : public FileGate {
@@ -102,7 +102,7 @@ class HoldingGate : public FileGate {
   HoldingGate(Progress& progress, bool holds) : progress_(progress), holds_(holds) {}
   void pass(bool writes, std::int64_t /*offset*/, std::int64_t /*bytes*/) override {
     const int wanted = writes ? writes_++ + 2 : reads_++;
-    if (holds_ && wanted <= units) {
+    if (holds_ && wanted <= number_of_units) {
       EXPECT_TRUE(progress_.wait(progress_.updates, wanted)) << "nothing computes meanwhile";
     }
     progress_.add(writes ? progress_.writes : progress_.reads);
@@ -128,7 +128,7 @@ class WaitingOptimizer : public Optimizer {
     const int number = progress_.updates;
     progress_.add(progress_.updates);
     if (waits_) {
-      EXPECT_TRUE(progress_.wait(progress_.reads, std::min(number + 2, units)));
+      EXPECT_TRUE(progress_.wait(progress_.reads, std::min(number + 2, number_of_units)));
       EXPECT_TRUE(progress_.wait(progress_.writes, number));
     }
     state.slots[0].set(0, state.slots[0].at(0) + 1);
@@ -146,7 +146,7 @@ int moves_beside_updates(bool overlap) {
     Progress progress;
     const Mesh mesh(world, {});
     Parameters parameters;
-    for (int i = 0; i < units; ++i) {
+    for (int i = 0; i < number_of_units; ++i) {
       parameters.used_together({&parameters.add(Parameter::whole("p" + std::to_string(i), {1024}, token_axes, {}))});
     }
     ShardedParameters::Options options;
@@ -154,7 +154,7 @@ int moves_beside_updates(bool overlap) {
     options.overlap = overlap;
     options.offload = {.optimizer = {directory.path()}, .gate = std::make_shared<HoldingGate>(progress, overlap)};
     ShardedParameters sharded(parameters, mesh, options);
-    ASSERT_EQ(sharded.unit_count(), static_cast<std::size_t>(units));
+    ASSERT_EQ(sharded.unit_count(), static_cast<std::size_t>(number_of_units));
     WaitingOptimizer optimizer(sharded, progress, overlap);
     sharded.begin_step();
     for (const auto& used : parameters.used()) const InUse in_use(sharded, *used, Pass::backward);
@@ -162,15 +162,15 @@ int moves_beside_updates(bool overlap) {
     sharded.finish_sums();
     optimizer.step(1, 1);
     for (const Optimizer::State& state : optimizer.states()) EXPECT_EQ(state.slots[0].at(0), 1);
-    EXPECT_EQ(progress.reads, units);
-    EXPECT_EQ(progress.writes, units);
+    EXPECT_EQ(progress.reads, number_of_units);
+    EXPECT_EQ(progress.writes, number_of_units);
     beside = optimizer.moves_beside;
   });
   return beside;
 }
 
 TEST(FileGate, TellsThatBlocksMoveBesideUpdates) {
-  EXPECT_EQ(moves_beside_updates(true), 2 * (units - 1));
+  EXPECT_EQ(moves_beside_updates(true), 2 * (number_of_units - 1));
   EXPECT_EQ(moves_beside_updates(false), 0) << "the control: without overlap each read and write is waited for";
 }
 

@@ -14,7 +14,7 @@
 namespace stretto {
 namespace {
 
-const std::vector<std::int64_t> sizes = {1, 2, 511, 512, 513, 1021, 1023, 1024, 1025, 4099};
+const std::vector<std::int64_t> unit_sizes = {1, 2, 511, 512, 513, 1021, 1023, 1024, 1025, 4099};
 
 double number(std::int64_t i, int seed) { return static_cast<double>((i * 7 + seed * 13) % 31 - 15); }
 
@@ -115,7 +115,7 @@ TEST_P(OffloadedUnitSizes, HaveTheBitsOfMemory) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, OffloadedUnitSizes, testing::ValuesIn(sizes));
+INSTANTIATE_TEST_SUITE_P(Sizes, OffloadedUnitSizes, testing::ValuesIn(unit_sizes));
 
 TEST(OffloadedUnit, ReadsAndWritesItsShareOnceForEachUse) {
   const TemporaryDirectory directory;

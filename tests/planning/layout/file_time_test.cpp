@@ -10,7 +10,7 @@
 namespace stretto {
 namespace {
 
-constexpr StateElements elements{.all = 1000, .trained = 1000, .matrix = 100};
+constexpr StateElements state_elements{.all = 1000, .trained = 1000, .matrix = 100};
 
 // 2 microbatches on 4 data-parallel ranks, bf16 with AdamW: 12 bytes of state for an element.
 TrainingOptions layout_with(const ShardedParameters::Options::Offload& offload, ZeroStage zero = ZeroStage::values) {
@@ -26,25 +26,26 @@ TrainingOptions layout_with(const ShardedParameters::Options::Offload& offload, 
 }
 
 TEST(FileTraffic, IsWhatAStepReadsAndWrites) {
-  EXPECT_EQ(file_traffic(layout_with({}), elements).all(), 0);
-  const FileTraffic state = file_traffic(layout_with({.optimizer = {"/d"}}), elements);
+  EXPECT_EQ(file_traffic(layout_with({}), state_elements).all(), 0);
+  const FileTraffic state = file_traffic(layout_with({.optimizer = {"/d"}}), state_elements);
   EXPECT_EQ(state.passes, 0);
   EXPECT_EQ(state.update, 2 * 12 * 1000 / 4);
   EXPECT_EQ(state.first_and_last, 2 * 12 * 100 / 4);
-  EXPECT_EQ(file_traffic(layout_with({.optimizer = {"/d"}}, ZeroStage::none), elements).update, 2 * 12 * 1000);
-  EXPECT_EQ(file_traffic(layout_with({.optimizer = {"/d", 0.25}}), elements).update, 0.75 * 2 * 12 * 1000 / 4);
-  const FileTraffic gradients = file_traffic(layout_with({.gradients = {"/d"}}), elements);
+  EXPECT_EQ(file_traffic(layout_with({.optimizer = {"/d"}}, ZeroStage::none), state_elements).update, 2 * 12 * 1000);
+  EXPECT_EQ(file_traffic(layout_with({.optimizer = {"/d", 0.25}}), state_elements).update, 0.75 * 2 * 12 * 1000 / 4);
+  const FileTraffic gradients = file_traffic(layout_with({.gradients = {"/d"}}), state_elements);
   EXPECT_EQ(gradients.passes, 3 * 4 * 1000 / 4) << "written twice, read once";
   EXPECT_EQ(gradients.update, 4 * 1000 / 4);
-  const FileTraffic values = file_traffic(layout_with({.values = {"/d"}}), elements);
+  const FileTraffic values = file_traffic(layout_with({.values = {"/d"}}), state_elements);
   EXPECT_EQ(values.passes, 2 * 2 * 2 * 1000 / 4) << "of two microbatches, two gathers each";
   EXPECT_EQ(values.update, 2 * 2 * 1000 / 4);
   TrainingOptions muon = layout_with({.optimizer = {"/d"}, .gradients = {"/d"}});
   muon.optimizer = Muon::Options{};
-  EXPECT_EQ(file_traffic(muon, elements).update, 2 * (2 * 8 + 4) * 1000 / 4) << "first for the owners of matrices";
+  EXPECT_EQ(file_traffic(muon, state_elements).update, 2 * (2 * 8 + 4) * 1000 / 4) << "first for the owners of matrices";
   TrainingOptions activations = layout_with({});
   activations.recompute = {.level = Recompute::full, .directory = "/d"};
-  EXPECT_EQ(file_traffic(activations, elements).passes, 2 * 2 * 4 * 8 * 2 * 2) << "2 ways, 2 microbatches, 4 x 8, 2 blocks";
+  EXPECT_EQ(file_traffic(activations, state_elements).passes, 2 * 2 * 4 * 8 * 2 * 2)
+      << "2 ways, 2 microbatches, 4 x 8, 2 blocks";
 }
 
 TEST(FileSeconds, AreWhatComputationDoesNotHide) {
@@ -53,7 +54,7 @@ TEST(FileSeconds, AreWhatComputationDoesNotHide) {
   const TrainingOptions state = layout_with({.optimizer = {"/d"}});  // 60 s for the update, 6 s of them first and last
   const auto seconds = [&](const TrainingOptions& layout, double computing, double update) {
     const StepComputing step{.passes = computing, .last_backward = computing / 4, .update = update};
-    return file_seconds(layout, elements, step, cluster);
+    return file_seconds(layout, state_elements, step, cluster);
   };
   EXPECT_EQ(seconds(state, 1000, 0), 60 + 6);
   EXPECT_EQ(seconds(state, 0, 20), 40 + 6);
