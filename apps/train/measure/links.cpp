@@ -109,7 +109,7 @@ class LinkMeasurement {
     const Stream stream("calibration");
     int products = 1;
     const auto sum = [&] {
-      stretto::Work last;
+      Work last;
       for (int i = 0; i < 4; ++i) last = group.all_reduce(values, ReduceOp::sum, stream, {.tag = "calibration"});
       return last;
     };
@@ -120,7 +120,7 @@ class LinkMeasurement {
       }
     };
     const auto both = [&] {
-      const stretto::Work work = sum();
+      const Work work = sum();
       multiply();
       computation().wait(work);
     };

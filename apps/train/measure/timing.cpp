@@ -94,7 +94,7 @@ double Timing::slowest(const std::function<void()>& work) const {
 // the last that ends.
 double Timing::seconds_of_call(const std::function<void()>& work, int calls) const {
   const auto now = [] {
-    const stretto::Work mark = computation().enqueue([] {});
+    const Work mark = computation().enqueue([] {});
     mark.wait();
     return mark.times().done;
   };

@@ -1,11 +1,11 @@
-// Derives from a command line what no flag says, and refuses flags that contradict each other.
+#include "apps/train/options/command_line.hpp"
+
 #include <algorithm>
 #include <iterator>
 
 #include "apps/common/fail.hpp"
 #include "apps/train/examples/example_data.hpp"
 #include "apps/train/options/data_options.hpp"
-#include "apps/train/options/options.hpp"
 #include "apps/train/report/report.hpp"
 #include "stretto/layers/checkpoint.hpp"
 #include "stretto/models/adapter_files.hpp"
@@ -15,7 +15,7 @@ namespace apps {
 
 using namespace stretto;
 
-stretto::MeshShape CommandLine::mesh_on(int ranks) const {
+MeshShape CommandLine::mesh_on(int ranks) const {
   const MeshShape& mesh = trainer.mesh;
   const int replicas = trainer.diloco.replicas;
   require(ranks > trainer.servers.count, "--servers {} of {} ranks leave no worker; give fewer, or more ranks.",
@@ -88,22 +88,22 @@ void CommandLine::check_layout(int ranks) const {
   if (layout.automatic) {  // the name alone is known
     const bool given = layout.given.contains("--schedule");
     stashes = !given || trainer.stages.schedule_name != "pipemare";
-    flushes = !given || std::ranges::find(stretto::all_window_kinds(), trainer.stages.schedule_name,
-                                          &stretto::WindowKind::name) == stretto::all_window_kinds().end();
+    flushes = !given || std::ranges::find(all_window_kinds(), trainer.stages.schedule_name, &WindowKind::name) ==
+                            all_window_kinds().end();
   } else {
-    const stretto::Schedule schedule = trainer.on(mesh_on(ranks)).check();
+    const Schedule schedule = trainer.on(mesh_on(ranks)).check();
     stashes = schedule.stashes;
-    flushes = !stretto::is_window(schedule);
+    flushes = !is_window(schedule);
   }
   require(flushes || (!replicate_state && !comm_report),
           "--schedule {} has no flush between steps, in which --replicate-state and --comm-report have their place; leave "
           "them out.",
           trainer.stages.schedule_name);
   require(!stashes || pipemare_flags.empty(), "{} has no effect without --schedule pipemare; leave it out.", pipemare_flags);
-  require(check_replicas == 0 || layout.automatic || trainer.sharding.zero != stretto::ZeroStage::values,
+  require(check_replicas == 0 || layout.automatic || trainer.sharding.zero != ZeroStage::values,
           "--check-replicas {} compares copies, and --zero 3 keeps none; leave one of them out.", check_replicas);
   require(
-      check_replicas == 0 || layout.automatic || !mesh_on(ranks).divided(stretto::token_axes).empty(),
+      check_replicas == 0 || layout.automatic || !mesh_on(ranks).divided(token_axes).empty(),
       "--check-replicas {} compares copies, and this layout has one of each parameter; start more ranks, or leave it out.",
       check_replicas);
   require(
@@ -164,7 +164,7 @@ void CommandLine::check(int ranks, int rank) const {
   require(!elastic || !save.empty(), "--elastic goes on from checkpoints; give --save DIR, and --save-interval.");
   require(!replicate_state || elastic, "--replicate-state keeps the state for --elastic; give both.");
   check_rejoin(*this, ranks);
-  require(!elastic || device == stretto::Device::cpu,
+  require(!elastic || device == Device::cpu,
           "--elastic is for --device cpu: links between GPUs cannot lose a rank; give --max-restarts, or leave it out.");
   require(weights.export_hf.empty() || !trainer.mask.sparse(),
           "--export-hf {} would let a model that is trained with sparse --attention attend densely; leave one of them out.",
@@ -187,7 +187,7 @@ void CommandLine::check(int ranks, int rank) const {
   require(!trainer.saves_in_flight || !save.empty(), "--checkpoint-in-flight needs --save DIR.");
   require(keep >= 0, "--keep {} is no number of checkpoints; give 1 or more, or 0 for all.", keep);
   require(keep == 0 || !save.empty(), "--keep {} needs --save DIR, where the checkpoints are.", keep);
-  if (!trace.empty() && rank == 0) stretto::Trace::check_writable(trace);
+  if (!trace.empty() && rank == 0) Trace::check_writable(trace);
   // Files are opened here as well, so that a missing one is reported once, before there are ranks.
   if (resume == Resume::yes) find_checkpoint(save);
   if (!load.empty()) find_checkpoint(load);

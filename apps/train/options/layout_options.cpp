@@ -4,8 +4,8 @@
 
 #include "apps/common/fail.hpp"
 #include "apps/common/size_text.hpp"
+#include "apps/train/options/command_line.hpp"
 #include "apps/train/options/layout_flags.hpp"
-#include "apps/train/options/options.hpp"
 
 namespace apps {
 

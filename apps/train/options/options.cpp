@@ -185,7 +185,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   model = model_of(app, model_flags);
   bool takes_sizes = model_flags.model != "gpt2" && model_flags.model != "llama";
   std::string saved;
-  const bool resumes = app.count("--resume") > 0 && !line.save.empty() && stretto::has_checkpoint(line.save);
+  const bool resumes = app.count("--resume") > 0 && !line.save.empty() && has_checkpoint(line.save);
   // Beside a model's files, whether --load may be there is said later, and first.
   const bool loads = !line.load.empty() && (line.weights.place().empty() || has_checkpoint(line.load));
   if (resumes || loads) saved = find_checkpoint(resumes ? line.save : line.load);
@@ -207,7 +207,7 @@ std::optional<CommandLine> parse_command_line(int argc, char** argv) {
   trainer.saves_trained_only = line.saves_adapters_only;
   if (notes.trained_only) check_base(notes, line, saved);
   check_data_options(line.data, app.count("--vocab-size") > 0 || takes_sizes, model.vocabulary);
-  line.device = stretto::device_from_name(device);
+  line.device = device_from_name(device);
   check_server_options(app, line);
   require(resume.empty() || resume == "auto", "--resume '{}' is unknown; give auto, or nothing.", resume);
   if (app.count("--resume") > 0) line.resume = resume.empty() ? Resume::yes : Resume::if_any;

@@ -12,7 +12,7 @@ namespace {
 
 const std::vector<std::string> types = {"fp64", "fp32", "bf16", "fp16"};
 
-DType type_of(const std::string& name) { return stretto::dtype_from_name(name.c_str()); }
+DType type_of(const std::string& name) { return dtype_from_name(name.c_str()); }
 
 }  // namespace
 

@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "apps/common/fail.hpp"
+#include "apps/train/options/command_line.hpp"
 #include "apps/train/options/foreign_names.hpp"
 #include "apps/train/options/number_flags.hpp"
-#include "apps/train/options/options.hpp"
 #include "apps/train/options/pipeline_options.hpp"
 #include "apps/train/options/precision_options.hpp"
 #include "apps/train/options/sequence_options.hpp"

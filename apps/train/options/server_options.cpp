@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "apps/common/fail.hpp"
-#include "apps/train/options/options.hpp"
+#include "apps/train/options/command_line.hpp"
 
 namespace apps {
 

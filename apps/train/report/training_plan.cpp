@@ -51,7 +51,7 @@ TrainingPlan plan_training(const TrainingOptions& options, const Schedule& sched
   TrainingPlan plan;
   plan.ranks = options.mesh.ranks() * options.diloco.replicas;
   plan.parameters = parameters_of(options.model);
-  const stretto::PowerSGDOptions& powersgd = options.sharding.powersgd;
+  const PowerSGDOptions& powersgd = options.sharding.powersgd;
   if (kind_of(options.optimizer).momentum_exchange) plan.steps = "a step after the freeze of the variance";
   if (powersgd.any() && powersgd.start > 0) plan.steps = fmt::format("a step after the first {}", powersgd.start);
   for (int stage = 0; stage < schedule.stages; ++stage) plan.stages.push_back(plan_stage(options, schedule, stage));

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/train/options/options.hpp"
+#include "apps/train/options/command_line.hpp"
 #include "apps/train/run/run_notes.hpp"
 #include "stretto/models/trainer.hpp"
 

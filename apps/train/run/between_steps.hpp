@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "apps/common/fail.hpp"
-#include "apps/train/options/options.hpp"
+#include "apps/train/options/command_line.hpp"
 #include "stretto/layers/loss_scale.hpp"
 
 // Decides by the command line which steps are followed by a report, a checkpoint and so on. Steps are counted from 0.

@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/train/options/options.hpp"
+#include "apps/train/options/command_line.hpp"
 #include "apps/train/report/training_plan.hpp"
 #include "stretto/models/trainer.hpp"
 

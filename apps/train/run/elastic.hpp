@@ -2,7 +2,7 @@
 #include <functional>
 #include <vector>
 
-#include "apps/train/options/options.hpp"
+#include "apps/train/options/command_line.hpp"
 #include "apps/train/run/job_progress.hpp"
 #include "apps/train/run/rejoin.hpp"
 #include "apps/train/run/stop_request.hpp"

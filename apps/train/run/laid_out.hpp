@@ -1,7 +1,7 @@
 #pragma once
 #include <memory>
 
-#include "apps/train/options/options.hpp"
+#include "apps/train/options/command_line.hpp"
 #include "apps/train/report/training_plan.hpp"
 #include "apps/train/run/stragglers.hpp"
 #include "stretto/layers/checkpoint.hpp"

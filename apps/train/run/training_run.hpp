@@ -1,7 +1,7 @@
 #pragma once
 #include <memory>
 
-#include "apps/train/options/options.hpp"
+#include "apps/train/options/command_line.hpp"
 #include "apps/train/run/carried_training.hpp"
 #include "apps/train/run/job_progress.hpp"
 #include "apps/train/run/rejoin.hpp"
