@@ -211,7 +211,9 @@ class STRETTO_API ServerSet {
   };
   Pending push(int table, const Tensor& pushed);
   Pending pull(int table, const Tensor& values);
-  Pending push_pull(int table, const Tensor& pushed, const Tensor& values);  // the pull is at the clock behind the push
+  // The pull is at the clock behind the push. Only a few parts are on their way to each server at a time: the others leave
+  // as answers come, in calls of this rank.
+  Pending push_pull(int table, const Tensor& pushed, const Tensor& values);
   // Dense tables, whatever the consistency: the values with all pushes of all workers of clocks before this worker's, for
   // workers that meet. None may push further, or with `eventual` leave, before all have them.
   Pending pull_settled(int table, const Tensor& values);

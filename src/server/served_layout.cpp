@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 #include "collectives/communicator/group.hpp"
 #include "core/fail.hpp"
@@ -121,6 +122,19 @@ std::vector<int> ServedLayout::chain(const Part& part, const std::function<bool(
     if (is_left(server) && std::ssize(chain) <= options.copies) chain.push_back(server);
   }
   return chain;
+}
+
+std::vector<std::size_t> ServedLayout::sending_order(std::size_t table, int worker) const {
+  std::map<int, int> of_server;                          // parts so far
+  std::vector<std::tuple<int, int, std::size_t>> turns;  // turn, place in it, part
+  for (std::size_t p = 0; p < tables[table].parts.size(); ++p) {
+    const int server = tables[table].parts[p].servers.front() - workers;
+    turns.emplace_back(of_server[server]++, (server + worker) % options.servers, p);
+  }
+  std::ranges::sort(turns);
+  std::vector<std::size_t> order;
+  for (const auto& turn : turns) order.push_back(std::get<2>(turn));
+  return order;
 }
 
 std::int64_t ServedLayout::all_parts() const {

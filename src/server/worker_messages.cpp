@@ -36,7 +36,7 @@ void WorkerSide::take_word(const ReceivedMessage& message) {
   const auto part = static_cast<std::size_t>(message.head.part);
   const auto found = requests_.find(message.head.request);
   const bool is_open = found != requests_.end();
-  if (is_open) found->second.missing.erase(part);
+  if (is_open) take_answer(found->first, found->second, part);
   if (message.head.kind != refused_request) return;
   add_line(is_open ? found->second.refusals : late_refusals_, text_in(message.bytes));
   // Another server must count it as this one has, whether or not it knows the key's length.
@@ -86,7 +86,12 @@ void WorkerSide::take_values(const ReceivedMessage& message) {
     from += row;
   }
   request.version = std::min(request.version, message.head.clock);
+  take_answer(found->first, request, part);
+}
+
+void WorkerSide::take_answer(std::uint64_t id, Request& request, std::size_t part) {
   request.missing.erase(part);
+  send_unsent(id, request, tables_[request.table].most_unanswered);
 }
 
 void WorkerSide::take_what_has_come() {

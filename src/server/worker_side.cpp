@@ -12,6 +12,12 @@
 namespace stretto {
 namespace {
 
+// Of a push that pulls, a worker sends so much to each server before it has answers, and no more: what one is ahead of the
+// others waits for them at the servers, and keeps their links from the others. Two parts are what keeps both directions of a
+// link busy.
+constexpr std::size_t most_unanswered_bytes = std::size_t{256} << 10;
+constexpr std::size_t least_unanswered_parts = 2;
+
 Tensor checked(const ServedTable& table, const Tensor& tensor) {
   require(tensor.size() == table.elements && tensor.dtype() == table.dtype && tensor.device() == Device::cpu,
           "Table {} has {} elements of {}, and the tensor {} of {}; give host memory of the table's size and type.",
@@ -55,6 +61,11 @@ WorkerSide::WorkerSide(const ServedLayout& layout, LiveRanks& live)
   for (std::size_t t = 0; t < tables_.size(); ++t) {
     const ServedLayout::Table& table = layout.tables[t];
     tables_[t].kept.resize(table.parts.size());
+    tables_[t].order = layout.sending_order(t, live.rank());
+    const std::size_t part_bytes = static_cast<std::size_t>(table.parts.front().count) * size_of(table.served.dtype);
+    tables_[t].most_unanswered =
+        static_cast<std::size_t>(layout.options.servers) *
+        std::max(least_unanswered_parts, most_unanswered_bytes / std::max<std::size_t>(part_bytes, 1));
     for (std::size_t p = 0; p < table.parts.size() && !table.served.filters.empty(); ++p) {
       const std::uint64_t seed = split_mixed(static_cast<std::uint64_t>(live.rank()) << 48 | t << 32 | p);
       tables_[t].filters.emplace_back(table.served, table.parts[p].count, seed);
@@ -147,12 +158,31 @@ void WorkerSide::send_part(std::uint32_t kind, std::size_t table, std::size_t pa
 
 void WorkerSide::send(std::uint64_t id) {
   Request& request = requests_.at(id);
-  for (std::size_t p = 0; p < request.messages.size(); ++p) {
-    if (request.kind == pull_part && !request.missing.contains(p)) continue;
-    send_part(request.kind | request.flags(), request.table, p, request.clock, id, request.messages[p]);
+  send_unsent(request.table);  // a part gets a worker's messages in the order of its calls
+  for (const std::size_t p : tables_[request.table].order) {
+    if (request.kind != pull_part || request.missing.contains(p)) request.unsent.push_back(p);
+  }
+  if (request.kind == push_and_pull_part) {
+    send_unsent(id, request, tables_[request.table].most_unanswered);
+  } else {
+    send_unsent(id, request);
   }
   if (request.kind == push_part) request.messages.clear();  // it comes again from `kept`
   take_acknowledgements();
+}
+
+void WorkerSide::send_unsent(std::optional<std::size_t> table) {
+  for (auto& [id, request] : requests_) {
+    if (!table || request.table == *table) send_unsent(id, request);
+  }
+}
+
+void WorkerSide::send_unsent(std::uint64_t id, Request& request, std::size_t most_unanswered) {
+  while (!request.unsent.empty() && request.missing.size() < request.unsent.size() + most_unanswered) {
+    const std::size_t part = request.unsent.front();
+    request.unsent.pop_front();
+    send_part(request.kind | request.flags(), request.table, part, request.clock, id, request.messages[part]);
+  }
 }
 
 void WorkerSide::throw_late_refusals() {
@@ -186,6 +216,7 @@ void WorkerSide::wait(std::uint64_t id) {
 
 // After a loss it is called again, and asks all that are left: one of them may have what another has answered for.
 std::vector<std::string> WorkerSide::ask(const std::string& text) {
+  send_unsent();
   answers_.clear();
   question_ = next_request_++;
   std::size_t asked = 0;
@@ -266,6 +297,7 @@ void WorkerSide::resume() {
     }
   }
   for (auto& [id, request] : requests_) {
+    request.unsent.clear();
     if (request.kind == push_part) {
       // A push that all copies had is no longer kept, and no server accepts or refuses it again.
       const auto is_its = [its = id](const KeptPush& push) { return push.request == its; };
