@@ -269,6 +269,24 @@ TEST(Muon, CallsDoNotGrowWithTheNumberOfMatrices) {
   EXPECT_NE(few, many);  // the control: the sums of gradients are more
 }
 
+TEST(Muon, AllGathersUpdatesThatAllRanksTake) {
+  const auto found = [](ZeroStage stage, const MeshShape& mesh) {
+    Collective result = Collective::barrier;
+    run_threads(static_cast<int>(mesh.ranks()), [&](const Communicator& world) {
+      LayeredTraining training(world, {.mesh = mesh, .stage = stage});
+      training.step(0);
+      if (world.rank() != 0) return;
+      for (const Record& record : world.job().ledger().records()) {
+        if (record.tag == "matrices from owners") result = record.collective;
+      }
+    });
+    return result;
+  };
+  EXPECT_EQ(found(ZeroStage::none, {{Axis::data, 3}}), Collective::all_gather);
+  EXPECT_EQ(found(ZeroStage::none, {{Axis::data, 2}, {Axis::tensor, 2}}), Collective::all_to_all) << "slices";
+  EXPECT_EQ(found(ZeroStage::optimizer, {{Axis::data, 3}}), Collective::all_to_all) << "shares";
+}
+
 // One slot for matrices, two for others: the rank with the most has as much as the formula says.
 TEST(Muon, TakesTheMemoryOfItsFormula) {
   for (const DType dtype : {DType::f32, DType::bf16}) {

@@ -56,7 +56,8 @@ std::int64_t matrix_buffers(const Parameters& parameters, const MeshShape& mesh,
     const HiddenMatrix& its = matrices[i];
     const auto owner = static_cast<std::size_t>(owners[i]);
     received[owner] += its.elements();
-    outgoing[owner] += its.elements() * updaters(*parameters.all()[its.parameter], mesh, stage);
+    outgoing[owner] +=
+        its.elements() * (gathers_updates(mesh, options) ? 1 : updaters(*parameters.all()[its.parameter], mesh, stage));
     matrix = std::max(matrix, its.elements() + newton_schulz_elements(its.rows, its.columns));
   }
   std::int64_t contributed = 0, updated = 0;
@@ -77,6 +78,10 @@ std::int64_t matrix_buffers(const Parameters& parameters, const MeshShape& mesh,
         std::max({most, contributed + received[rank], received[rank] + matrix + outgoing[rank], outgoing[rank] + updated});
   }
   return most * bytes_of_element(options);
+}
+
+bool gathers_updates(const MeshShape& mesh, const ShardedParameters::Options& options) {
+  return options.zero == ZeroStage::none && mesh[Axis::tensor] == 1;
 }
 
 std::int64_t matrix_traffic(const Parameters& parameters, const MeshShape& mesh, const ShardedParameters::Options& options) {

@@ -162,11 +162,21 @@ double matrix_seconds(const TrainingOptions& layout, const Parameters& parameter
     const auto side = static_cast<double>(std::min(matrices[i].rows, matrices[i].columns));
     seconds[static_cast<std::size_t>(owners[i])] += flops / cluster.product_rate(products, side);
   }
-  // Bytes of the two exchanges, as blocks of one all-to-all.
-  const std::int64_t bytes = ranks > 1 ? matrix_traffic(parameters, mesh, layout.sharding) * ranks / (ranks - 1) : 0;
-  return std::ranges::max(seconds) + collective_seconds(costs, Collective::all_to_all,
-                                                        bytes / static_cast<std::int64_t>(size_of(wide)), wide, {ranks, 1},
-                                                        cluster.narrow_sums);
+  if (ranks == 1) return std::ranges::max(seconds);
+  const auto exchange = [&](Collective kind, std::int64_t elements) {
+    return collective_seconds(costs, kind, elements, wide, {ranks, 1}, cluster.narrow_sums);
+  };
+  // Without an all-gather the two exchanges are as blocks of one all-to-all.
+  std::int64_t sent =
+      matrix_traffic(parameters, mesh, layout.sharding) * ranks / (ranks - 1) / static_cast<std::int64_t>(size_of(wide));
+  double travels = 0;
+  if (gathers_updates(mesh, layout.sharding)) {
+    std::int64_t all = 0;
+    for (const HiddenMatrix& matrix : matrices) all += matrix.elements();
+    travels = exchange(Collective::all_gather, all);
+    sent -= all;
+  }
+  return std::ranges::max(seconds) + travels + exchange(Collective::all_to_all, sent);
 }
 
 }  // namespace stretto

@@ -1,5 +1,6 @@
 #include "layers/optimizer/matrices/matrix_exchange.hpp"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -75,21 +76,33 @@ void MatrixExchange::adapt() {
   for (std::size_t unit = 0; unit < parameters_.unit_count(); ++unit) whole.push_back(parameters_.traffic().is_whole(unit));
   if (whole == whole_ || matrices_.empty()) return;
   whole_ = std::move(whole);
+  all_update_all_ = parameters_.options().zero == ZeroStage::none && parameters_.mesh().shape()[Axis::tensor] == 1 &&
+                    std::ranges::find(whole_, false) == whole_.end();
   in_ = planned([](const Described& range) { return range.owned; });
-  out_ = planned([&](const Described& range) { return range.in_share || whole_[range.unit]; });
+  out_ = planned([&](const Described& range) { return range.in_share || whole_[range.unit]; }, all_update_all_);
 }
 
 // A piece is sent to its owner in the order of the sender's slice, in which the elements of a matrix follow each other. The
 // pieces of a rank follow each other in the order of its ranges, both at the rank, in a block for each owner, and at the
-// owner, in a block for each rank.
-MatrixExchange::Way MatrixExchange::planned(const std::function<bool(const Described&)>& takes_part) const {
+// owner, in a block for each rank. The ranges of ranks that all have all elements differ: one block for all of them has the
+// order of parameters.
+MatrixExchange::Way MatrixExchange::planned(const std::function<bool(const Described&)>& takes_part,
+                                            bool one_for_all) const {
   const auto me = static_cast<std::size_t>(group_.rank());
   Way way;
   way.of_owners.resize(descriptions_.size());
   way.of_ranks.resize(descriptions_.size());
   way.strips.resize(matrices_.size());
   for (std::size_t rank = 0; rank < descriptions_.size(); ++rank) {
-    for (std::size_t r = 0; r < descriptions_[rank].size(); ++r) {
+    if (one_for_all && rank != me) continue;
+    std::vector<std::size_t> order(descriptions_[rank].size());
+    std::iota(order.begin(), order.end(), 0);
+    if (one_for_all) {
+      std::ranges::sort(order, {}, [&](std::size_t r) {
+        return std::pair(descriptions_[rank][r].parameter, descriptions_[rank][r].first);
+      });
+    }
+    for (const std::size_t r : order) {
       const Described& range = descriptions_[rank][r];
       if (of_[range.parameter].empty() || !takes_part(range)) continue;
       auto its = of_[range.parameter].begin();  // runs come in the order of rows
@@ -130,12 +143,10 @@ MatrixExchange::Way MatrixExchange::planned(const std::function<bool(const Descr
 
 Tensor MatrixExchange::run(Tensor contributed, const Update& update) const {
   const DType dtype = contributed.dtype();
-  const auto exchange = [&](const Tensor& from, const std::vector<std::int64_t>& sends, const Tensor& to,
-                            const std::vector<std::int64_t>& receives, const char* tag) {
-    computation().wait(group_.all_to_all_v(from, sends, to, receives, computation(), {.tag = tag}));
-  };
+  const Stream stream = computation();
   Tensor received({in_.owned}, dtype);
-  exchange(contributed, in_.of_owners, received, in_.of_ranks, "matrices to owners");
+  stream.wait(
+      group_.all_to_all_v(contributed, in_.of_owners, received, in_.of_ranks, stream, {.tag = "matrices to owners"}));
   contributed = {};
   const Tensor outgoing({out_.owned}, dtype);
   for (std::size_t i = 0; i < matrices_.size(); ++i) {
@@ -156,7 +167,10 @@ Tensor MatrixExchange::run(Tensor contributed, const Update& update) const {
   }
   received = {};
   const Tensor updated({out_.mine}, dtype);
-  exchange(outgoing, out_.of_ranks, updated, out_.of_owners, "matrices from owners");
+  const OperationOptions from_owners{.tag = "matrices from owners"};
+  // An all-gather crosses the links between hosts once for each host instead of once for each rank.
+  stream.wait(all_update_all_ ? group_.all_gather_v(outgoing, updated, out_.of_owners, stream, from_owners)
+                              : group_.all_to_all_v(outgoing, out_.of_ranks, updated, out_.of_owners, stream, from_owners));
   return updated;
 }
 

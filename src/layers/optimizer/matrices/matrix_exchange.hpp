@@ -8,8 +8,9 @@
 namespace stretto {
 
 // Brings the pieces of hidden matrices that the ranks of a pipeline stage hold to the matrices' owners, and what these make
-// of them to all ranks that update the elements: two all_to_all_v a step, whatever the number of matrices. ZeRO's shares and
-// tensor-parallel slices may cut a matrix anywhere.
+// of them to all ranks that update the elements, by an all_to_all_v each way a step, whatever the number of matrices. ZeRO's
+// shares and tensor-parallel slices may cut a matrix anywhere. Where all ranks update all elements, an all_gather_v brings
+// the updates.
 class MatrixExchange {
  public:
   // Elements of one of this rank's ranges that are of one matrix.
@@ -57,7 +58,8 @@ class MatrixExchange {
     std::int64_t mine = 0, owned = 0;        // elements of this rank's pieces, and of those of its matrices
   };
   void describe();
-  Way planned(const std::function<bool(const Described&)>& takes_part) const;
+  // one_for_all: all ranks have all elements, and an owner has one block for all of them.
+  Way planned(const std::function<bool(const Described&)>& takes_part, bool one_for_all = false) const;
 
   const ShardedParameters& parameters_;
   Communicator group_;
@@ -66,6 +68,7 @@ class MatrixExchange {
   std::vector<std::vector<std::size_t>> of_;          // matrices_ by parameter
   std::vector<std::vector<Described>> descriptions_;  // by rank
   std::vector<bool> whole_;                           // by unit, as the plan has it
+  bool all_update_all_ = false;                       // each rank of the stage, all elements
   Way in_, out_;
 };
 
