@@ -270,6 +270,20 @@ class Comparisons(unittest.TestCase):
                     with self.assertRaises(SystemExit):
                         self.run_main(name, [*more, "--from", str(figures), "--write-docs", str(page)])
 
+    def test_slow_links_goes_on(self):
+        importlib.import_module("perf.comparisons.slow_links")
+        figures = self.at / "figures.json"
+        words = [*CASES["slow-links"][0].split(), "--json", str(figures)]
+        status, said = self.run_main("slow-links", words)
+        measured = json.loads(figures.read_text())
+        measured["curves"]["Muon"].pop()
+        figures.write_text(json.dumps(measured))
+        with mock.patch.object(subprocess, "run", mock.Mock(side_effect=answer)) as started:
+            self.assertEqual(self.run_main("slow-links", [*words, "--go-on"]), (status, said))
+            self.assertEqual([("muon" in call.args[0], "--delay" in call.args[0]) for call in started.call_args_list], [(True, False)])
+            with self.assertRaisesRegex(SystemExit, "--steps: 20, and now 30"):
+                self.run_main("slow-links", [*words, "--steps", "30", "--go-on"])
+
 
 class Harness(unittest.TestCase):
     def test_sides_take_turns(self):
@@ -307,6 +321,8 @@ class Harness(unittest.TestCase):
 
 
 class Programs(unittest.TestCase):
+    """Real ones."""
+
     def test_newest_mpis(self):
         with tempfile.TemporaryDirectory() as root, mock.patch.object(mpi_programs, "ROOT", pathlib.Path(root)), \
                 mock.patch("shutil.which", lambda name: name):
@@ -322,8 +338,6 @@ class Programs(unittest.TestCase):
             self.assertNotIn("I_MPI_THREAD_YIELD", alone)
             self.assertIn("I_MPI_THREAD_YIELD", sharing)
             self.assertIn("coll_sm_priority", mpi_programs.launcher_of("ompi5_sm", 2))
-
-    """Real ones."""
 
     def perf(self, *words):
         done = subprocess.run([sys.executable, "-B", "-m", "perf", *map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=300,
