@@ -1,6 +1,15 @@
 #pragma once
 #ifdef __x86_64__
+// GCC 12 takes what its own intrinsics leave undefined for a mistake (GCC's bug 105593).
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
 
 // Sixteen vectors of sixteen 32-bit elements. Include it only in files of functions that are compiled for AVX-512
 // themselves.
