@@ -245,7 +245,8 @@ Tensor RowParallelLinear::backward(const Tensor& x, const Tensor& dy, ParameterU
   } else {
     kernels::linear_backward(dy, weight_->value, dx, epilogue);
   }
-  add_now_or(later, *used_, [dy, add = add_gradients(x, low)] { add(dy, dy); });
+  const auto add = add_gradients(x, low);
+  add_now_or(later, *used_, [dy, add] { add(dy, dy); });
   return dx;
 }
 
@@ -279,7 +280,8 @@ Tensor RowParallelLinear::backward_by_tiles(const Tensor& x, const Tensor& dy, P
   const std::int64_t products = epilogue.before ? kernels::products_of(epilogue.activation) : 1;
   Tensor dx = products > 1 ? Tensor({x.rows(), products * x.columns()}, dy.dtype()) : product;
   kernels::finish_linear_backward(product, dx, epilogue);
-  add_now_or(later, *used_, [dy, add = add_gradients(x, low)] { add(dy, dy); });
+  const auto add = add_gradients(x, low);
+  add_now_or(later, *used_, [dy, add] { add(dy, dy); });
   return dx;
 }
 
@@ -301,7 +303,8 @@ Tensor RowParallelLinear::backward_of_rows(const Tensor& x, const Tensor& dy, We
   const LowRank low = factors_of(adapters_, draws);
   all_gather_gemm(dy, parallel.rows_of_ranks(x.rows()), factor_of(weight_->value, Transpose::no, low), dx, gathered,
                   parallel.group, parallel.stream, {.tag = "row-parallel backward"});
-  const auto add = [parallel, add = add_gradients(x, low)](const Tensor& all) { add(all, parallel.own_rows(all)); };
+  const auto add_all = add_gradients(x, low);
+  const auto add = [parallel, add_all](const Tensor& all) { add_all(all, parallel.own_rows(all)); };
   if (later == nullptr) {
     add(gathered);
   } else if (parallel.keeps_gathered) {

@@ -82,6 +82,7 @@ std::int64_t PlannedStage::activation_bytes() const {
   // For the gradients of weights, rows are gathered for one product, and ahead for the next.
   const std::int64_t gathered = tensor_.has_own_rows() && !tensor_.keeps_gathered ? 2 * hidden_ : 0;
   std::vector<LayerCost> chunks;
+  chunks.reserve(static_cast<std::size_t>(schedule_.chunks));
   for (int chunk = 0; chunk < schedule_.chunks; ++chunk) chunks.push_back(chunk_cost(chunk));
   std::int64_t held = 0, most = 0;
   for (const ActionGroup& group : lists.lists[static_cast<std::size_t>(cut_.stage)]) {
