@@ -6,6 +6,7 @@
 #include <array>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "collectives/job/throw_together.hpp"
 #include "core/fail.hpp"
@@ -140,10 +141,6 @@ Communicator job_of_workers(const Communicator& world, int workers) {
 }
 
 }  // namespace
-
-std::vector<ServedTable> served_tables(const TrainingOptions& options, const std::function<double(std::int64_t)>& lr_of) {
-  return served_model(options, lr_of, std::make_shared<const std::int64_t>(0)).tables;
-}
 
 ServedRanks split_into_servers(const Communicator& world, const TrainingOptions& options,
                                const std::function<double(std::int64_t)>& lr_of) {

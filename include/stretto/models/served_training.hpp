@@ -2,7 +2,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <vector>
 
 #include "stretto/communicator.hpp"
 #include "stretto/models/training_options.hpp"
@@ -39,9 +38,5 @@ struct STRETTO_API ServedRanks {
 // Throws like TrainingOptions::check().
 STRETTO_API ServedRanks split_into_servers(const Communicator& world, const TrainingOptions& options,
                                            const std::function<double(std::int64_t step)>& lr_of);
-
-// The tables: one for each unit of trained parameters, in the units' order, with the model's initial values.
-STRETTO_API std::vector<ServedTable> served_tables(const TrainingOptions& options,
-                                                   const std::function<double(std::int64_t step)>& lr_of);
 
 }  // namespace stretto
