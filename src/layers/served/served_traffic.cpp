@@ -42,9 +42,10 @@ Work ServedTraffic::pull(int table, const Tensor& values, bool settled) {
     begin_pulls();
     const auto found = under_way_.find(table);
     ensure(found != under_way_.end(), "Table {} has no pull under way.", table);
-    const ServerSet::Pending pull = found->second;
+    const UnderWay its = found->second;
     under_way_.erase(found);  // it is no longer under way when wait() throws
-    servers_.wait(pull);
+    if (its.failure) std::rethrow_exception(its.failure);
+    servers_.wait(its.pull);
   }));
 }
 
@@ -56,11 +57,15 @@ std::optional<ServedTraffic::Pull> ServedTraffic::next_wanted() {
   return next;
 }
 
-// One that throws leaves those behind it to the next task.
+// One that cannot begin fails in its own task: those before it are under way.
 void ServedTraffic::begin_pulls() {
   while (const std::optional<Pull> pull = next_wanted()) {
-    under_way_[pull->table] =
-        pull->settled ? servers_.pull_settled(pull->table, pull->values) : servers_.pull(pull->table, pull->values);
+    UnderWay& its = under_way_[pull->table] = {};
+    try {
+      its.pull = pull->settled ? servers_.pull_settled(pull->table, pull->values) : servers_.pull(pull->table, pull->values);
+    } catch (...) {
+      its.failure = std::current_exception();
+    }
   }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <deque>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -32,6 +33,10 @@ class ServedTraffic {
     Tensor values;
     bool settled;
   };
+  struct UnderWay {
+    ServerSet::Pending pull;
+    std::exception_ptr failure = {};  // why it could not begin
+  };
   std::optional<Pull> next_wanted();
   void begin_pulls();
   Work noted(const Tensor& tensor, bool sends, Work work) const;
@@ -42,8 +47,8 @@ class ServedTraffic {
   Stream stream_;
   std::shared_ptr<const Partners> partners_;
   std::mutex mutex_;
-  std::deque<Pull> wanted_;                      // not begun; under mutex_
-  std::map<int, ServerSet::Pending> under_way_;  // by table; of the stream
+  std::deque<Pull> wanted_;            // not begun; under mutex_
+  std::map<int, UnderWay> under_way_;  // by table; of the stream
 };
 
 }  // namespace stretto
