@@ -222,8 +222,7 @@ class STRETTO_API ServerSet {
   // other. A key keeps its first length; for another one wait() throws Error(invalid_argument) and names worker, key, table
   // and both lengths, a line for each part of the keys that has one. Nothing of the push or pull is then applied in such a
   // part; its other parts are, and clocks count it. Such a push is done when its servers have answered. A lost server takes
-  // lengths known from pulls with it. If it has refused a push for such a length, and is lost before the worker has its
-  // answer, wait() may return although nothing of that part was pushed.
+  // lengths known from pulls with it.
   Pending push(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows,
                const std::vector<std::int64_t>& lengths = {});
   Pending pull(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows,

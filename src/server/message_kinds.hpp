@@ -22,6 +22,9 @@ enum MessageKind : std::uint32_t {
   saved_part,      // to a new copy; to a server that joins, with the number of the part's moves in `clock`
   update_of_part,  // to the next copy
   copied_updates,  // to the copy before: this one and those behind it have the updates below the clock
+  // To the next copy: the push of the worker `request` at the clock was refused with the sentence in the bytes; without
+  // bytes, the worker has learned of it.
+  refused_push,
   // These are sent when a server joins.
   server_joins,   // to all servers
   moved_part,     // to workers: the server `clock` has it from now on, which is the part's `request`-th move

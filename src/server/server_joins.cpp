@@ -109,7 +109,7 @@ void ServerSide::accept(const ReceivedMessage& message, const PartKey& key, Copy
     if (kind == goodbye) {
       copy.part->leave(message.from);
     } else {
-      take_from_worker(message, key, *copy.part);
+      take_from_worker(message, key, copy);
     }
     return advance(key, copy);
   }

@@ -1,6 +1,7 @@
 #include "server/server_side.hpp"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "core/fail.hpp"
@@ -9,6 +10,14 @@
 #include "server/parts/tensor_bytes.hpp"
 
 namespace stretto {
+namespace {
+
+MessageHead refusal_head(int worker, std::int64_t clock) {
+  return {.kind = refused_push, .clock = clock, .request = static_cast<std::uint64_t>(worker)};
+}
+
+}  // namespace
+
 ServerSide::ServerSide(const ServedLayout& layout, LiveRanks& live)
     : layout_(layout), live_(live), ring_(layout.options.points) {
   for (int server = layout.workers; server < layout.ranks; ++server) {
@@ -60,8 +69,12 @@ void ServerSide::refuse(int worker, const PartKey& key, std::uint64_t request, c
 // All updates behind the part's version follow: see advance().
 void ServerSide::give_part_behind(const PartKey& key, Copy& copy) {
   copy.passed_on = copy.part->version();
+  if (!copy.behind) return;
   if (copy.behind_lacks_part) send(*copy.behind, key, {.kind = saved_part}, tensor_of(copy.part->saved()));
   copy.behind_lacks_part = false;
+  for (const auto& [push, sentence] : copy.part->refusals()) {
+    send(*copy.behind, key, refusal_head(push.first, push.second), tensor_of(sentence));
+  }
 }
 
 int ServerSide::server_of(const PartKey& key) const {
@@ -172,8 +185,10 @@ void ServerSide::handle(const ReceivedMessage& message) {
     copy.part->append(update_of(message, layout_.tables[key.first].served));
   } else if (message.head.kind == copied_updates) {
     copy.part->apply_below(message.head.clock);
+  } else if (message.head.kind == refused_push) {
+    note_refusal(key, copy, static_cast<int>(message.head.request), message.head.clock, text_in(message.bytes));
   } else if (message.head.kind != saved_part) {
-    take_from_worker(message, key, *copy.part);
+    take_from_worker(message, key, copy);
   }
   advance(key, copy);
 }
@@ -193,7 +208,15 @@ Tensor ServerSide::with_keys(const ReceivedMessage& message, const PartKey& key)
   return message.bytes;
 }
 
-void ServerSide::take_from_worker(const ReceivedMessage& message, const PartKey& key, ServedPart& part) {
+// Copies hear of it before the update that counts the push.
+void ServerSide::note_refusal(const PartKey& key, const Copy& copy, int worker, std::int64_t clock,
+                              const std::string& sentence) {
+  copy.part->note_refusal(worker, clock, sentence);
+  if (copy.behind) send(*copy.behind, key, refusal_head(worker, clock), tensor_of(sentence));
+}
+
+void ServerSide::take_from_worker(const ReceivedMessage& message, const PartKey& key, Copy& copy) {
+  ServedPart& part = *copy.part;
   const std::uint32_t kind = message.head.kind & ~(has_cached_keys | is_settled | is_decoded);
   const ServedLayout::Table& table = layout_.tables[key.first];
   const Tensor bytes = table.served.key_cache ? with_keys(message, key) : message.bytes;
@@ -212,9 +235,13 @@ void ServerSide::take_from_worker(const ReceivedMessage& message, const PartKey&
   // The server from which the part has moved has judged what waited there, and passes it on without its request.
   const bool is_judged = message.head.request == 0;
   const bool awaits_word = table.served.width == ServedTable::any_length && !pushed.keys.empty() && !is_judged;
+  // A worker that has learned of a refusal pushes again what the push counted as.
+  const bool has_learned = pushed.keys.empty() && part.refusals().contains({message.from, message.head.clock});
+  if (has_learned) note_refusal(key, copy, message.from, message.head.clock, {});
   const std::string refusal = part.push(message.from, message.head.clock, std::move(pushed));
   ensure(refusal.empty() || !is_judged, "The part's server before has accepted this: {}", refusal);
   if (!refusal.empty()) {
+    if (layout_.goes_on()) note_refusal(key, copy, message.from, message.head.clock, refusal);
     refuse(message.from, key, message.head.request, refusal);
   } else if (awaits_word) {
     send(message.from, key, {.kind = accepted_push, .request = message.head.request});

@@ -74,7 +74,8 @@ class ServerSide {
   void handle_and_note(const ReceivedMessage& message);
   void answer_questions();
   Tensor with_keys(const ReceivedMessage& message, const PartKey& key);
-  void take_from_worker(const ReceivedMessage& message, const PartKey& key, ServedPart& part);
+  void take_from_worker(const ReceivedMessage& message, const PartKey& key, Copy& copy);
+  void note_refusal(const PartKey& key, const Copy& copy, int worker, std::int64_t clock, const std::string& sentence);
   // ---- servers that join
   void note_joined(int server);
   void move_part(const PartKey& key, Copy& copy);

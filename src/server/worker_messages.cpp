@@ -1,4 +1,5 @@
 // WorkerSide: what servers send to a worker.
+#include <algorithm>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -37,19 +38,39 @@ void WorkerSide::take_word(const ReceivedMessage& message) {
   const auto found = requests_.find(message.head.request);
   const bool is_open = found != requests_.end();
   if (is_open) take_answer(found->first, found->second, part);
-  if (message.head.kind != refused_request) return;
-  add_line(is_open ? found->second.refusals : late_refusals_, text_in(message.bytes));
-  // Another server must count it as this one has, whether or not it knows the key's length.
+  if (message.head.kind == refused_request) take_refusal(message, is_open ? found->second.refusals : late_refusals_);
+  drop_applied(message.head.table, part);
+}
+
+// Another server must count the push as this one has. Servers keep the refusal until it comes as what it counted as.
+void WorkerSide::take_refusal(const ReceivedMessage& message, std::string& refusals) {
+  const auto part = static_cast<std::size_t>(message.head.part);
+  add_line(refusals, text_in(message.bytes));
+  if (!layout_.tables.at(message.head.table).served.is_sparse()) return;  // of a push that pulls: its push was taken
   for (KeptPush& push : tables_.at(message.head.table).kept.at(part)) {
-    if (push.request == message.head.request) push.message = {};
+    if (push.request != message.head.request) continue;
+    push.message = {};
+    send_part(push_part, message.head.table, part, push.clock, push.request, {});
   }
 }
 
-// Behind a loss this may come before the word: a push that was refused is applied as one without keys.
 void WorkerSide::take_applied(const ReceivedMessage& message) {
   const auto part = static_cast<std::size_t>(message.head.part);
-  std::deque<KeptPush>& kept = tables_.at(message.head.table).kept.at(part);
-  while (!kept.empty() && kept.front().clock < message.head.clock) kept.pop_front();
+  std::int64_t& applied = tables_.at(message.head.table).applied.at(part);
+  applied = std::max(applied, message.head.clock);
+  drop_applied(message.head.table, part);
+}
+
+// Behind a loss a push may be applied before the word on it comes: one that was refused, as one without keys. If the server
+// is lost then, the next one must get the push again to say its word.
+void WorkerSide::drop_applied(std::size_t table, std::size_t part) {
+  TableState& its = tables_[table];
+  std::deque<KeptPush>& kept = its.kept[part];
+  const auto awaits_word = [&](const KeptPush& push) {
+    const auto found = requests_.find(push.request);
+    return found != requests_.end() && found->second.kind == push_part && found->second.missing.contains(part);
+  };
+  while (!kept.empty() && kept.front().clock < its.applied[part] && !awaits_word(kept.front())) kept.pop_front();
 }
 
 // Servers may tell of two moves in another order than they were.

@@ -61,6 +61,7 @@ WorkerSide::WorkerSide(const ServedLayout& layout, LiveRanks& live)
   for (std::size_t t = 0; t < tables_.size(); ++t) {
     const ServedLayout::Table& table = layout.tables[t];
     tables_[t].kept.resize(table.parts.size());
+    tables_[t].applied.resize(table.parts.size());
     tables_[t].order = layout.sending_order(t, live.rank());
     const std::size_t part_bytes = static_cast<std::size_t>(table.parts.front().count) * size_of(table.served.dtype);
     tables_[t].most_unanswered =
@@ -298,13 +299,7 @@ void WorkerSide::resume() {
   }
   for (auto& [id, request] : requests_) {
     request.unsent.clear();
-    if (request.kind == push_part) {
-      // A push that all copies had is no longer kept, and no server accepts or refuses it again.
-      const auto is_its = [its = id](const KeptPush& push) { return push.request == its; };
-      const std::vector<std::deque<KeptPush>>& kept = tables_[request.table].kept;
-      std::erase_if(request.missing, [&](std::size_t part) { return std::ranges::none_of(kept[part], is_its); });
-      continue;
-    }
+    if (request.kind == push_part) continue;  // it comes from `kept`
     for (const std::size_t p : request.missing) {
       // The pull of a push that pulls is at the clock behind the push, and has no bytes.
       const bool pushes = request.kind == push_and_pull_part;

@@ -72,7 +72,8 @@ class WorkerSide {
     std::vector<std::size_t> order = {};          // in which parts are sent
     std::size_t most_unanswered = 0;              // parts of a push that pulls
     std::vector<FilterChain> filters = {};        // by part, if the table has some
-    std::vector<std::deque<KeptPush>> kept = {};  // by part: pushes that some copy may not have
+    std::vector<std::deque<KeptPush>> kept = {};  // by part: pushes that some copy may not have, or that await their word
+    std::vector<std::int64_t> applied = {};       // by part: pushes that all copies have
   };
 
   std::uint64_t begin(Request request);
@@ -84,7 +85,9 @@ class WorkerSide {
   void take_values(const ReceivedMessage& message);
   void take_word(const ReceivedMessage& message);
   void take_answer(std::uint64_t id, Request& request, std::size_t part);
+  void take_refusal(const ReceivedMessage& message, std::string& refusals);
   void take_applied(const ReceivedMessage& message);
+  void drop_applied(std::size_t table, std::size_t part);
   static void add_line(std::string& refusals, const std::string& sentence);
   std::string finish(std::uint64_t request);  // waits for an open one, which is then done, and returns its refusals
   void throw_late_refusals();

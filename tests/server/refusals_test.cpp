@@ -233,6 +233,35 @@ TEST(Refusals, ComeFromTheNextServerIfTheirsIsLostFirst) {
   }
 }
 
+// As above, but the length is known from a pull only, and the next server does not know it.
+TEST(Refusals, OfALengthFromAPullComeFromTheNextServer) {
+  for (const int dead : {2, 3}) {
+    std::latch pushed(1);
+    run_threads(4, [&](const Communicator& world) {
+      ServerSet set(world, {lengthy()}, {.servers = 2, .copies = 1});
+      if (set.is_server()) return serve_until_question(set, world.rank() == dead);
+      const std::uint64_t same = key_above(wrong_key, true, 2);
+      if (world.rank() == 0) {
+        EXPECT_EQ(row_of(set, wrong_key, 3), 0);
+        const ServerSet::Pending wrong = set.push(0, {wrong_key, same}, all_ones(3), {2, 1});
+        pushed.count_down();
+        attend_until_lost(set, 4);
+        expect_refusal([&] { set.wait(wrong); }, "with 2 elements, and it has 3");
+        EXPECT_NO_THROW(push_ones(set, {wrong_key}, {3})) << "the control: it is refused no longer";
+      } else {
+        pushed.wait();
+        push_ones(set, {same}, {1});
+        EXPECT_EQ(row_of(set, same, 1), 1) << "behind both workers' pushes";
+        set.ask("which one dies?");
+        push_ones(set, {same}, {1});
+      }
+      EXPECT_EQ(row_of(set, same, 1), 2);
+      EXPECT_EQ(row_of(set, wrong_key, 3), 1);
+      set.leave();
+    });
+  }
+}
+
 // Worker 0's last push is accepted and waits for worker 1's, which are first at the next server when theirs is lost: it
 // stops at worker 0's first push until they are on their way. A pull is done although wait() tells of the refusal.
 TEST(Refusals, OfAPushThatWasAcceptedComeWithTheNextWait) {

@@ -1,13 +1,20 @@
+#include "server/worker_side.hpp"
+
 #include <gmock/gmock.h>
 
 #include <algorithm>
 #include <atomic>
 #include <latch>
+#include <string>
 #include <vector>
 
+#include "server/live_ranks.hpp"
+#include "server/message_kinds.hpp"
+#include "server/parts/tensor_bytes.hpp"
 #include "server/served_layout.hpp"
 #include "stretto/launch.hpp"
 #include "stretto/server.hpp"
+#include "support/error.hpp"
 
 namespace stretto {
 namespace {
@@ -98,6 +105,90 @@ TEST(WorkerSide, PartsThatHaveNotLeftSurviveALoss) {
     }
     EXPECT_EQ(set.ranks().size(), 3) << "the control: there was a loss";
     set.leave();
+  });
+}
+
+// A server of one table with rows of any length, which says what the test makes it say about the part of a key.
+class ScriptedServer {
+ public:
+  ScriptedServer(const ServedLayout& layout, LiveRanks& live, std::uint64_t key)
+      : live_(live), parts_(layout.all_parts()), part_(layout.table(0).part_of(key)) {}
+
+  // The worker's next message about the part, or its goodbye.
+  ReceivedMessage next() {
+    while (true) {
+      ReceivedMessage message = live_.receive();
+      if (message.head.kind == goodbye || message.head.part == part_) return message;
+    }
+  }
+  void say(MessageKind kind, std::uint64_t request, const Tensor& bytes) {
+    live_.send(0, {.kind = kind, .part = part_, .request = request}, bytes);
+  }
+  void say_all_are_applied_below(std::int64_t clock) {
+    for (std::int64_t part = 0; part < parts_; ++part) {
+      live_.send(0, {.kind = applied_pushes, .part = part, .clock = clock});
+    }
+  }
+  void answer_pull() {
+    const ReceivedMessage pull = next();
+    EXPECT_EQ(pull.head.kind, pull_part);
+    say(values_of_part, pull.head.request, Tensor::of<std::int64_t>({1, 2, 3}));
+  }
+  void end() {
+    EXPECT_EQ(next().head.kind, goodbye);
+    live_.send(0, {.kind = goodbye});
+    live_.send_all();
+  }
+
+ private:
+  LiveRanks& live_;
+  std::int64_t parts_, part_;
+};
+
+// Behind a loss a server may say that a push is applied before it says whether the push was refused: if it is lost between,
+// the next one must get the push again.
+TEST(WorkerSide, KeepsAPushUntilTheWordOnIt) {
+  constexpr std::uint64_t key = 7;
+  run_threads(2, [](const Communicator& world) {
+    const ServedTable table{
+        .name = "counts", .dtype = DType::i64, .update = server_functions::sum(), .width = ServedTable::any_length};
+    const ServedLayout layout(world, {table}, {.survivors_go_on = true});
+    LiveRanks live(world, layout);
+    if (world.rank() == 1) {
+      ScriptedServer server(layout, live, key);
+      const ReceivedMessage push = server.next();
+      server.say_all_are_applied_below(1);
+      server.answer_pull();
+      const ReceivedMessage again = server.next();
+      EXPECT_EQ(again.head.kind, push_part);
+      EXPECT_EQ(again.head.request, push.head.request);
+      EXPECT_EQ(again.head.bytes, push.head.bytes);
+      server.say(refused_request, push.head.request, tensor_of(std::string("It is refused.")));
+      server.answer_pull();
+      const ReceivedMessage learned = server.next();
+      EXPECT_EQ(learned.head.kind, push_part);
+      EXPECT_EQ(learned.head.clock, 0);
+      EXPECT_EQ(learned.head.bytes, 0U) << "as what it counts as";
+      server.answer_pull();  // and no push before it
+      return server.end();
+    }
+    WorkerSide worker(layout, live);
+    const Tensor row = Tensor::zeros({3}, DType::i64);
+    const auto pull = [&] {
+      const std::uint64_t id = worker.begin(0, {{key}, row, {3}}, pull_part);
+      worker.send(id);
+      worker.wait(id);
+    };
+    const std::uint64_t push = worker.begin(0, {{key}, row, {3}}, push_part);
+    worker.send(push);
+    pull();  // it has been told by now that the push is applied
+    worker.resume();
+    pull();
+    EXPECT_EQ(sentence_of(ErrorCode::invalid_argument, [&] { worker.wait(push); }), "It is refused.");
+    EXPECT_NO_THROW(worker.wait(push)) << "once";
+    worker.resume();
+    pull();
+    worker.leave();
   });
 }
 

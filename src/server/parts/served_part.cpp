@@ -17,7 +17,13 @@ ServedPart::ServedPart(int workers, Consistency consistency, bool acknowledges)
 
 std::string ServedPart::push(int worker, std::int64_t clock, KeyedRows pushed) {
   check(worker, pushed);
-  std::string refused = refusal(worker, pushed.keys, pushed.lengths);
+  const auto known = refusals_.find({worker, clock});
+  std::string refused;
+  if (known != refusals_.end()) {
+    refused = known->second;
+  } else if (clock >= pushes_.clock(worker)) {
+    refused = refusal(worker, pushed.keys, pushed.lengths);
+  }
   if (!refused.empty()) pushed = {};
   if (!pushes_.count(worker, clock)) return refused;
   note(pushed);
@@ -28,6 +34,14 @@ std::string ServedPart::push(int worker, std::int64_t clock, KeyedRows pushed) {
     make_updates();
   }
   return refused;
+}
+
+void ServedPart::note_refusal(int worker, std::int64_t clock, const std::string& sentence) {
+  if (sentence.empty()) {
+    refusals_.erase({worker, clock});
+  } else {
+    refusals_.insert_or_assign({worker, clock}, sentence);
+  }
 }
 
 void ServedPart::make_updates() {

@@ -1,8 +1,10 @@
 #pragma once
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/parts/keyed_rows.hpp"
@@ -35,10 +37,9 @@ class ServedPart {
 
   // ---- at the first server
 
-  // clock: the worker's pushes before this one; they come in order. One that has come before is ignored. Returns a sentence
-  // for the worker if the part cannot take its rows, and nothing otherwise. The push then counts as one without rows, so
-  // that nobody waits for it for ever, and copies learn of no refusal: a copy that has counted such a push judges one that
-  // comes again by the lengths that it knows itself.
+  // clock: the worker's pushes before this one; they come in order. Returns a sentence for the worker if the part cannot
+  // take its rows, and nothing otherwise. The push then counts as one without rows, so that nobody waits for it for ever.
+  // One that has come before is ignored, and gets the sentence that it got then, here or at a server that is lost.
   std::string push(int worker, std::int64_t clock, KeyedRows pushed);
   struct Pull {
     int worker = 0;
@@ -83,6 +84,11 @@ class ServedPart {
   };
   Waiting take_waiting();
   void append(PartUpdate update);  // one that is there is ignored; throws if others are missing before it
+  // Refusals of pushes that may come again, by worker and clock. All copies must have a push's before the update that counts
+  // it, whatever lengths they know and memory they find.
+  using Refusals = std::map<std::pair<int, std::int64_t>, std::string>;
+  const Refusals& refusals() const { return refusals_; }
+  void note_refusal(int worker, std::int64_t clock, const std::string& sentence);  // none: the worker has learned of it
   void apply_below(std::int64_t number);
 
   // The newest values and the function's state of a dense table. Empty for a sparse one.
@@ -119,6 +125,7 @@ class ServedPart {
   std::deque<PartUpdate> to_apply_;    // from version_ on
   std::vector<std::int64_t> applied_;  // by worker
   PushClocks pushes_;
+  Refusals refusals_;
   std::vector<Pull> waiting_;
 };
 

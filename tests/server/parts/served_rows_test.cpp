@@ -202,6 +202,27 @@ TEST(ServedRows, RefuseLengthsWhoseSumNoMemoryHolds) {
   EXPECT_EQ(refusal_of_pull(rows, {{4, {0, 0}}}), "") << "the control";
 }
 
+// It is what another server has said of them, or this one: what the part knows by now says nothing of it.
+TEST(ServedRows, SayOfAPushThatComesAgainWhatWasSaid) {
+  ServedRows rows = rows_of_any_length(1);
+  EXPECT_EQ(rows.push(0, 0, any_rows_of({{9, {1, 2, 3}}})), "");
+  EXPECT_NE(rows.push(0, 1, any_rows_of({{9, {1, 2}}})), "");
+  ServedRows copy = rows_of_any_length(1);
+  copy.append(rows.update(0));
+  copy.append(rows.update(1));
+  EXPECT_EQ(copy.push(0, 1, any_rows_of({{9, {1, 2}}})), "") << "the control: the copy has not heard of the refusal";
+  copy.note_refusal(0, 1, "It is refused.");
+  EXPECT_EQ(copy.push(0, 1, any_rows_of({{9, {1, 2}}})), "It is refused.");
+  EXPECT_EQ(copy.push(0, 0, any_rows_of({{9, {1, 2, 3}}})), "");
+  copy.note_refusal(0, 2, "It is refused, too.");
+  EXPECT_EQ(copy.push(0, 2, any_rows_of({{8, {1}}})), "It is refused, too.") << "although no update has counted it";
+  EXPECT_EQ(copy.clock(0), 3);
+  EXPECT_EQ(copy.keys(), 1U) << "it counts as one without rows";
+  copy.note_refusal(0, 2, {});
+  EXPECT_TRUE(copy.refusals().contains({0, 1}));
+  EXPECT_EQ(copy.refusals().size(), 1U);
+}
+
 // A memory checker gives addresses for any length.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST(ServedRows, RefuseLengthsThatFindNoMemory) {
