@@ -30,7 +30,8 @@
 namespace stretto {
 
 // The consistency says which version of the values a pull may read. A worker's clock, for a table, is the number of its
-// pushes; except with `eventual`, all workers must push a table equally often.
+// pushes; except with `eventual`, all workers must push a table equally often. A pull that needs a push of a worker that has
+// left is refused (ServerSet::wait()).
 struct STRETTO_API Consistency {
   enum class Kind : std::uint8_t {
     bounded,  // at clock t: the newest version, which has all pushes of clocks below t - delay of all workers
@@ -227,8 +228,10 @@ class STRETTO_API ServerSet {
                const std::vector<std::int64_t>& lengths = {});
   Pending pull(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows,
                const std::vector<std::int64_t>& lengths = {});
-  // Throws Error(invalid_argument) if a server has refused it, or if an earlier push, which had been accepted, was refused
-  // behind a loss. It is done in both cases.
+  // Throws Error(invalid_argument) if a server has refused it: for a length, because there is no memory for the rows of a
+  // pull, or because a pull needs a push of a worker that has left, which the error names. It also throws if an earlier push
+  // that had been accepted was refused behind a loss, and if ranks go on after losses, once if an earlier push waits for
+  // one of a worker that has left: leave() then does not wait for it. It is done in all cases.
   void wait(const Pending& pending);
   // Sends a text to all servers, and returns what the `answer` of each returns, in their order: for programs whose servers
   // write what they hold to files, or read it. Parts are at the versions that they have by then; those of workers that have

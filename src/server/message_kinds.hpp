@@ -16,6 +16,7 @@ enum MessageKind : std::uint32_t {
   accepted_push,    // the lengths are right
   refused_request,  // or of a pull, instead of values; the bytes are the sentence for the worker's caller
   applied_pushes,   // all copies have the worker's pushes of a part below the clock
+  stuck_pushes,     // from the clock on, they wait for those of a worker that has left; the bytes are the sentence
   answer_of_server,
   refused_question,  // instead of an answer; the bytes are the sentence
   // The servers of a part send these to each other.

@@ -1,5 +1,7 @@
 #include "server/server_side.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -14,6 +16,21 @@ namespace {
 
 MessageHead refusal_head(int worker, std::int64_t clock) {
   return {.kind = refused_push, .clock = clock, .request = static_cast<std::uint64_t>(worker)};
+}
+
+std::string refusal_of(const ServedPart::Pull& pull, std::int64_t needed, const PushClocks::Left& left,
+                       const std::string& table) {
+  return fmt::format(
+      "Worker {} has left the servers after {} pushes of table {}, and the pull of worker {} at clock {} waits for {} of "
+      "all workers: all must push a table equally often.",
+      left.worker, left.pushes, table, pull.worker, pull.clock, needed);
+}
+
+std::string refusal_of_pushes(int worker, const PushClocks::Left& left, const std::string& table) {
+  return fmt::format(
+      "Worker {} has left the servers after {} pushes of table {}, and those of worker {} behind them are not applied: all "
+      "must push a table equally often.",
+      left.worker, left.pushes, table, worker);
 }
 
 }  // namespace
@@ -261,13 +278,19 @@ void ServerSide::advance(const PartKey& key, Copy& copy) {
     part.apply_below(part.end());
   }
   acknowledge(key, copy);
+  const std::string& table = layout_.tables[key.first].served.name;
   for (const ServedPart::Answer& answer : part.answers()) {
-    if (!answer.refusal.empty()) {
-      refuse(answer.pull.worker, key, answer.pull.request, answer.refusal);
-      continue;
+    const ServedPart::Pull& pull = answer.pull;
+    if (answer.left) {
+      refuse(pull.worker, key, pull.request, refusal_of(pull, part.needed_pushes(pull), *answer.left, table));
+    } else if (!answer.refusal.empty()) {
+      refuse(pull.worker, key, pull.request, answer.refusal);
+    } else {
+      send(pull.worker, key, {.kind = values_of_part, .clock = answer.version, .request = pull.request}, answer.values);
     }
-    send(answer.pull.worker, key, {.kind = values_of_part, .clock = answer.version, .request = answer.pull.request},
-         answer.values);
+  }
+  for (const auto& [worker, left] : part.stuck_pushes()) {
+    send(worker, key, {.kind = stuck_pushes, .clock = left.pushes}, tensor_of(refusal_of_pushes(worker, left, table)));
   }
 }
 

@@ -23,12 +23,15 @@ void WorkerSide::take(const ReceivedMessage& message) {
     return;
   }
   if (message.head.kind == accepted_push || message.head.kind == refused_request) return take_word(message);
+  if (message.head.kind == stuck_pushes) return take_stuck(message);
   ensure(message.head.kind == applied_pushes, "Rank {} sends a message of kind {}.", message.from, message.head.kind);
   take_applied(message);
 }
 
+// Servers may say the same of several parts.
 void WorkerSide::add_line(std::string& refusals, const std::string& sentence) {
-  if (!refusals.empty() && !sentence.empty()) refusals += '\n';
+  if (refusals.find(sentence) != std::string::npos) return;
+  if (!refusals.empty()) refusals += '\n';
   refusals += sentence;
 }
 
@@ -71,6 +74,18 @@ void WorkerSide::drop_applied(std::size_t table, std::size_t part) {
     return found != requests_.end() && found->second.kind == push_part && found->second.missing.contains(part);
   };
   while (!kept.empty() && kept.front().clock < its.applied[part] && !awaits_word(kept.front())) kept.pop_front();
+}
+
+// All parts have the same clocks, and the caller is told of each push once, also if another server tells of it behind a
+// loss. The pushes stay, since they are applied if the worker that has left is lost.
+void WorkerSide::take_stuck(const ReceivedMessage& message) {
+  TableState& table = tables_.at(message.head.table);
+  const std::int64_t told = table.told_stuck;
+  for (KeptPush& push : table.kept.at(static_cast<std::size_t>(message.head.part))) {
+    push.is_stuck = push.clock >= message.head.clock;
+    if (push.is_stuck) table.told_stuck = std::max(table.told_stuck, push.clock + 1);
+  }
+  if (table.told_stuck > told) add_line(late_refusals_, text_in(message.bytes));
 }
 
 // Servers may tell of two moves in another order than they were.
@@ -126,7 +141,7 @@ void WorkerSide::take_what_has_come() {
 // Takes what has come without waiting. A worker that only pushes learns of a loss here, and servers would keep what they
 // send to it until it waits.
 void WorkerSide::take_acknowledgements() {
-  while (keeps_any() || layout_.options.spares > 0 || has_any_length_) {
+  while (awaits_applied() || layout_.options.spares > 0 || has_any_length_) {
     const std::optional<ReceivedMessage> message = live_.try_receive();
     if (!message) break;
     take(*message);

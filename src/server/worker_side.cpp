@@ -267,9 +267,12 @@ std::int64_t WorkerSide::version(int table) const {
   return tables_[static_cast<std::size_t>(table)].version;
 }
 
-bool WorkerSide::keeps_any() const {
+// Stuck pushes have no others behind them but those of which the servers have not told yet.
+bool WorkerSide::awaits_applied() const {
   return std::ranges::any_of(tables_, [](const TableState& table) {
-    return std::ranges::any_of(table.kept, [](const auto& pushes) { return !pushes.empty(); });
+    return std::ranges::any_of(table.kept, [](const auto& pushes) {
+      return !pushes.empty() && !(pushes.front().is_stuck && pushes.back().is_stuck);
+    });
   });
 }
 
@@ -280,7 +283,7 @@ void WorkerSide::say_goodbye() {
 
 void WorkerSide::leave() {
   while (!requests_.empty()) add_line(late_refusals_, finish(requests_.begin()->first));
-  while (keeps_any()) take(live_.receive());
+  while (awaits_applied()) take(live_.receive());
   throw_late_refusals();
   if (!said_goodbye_) say_goodbye();
   live_.send_all();

@@ -65,6 +65,7 @@ class WorkerSide {
     std::int64_t clock = 0;
     std::uint64_t request = 0;
     Tensor message;
+    bool is_stuck = false;  // it waits for a push of a worker that has left
   };
   struct TableState {
     std::int64_t clock = 0;                       // pushes
@@ -74,6 +75,7 @@ class WorkerSide {
     std::vector<FilterChain> filters = {};        // by part, if the table has some
     std::vector<std::deque<KeptPush>> kept = {};  // by part: pushes that some copy may not have, or that await their word
     std::vector<std::int64_t> applied = {};       // by part: pushes that all copies have
+    std::int64_t told_stuck = 0;                  // pushes before this one, which may be stuck: the caller has been told
   };
 
   std::uint64_t begin(Request request);
@@ -87,13 +89,14 @@ class WorkerSide {
   void take_answer(std::uint64_t id, Request& request, std::size_t part);
   void take_refusal(const ReceivedMessage& message, std::string& refusals);
   void take_applied(const ReceivedMessage& message);
+  void take_stuck(const ReceivedMessage& message);
   void drop_applied(std::size_t table, std::size_t part);
   static void add_line(std::string& refusals, const std::string& sentence);
   std::string finish(std::uint64_t request);  // waits for an open one, which is then done, and returns its refusals
   void throw_late_refusals();
   void take_move(const ReceivedMessage& message);
   void show_pulled(const Request& request);
-  bool keeps_any() const;
+  bool awaits_applied() const;
   void take_acknowledgements();
   void say_goodbye();
 

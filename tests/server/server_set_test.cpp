@@ -262,29 +262,6 @@ TEST(ServerSet, ALostServerEndsTheOthers) {
   EXPECT_EQ(told, 2);
 }
 
-// Worker 0 pushes once and leaves; worker 1 then pulls what would have its second push.
-TEST(ServerSet, AWorkerThatLeavesTooEarlyIsNamed) {
-  for (const bool sparse : {false, true}) {
-    const std::string sentence = sentence_of([&] {
-      run_threads(3, [&](const Communicator& world) {
-        const ServedTable dense{"a", 4, DType::f32, {}, server_functions::sum()};
-        const ServedTable rows{.name = "a", .update = server_functions::sum(), .width = 4};
-        ServerSet set(world, {sparse ? rows : dense}, {});
-        if (set.is_server()) return set.serve();
-        const Tensor four = Tensor::zeros({4}, DType::f32);
-        const auto push = [&] { set.wait(sparse ? set.push(0, {7}, four) : set.push(0, four)); };
-        push();
-        if (world.rank() == 1) {
-          push();
-          set.wait(sparse ? set.pull(0, {7}, four) : set.pull(0, four));
-        }
-        set.leave();
-      });
-    });
-    EXPECT_THAT(sentence, testing::HasSubstr("Worker 0 has left the servers after 1 pushes, and 1 pulls and 0 pushes wait"));
-  }
-}
-
 // What servers hold is all of a table, once, and with copies once more; workers find what their answer has put in its place.
 TEST(ServerSet, ServersAnswerByWhatTheyHold) {
   for (const int copies : {0, 1}) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -72,18 +73,18 @@ class PushClocks {
   }
   void leave(int worker) { presence_[static_cast<std::size_t>(worker)] = Presence::left; }  // it pushes no more
   void lose(int worker) { presence_[static_cast<std::size_t>(worker)] = Presence::lost; }   // and nobody waits for it
-  // Pulls that still wait when all whole clocks have been applied would wait for ever if a worker has left before that
-  // clock; so would pushes, for whose acknowledgement their workers wait.
-  void check_waiting(std::size_t pulls, bool acknowledges) const {
-    std::size_t pushes = 0;
-    for (const auto& of_worker : pushed_) pushes += acknowledges ? of_worker.size() : 0;
-    for (std::size_t w = 0; w < clocks_.size() && pulls + pushes > 0; ++w) {
-      require(
-          presence_[w] != Presence::left || !pushed_[w].empty(),
-          "Worker {} has left the servers after {} pushes, and {} pulls and {} pushes wait for later ones of all workers; "
-          "all must push a table equally often.",
-          w, clocks_[w], pulls, pushes);
+  struct Left {
+    int worker = 0;
+    std::int64_t pushes = 0;
+  };
+  // Of the workers that have left after fewer pushes, the one with the fewest: who waits for all workers' waits for ever.
+  std::optional<Left> left_before(std::int64_t pushes) const {
+    std::optional<Left> result;
+    for (std::size_t w = 0; w < clocks_.size(); ++w) {
+      if (presence_[w] != Presence::left || clocks_[w] >= (result ? result->pushes : pushes)) continue;
+      result = {static_cast<int>(w), clocks_[w]};
     }
+    return result;
   }
 
  private:

@@ -13,7 +13,8 @@ ServedPart::ServedPart(int workers, Consistency consistency, bool acknowledges)
     : consistency_(consistency),
       acknowledges_(acknowledges),
       applied_(static_cast<std::size_t>(workers)),
-      pushes_(workers) {}
+      pushes_(workers),
+      told_stuck_(applied_.size()) {}
 
 std::string ServedPart::push(int worker, std::int64_t clock, KeyedRows pushed) {
   check(worker, pushed);
@@ -88,22 +89,40 @@ void ServedPart::apply_below(std::int64_t number) {
   }
 }
 
+bool ServedPart::has_version(const Pull& pull) const {
+  if (consistency_.kind != Consistency::Kind::eventual) return version_ >= needed_pushes(pull);
+  // Whatever the others do, a worker reads what it has pushed before.
+  if (!pull.settled) return applied(pull.worker) >= pull.clock;
+  return pushes_.least() >= pull.clock && version_ == end();
+}
+
 std::vector<ServedPart::Answer> ServedPart::answers() {
   std::vector<Answer> result;
   std::erase_if(waiting_, [&](const Pull& pull) {
-    // Whatever the others do, a worker reads what it has pushed before.
-    const bool is_eventual = consistency_.kind == Consistency::Kind::eventual;
-    if (is_eventual && (pull.settled ? pushes_.least() : applied(pull.worker)) < pull.clock) return false;
-    if (is_eventual && pull.settled && version_ < end()) return false;
-    const std::int64_t needed = pull.settled && !is_eventual ? pull.clock : least_version(consistency_, pull.clock);
-    if (version_ < needed) return false;
-    const std::int64_t given = consistency_.kind == Consistency::Kind::exact ? needed : version_;
-    std::string refused = refusal(pull.worker, pull.keys, pull.lengths);
-    const Tensor values = refused.empty() ? read(pull, version_ - given) : Tensor();
-    result.push_back({pull, values, given, std::move(refused)});
+    if (!has_version(pull)) {
+      const std::optional<PushClocks::Left> left = pushes_.left_before(needed_pushes(pull));
+      if (left) result.push_back({.pull = pull, .values = {}, .left = left});
+      return left.has_value();
+    }
+    const std::int64_t given = consistency_.kind == Consistency::Kind::exact ? needed_pushes(pull) : version_;
+    read(result.emplace_back(Answer{.pull = pull, .values = {}, .version = given}), version_ - given);
     return true;
   });
-  if (version_ == end()) pushes_.check_waiting(waiting_.size(), acknowledges_);
+  return result;
+}
+
+std::vector<ServedPart::StuckPushes> ServedPart::stuck_pushes() {
+  std::vector<StuckPushes> result;
+  if (!acknowledges_ || consistency_.kind == Consistency::Kind::eventual) return result;
+  for (std::size_t w = 0; w < told_stuck_.size(); ++w) {
+    const auto worker = static_cast<int>(w);
+    const std::int64_t clock = pushes_.clock(worker);
+    if (clock == told_stuck_[w]) continue;
+    const std::optional<PushClocks::Left> left = pushes_.left_before(clock);
+    if (!left) continue;
+    told_stuck_[w] = clock;
+    result.push_back({worker, *left});
+  }
   return result;
 }
 

@@ -3,6 +3,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,15 +54,26 @@ class ServedPart {
   void forget_pulls() { waiting_.clear(); }
   void leave(int worker) { pushes_.leave(worker); }  // it pushes no more
   void lose(int worker);                             // its pushes are not waited for
-  // Returns each pull whose version is there, once. The values stay as they are. Throws Error(invalid_argument) if another
-  // one waits for a worker that has left.
+  // Returns each pull whose version is there, or can no longer come, once. The values stay as they are.
   struct Answer {
     Pull pull;
     Tensor values;
     std::int64_t version = 0;
-    std::string refusal = {};  // a sentence instead of values if the part has no such rows
+    std::string refusal = {};  // a sentence instead of values if the part has no such rows, or no memory for them
+    std::optional<PushClocks::Left> left = {};  // instead of values: for whose pushes the pull would wait
   };
   std::vector<Answer> answers();
+  // Pushes of all workers that a pull waits for.
+  std::int64_t needed_pushes(const Pull& pull) const {
+    return pull.settled ? pull.clock : least_version(consistency_, pull.clock);
+  }
+  // The pushes of a worker, from the clock `left.pushes` on, that wait for those of a worker that has left. Returned once
+  // for each push for whose acknowledgement its worker waits.
+  struct StuckPushes {
+    int worker = 0;
+    PushClocks::Left left;
+  };
+  std::vector<StuckPushes> stuck_pushes();
   std::int64_t clock(int worker) const { return pushes_.clock(worker); }  // its pushes that have come
   std::size_t waiting_pushes() const { return pushes_.kept() + to_apply_.size(); }
   std::size_t waiting_pulls() const { return waiting_.size(); }
@@ -114,10 +126,11 @@ class ServedPart {
   virtual void note(const KeyedRows& /*pushed*/) {}  // a new push or update, before it is applied
   virtual KeyedRows sum(const std::vector<KeyedRows>& pushes) const = 0;
   virtual void apply(const PartUpdate& update) = 0;
-  virtual Tensor read(const Pull& pull, std::int64_t versions_before_last) = 0;
+  virtual void read(Answer& answer, std::int64_t versions_before_last) = 0;  // its values, or its refusal
   virtual void save_to(std::vector<Bytes>& pieces) const = 0;
   virtual void load_from(const std::vector<Bytes>& pieces) = 0;
   void make_updates();
+  bool has_version(const Pull& pull) const;
 
   Consistency consistency_;
   bool acknowledges_;
@@ -125,6 +138,7 @@ class ServedPart {
   std::deque<PartUpdate> to_apply_;    // from version_ on
   std::vector<std::int64_t> applied_;  // by worker
   PushClocks pushes_;
+  std::vector<std::int64_t> told_stuck_;  // by worker: pushes that have come when its stuck ones were last returned
   Refusals refusals_;
   std::vector<Pull> waiting_;
 };

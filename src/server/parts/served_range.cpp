@@ -45,10 +45,10 @@ void ServedRange::apply(const PartUpdate& update) {
   while (versions_.size() > 1 && newest - std::ssize(versions_) + 1 < oldest_version()) versions_.pop_front();
 }
 
-Tensor ServedRange::read(const Pull& /*pull*/, std::int64_t versions_before_last) {
+void ServedRange::read(Answer& answer, std::int64_t versions_before_last) {
   ensure(versions_before_last < std::ssize(versions_), "The version {} before the last one is gone.", versions_before_last);
   answered_ = answered_ || versions_before_last == 0;
-  return versions_[static_cast<std::size_t>(std::ssize(versions_) - 1 - versions_before_last)];
+  answer.values = versions_[static_cast<std::size_t>(std::ssize(versions_) - 1 - versions_before_last)];
 }
 
 void ServedRange::save_to(std::vector<Bytes>& pieces) const {

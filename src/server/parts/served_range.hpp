@@ -21,7 +21,7 @@ class ServedRange final : public ServedPart {
   void check(int worker, const KeyedRows& pushed) const override;
   KeyedRows sum(const std::vector<KeyedRows>& pushes) const override;
   void apply(const PartUpdate& update) override;
-  Tensor read(const Pull& pull, std::int64_t versions_before_last) override;
+  void read(Answer& answer, std::int64_t versions_before_last) override;
   void save_to(std::vector<Bytes>& pieces) const override;
   void load_from(const std::vector<Bytes>& pieces) override;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -12,6 +13,20 @@ namespace stretto {
 namespace {
 
 constexpr std::int64_t most_elements = std::int64_t{1} << 56;  // of a tensor
+
+// What is said of a lack of memory if take() finds none.
+template <class Take>
+std::string lack_of_memory(Take take) {
+  try {
+    take();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::unavailable) throw;
+    return error.what();
+  } catch (const std::bad_alloc&) {
+    return "Cannot allocate memory.";
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -58,16 +73,12 @@ std::string ServedRows::refusal(int worker, const std::vector<std::uint64_t>& ke
     }
     room -= lengths[i];
   }
-  try {
-    reserve(most_elements - room);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::unavailable) throw;
-    return fmt::format(
-        "{} pushes or pulls {} keys of table {}, and their server has no memory for {} elements besides the {} of their "
-        "part: {} Give the lengths of their rows.",
-        who(), keys.size(), name_, most_elements - room - used_, used_, error.what());
-  }
-  return {};
+  const std::string lack = lack_of_memory([&] { reserve(most_elements - room); });
+  if (lack.empty()) return {};
+  return fmt::format(
+      "{} pushes or pulls {} keys of table {}, and their server has no memory for {} elements besides the {} of their "
+      "part: {} Give the lengths of their rows.",
+      who(), keys.size(), name_, most_elements - room - used_, used_, lack);
 }
 
 void ServedRows::reserve(std::int64_t elements) {
@@ -96,26 +107,26 @@ ServedRows::Place ServedRows::place_of(std::uint64_t key, std::int64_t length) {
   return place;
 }
 
-Tensor ServedRows::gathered(const std::vector<std::uint64_t>& keys, const std::vector<std::int64_t>& lengths) {
-  std::vector<Place> places;
-  std::int64_t elements = 0;
+Tensor ServedRows::room_for(const std::vector<std::uint64_t>& keys, const std::vector<std::int64_t>& lengths) const {
+  if (!has_lengths()) return {{std::ssize(keys), width_}, dtype_};
+  return {{std::reduce(lengths.begin(), lengths.end())}, dtype_};
+}
+
+void ServedRows::gather(const std::vector<std::uint64_t>& keys, const std::vector<std::int64_t>& lengths,
+                        const Tensor& rows) {
+  auto* to = static_cast<std::byte*>(rows.raw());
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    places.push_back(place_of(keys[i], has_lengths() ? lengths[i] : width_));
-    elements += places.back().length;
-  }
-  Tensor result = has_lengths() ? Tensor({elements}, dtype_) : Tensor({std::ssize(keys), width_}, dtype_);
-  auto* to = static_cast<std::byte*>(result.raw());
-  for (const Place& place : places) {
+    const Place place = place_of(keys[i], has_lengths() ? lengths[i] : width_);
     std::memcpy(to, row_at(place), bytes_of_row(place));
     to += bytes_of_row(place);
   }
-  return result;
 }
 
 void ServedRows::apply(const PartUpdate& update) {
   const KeyedRows& pushed = update.pushed;
   if (pushed.keys.empty()) return;
-  const Tensor values = gathered(pushed.keys, pushed.lengths);
+  const Tensor values = room_for(pushed.keys, pushed.lengths);
+  gather(pushed.keys, pushed.lengths, values);
   function_.update(
       {.values = values, .state = {}, .pushed = pushed.rows, .updates = update.number, .pushes = update.pushes});
   const auto* from = static_cast<const std::byte*>(values.raw());
@@ -126,8 +137,21 @@ void ServedRows::apply(const PartUpdate& update) {
   }
 }
 
-Tensor ServedRows::read(const Pull& pull, std::int64_t /*versions_before_last*/) {
-  return gathered(pull.keys, pull.lengths);
+// All memory comes first: what initial_row throws is no refusal.
+void ServedRows::read(Answer& answer, std::int64_t /*versions_before_last*/) {
+  const Pull& pull = answer.pull;
+  answer.refusal = refusal(pull.worker, pull.keys, pull.lengths);
+  if (!answer.refusal.empty()) return;
+  const std::string lack = lack_of_memory([&] {
+    const auto fresh = std::ranges::count_if(pull.keys, [&](std::uint64_t key) { return !places_.contains(key); });
+    if (!has_lengths()) reserve(used_ + fresh * width_);
+    answer.values = room_for(pull.keys, pull.lengths);
+  });
+  if (lack.empty()) return gather(pull.keys, pull.lengths, answer.values);
+  answer.refusal = fmt::format(
+      "Worker {} pulls {} keys of table {}, and their server has no memory for their rows: {} Pull "
+      "fewer keys at a time.",
+      pull.worker, pull.keys.size(), name_, lack);
 }
 
 void ServedRows::save_to(std::vector<Bytes>& pieces) const {

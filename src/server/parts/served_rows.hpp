@@ -22,14 +22,15 @@ class ServedRows final : public ServedPart {
   void note(const KeyedRows& pushed) override;
   KeyedRows sum(const std::vector<KeyedRows>& pushes) const override { return sum_by_key(pushes); }
   void apply(const PartUpdate& update) override;
-  Tensor read(const Pull& pull, std::int64_t versions_before_last) override;
+  void read(Answer& answer, std::int64_t versions_before_last) override;
   void save_to(std::vector<Bytes>& pieces) const override;
   void load_from(const std::vector<Bytes>& pieces) override;
   struct Place {  // of a row, in storage_
     std::int64_t begin = 0, length = 0;
   };
-  // refusal() must have allowed the lengths of both.
-  Tensor gathered(const std::vector<std::uint64_t>& keys, const std::vector<std::int64_t>& lengths);
+  // refusal() must have allowed the lengths of all three.
+  Tensor room_for(const std::vector<std::uint64_t>& keys, const std::vector<std::int64_t>& lengths) const;
+  void gather(const std::vector<std::uint64_t>& keys, const std::vector<std::int64_t>& lengths, const Tensor& rows);
   Place place_of(std::uint64_t key, std::int64_t length);
   void reserve(std::int64_t elements);  // for all rows; throws Error(unavailable) if there is no such memory
   bool has_lengths() const { return width_ == ServedTable::any_length; }

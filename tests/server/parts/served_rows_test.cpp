@@ -238,6 +238,30 @@ TEST(ServedRows, RefuseLengthsThatFindNoMemory) {
   EXPECT_EQ(rows.keys(), 1U);
   EXPECT_EQ(pulled_of_any_length(rows, {{9, {0, 0, 0}}}), (RowsByKey{{9, {1, 2, 5}}})) << "it serves on";
 }
+
+// A row is there, and room for it so many times is not: 16 TiB.
+TEST(ServedRows, RefuseAnswersThatFindNoMemory) {
+  constexpr std::int64_t length = std::int64_t{1} << 23;
+  constexpr std::size_t times = std::size_t{1} << 18;
+  for (const std::int64_t width : {length, ServedTable::any_length}) {
+    ServedTable table = table_of(server_functions::sum());
+    table.width = width;
+    ServedRows rows(table, 1, Consistency::sequential());
+    const std::vector<std::int64_t> lengths(width == length ? 0 : times, length);
+    for (const bool is_new : {true, false}) {
+      const std::vector<std::int64_t> one(lengths.begin(), lengths.begin() + (lengths.empty() ? 0 : 1));
+      if (!is_new) {
+        rows.pull({.keys = {4}, .lengths = one});
+        EXPECT_EQ(rows.answers().at(0).values.size(), length) << "the control";
+      }
+      rows.pull({.keys = Keys(times, 4), .lengths = lengths});
+      const ServedRows::Answer refused = rows.answers().at(0);
+      EXPECT_THAT(refused.refusal, testing::HasSubstr("no memory for"));
+      EXPECT_FALSE(refused.values);
+      EXPECT_EQ(rows.keys(), is_new ? 0U : 1U);
+    }
+  }
+}
 #endif
 
 // A copy holds updates that are not applied yet. When the server before it is lost, it takes pushes itself.
