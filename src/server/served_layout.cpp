@@ -133,6 +133,7 @@ std::vector<std::size_t> ServedLayout::sending_order(std::size_t table, int work
   }
   std::ranges::sort(turns);
   std::vector<std::size_t> order;
+  order.reserve(turns.size());
   for (const auto& turn : turns) order.push_back(std::get<2>(turn));
   return order;
 }

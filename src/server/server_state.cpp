@@ -46,6 +46,7 @@ std::string ServerSide::state() const {
         ++parts;
         bytes += static_cast<std::uint64_t>(table.parts[p].count) * size_of(table.served.dtype);
         std::vector<std::int64_t> clocks;
+        clocks.reserve(static_cast<std::size_t>(layout_.workers));
         for (int worker = 0; worker < layout_.workers; ++worker) clocks.push_back(copy.part->clock(worker));
         text = fmt::format("version {}, clocks of workers {}, {} pushes and {} pulls wait", copy.part->version(),
                            fmt::join(clocks, " "), copy.part->waiting_pushes(), copy.part->waiting_pulls());

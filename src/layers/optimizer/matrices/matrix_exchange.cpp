@@ -166,7 +166,7 @@ Tensor MatrixExchange::run(Tensor contributed, const Update& update) const {
     }
   }
   received = {};
-  const Tensor updated({out_.mine}, dtype);
+  Tensor updated({out_.mine}, dtype);
   const OperationOptions from_owners{.tag = "matrices from owners"};
   // An all-gather crosses the links between hosts once for each host instead of once for each rank.
   stream.wait(all_update_all_ ? group_.all_gather_v(outgoing, updated, out_.of_owners, stream, from_owners)
