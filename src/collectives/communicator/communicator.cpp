@@ -330,6 +330,7 @@ Communicator Communicator::split(int color, int key, const std::string& name) co
   }
   std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return requests[a].key < requests[b].key; });
   std::vector<Group::Place> places;
+  places.reserve(members.size());
   for (const int member : members) places.push_back(requests[member].place);
   return Communicator(Group::at_places(group_->shared_context(), places, size(), name));
 }
