@@ -213,7 +213,8 @@ class STRETTO_API ServerSet {
   Pending push(int table, const Tensor& pushed);
   Pending pull(int table, const Tensor& values);
   // The pull is at the clock behind the push. Only a few parts are on their way to each server at a time: the others leave
-  // as answers come, in calls of this rank.
+  // in this rank's wait(), ask() or leave(), or with its next push or pull of the table. Until then other workers may not
+  // get their values: this rank must not wait for them by other means, also behind attend().
   Pending push_pull(int table, const Tensor& pushed, const Tensor& values);
   // Dense tables, whatever the consistency: the values with all pushes of all workers of clocks before this worker's, for
   // workers that meet. None may push further, or with `eventual` leave, before all have them.

@@ -35,8 +35,8 @@ struct ServedLayout {
   // The servers that have a part when some are lost: 1 + copies, or fewer if no more are left.
   std::vector<int> chain(const Part& part, const std::function<bool(int rank)>& is_left) const;
   std::int64_t all_parts() const;  // of all tables
-  // A table's parts as this worker sends them: one to each server in turn. At any time workers send to servers in another
-  // order, so that not all of them send to one.
+  // A table's parts as this worker sends them: one to each server in turn. Workers begin a turn with different servers, so
+  // that not all of them send to the same one at a time.
   std::vector<std::size_t> sending_order(std::size_t table, int worker) const;
   // "elements 0 to 299, 600 to 899 of table weights, 2 of 8 parts of the keys of table visits"
   std::string name_parts(const std::vector<PartKey>& parts) const;

@@ -125,9 +125,13 @@ void WorkerSide::take_values(const ReceivedMessage& message) {
   take_answer(found->first, request, part);
 }
 
+// The part's server gets the next one.
 void WorkerSide::take_answer(std::uint64_t id, Request& request, std::size_t part) {
-  request.missing.erase(part);
-  send_unsent(id, request, tables_[request.table].most_unanswered);
+  const auto unsent = request.unsent.find(layout_.tables[request.table].parts[part].servers.front());
+  if (request.missing.erase(part) == 0 || unsent == request.unsent.end() || unsent->second.empty()) return;
+  const std::size_t next = unsent->second.front();
+  unsent->second.pop_front();
+  send_part_of(id, request, next);
 }
 
 void WorkerSide::take_what_has_come() {

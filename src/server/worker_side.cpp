@@ -13,8 +13,9 @@ namespace stretto {
 namespace {
 
 // Of a push that pulls, a worker sends so much to each server before it has answers, and no more: what one is ahead of the
-// others waits for them at the servers, and keeps their links from the others. Two parts are what keeps both directions of a
-// link busy.
+// others waits for them at the servers, and keeps their links from the others. All workers send a server's parts in the same
+// order, so that the first part that some of them has not sent is never behind one that waits for it. Two parts are what
+// keeps both directions of a link busy.
 constexpr std::size_t most_unanswered_bytes = std::size_t{256} << 10;
 constexpr std::size_t least_unanswered_parts = 2;
 
@@ -65,7 +66,6 @@ WorkerSide::WorkerSide(const ServedLayout& layout, LiveRanks& live)
     tables_[t].order = layout.sending_order(t, live.rank());
     const std::size_t part_bytes = static_cast<std::size_t>(table.parts.front().count) * size_of(table.served.dtype);
     tables_[t].most_unanswered =
-        static_cast<std::size_t>(layout.options.servers) *
         std::max(least_unanswered_parts, most_unanswered_bytes / std::max<std::size_t>(part_bytes, 1));
     for (std::size_t p = 0; p < table.parts.size() && !table.served.filters.empty(); ++p) {
       const std::uint64_t seed = split_mixed(static_cast<std::uint64_t>(live.rank()) << 48 | t << 32 | p);
@@ -160,29 +160,31 @@ void WorkerSide::send_part(std::uint32_t kind, std::size_t table, std::size_t pa
 void WorkerSide::send(std::uint64_t id) {
   Request& request = requests_.at(id);
   send_unsent(request.table);  // a part gets a worker's messages in the order of its calls
-  for (const std::size_t p : tables_[request.table].order) {
-    if (request.kind != pull_part || request.missing.contains(p)) request.unsent.push_back(p);
-  }
-  if (request.kind == push_and_pull_part) {
-    send_unsent(id, request, tables_[request.table].most_unanswered);
-  } else {
-    send_unsent(id, request);
+  const TableState& table = tables_[request.table];
+  std::map<int, std::size_t> sent;
+  for (const std::size_t p : table.order) {
+    if (request.kind == pull_part && !request.missing.contains(p)) continue;
+    const int server = layout_.tables[request.table].parts[p].servers.front();
+    if (request.kind == push_and_pull_part && sent[server]++ >= table.most_unanswered) {
+      request.unsent[server].push_back(p);
+    } else {
+      send_part_of(id, request, p);
+    }
   }
   if (request.kind == push_part) request.messages.clear();  // it comes again from `kept`
   take_acknowledgements();
 }
 
-void WorkerSide::send_unsent(std::optional<std::size_t> table) {
-  for (auto& [id, request] : requests_) {
-    if (!table || request.table == *table) send_unsent(id, request);
-  }
+void WorkerSide::send_part_of(std::uint64_t id, const Request& request, std::size_t part) {
+  send_part(request.kind | request.flags(), request.table, part, request.clock, id, request.messages[part]);
 }
 
-void WorkerSide::send_unsent(std::uint64_t id, Request& request, std::size_t most_unanswered) {
-  while (!request.unsent.empty() && request.missing.size() < request.unsent.size() + most_unanswered) {
-    const std::size_t part = request.unsent.front();
-    request.unsent.pop_front();
-    send_part(request.kind | request.flags(), request.table, part, request.clock, id, request.messages[part]);
+void WorkerSide::send_unsent(std::optional<std::size_t> table) {
+  for (auto& [id, request] : requests_) {
+    if (table && request.table != *table) continue;
+    for (const auto& [server, parts] : std::exchange(request.unsent, {})) {
+      for (const std::size_t part : parts) send_part_of(id, request, part);
+    }
   }
 }
 

@@ -57,7 +57,8 @@ class WorkerSide {
     std::vector<std::int64_t> begins;               // of a sparse pull: of all rows, in `values`
     std::set<std::size_t> missing;                  // parts whose values, or word (message_kinds.hpp), have not come
     std::string refusals;                           // of its parts, a sentence a line
-    std::deque<std::size_t> unsent;                 // parts whose messages wait for answers to earlier ones
+    // By server, parts whose messages wait for its answers to earlier ones.
+    std::map<int, std::deque<std::size_t>> unsent;
     std::int64_t version = std::numeric_limits<std::int64_t>::max();
     std::uint32_t flags() const { return settled ? is_settled : 0; }
   };
@@ -71,7 +72,7 @@ class WorkerSide {
     std::int64_t clock = 0;                       // pushes
     std::int64_t version = 0;                     // of the last pull
     std::vector<std::size_t> order = {};          // in which parts are sent
-    std::size_t most_unanswered = 0;              // parts of a push that pulls
+    std::size_t most_unanswered = 0;              // parts of a push that pulls, for each server
     std::vector<FilterChain> filters = {};        // by part, if the table has some
     std::vector<std::deque<KeptPush>> kept = {};  // by part: pushes that some copy may not have, or that await their word
     std::vector<std::int64_t> applied = {};       // by part: pushes that all copies have
@@ -81,7 +82,7 @@ class WorkerSide {
   std::uint64_t begin(Request request);
   void send_part(std::uint32_t kind, std::size_t table, std::size_t part, std::int64_t clock, std::uint64_t request,
                  const Tensor& bytes);
-  void send_unsent(std::uint64_t id, Request& request, std::size_t most_unanswered = std::numeric_limits<int>::max());
+  void send_part_of(std::uint64_t id, const Request& request, std::size_t part);
   void send_unsent(std::optional<std::size_t> table = {});  // all that waits, of one table or of all
   void take(const ReceivedMessage& message);
   void take_values(const ReceivedMessage& message);

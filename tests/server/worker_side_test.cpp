@@ -59,7 +59,7 @@ TEST(WorkerSide, SendsAFewPartsAheadOfTheAnswers) {
   }
 }
 
-// Parts that have not left come before the next push of their table, and before a question.
+// Parts that have not left come before the next push of their table, all of which leaves at once, and before a question.
 TEST(WorkerSide, KeepsTheOrderOfCalls) {
   for (const int copies : {0, 1}) {
     std::atomic<std::int64_t> updates = 0;
@@ -70,18 +70,19 @@ TEST(WorkerSide, KeepsTheOrderOfCalls) {
         return std::string();
       };
       if (set.is_server()) return set.serve(answer);
-      const Tensor first = wide_filled(0), second = wide_filled(0), ones = wide_filled(1), tens = wide_filled(10);
+      const Tensor first = wide_filled(0), second = wide_filled(0), third = wide_filled(0), ones = wide_filled(1),
+                   tens = wide_filled(10);
       const ServerSet::Pending one = set.push_pull(0, ones, first);
-      const ServerSet::Pending two = set.push_pull(0, tens, second);
+      const ServerSet::Pending two = set.push(0, tens), three = set.pull(0, second), four = set.push_pull(0, ones, third);
       set.ask("");
-      set.wait(two);
-      set.wait(one);
+      for (const ServerSet::Pending& each : {four, three, two, one}) set.wait(each);
       EXPECT_TRUE(wide_all_are(first, 1));
       EXPECT_TRUE(wide_all_are(second, 11));
+      EXPECT_TRUE(wide_all_are(third, 12));
       set.leave();
     });
     if (copies == 0) {
-      EXPECT_EQ(updates, 2 * wide_parts) << "all parts had both pushes when the servers were asked";
+      EXPECT_EQ(updates, 3 * wide_parts) << "all parts had the three pushes when the servers were asked";
     }
   }
 }
