@@ -25,7 +25,7 @@ STRETTO_API double muon_scale(MuonScale scale, std::int64_t rows, std::int64_t c
 //
 // One rank of the pipeline stage computes a matrix's update from the whole matrix, so that its bits do not depend on the
 // layout; matrices are dealt out to even the work. Gradients of matrices go to their owners by one all_to_all_v a step, and
-// updates come back by another, in the accumulator type: at ZeRO stage 0 to all ranks, later to those that hold the share.
+// updates come back by another, at ZeRO stage 0 without tensor parallelism by one all_gather_v, in the accumulator type.
 // Products are computed in the accumulator type, too, or in bf16, 5 (4 rows columns s + 2 s^3) operations a step for the
 // smaller side s.
 // State of an element of a matrix: 4 bytes, or 8 with 16-bit values; of others as AdamW's.

@@ -44,10 +44,7 @@ ShardedParameters::ShardedParameters(Parameters& parameters, const Mesh& mesh, c
                                            streams ? Stream("dp", Priority::background) : computation(), how);
   shown_.resize(units_.size());
   show_all();
-  // With a delay, gradients have a step's time to travel, and values would have none. Without a flush there are no steps.
-  // PowerSGD's sums are whole on all ranks.
-  const bool chooses = options.delay == 0 && options.versions == 0 && options.measured_steps > 0 && !options.powersgd.any();
-  if (options.zero == ZeroStage::none && chooses && streams) make_choice();
+  if (may_postpone(options_) && streams) make_choice();
 }
 
 ShardedParameters::~ShardedParameters() = default;

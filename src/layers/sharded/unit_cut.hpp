@@ -44,6 +44,14 @@ struct SharesInFiles {
 SharesInFiles shares_in_files(const std::vector<UnitMembers>& units, const MeshShape& mesh,
                               const ShardedParameters::Options& options);
 
+// Whether units may come to be updated by share at ZeroStage::none, once steps have been measured. With a delay, gradients
+// have a step's time to travel, and values would have none. Without a flush there are no steps. PowerSGD's sums are whole on
+// all ranks.
+inline bool may_postpone(const ShardedParameters::Options& options) {
+  return options.zero == ZeroStage::none && options.overlap && options.measured_steps > 0 && options.delay == 0 &&
+         options.versions == 0 && !options.powersgd.any();
+}
+
 // Whether values that come from other ranks stay from their first use in a step until the last: in a pipeline, unless some
 // lie in files, which are for those that the memory has no room for.
 inline bool keeps_through_step(const MeshShape& mesh, const ShardedParameters::Options& options) {

@@ -50,14 +50,14 @@ std::int64_t matrix_buffers(const Parameters& parameters, const MeshShape& mesh,
   const ZeroStage stage = stage_of(mesh, options);
   const int ranks = mesh.ranks_over(token_axes | Axis::tensor);
   const std::vector<int> owners = owners_of(matrices, ranks);
+  const bool gathers = gathers_updates(mesh, options) && !may_postpone(options);  // to the end
   std::vector<std::int64_t> received(static_cast<std::size_t>(ranks)), outgoing(received.size());
   std::int64_t matrix = 0;
   for (std::size_t i = 0; i < matrices.size(); ++i) {
     const HiddenMatrix& its = matrices[i];
     const auto owner = static_cast<std::size_t>(owners[i]);
     received[owner] += its.elements();
-    outgoing[owner] +=
-        its.elements() * (gathers_updates(mesh, options) ? 1 : updaters(*parameters.all()[its.parameter], mesh, stage));
+    outgoing[owner] += its.elements() * (gathers ? 1 : updaters(*parameters.all()[its.parameter], mesh, stage));
     matrix = std::max(matrix, its.elements() + newton_schulz_elements(its.rows, its.columns));
   }
   std::int64_t contributed = 0, updated = 0;

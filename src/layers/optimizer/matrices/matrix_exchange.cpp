@@ -76,8 +76,9 @@ void MatrixExchange::adapt() {
   for (std::size_t unit = 0; unit < parameters_.unit_count(); ++unit) whole.push_back(parameters_.traffic().is_whole(unit));
   if (whole == whole_ || matrices_.empty()) return;
   whole_ = std::move(whole);
+  const auto is_whole = [&](const Described& range) { return of_[range.parameter].empty() || whole_[range.unit]; };
   all_update_all_ = parameters_.options().zero == ZeroStage::none && parameters_.mesh().shape()[Axis::tensor] == 1 &&
-                    std::ranges::find(whole_, false) == whole_.end();
+                    std::ranges::all_of(descriptions_[static_cast<std::size_t>(group_.rank())], is_whole);
   in_ = planned([](const Described& range) { return range.owned; });
   out_ = planned([&](const Described& range) { return range.in_share || whole_[range.unit]; }, all_update_all_);
 }
