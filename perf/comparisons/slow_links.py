@@ -7,7 +7,7 @@ at each rate: the mean of the last ones, a whole round of DiLoCo, is what a step
 the steps of 1-bit Adam before its freeze take AdamW's. Between two hosts of one rank, steps with late sums are compared with the longer
 of computation and communication. Exits 1 if at 100 Mb/s 1-bit Adam takes fewer than 3.3 times the steps of AdamW
 in the same time, if a step of streaming DiLoCo takes over 1.05 times one without any communication between hosts, if either ends over
-0.02 above AdamW's loss, if streaming DiLoCo with more steps does not reach that loss in less time than AdamW, or if a step with late sums takes over 1.1 times as long as the longer of both.
+0.02 above AdamW's loss, if streaming DiLoCo with more steps does not reach AdamW's last loss + 0.02 in less time than AdamW, or if a step with late sums takes over 1.1 times as long as the longer of both.
 """
 import contextlib
 import json
@@ -49,6 +49,10 @@ DEMO, DEMO_OF_TWO = ([*MODEL, "--micro-batch-size", sequences] for sequences in 
 WANTED_STEPS, WANTED_TIME, WANTED_LOSS, JUDGED = 3.3, 1.05, 0.02, "100mbit"
 LATE_RATE, WANTED_LATE = "300mbit", 1.1
 LATE_SIDES = {"alone": ["--replicas", 2, *NO_ROUND_ENDS], "in time": [], "late": ["--delay", 1]}
+
+
+def options_of_ways():
+    return {way: " ".join(map(str, words)) for way, words in {"model": DEMO, **WAYS, ALONE: NO_ROUND_ENDS}.items()}
 
 
 def words_of(way, freezes_at):
@@ -100,14 +104,15 @@ def late_seconds(options):
 
 def measured(options):
     namespaces.require()
-    figures = {"steps": options.steps, "freezes_at": freeze_of(options), "seconds": {}, "curves": {}}
+    figures = {"steps": options.steps, "options": options_of_ways(), "freezes_at": freeze_of(options), "seconds": {}, "curves": {}}
     if options.go_on:
         earlier, here = read_json(options.json), machine()
-        for what, there, now in (("the processor", earlier["machine"]["cpu"], here["cpu"]), ("--steps", earlier["steps"], options.steps)):
+        for what, there, now in (("processor", earlier.get("machine", {}).get("cpu"), here["cpu"]), ("cores", earlier.get("machine", {}).get("cores"), here["cores"]),
+                                 ("steps", earlier.get("steps"), options.steps), ("options", earlier.get("options"), figures["options"])):
             if there != now:
                 sys.exit(f"error: --go-on: {options.json} is of another measurement, {what}: {there}, and now {now}.")
         figures |= {name: value for name, value in earlier.items() if name in (*figures, "late")}
-    for rate in options.rate.split(","):
+    for rate in dict.fromkeys([*figures["seconds"], *options.rate.split(",")]):
         found = figures["seconds"].setdefault(rate, {})
         missing = [way for way in (*WAYS, ALONE) if way not in found]
         with namespaces.Network([RANKS_OF_A_HOST] * HOSTS, rate) if missing else contextlib.nullcontext() as network:
@@ -121,6 +126,7 @@ def measured(options):
     for seed in range(1, options.seeds + 1):
         for way in TRAINED:
             of_way = figures["curves"].setdefault(way, [])
+            del of_way[options.seeds:]
             if len(of_way) < seed:
                 of_way.append(curve(options, way, seed))
                 print(f"seed {seed}, {way}: {of_way[-1][-1][1]:.4f}", file=sys.stderr)
@@ -179,7 +185,7 @@ def verdicts(figures):
         yield Verdict(faster >= WANTED_STEPS, f"{ONEBIT} takes {faster:.2f} times the steps of {BASE} at {JUDGED}, wanted {WANTED_STEPS}.")
         reached, of_base = (seconds_to_loss(figures, JUDGED, way) for way in (LONGER, BASE))
         yield Verdict(reached is not None and reached < of_base, f"{LONGER}, {'never reaches' if reached is None else f'takes {reached:.0f} s at {JUDGED} to'} "
-                                                                 f"{BASE}'s loss, which takes {BASE} {of_base:.0f} s.")
+                                                                 f"{BASE}'s last loss + {WANTED_LOSS}, which takes {BASE} {of_base:.0f} s.")
         longer = seconds[STREAMING] / seconds[ALONE]
         yield Verdict(longer <= WANTED_TIME, f"A step of {STREAMING} takes {longer:.3f} times one without communication between hosts at {JUDGED}, "
                                              f"wanted at most {WANTED_TIME}.")
@@ -205,6 +211,8 @@ class SlowLinks(Comparison):
 def check(parser, options):
     for rate in options.rate.split(","):
         namespaces.bytes_per_second(rate)  # refuses a wrong rate before anything is made
+    if options.go_on and options.earlier:
+        parser.error("--from measures nothing: leave --go-on out")
     if options.seeds < 1:
         parser.error(f"--seeds {options.seeds}: at least one")
 

@@ -270,7 +270,7 @@ TEST(Muon, CallsDoNotGrowWithTheNumberOfMatrices) {
 }
 
 TEST(Muon, AllGathersUpdatesThatAllRanksTake) {
-  const auto found = [](ZeroStage stage, const MeshShape& mesh, const std::vector<bool>& whole = {true}) {
+  const auto found = [](ZeroStage stage, const MeshShape& mesh, const std::vector<bool>& whole = {}) {
     Collective result = Collective::barrier;
     run_threads(static_cast<int>(mesh.ranks()), [&](const Communicator& world) {
       LayeredTraining training(world, {.mesh = mesh, .stage = stage, .whole = whole});
