@@ -241,8 +241,9 @@ class STRETTO_API ServerSet {
   std::vector<std::string> ask(const std::string& text);
   std::int64_t version(int table) const;  // updates in what the last pull that is done has brought, the least of all parts
   // Says goodbye to the servers, behind everything pushed. A worker must call it before the object is destroyed. If ranks go
-  // on after losses, it returns when all workers have called it, and all copies have every push. If servers have refused
-  // what nobody has waited for, it throws once, as wait() does, with a line for each; call it again then.
+  // on after losses, it returns when all workers have called it, and all copies have every push but those that wait
+  // for pushes of a worker that has left. It throws once, as wait() does, with a line for each such push, and for what
+  // servers have refused and nobody has waited for; call it again then.
   void leave();
 
   struct Traffic {

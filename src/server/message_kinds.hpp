@@ -14,7 +14,9 @@ enum MessageKind : std::uint32_t {
   values_of_part,
   // The server's word on a part of a push with rows of any_length is one of these two.
   accepted_push,    // the lengths are right
-  refused_request,  // or of a pull, instead of values; the bytes are the sentence for the worker's caller
+  refused_request,  // the bytes are the sentence for the worker's caller. Of a pull, instead of values; of a push that
+                    // pulls,
+                    // whose push is taken
   applied_pushes,   // all copies have the worker's pushes of a part below the clock
   stuck_pushes,     // from the clock on, they wait for those of a worker that has left; the bytes are the sentence
   answer_of_server,
@@ -24,7 +26,7 @@ enum MessageKind : std::uint32_t {
   update_of_part,  // to the next copy
   copied_updates,  // to the copy before: this one and those behind it have the updates below the clock
   // To the next copy: the push of the worker `request` at the clock was refused with the sentence in the bytes; without
-  // bytes, the worker has learned of it.
+  // bytes, the worker has learned of it. (A message from a worker has the number of its own request there.)
   refused_push,
   // These are sent when a server joins.
   server_joins,   // to all servers

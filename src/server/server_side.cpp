@@ -87,8 +87,9 @@ void ServerSide::refuse(int worker, const PartKey& key, std::uint64_t request, c
 void ServerSide::give_part_behind(const PartKey& key, Copy& copy) {
   copy.passed_on = copy.part->version();
   if (!copy.behind) return;
-  if (copy.behind_lacks_part) send(*copy.behind, key, {.kind = saved_part}, tensor_of(copy.part->saved()));
-  copy.behind_lacks_part = false;
+  if (std::exchange(copy.behind_lacks_part, false)) {
+    return send(*copy.behind, key, {.kind = saved_part}, tensor_of(copy.part->saved()));
+  }
   for (const auto& [push, sentence] : copy.part->refusals()) {
     send(*copy.behind, key, refusal_head(push.first, push.second), tensor_of(sentence));
   }

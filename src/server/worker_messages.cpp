@@ -1,5 +1,7 @@
 // WorkerSide: what servers send to a worker.
+#include <fmt/format.h>
 #include <algorithm>
+
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -28,9 +30,9 @@ void WorkerSide::take(const ReceivedMessage& message) {
   take_applied(message);
 }
 
-// Servers may say the same of several parts.
+// Servers may say the same of several parts, or again behind a loss: equal lines are one.
 void WorkerSide::add_line(std::string& refusals, const std::string& sentence) {
-  if (refusals.find(sentence) != std::string::npos) return;
+  if (sentence.empty() || fmt::format("\n{}\n", refusals).find(fmt::format("\n{}\n", sentence)) != std::string::npos) return;
   if (!refusals.empty()) refusals += '\n';
   refusals += sentence;
 }
@@ -41,6 +43,9 @@ void WorkerSide::take_word(const ReceivedMessage& message) {
   const auto found = requests_.find(message.head.request);
   const bool is_open = found != requests_.end();
   if (is_open) take_answer(found->first, found->second, part);
+  for (KeptPush& push : tables_.at(message.head.table).kept.at(part)) {
+    if (push.request == message.head.request) push.awaits_word = false;
+  }
   if (message.head.kind == refused_request) take_refusal(message, is_open ? found->second.refusals : late_refusals_);
   drop_applied(message.head.table, part);
 }
@@ -69,11 +74,7 @@ void WorkerSide::take_applied(const ReceivedMessage& message) {
 void WorkerSide::drop_applied(std::size_t table, std::size_t part) {
   TableState& its = tables_[table];
   std::deque<KeptPush>& kept = its.kept[part];
-  const auto awaits_word = [&](const KeptPush& push) {
-    const auto found = requests_.find(push.request);
-    return found != requests_.end() && found->second.kind == push_part && found->second.missing.contains(part);
-  };
-  while (!kept.empty() && kept.front().clock < its.applied[part] && !awaits_word(kept.front())) kept.pop_front();
+  while (!kept.empty() && kept.front().clock < its.applied[part] && !kept.front().awaits_word) kept.pop_front();
 }
 
 // All parts have the same clocks, and the caller is told of each push once, also if another server tells of it behind a

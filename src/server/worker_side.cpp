@@ -127,7 +127,8 @@ std::uint64_t WorkerSide::begin(Request request) {
     }
     ++table.clock;  // a filter that throws makes no push
     for (std::size_t p = 0; p < request.messages.size() && layout_.goes_on(); ++p) {
-      table.kept[p].push_back({request.clock, id, request.messages[p]});
+      const bool awaits_word = request.kind == push_part && request.missing.contains(p);
+      table.kept[p].push_back({request.clock, id, request.messages[p], awaits_word});
     }
   }
   requests_.emplace(id, std::move(request));
@@ -299,7 +300,10 @@ void WorkerSide::resume() {
   sent_keys_ = {};
   for (std::size_t t = 0; t < tables_.size(); ++t) {
     for (std::size_t p = 0; p < tables_[t].kept.size(); ++p) {
-      for (const KeptPush& push : tables_[t].kept[p]) send_part(push_part, t, p, push.clock, push.request, push.message);
+      for (KeptPush& push : tables_[t].kept[p]) {
+        push.awaits_word = push.message && layout_.tables[t].served.width == ServedTable::any_length;
+        send_part(push_part, t, p, push.clock, push.request, push.message);
+      }
     }
   }
   for (auto& [id, request] : requests_) {

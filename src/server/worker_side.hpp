@@ -66,7 +66,8 @@ class WorkerSide {
     std::int64_t clock = 0;
     std::uint64_t request = 0;
     Tensor message;
-    bool is_stuck = false;  // it waits for a push of a worker that has left
+    bool awaits_word = false;  // message_kinds.hpp
+    bool is_stuck = false;     // it waits for a push of a worker that has left
   };
   struct TableState {
     std::int64_t clock = 0;                       // pushes

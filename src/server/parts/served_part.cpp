@@ -54,6 +54,7 @@ void ServedPart::make_updates() {
 
 void ServedPart::lose(int worker) {
   pushes_.lose(worker);
+  std::erase_if(refusals_, [&](const auto& its) { return its.first.first == worker; });
   if (consistency_.kind != Consistency::Kind::eventual) make_updates();
 }
 
@@ -113,7 +114,7 @@ std::vector<ServedPart::Answer> ServedPart::answers() {
 
 std::vector<ServedPart::StuckPushes> ServedPart::stuck_pushes() {
   std::vector<StuckPushes> result;
-  if (!acknowledges_ || consistency_.kind == Consistency::Kind::eventual) return result;
+  if (!acknowledges_ || consistency_.kind == Consistency::Kind::eventual || !pushes_.any_has_left()) return result;
   for (std::size_t w = 0; w < told_stuck_.size(); ++w) {
     const auto worker = static_cast<int>(w);
     const std::int64_t clock = pushes_.clock(worker);
@@ -143,22 +144,35 @@ Bytes ServedPart::saved() const {
   std::vector<Bytes> pieces;
   save_to(pieces);
   head.push_back(std::ssize(pieces));
-  return packed({bytes_of(head), packed(pieces)});
+  std::vector<std::int64_t> refused;  // worker, clock
+  std::vector<Bytes> sentences;
+  for (const auto& [push, sentence] : refusals_) {
+    refused.insert(refused.end(), {push.first, push.second});
+    sentences.push_back(bytes_of(std::vector<char>(sentence.begin(), sentence.end())));
+  }
+  return packed({bytes_of(head), packed(pieces), bytes_of(refused), packed(sentences)});
 }
 
 void ServedPart::load(const Bytes& saved) {
-  const std::vector<Bytes> both = unpacked(saved, 2);
-  const auto head = values_of<std::int64_t>(both[0]);
+  const std::vector<Bytes> all = unpacked(saved, 4);
+  const auto head = values_of<std::int64_t>(all[0]);
   ensure(head.size() == applied_.size() + 2, "A copy of a part came with {} numbers for {} workers.", head.size(),
          applied_.size());
-  const auto room = static_cast<std::int64_t>(both[1].size() / sizeof(std::uint64_t));  // of the length of each
+  const auto room = static_cast<std::int64_t>(all[1].size() / sizeof(std::uint64_t));  // of the length of each
   ensure(head.back() >= 0 && head.back() <= room, "A copy of a part came with {} pieces in {} bytes.", head.back(),
-         both[1].size());
-  load_from(unpacked(both[1], static_cast<int>(head.back())));
+         all[1].size());
+  load_from(unpacked(all[1], static_cast<int>(head.back())));
   version_ = head.front();
   to_apply_.clear();
   std::copy_n(head.begin() + 1, applied_.size(), applied_.begin());
   for (std::size_t w = 0; w < applied_.size(); ++w) pushes_.advance(static_cast<int>(w), applied_[w]);
+  const auto refused = values_of<std::int64_t>(all[2]);
+  const std::vector<Bytes> sentences = unpacked(all[3], static_cast<int>(refused.size() / 2));
+  refusals_.clear();
+  for (std::size_t i = 0; i < sentences.size(); ++i) {
+    const auto sentence = values_of<char>(sentences[i]);
+    note_refusal(static_cast<int>(refused[2 * i]), refused[2 * i + 1], {sentence.begin(), sentence.end()});
+  }
 }
 
 std::unique_ptr<ServedPart> make_served_part(const ServedTable& table, std::int64_t first, std::int64_t count, int workers,

@@ -107,7 +107,7 @@ class ServedPart {
   virtual Tensor values() const { return {}; }
   virtual std::vector<Tensor> state() const { return {}; }
 
-  Bytes saved() const;            // the state at version()
+  Bytes saved() const;            // the state at version(), and all refusals
   void load(const Bytes& saved);  // of another copy
 
  protected:

@@ -221,6 +221,11 @@ TEST(ServedRows, SayOfAPushThatComesAgainWhatWasSaid) {
   copy.note_refusal(0, 2, {});
   EXPECT_TRUE(copy.refusals().contains({0, 1}));
   EXPECT_EQ(copy.refusals().size(), 1U);
+  ServedRows next = rows_of_any_length(1);
+  next.load(copy.saved());
+  EXPECT_EQ(next.refusals(), copy.refusals());
+  next.lose(0);
+  EXPECT_TRUE(next.refusals().empty()) << "its pushes do not come again";
 }
 
 // A memory checker gives addresses for any length.
