@@ -51,8 +51,11 @@ LATE_RATE, WANTED_LATE = "300mbit", 1.1
 LATE_SIDES = {"alone": ["--replicas", 2, *NO_ROUND_ENDS], "in time": [], "late": ["--delay", 1]}
 
 
-def options_of_ways():
-    return {way: " ".join(map(str, words)) for way, words in {"model": DEMO, **WAYS, ALONE: NO_ROUND_ENDS}.items()}
+def setup(options):
+    """What figures that belong together have in common."""
+    words = {"steps": [options.steps, TIMES], "data": [options.train_data], "timed steps": [WARMUP_STEPS, TIMED_STEPS], "ranks": [HOSTS, RANKS_OF_A_HOST],
+             "model": DEMO, **WAYS, ALONE: NO_ROUND_ENDS, "late": [LATE_RATE, *DEMO_OF_TWO, *(word for side in LATE_SIDES.values() for word in side)]}
+    return {what: " ".join(map(str, its)) for what, its in words.items()}
 
 
 def words_of(way, freezes_at):
@@ -104,11 +107,11 @@ def late_seconds(options):
 
 def measured(options):
     namespaces.require()
-    figures = {"steps": options.steps, "options": options_of_ways(), "freezes_at": freeze_of(options), "seconds": {}, "curves": {}}
+    figures = {"steps": options.steps, "setup": setup(options), "freezes_at": freeze_of(options), "seconds": {}, "curves": {}}
     if options.go_on:
         earlier, here = read_json(options.json), machine()
-        for what, there, now in (("processor", earlier.get("machine", {}).get("cpu"), here["cpu"]), ("cores", earlier.get("machine", {}).get("cores"), here["cores"]),
-                                 ("steps", earlier.get("steps"), options.steps), ("options", earlier.get("options"), figures["options"])):
+        for what, there, now in [(name, earlier.get("machine", {}).get(name), here[name]) for name in ("cpu", "cores")] + \
+                [(name, earlier.get("setup", {}).get(name), its) for name, its in figures["setup"].items()]:
             if there != now:
                 sys.exit(f"error: --go-on: {options.json} is of another measurement, {what}: {there}, and now {now}.")
         figures |= {name: value for name, value in earlier.items() if name in (*figures, "late")}
@@ -123,10 +126,9 @@ def measured(options):
                 yield figures
     if "late" not in figures:
         figures["late"] = late_seconds(options)
-    for seed in range(1, options.seeds + 1):
+    for seed in range(1, max([options.seeds, *map(len, figures["curves"].values())]) + 1):
         for way in TRAINED:
             of_way = figures["curves"].setdefault(way, [])
-            del of_way[options.seeds:]
             if len(of_way) < seed:
                 of_way.append(curve(options, way, seed))
                 print(f"seed {seed}, {way}: {of_way[-1][-1][1]:.4f}", file=sys.stderr)

@@ -344,6 +344,11 @@ TEST(Muon, HasTheBuffersOfItsFormula) {
       EXPECT_LE(peak() - before, ranks * planned);
       EXPECT_GE(peak() - before, planned - planned / 100);
       EXPECT_EQ(bytes(), before);  // nothing stays
+      // Units that may come to be updated by share: an owner then has a copy of its matrices for each rank.
+      ShardedParameters::Options measuring = sharded.options();
+      measuring.measured_steps = 3;
+      const std::int64_t own = 1024 * 2048 * static_cast<std::int64_t>(sizeof(float));
+      EXPECT_EQ(state_memory(parameters, mesh.shape(), measuring, optimizer.kind()).buffers, planned + (ranks - 1) * own);
       EXPECT_EQ(state_memory(parameters, mesh.shape(), sharded.options(), AdamW::Options{}.kind()).buffers, 0);
     });
   }

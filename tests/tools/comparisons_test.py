@@ -281,7 +281,7 @@ class Comparisons(unittest.TestCase):
         with mock.patch.object(subprocess, "run", mock.Mock(side_effect=answer)) as started:
             self.assertEqual(self.run_main("slow-links", [*words, "--go-on"]), (status, said))
             self.assertEqual([("muon" in call.args[0], "--delay" in call.args[0]) for call in started.call_args_list], [(True, False)])
-            with self.assertRaisesRegex(SystemExit, "steps: 20, and now 30"):
+            with self.assertRaisesRegex(SystemExit, "steps: 20 3, and now 30 3"):
                 self.run_main("slow-links", [*words, "--steps", "30", "--go-on"])
 
 
