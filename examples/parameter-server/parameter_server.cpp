@@ -1,6 +1,7 @@
 // Logistic regression by workers of unequal speed. Two of five ranks are servers, which hold the weights; the other three
 // have examples of their own, pull weights, and push gradients. One of them is ten times as slow. With sequential
 // consistency the others wait for it at every step; with a delay they wait less, and eventually consistent ones never do.
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
