@@ -12,10 +12,10 @@
 namespace stretto {
 namespace {
 
-// Of a push that pulls, a worker sends so much to each server before it has answers, and no more: what one is ahead of the
-// others waits for them at the servers, and keeps their links from the others. All workers send a server's parts in the same
-// order, so that the first part that some of them has not sent is never behind one that waits for it. Two parts are what
-// keeps both directions of a link busy.
+// A worker that pushes and pulls sends each server at most so many bytes, or parts, for which it has no answer. Parts that
+// it sends earlier than the other workers wait at the server, and delay theirs on the server's link. No worker waits for
+// ever: all send a server's parts in the same order, and the server answers for the first one as soon as all have sent it.
+// Two parts keep both directions of a link busy.
 constexpr std::size_t most_unanswered_bytes = std::size_t{256} << 10;
 constexpr std::size_t least_unanswered_parts = 2;
 

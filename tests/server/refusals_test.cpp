@@ -234,7 +234,7 @@ TEST(Refusals, ComeFromTheNextServerIfTheirsIsLostFirst) {
   }
 }
 
-// As above, but the length is known from a pull only, and the next server does not know it.
+// Only a pull has made the length known, at the server that is then lost; the next server does not know it.
 TEST(Refusals, OfALengthFromAPullComeFromTheNextServer) {
   for (const int dead : {2, 3}) {
     std::latch pushed(1);

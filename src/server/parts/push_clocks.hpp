@@ -78,7 +78,7 @@ class PushClocks {
     int worker = 0;
     std::int64_t pushes = 0;
   };
-  // Of the workers that have left after fewer pushes, the one with the fewest: who waits for all workers' waits for ever.
+  // The worker that has left after the fewest pushes, if fewer than these: what needs as many of all workers never comes.
   std::optional<Left> left_before(std::int64_t pushes) const {
     std::optional<Left> result;
     for (std::size_t w = 0; w < clocks_.size(); ++w) {

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t most_elements = std::int64_t{1} << 56;  // of a tensor
 
-// What is said of a lack of memory if take() finds none.
+// The sentence of the error if take() finds no memory; empty if it does.
 template <class Take>
 std::string lack_of_memory(Take take) {
   try {
