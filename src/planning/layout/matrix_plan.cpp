@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "layers/optimizer/matrices/hidden_matrices.hpp"
+#include "layers/optimizer/matrices/matrix_exchange.hpp"
 #include "layers/optimizer/matrices/newton_schulz.hpp"
 #include "stretto/kernels.hpp"
 
@@ -78,10 +79,6 @@ std::int64_t matrix_buffers(const Parameters& parameters, const MeshShape& mesh,
         std::max({most, contributed + received[rank], received[rank] + matrix + outgoing[rank], outgoing[rank] + updated});
   }
   return most * bytes_of_element(options);
-}
-
-bool gathers_updates(const MeshShape& mesh, const ShardedParameters::Options& options) {
-  return options.zero == ZeroStage::none && mesh[Axis::tensor] == 1;
 }
 
 std::int64_t matrix_traffic(const Parameters& parameters, const MeshShape& mesh, const ShardedParameters::Options& options) {

@@ -17,9 +17,6 @@ HeldElements held_elements(const Parameters& parameters, const UnitMembers& unit
 // The most bytes that MatrixExchange and the Newton-Schulz iteration hold at a time on a rank.
 std::int64_t matrix_buffers(const Parameters& parameters, const MeshShape& mesh, const ShardedParameters::Options& options);
 
-// Whether MatrixExchange brings updates by an all-gather, while units are whole.
-bool gathers_updates(const MeshShape& mesh, const ShardedParameters::Options& options);
-
 // Bytes that a rank sends in a step, to owners of matrices and from them; the mean of the ranks of a pipeline stage.
 std::int64_t matrix_traffic(const Parameters& parameters, const MeshShape& mesh, const ShardedParameters::Options& options);
 

@@ -7,6 +7,7 @@
 #include "layers/optimizer/local_vectors.hpp"
 #include "layers/optimizer/matrices/coefficient_exchange.hpp"
 #include "layers/optimizer/matrices/hidden_matrices.hpp"
+#include "layers/optimizer/matrices/matrix_exchange.hpp"
 #include "layers/optimizer/matrices/newton_schulz.hpp"
 #include "layers/optimizer/matrices/powersgd.hpp"
 #include "layers/sharded/unit_cut.hpp"

@@ -26,6 +26,10 @@ std::int64_t sum_of(const std::vector<std::int64_t>& counts) {
 
 }  // namespace
 
+bool gathers_updates(const MeshShape& mesh, const ShardedParameters::Options& options) {
+  return options.zero == ZeroStage::none && mesh[Axis::tensor] == 1;
+}
+
 // What runs behind the computation needs a communicator of its own.
 MatrixExchange::MatrixExchange(const ShardedParameters& parameters)
     : parameters_(parameters),
@@ -77,7 +81,7 @@ void MatrixExchange::adapt() {
   if (whole == whole_ || matrices_.empty()) return;
   whole_ = std::move(whole);
   const auto is_whole = [&](const Described& range) { return of_[range.parameter].empty() || whole_[range.unit]; };
-  all_update_all_ = parameters_.options().zero == ZeroStage::none && parameters_.mesh().shape()[Axis::tensor] == 1 &&
+  all_update_all_ = gathers_updates(parameters_.mesh().shape(), parameters_.options()) &&
                     std::ranges::all_of(descriptions_[static_cast<std::size_t>(group_.rank())], is_whole);
   in_ = planned([](const Described& range) { return range.owned; });
   out_ = planned([&](const Described& range) { return range.in_share || whole_[range.unit]; }, all_update_all_);

@@ -7,10 +7,14 @@
 
 namespace stretto {
 
+// Whether owners bring updates to all ranks by one all-gather, while units are whole (UnitTraffic::set_whole): each rank of
+// the pipeline stage then updates all elements.
+bool gathers_updates(const MeshShape& mesh, const ShardedParameters::Options& options);
+
 // Brings the pieces of hidden matrices that the ranks of a pipeline stage hold to the matrices' owners, and what these make
 // of them to all ranks that update the elements, by an all_to_all_v each way a step, whatever the number of matrices. ZeRO's
-// shares and tensor-parallel slices may cut a matrix anywhere. Where all ranks update all elements, an all_gather_v brings
-// the updates.
+// shares and tensor-parallel slices may cut a matrix anywhere. Where gathers_updates() says so, an all_gather_v brings the
+// updates.
 class MatrixExchange {
  public:
   // Elements of one of this rank's ranges that are of one matrix.
