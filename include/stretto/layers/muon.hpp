@@ -11,7 +11,7 @@ class MatrixExchange;
 
 // The factor of a matrix's orthogonalised update, by which its size follows the matrix's shape.
 enum class MuonScale : std::uint8_t {
-  keller,     // sqrt(max(1, rows / columns)) (Jordan et al. 2024)
+  keller,     // sqrt(max(1, rows / columns)) (Jordan et al. 2024): set matrix_lr, too, about 0.02 / (the highest lr)
   moonlight,  // 0.2 sqrt(max(rows, columns)): updates are as large as AdamW's, and take its lr (Liu et al. 2025)
 };
 STRETTO_API double muon_scale(MuonScale scale, std::int64_t rows, std::int64_t columns);
@@ -20,7 +20,7 @@ STRETTO_API double muon_scale(MuonScale scale, std::int64_t rows, std::int64_t c
 // torch.optim.Muon computes the same, in bf16. Of each matrix, rows = outputs:
 //
 //   m <- momentum m + (1 - momentum) g;  G = (1 - momentum) g + momentum m
-//   X = G / (|G|_F + 1e-7), and five times: A = X X^T, X <- a X + (b A + c A^2) X
+//   X = G / (|G|_F + 1e-7), and five times: A = X X^T, X <- 3.4445 X + (-4.775 A + 2.0315 A^2) X
 //   w <- w - lr (scale X + weight_decay w)
 //
 // One rank of the pipeline stage computes a matrix's update from the whole matrix, so that its bits do not depend on the
