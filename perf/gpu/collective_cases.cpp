@@ -15,10 +15,12 @@ Case reduce(DType dtype, int sources) {
   return {"reduce", std::to_string(sources) + " sources, " + name(dtype), (sources + 1) * elements * element_bytes(dtype), 0,
           [=] {
             std::vector<Tensor> from;
+            from.reserve(static_cast<std::size_t>(sources));
             for (int i = 0; i < sources; ++i) from.push_back(random({elements}, dtype));
             const Tensor out({elements}, dtype);
             return [=] {
               std::vector<const void*> pointers;
+              pointers.reserve(from.size());
               for (const Tensor& each : from) pointers.push_back(each.raw());
               gpu().kernels().reduce_all(ReduceOp::sum, dtype, pointers.data(), sources, out.raw(), elements, 1,
                                          gpu_stream());
@@ -37,7 +39,7 @@ Case convert(DType from, DType to) {
 
 Tensor records_of(QuantizedFormat format, DType dtype) {
   const Tensor x = random({elements}, dtype);
-  const Tensor records({packed_bytes(format, elements)}, DType::u8);
+  Tensor records({packed_bytes(format, elements)}, DType::u8);
   gpu().kernels().quantize(format, dtype, x.raw(), records.raw(), elements, {}, gpu_stream());
   return records;
 }
