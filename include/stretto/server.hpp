@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -92,6 +93,9 @@ struct ServedTable {
   // For sparse tables: a list of keys that a worker has sent to a part with its last message travels as 8 bytes.
   bool key_cache = false;
   std::vector<FilterKind> filters = {};  // of pushes
+  // Messages of tables with a higher one pass those of others that wait for the same link, on workers and servers; all ranks
+  // must give the same. Those of one table keep their order. Without effect where nothing waits.
+  int priority = 0;
   bool is_sparse() const { return width != 0; }
 };
 
@@ -234,6 +238,14 @@ class STRETTO_API ServerSet {
   // that had been accepted was refused behind a loss, and if ranks go on after losses, once if an earlier push waits for
   // one of a worker that has left: leave() then does not wait for it. It is done in all cases.
   void wait(const Pending& pending);
+  // Workers. `done` is called once, with what wait() would throw or null, in the poll(), wait(), ask() or leave() of this
+  // rank that finds the push or pull done, and by the thread of that call. It may call the set again; what it throws comes
+  // out of that call. wait() then has nothing left to do. If wait() has returned before, the next such call has null for it.
+  // A set that ends calls no more of them.
+  using Done = std::function<void(const std::exception_ptr& refused)>;
+  void when_done(const Pending& pending, Done done);
+  // Workers. Sends and takes what it can without waiting. Throws like wait(), but for refusals of what is still waited for.
+  void poll();
   // Sends a text to all servers, and returns what the `answer` of each returns, in their order: for programs whose servers
   // write what they hold to files, or read it. Parts are at the versions that they have by then; those of workers that have
   // met (pull_settled()) have all pushes. After a loss all that are left are asked again. Throws Error(invalid_argument) if

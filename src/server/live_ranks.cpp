@@ -49,9 +49,9 @@ std::vector<int> LiveRanks::partners() const {
   return numbers;
 }
 
-void LiveRanks::send(int to, const MessageHead& head, const Tensor& bytes) {
+void LiveRanks::send(int to, const MessageHead& head, const Tensor& bytes, std::optional<int> priority) {
   if (!has(to)) return;
-  naming_losses(job(), [&] { mailbox_->send(number_of(to), head, bytes); });
+  naming_losses(job(), [&] { mailbox_->send(number_of(to), head, bytes, priority); });
 }
 
 void LiveRanks::send_all() {

@@ -26,7 +26,8 @@ class LiveRanks {
   const Communicator& communicator() const { return ranks_; }
 
   // These work as Mailbox's do, but errors name the lost rank, and a message to a rank that is lost is dropped.
-  void send(int to, const MessageHead& head, const Tensor& bytes = {});
+  void send(int to, const MessageHead& head, const Tensor& bytes = {}, std::optional<int> priority = {});
+  bool all_sent() const { return mailbox_->all_sent(); }
   ReceivedMessage receive();
   std::optional<ReceivedMessage> try_receive();
   bool is_connected() const { return mailbox_.has_value(); }  // not between shrink() and open()

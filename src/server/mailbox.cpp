@@ -39,18 +39,23 @@ Mailbox::Partner& Mailbox::partner(int rank) const {
   return **found;
 }
 
-void Mailbox::send(int to, MessageHead head, const Tensor& bytes) {
+void Mailbox::send(int to, MessageHead head, const Tensor& bytes, std::optional<int> priority) {
   head.bytes = bytes ? bytes.bytes() : 0;
   auto outgoing = std::make_unique<Outgoing>();
   outgoing->head = head;
   outgoing->bytes = bytes;
+  outgoing->priority = priority;
   outgoing->transfer.source = reinterpret_cast<const std::byte*>(&outgoing->head);
   outgoing->transfer.bytes = sizeof(MessageHead);
   traffic_.payload_sent += head.bytes;
   traffic_.heads_sent += sizeof(MessageHead);
   ++traffic_.messages_sent;
   Partner& its = partner(to);
-  its.outgoing.push_back(std::move(outgoing));
+  auto at = its.outgoing.end();
+  const auto passes = [&](const Outgoing& other) { return priority && other.priority && *other.priority < *priority; };
+  // The first one may have begun.
+  while (at - its.outgoing.begin() > 1 && passes(**std::prev(at))) --at;
+  its.outgoing.insert(at, std::move(outgoing));
   progress_sends(its);
 }
 

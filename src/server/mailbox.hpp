@@ -46,8 +46,9 @@ class Mailbox {
   Mailbox(const Mailbox&) = delete;
   Mailbox& operator=(const Mailbox&) = delete;
 
-  // `bytes` must not change before it is sent: all_sent(). Messages to a rank arrive in this order.
-  void send(int to, MessageHead head, const Tensor& bytes = {});
+  // `bytes` must not change before it is sent: all_sent(). Messages to a rank arrive in this order, but for one with a
+  // priority, which passes those of lower priorities that have not begun to leave. One without passes none, nor is passed.
+  void send(int to, MessageHead head, const Tensor& bytes = {}, std::optional<int> priority = {});
   bool all_sent() const;
   // Blocks until a message has come, and moves what it can meanwhile. Throws the job's error if it has failed.
   ReceivedMessage receive();
@@ -77,6 +78,7 @@ class Mailbox {
     Tensor bytes;
     Transfer transfer;  // of the head, then of the bytes
     bool head_sent = false;
+    std::optional<int> priority;
   };
   struct Partner {
     int rank = 0;

@@ -22,10 +22,10 @@ std::string text(const ServedTable& table, const ServerSet::Options& options) {
   return fmt::format(
       "{} of {} {}, rows of {}{}, filters [{}], {} servers, {} of them spares, {} points, parts of {}, consistency {} {}, "
       "{} copies, survivors "
-      "{}",
+      "{}, priority {}",
       table.name, table.elements, name(table.dtype), rows, table.key_cache ? " with a key cache" : "", filters,
       options.servers, options.spares, options.points, options.part_elements, static_cast<int>(options.consistency.kind),
-      options.consistency.delay, options.copies, options.survivors_go_on ? "go on" : "end");
+      options.consistency.delay, options.copies, options.survivors_go_on ? "go on" : "end", table.priority);
 }
 
 void check(const ServedTable& table, const ServerSet::Options& options) {

@@ -126,7 +126,19 @@ ServerSet::Pending ServerSet::pull(int table, const std::vector<std::uint64_t>& 
 
 void ServerSet::wait(const Pending& pending) {
   const auto call = state_->call();
-  if (state_->worker) state_->through_losses([&] { state_->worker->wait(pending.request_); });
+  if (state_->worker) state_->calling_back([&] { state_->worker->wait(pending.request_); });
+}
+
+void ServerSet::when_done(const Pending& pending, Done done) {
+  const auto call = state_->call();
+  require(done != nullptr, "A push or pull is to call nothing when it is done; give a function.");
+  state_->as_worker("push and pull").when_done(pending.request_, std::move(done));
+}
+
+void ServerSet::poll() {
+  const auto call = state_->call();
+  WorkerSide& worker = state_->as_worker("push and pull");
+  state_->calling_back([&] { worker.poll(); });
 }
 
 std::vector<std::string> ServerSet::ask(const std::string& text) {
@@ -136,7 +148,7 @@ std::vector<std::string> ServerSet::ask(const std::string& text) {
           "Servers with {} spares cannot be asked: a part that moves meanwhile would be in no answer, or in two.",
           state_->layout.options.spares);
   std::vector<std::string> answers;
-  state_->through_losses([&] { answers = worker.ask(text); });
+  state_->calling_back([&] { answers = worker.ask(text); });
   return answers;
 }
 
@@ -150,6 +162,9 @@ void ServerSet::leave() {
   {
     const auto call = state_->call();
     WorkerSide& worker = state_->as_worker("leave");
+    // A function may begin a push or pull, which must be done before the goodbye.
+    do state_->calling_back([&] { worker.finish_all(); });
+    while (worker.has_open());
     state_->through_losses([&] { worker.leave(); });
     worker.note_left();
   }

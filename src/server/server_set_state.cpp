@@ -54,6 +54,16 @@ void ServerSet::State::send(std::uint64_t request) {
   });
 }
 
+// A function may call the set again, which then calls those of what is done by then.
+void ServerSet::State::call_back() {
+  while (worker && !end && live.is_connected()) {
+    const std::optional<WorkerSide::Finished> next = worker->next_finished();
+    if (!next) return;
+    next->done(next->refusals.empty() ? nullptr
+                                      : std::make_exception_ptr(Error(ErrorCode::invalid_argument, next->refusals)));
+  }
+}
+
 // Between calls, goes on with the others behind a loss; otherwise they would wait for this rank's next call.
 void ServerSet::State::attend(const std::stop_token& stop) {
   while (!stop.stop_requested()) {

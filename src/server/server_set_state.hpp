@@ -64,6 +64,19 @@ struct ServerSet::State {
     }
   }
   void send(std::uint64_t request);
+  // As through_losses(), and then calls the functions of what is done, also if body() throws.
+  template <class Body>
+  void calling_back(Body body) {
+    std::exception_ptr failure;
+    try {
+      through_losses(body);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    call_back();
+    if (failure) std::rethrow_exception(failure);
+  }
+  void call_back();
 
   void attend(const std::stop_token& stop);
   bool is_over_by_now();

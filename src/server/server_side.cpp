@@ -75,7 +75,7 @@ void ServerSide::link(const PartKey& key, Copy& copy) const {
 void ServerSide::send(int to, const PartKey& key, MessageHead head, const Tensor& bytes) {
   head.table = static_cast<std::uint32_t>(key.first);
   head.part = static_cast<std::int64_t>(key.second);
-  live_.send(to, head, bytes);
+  live_.send(to, head, bytes, layout_.tables[key.first].served.priority);
 }
 
 // The worker throws the sentence, and everybody is served on.

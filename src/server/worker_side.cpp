@@ -155,7 +155,7 @@ void WorkerSide::send_part(std::uint32_t kind, std::size_t table, std::size_t pa
     shorter = sent_keys_.shortened({table, part}, bytes, keys.begin, keys.count);
     if (shorter) head.kind |= has_cached_keys;
   }
-  live_.send(server_of(table, part), head, shorter ? shorter : bytes);
+  live_.send(server_of(table, part), head, shorter ? shorter : bytes, served.priority);
 }
 
 void WorkerSide::send(std::uint64_t id) {
@@ -198,14 +198,45 @@ std::string WorkerSide::finish(std::uint64_t id) {
   const auto found = requests_.find(id);
   Request& request = found->second;
   while (!request.missing.empty()) take(live_.receive());
-  if (request.kind != pull_part) live_.send_all();
+  if (request.kind != pull_part && !live_.all_sent()) live_.send_all();
   if (request.values && request.refusals.empty()) {
     tables_[request.table].version = request.version;
     show_pulled(request);
   }
   std::string refusals = std::move(request.refusals);
+  if (request.done) finished_.push_back({std::move(request.done), refusals});
   requests_.erase(found);
   return refusals;
+}
+
+void WorkerSide::when_done(std::uint64_t id, ServerSet::Done done) {
+  const auto found = requests_.find(id);
+  if (found == requests_.end()) {
+    finished_.push_back({std::move(done), {}});
+  } else {
+    require(!found->second.done, "A push or pull has a function to call when it is done already; give one.");
+    found->second.done = std::move(done);
+  }
+}
+
+std::optional<WorkerSide::Finished> WorkerSide::next_finished() {
+  const auto is_done = [&](const auto& each) {
+    const Request& request = each.second;
+    return request.done && request.missing.empty() && (request.kind == pull_part || live_.all_sent());
+  };
+  if (finished_.empty()) {
+    const auto found = std::ranges::find_if(requests_, is_done);
+    if (found != requests_.end()) finish(found->first);
+  }
+  if (finished_.empty()) return std::nullopt;
+  Finished first = std::move(finished_.front());
+  finished_.pop_front();
+  return first;
+}
+
+void WorkerSide::poll() {
+  while (const std::optional<ReceivedMessage> message = live_.try_receive()) take(*message);
+  throw_late_refusals();
 }
 
 // The request is done before a refusal of another one is thrown: no answer may be written to the caller's tensor later.
@@ -284,8 +315,12 @@ void WorkerSide::say_goodbye() {
   for (int server = layout_.workers; server < layout_.ranks; ++server) live_.send(server, {.kind = goodbye});
 }
 
-void WorkerSide::leave() {
+void WorkerSide::finish_all() {
   while (!requests_.empty()) add_line(late_refusals_, finish(requests_.begin()->first));
+}
+
+void WorkerSide::leave() {
+  finish_all();
   while (awaits_applied()) take(live_.receive());
   throw_late_refusals();
   if (!said_goodbye_) say_goodbye();

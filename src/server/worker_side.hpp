@@ -14,6 +14,7 @@
 #include "server/mailbox.hpp"
 #include "server/message_kinds.hpp"
 #include "server/served_layout.hpp"
+#include "stretto/server.hpp"
 
 namespace stretto {
 
@@ -31,11 +32,21 @@ class WorkerSide {
   // Returns at once for a request that is done. Throws Error(invalid_argument) with the sentences of servers that have
   // refused parts of it, or of requests that were done before; it is then done. ask() and leave() likewise.
   void wait(std::uint64_t request);
+  void when_done(std::uint64_t request, ServerSet::Done done);
+  void poll();  // takes what has come without waiting
+  // A request whose function is to be called, and its refusals. wait() has nothing to do for it.
+  struct Finished {
+    ServerSet::Done done;
+    std::string refusals;
+  };
+  std::optional<Finished> next_finished();
   // Waits for the table's pulls if ranks go on after losses: a loss would send them again, behind later pushes.
   void finish_pulls_before_push(int table);
   std::vector<std::string> ask(const std::string& text);
   std::int64_t version(int table) const;
   int server_of(std::size_t table, std::size_t part) const;
+  bool has_open() const { return !requests_.empty(); }
+  void finish_all();  // keeps their refusals for leave()
   void leave();
   void note_left() { left_ = true; }
   // Whether a server has said that all workers have left. A loss does not matter then.
@@ -57,6 +68,7 @@ class WorkerSide {
     std::vector<std::int64_t> begins;               // of a sparse pull: of all rows, in `values`
     std::set<std::size_t> missing;                  // parts whose values, or word (message_kinds.hpp), have not come
     std::string refusals;                           // of its parts, a sentence a line
+    ServerSet::Done done;
     // By server, parts whose messages wait for its answers to earlier ones.
     std::map<int, std::deque<std::size_t>> unsent;
     std::int64_t version = std::numeric_limits<std::int64_t>::max();
@@ -112,6 +124,7 @@ class WorkerSide {
   };
   std::map<ServedLayout::PartKey, NewServer> moved_;
   std::map<std::uint64_t, Request> requests_;
+  std::deque<Finished> finished_;
   std::uint64_t next_request_ = 1;
   std::uint64_t question_ = 0;  // the last one
   struct AnswerOfServer {

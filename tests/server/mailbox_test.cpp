@@ -170,5 +170,26 @@ TEST(Mailbox, GoesOnWithoutAPartnerWhoseLinkIsBroken) {
 }
 #endif
 
+// The first message is larger than what a link holds, and the others wait behind it.
+TEST(Mailbox, MessagesOfHigherPriorityPassOthers) {
+  run_threads(2, [](const Communicator& world) {
+    const int other = 1 - world.rank();
+    Mailbox mailbox(world.duplicate("mail"), {other}, std::size_t{1} << 30);
+    const Tensor large({64 << 20}, DType::u8, Device::cpu);
+    if (world.rank() == 0) {
+      mailbox.send(other, {.clock = 0}, large, 0);
+      mailbox.send(other, {.clock = 1}, {}, 0);
+      mailbox.send(other, {.clock = 2}, {}, 5);
+      mailbox.send(other, {.clock = 3});
+      mailbox.send(other, {.clock = 4}, {}, 3);
+      mailbox.send(other, {.clock = 5}, {}, 5);
+      mailbox.send(other, {.clock = 6}, {}, 3);
+    }
+    world.barrier(Stream::inline_()).wait();
+    if (world.rank() == 0) return mailbox.send_all();
+    for (const std::int64_t clock : {0, 2, 1, 3, 5, 4, 6}) EXPECT_EQ(mailbox.receive().head.clock, clock);
+  });
+}
+
 }  // namespace
 }  // namespace stretto
