@@ -3,6 +3,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,9 +31,9 @@
 //   servers.leave();
 namespace stretto {
 
-// The consistency says which version of the values a pull may read. A worker's clock, for a table, is the number of its
-// pushes; except with `eventual`, all workers must push a table equally often. A pull that needs a push of a worker that has
-// left is refused (ServerSet::wait()).
+// The consistency of a table says which version of the values a pull may read, unless the pull says so itself
+// (ServerSet::Task). A worker's clock, for a table, is the number of its pushes; except with `eventual`, all workers must
+// push a table equally often. A pull that needs a push of a worker that has left is refused (ServerSet::wait()).
 struct STRETTO_API Consistency {
   enum class Kind : std::uint8_t {
     bounded,  // at clock t: the newest version, which has all pushes of clocks below t - delay of all workers
@@ -96,6 +97,7 @@ struct ServedTable {
   // Messages of tables with a higher one pass those of others that wait for the same link, on workers and servers; all ranks
   // must give the same. Those of one table keep their order. Without effect where nothing waits.
   int priority = 0;
+  std::optional<Consistency> consistency = std::nullopt;  // none: ServerSet::Options::consistency
   bool is_sparse() const { return width != 0; }
 };
 
@@ -137,9 +139,9 @@ class STRETTO_API HashRing {
 class STRETTO_API ServerSet {
  public:
   struct Options {
-    int servers = 1;  // the last ranks of the group
-    Consistency consistency = {};
-    int points = 64;  // of a server on the ring
+    int servers = 1;               // the last ranks of the group
+    Consistency consistency = {};  // of tables that have none of their own
+    int points = 64;               // of a server on the ring
     std::int64_t part_elements = std::int64_t{1} << 18;
     std::size_t inbox_bytes = std::size_t{64} << 20;  // a server takes further messages off the links below this
     // Servers besides the first one that have each part: chain replication (van Renesse and Schneider 2004) of the sums of
@@ -215,14 +217,19 @@ class STRETTO_API ServerSet {
     std::uint64_t request_ = 0;
   };
   Pending push(int table, const Tensor& pushed);
-  Pending pull(int table, const Tensor& values);
+  // What a pull waits for, instead of what its table says: at clock t of this worker sequential() and bounded(d) bring the
+  // newest version, which has all pushes of clocks below t - d of all workers, and eventual() what there is. exact() is
+  // refused: servers keep older versions only for tables that are exact.
+  // So sequential() brings all pushes of workers that meet, whatever the table's consistency. All get the same values if
+  // none pushes further, or with an eventual table leaves, before all have them.
+  struct Task {
+    std::optional<Consistency> consistency;
+  };
+  Pending pull(int table, const Tensor& values, const Task& task = {});
   // The pull is at the clock behind the push. Only a few parts are on their way to each server at a time: the others leave
   // in this rank's wait(), ask() or leave(), or with its next push or pull of the table. Until then other workers may not
   // get their values: this rank must not wait for them by other means, also behind attend().
   Pending push_pull(int table, const Tensor& pushed, const Tensor& values);
-  // Dense tables, whatever the consistency: the values with all pushes of all workers of clocks before this worker's, for
-  // workers that meet. None may push further, or with `eventual` leave, before all have them.
-  Pending pull_settled(int table, const Tensor& values);
   // Sparse tables. keys ascend, each once; rows: [keys, width], in their order. A clock counts pushes of any keys.
   // lengths: of rows of any_length, from 1 on, one for each key, and none for other tables; rows then lie one behind the
   // other. A key keeps its first length; for another one wait() throws Error(invalid_argument) and names worker, key, table
@@ -232,7 +239,7 @@ class STRETTO_API ServerSet {
   Pending push(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows,
                const std::vector<std::int64_t>& lengths = {});
   Pending pull(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows,
-               const std::vector<std::int64_t>& lengths = {});
+               const std::vector<std::int64_t>& lengths = {}, const Task& task = {});
   // Throws Error(invalid_argument) if a server has refused it: for a length, because there is no memory for the rows of a
   // pull, or because a pull needs a push of a worker that has left, which the error names. It also throws if an earlier push
   // that had been accepted was refused behind a loss, and if ranks go on after losses, once if an earlier push waits for
@@ -248,8 +255,8 @@ class STRETTO_API ServerSet {
   void poll();
   // Sends a text to all servers, and returns what the `answer` of each returns, in their order: for programs whose servers
   // write what they hold to files, or read it. Parts are at the versions that they have by then; those of workers that have
-  // met (pull_settled()) have all pushes. After a loss all that are left are asked again. Throws Error(invalid_argument) if
-  // a server has no `answer`. Not for sets with spares, to which parts move.
+  // met (Task::consistency) have all pushes. After a loss all that are left are asked again. Throws Error(invalid_argument)
+  // if a server has no `answer`. Not for sets with spares, to which parts move.
   std::vector<std::string> ask(const std::string& text);
   std::int64_t version(int table) const;  // updates in what the last pull that is done has brought, the least of all parts
   // Says goodbye to the servers, behind everything pushed. A worker must call it before the object is destroyed. If ranks go

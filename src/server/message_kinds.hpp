@@ -38,7 +38,8 @@ enum MessageKind : std::uint32_t {
 };
 // A bit in the kind of a message from a worker, whose keys are then those of its last one (KeyCache).
 constexpr std::uint32_t has_cached_keys = 0x100;
-// A bit in the kind of a pull, which waits for all pushes of the clocks before its own, whatever the consistency.
+// A bit in the kind of a pull that brings the newest version, which has all pushes of the clocks below the message's,
+// whatever the table's consistency.
 constexpr std::uint32_t is_settled = 0x200;
 // A bit in the kind of a push that a server passes on as it has decoded it, without the table's filters.
 constexpr std::uint32_t is_decoded = 0x400;

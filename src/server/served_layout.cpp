@@ -19,16 +19,19 @@ std::string text(const ServedTable& table, const ServerSet::Options& options) {
   std::string filters;
   for (const FilterKind& filter : table.filters) filters += (filters.empty() ? "" : ", ") + filter.name;
   const std::string rows = table.width == ServedTable::any_length ? "any length" : std::to_string(table.width);
+  const Consistency consistency = table.consistency.value_or(options.consistency);
   return fmt::format(
       "{} of {} {}, rows of {}{}, filters [{}], {} servers, {} of them spares, {} points, parts of {}, consistency {} {}, "
       "{} copies, survivors "
       "{}, priority {}",
       table.name, table.elements, name(table.dtype), rows, table.key_cache ? " with a key cache" : "", filters,
-      options.servers, options.spares, options.points, options.part_elements, static_cast<int>(options.consistency.kind),
-      options.consistency.delay, options.copies, options.survivors_go_on ? "go on" : "end", table.priority);
+      options.servers, options.spares, options.points, options.part_elements, static_cast<int>(consistency.kind),
+      consistency.delay, options.copies, options.survivors_go_on ? "go on" : "end", table.priority);
 }
 
 void check(const ServedTable& table, const ServerSet::Options& options) {
+  const Consistency consistency = table.consistency.value_or(options.consistency);
+  require(consistency.delay >= 0, "Table {} has a delay of {}; give one from 0 on.", table.name, consistency.delay);
   require(
       (table.elements > 0) != table.is_sparse() && table.width >= ServedTable::any_length && table.update.update != nullptr,
       "Table {} has {} elements, rows of {} and {} update; it needs elements or rows, and an update.", table.name,
@@ -36,7 +39,7 @@ void check(const ServedTable& table, const ServerSet::Options& options) {
   require(!table.is_sparse() || table.update.slots == 0,
           "Table {} is sparse, and its update keeps state in {} slots, which would mix its keys; give one that keeps none.",
           table.name, table.update.slots);
-  require(!table.is_sparse() || options.consistency.kind != Consistency::Kind::exact,
+  require(!table.is_sparse() || consistency.kind != Consistency::Kind::exact,
           "Table {} is sparse, and exact consistency keeps versions of whole parts; choose another.", table.name);
   require(!table.key_cache || table.is_sparse(), "Table {} is dense: it has no keys to cache.", table.name);
   require(!table.key_cache || options.spares == 0,

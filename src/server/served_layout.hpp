@@ -27,6 +27,7 @@ struct ServedLayout {
   // Collective. Throws Error(invalid_argument) for tables and options that cannot be, on all ranks.
   ServedLayout(const Communicator& ranks, std::vector<ServedTable> served, const ServerSet::Options& options);
 
+  Consistency consistency_of(const ServedTable& table) const { return table.consistency.value_or(options.consistency); }
   const Table& table(int number) const;  // throws Error(invalid_argument) if there is none
   bool is_server(int rank) const { return rank >= workers; }
   std::uint64_t ring_key(const PartKey& key) const;  // its key on the hash ring

@@ -83,16 +83,9 @@ ServerSet::Pending ServerSet::push(int table, const Tensor& pushed) {
   return pending;
 }
 
-ServerSet::Pending ServerSet::pull(int table, const Tensor& values) {
+ServerSet::Pending ServerSet::pull(int table, const Tensor& values, const Task& task) {
   const auto call = state_->call();
-  const Pending pending(state_->as_worker("pull").begin(table, nullptr, &values));
-  state_->send(pending.request_);
-  return pending;
-}
-
-ServerSet::Pending ServerSet::pull_settled(int table, const Tensor& values) {
-  const auto call = state_->call();
-  const Pending pending(state_->as_worker("pull").begin(table, nullptr, &values, true));
+  const Pending pending(state_->as_worker("pull").begin(table, nullptr, &values, task));
   state_->send(pending.request_);
   return pending;
 }
@@ -117,9 +110,9 @@ ServerSet::Pending ServerSet::push(int table, const std::vector<std::uint64_t>& 
 }
 
 ServerSet::Pending ServerSet::pull(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows,
-                                   const std::vector<std::int64_t>& lengths) {
+                                   const std::vector<std::int64_t>& lengths, const Task& task) {
   const auto call = state_->call();
-  const Pending pending(state_->as_worker("pull").begin(table, {keys, rows, lengths}, pull_part));
+  const Pending pending(state_->as_worker("pull").begin(table, {keys, rows, lengths}, pull_part, task));
   state_->send(pending.request_);
   return pending;
 }

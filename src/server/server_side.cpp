@@ -21,9 +21,9 @@ MessageHead refusal_head(int worker, std::int64_t clock) {
 std::string refusal_of(const ServedPart::Pull& pull, std::int64_t needed, const PushClocks::Left& left,
                        const std::string& table) {
   return fmt::format(
-      "Worker {} has left the servers after {} pushes of table {}, and the pull of worker {} at clock {} waits for {} of "
-      "all workers: all must push a table equally often.",
-      left.worker, left.pushes, table, pull.worker, pull.clock, needed);
+      "Worker {} has left the servers after {} pushes of table {}, and the pull of worker {}{} waits for {} of all workers: "
+      "all must push a table equally often.",
+      left.worker, left.pushes, table, pull.worker, pull.settled ? "" : fmt::format(" at clock {}", pull.clock), needed);
 }
 
 std::string refusal_of_pushes(int worker, const PushClocks::Left& left, const std::string& table) {
@@ -54,7 +54,7 @@ ServerSide::ServerSide(const ServedLayout& layout, LiveRanks& live)
 std::unique_ptr<ServedPart> ServerSide::make_part(const PartKey& key) const {
   const ServedLayout::Table& table = layout_.tables[key.first];
   const ServedLayout::Part& part = table.parts[key.second];
-  return make_served_part(table.served, part.first, part.count, layout_.workers, layout_.options.consistency,
+  return make_served_part(table.served, part.first, part.count, layout_.workers, layout_.consistency_of(table.served),
                           layout_.goes_on());
 }
 

@@ -21,6 +21,10 @@ const char* name_of(Consistency::Kind kind) {
   return "";
 }
 
+std::string text(const Consistency& consistency) {
+  return fmt::format("consistency {} {}", name_of(consistency.kind), consistency.delay);
+}
+
 }  // namespace
 
 // Neighbours of the same clocks and queues are one line.
@@ -29,9 +33,11 @@ std::string ServerSide::state() const {
   std::size_t parts = 0;
   std::uint64_t bytes = 0;
   std::string lines;
+  const std::string of_set = text(layout_.options.consistency);
   for (std::size_t t = 0; t < layout_.tables.size(); ++t) {
     const ServedLayout::Table& table = layout_.tables[t];
-    std::string last;
+    std::string last, own = text(layout_.consistency_of(table.served));
+    own = own == of_set ? "" : "; " + own;
     std::vector<PartKey> alike;
     const auto end_line = [&] {
       if (!alike.empty()) lines += fmt::format("{}\n  {}\n", layout_.name_parts(alike), last);
@@ -51,20 +57,19 @@ std::string ServerSide::state() const {
         text = fmt::format("version {}, clocks of workers {}, {} pushes and {} pulls wait", copy.part->version(),
                            fmt::join(clocks, " "), copy.part->waiting_pushes(), copy.part->waiting_pulls());
       }
-      text += fmt::format("; at rank{} {}", copy.chain.size() > 1 ? "s" : "", fmt::join(copy.chain, ", "));
+      text += fmt::format("; at rank{} {}", copy.chain.size() > 1 ? "s" : "", fmt::join(copy.chain, ", ")) + own;
       if (text != last) end_line();
       last = text;
       alike.emplace_back(t, p);
     }
     end_line();
   }
-  const Consistency& consistency = layout_.options.consistency;
   return fmt::format(
-      "Server {} of {}, rank {} of {}, process {}: {} parts, {} bytes of dense tables, {} copies; consistency {} {}\n"
+      "Server {} of {}, rank {} of {}, process {}: {} parts, {} bytes of dense tables, {} copies; {}\n"
       "{} messages of {} bytes wait to be handled; sent {} messages, {} bytes of values and {} of heads\n{}",
       live_.rank() - layout_.workers + 1, layout_.ranks - layout_.workers, live_.rank(), layout_.ranks, getpid(), parts,
-      bytes, layout_.options.copies, name_of(consistency.kind), consistency.delay, queue_.messages, queue_.bytes,
-      traffic_.messages_sent, traffic_.payload_sent, traffic_.heads_sent, lines);
+      bytes, layout_.options.copies, of_set, queue_.messages, queue_.bytes, traffic_.messages_sent, traffic_.payload_sent,
+      traffic_.heads_sent, lines);
 }
 
 }  // namespace stretto

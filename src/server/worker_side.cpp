@@ -78,7 +78,21 @@ void WorkerSide::require_present(const char* what) const {
   require(!left_, "Rank {} cannot {}: it has left the servers.", live_.rank(), what);
 }
 
-std::uint64_t WorkerSide::begin(int table, const Tensor* pushed, const Tensor* values, bool settled) {
+// With `eventual`, a pull of an eventual table is like any other.
+std::optional<Consistency> WorkerSide::own_consistency(const ServedTable& table, const ServerSet::Task& task) const {
+  if (!task.consistency) return std::nullopt;
+  require(task.consistency->kind != Consistency::Kind::exact,
+          "A pull of table {} asks for an exact version, and servers keep these for tables that are exact; give the table "
+          "that consistency, or the pull another.",
+          table.name);
+  require(task.consistency->delay >= 0, "A pull of table {} has a delay of {}; give one from 0 on.", table.name,
+          task.consistency->delay);
+  const auto is_eventual = [](const Consistency& of) { return of.kind == Consistency::Kind::eventual; };
+  if (is_eventual(*task.consistency) && is_eventual(layout_.consistency_of(table))) return std::nullopt;
+  return task.consistency;
+}
+
+std::uint64_t WorkerSide::begin(int table, const Tensor* pushed, const Tensor* values, const ServerSet::Task& task) {
   const OnDevice host(Device::cpu);
   const ServedLayout::Table& its = layout_.table(table);
   require(!its.served.is_sparse(), "Table {} is sparse; push and pull rows of keys.", its.served.name);
@@ -88,7 +102,7 @@ std::uint64_t WorkerSide::begin(int table, const Tensor* pushed, const Tensor* v
                           : pushed == nullptr ? pull_part
                                               : push_and_pull_part,
                   .table = static_cast<std::size_t>(table),
-                  .settled = settled,
+                  .consistency = own_consistency(its.served, task),
                   .values = values != nullptr ? checked(its.served, *values) : Tensor()};
   for (const ServedLayout::Part& part : its.parts) {
     request.messages.push_back(from ? from.view(part.first, {part.count}) : Tensor());
@@ -98,11 +112,14 @@ std::uint64_t WorkerSide::begin(int table, const Tensor* pushed, const Tensor* v
 }
 
 // A push goes to all parts, without keys too, since each of them counts clocks.
-std::uint64_t WorkerSide::begin(int table, KeyedRows keyed, MessageKind kind) {
+std::uint64_t WorkerSide::begin(int table, KeyedRows keyed, MessageKind kind, const ServerSet::Task& task) {
   const OnDevice host(Device::cpu);
   const ServedLayout::Table& its = layout_.table(table);
   check(its.served, keyed);
-  Request request{.kind = kind, .table = static_cast<std::size_t>(table), .begins = keyed.begins()};
+  Request request{.kind = kind,
+                  .table = static_cast<std::size_t>(table),
+                  .consistency = own_consistency(its.served, task),
+                  .begins = keyed.begins()};
   if (kind == pull_part) request.values = std::exchange(keyed.rows, {});
   request.places.resize(its.parts.size());
   for (std::size_t i = 0; i < keyed.keys.size(); ++i) {
@@ -119,7 +136,7 @@ std::uint64_t WorkerSide::begin(int table, KeyedRows keyed, MessageKind kind) {
 std::uint64_t WorkerSide::begin(Request request) {
   const std::uint64_t id = next_request_++;
   TableState& table = tables_[request.table];
-  request.clock = table.clock;
+  request.clock = request.consistency ? least_version(*request.consistency, table.clock) : table.clock;
   if (request.kind != pull_part) {
     for (std::size_t p = 0; p < table.filters.size(); ++p) {
       const ServedTable& served = layout_.tables[request.table].served;

@@ -26,8 +26,9 @@ class WorkerSide {
   WorkerSide(const ServedLayout& layout, LiveRanks& live);
 
   // Return the number of a request, whose messages send() sends. pushed, values: null if it does not push or does not pull.
-  std::uint64_t begin(int table, const Tensor* pushed, const Tensor* values, bool settled = false);
-  std::uint64_t begin(int table, KeyedRows keyed, MessageKind kind);  // rows: what is pushed, or where to pull
+  std::uint64_t begin(int table, const Tensor* pushed, const Tensor* values, const ServerSet::Task& task = {});
+  std::uint64_t begin(int table, KeyedRows keyed, MessageKind kind,
+                      const ServerSet::Task& task = {});  // rows: what is pushed, or where to pull
   void send(std::uint64_t request);
   // Returns at once for a request that is done. Throws Error(invalid_argument) with the sentences of servers that have
   // refused parts of it, or of requests that were done before; it is then done. ask() and leave() likewise.
@@ -61,7 +62,7 @@ class WorkerSide {
     MessageKind kind = push_part;
     std::size_t table = 0;
     std::int64_t clock = 0;
-    bool settled = false;                           // a pull that waits for all pushes of clocks below its own
+    std::optional<Consistency> consistency = {};    // of a pull that has its own
     std::vector<Tensor> messages;                   // by part: what is sent
     Tensor values;                                  // of a pull
     std::vector<std::vector<std::int64_t>> places;  // of a sparse pull, by part: of the rows that come back
@@ -72,7 +73,7 @@ class WorkerSide {
     // By server, parts whose messages wait for its answers to earlier ones.
     std::map<int, std::deque<std::size_t>> unsent;
     std::int64_t version = std::numeric_limits<std::int64_t>::max();
-    std::uint32_t flags() const { return settled ? is_settled : 0; }
+    std::uint32_t flags() const { return consistency ? is_settled : 0; }
   };
   struct KeptPush {
     std::int64_t clock = 0;
@@ -93,6 +94,7 @@ class WorkerSide {
   };
 
   std::uint64_t begin(Request request);
+  std::optional<Consistency> own_consistency(const ServedTable& table, const ServerSet::Task& task) const;
   void send_part(std::uint32_t kind, std::size_t table, std::size_t part, std::int64_t clock, std::uint64_t request,
                  const Tensor& bytes);
   void send_part_of(std::uint64_t id, const Request& request, std::size_t part);

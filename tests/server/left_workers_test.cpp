@@ -104,16 +104,17 @@ TEST(LeftWorkers, AreNotWaitedForOtherwise) {
         set.wait(set.push(0, ones));
         set.wait(set.pull(0, found));
         EXPECT_EQ(found.at(0), 2) << "of the first pushes";
-        expect_refusal([&] { set.wait(set.pull_settled(0, found)); }, "at clock 2 waits for 2 of all workers");
+        expect_refusal([&] { set.wait(set.pull(0, found, {.consistency = Consistency::sequential()})); },
+                       "the pull of worker 1 waits for 2 of all workers");
       }
       set.leave();
     });
   }
 }
 
-// With `eventual`, only pulls that are settled wait for other workers: here first for worker 2, which has not left, and then
+// With `eventual`, only sequential pulls wait for other workers: here first for worker 2, which has not left, and then
 // for worker 0, which has.
-TEST(LeftWorkers, OfEventualConsistencyHoldUpSettledPullsOnly) {
+TEST(LeftWorkers, OfEventualConsistencyHoldUpSequentialPullsOnly) {
   std::latch left(1), asked(1);
   run_threads(4, [&](const Communicator& world) {
     const ServerSet::Options options{.consistency = Consistency::eventual()};
@@ -128,15 +129,14 @@ TEST(LeftWorkers, OfEventualConsistencyHoldUpSettledPullsOnly) {
     }
     if (world.rank() == 1) {
       left.wait();
-      const ServerSet::Pending settled = set.pull_settled(0, found);
+      const ServerSet::Pending settled = set.pull(0, found, {.consistency = Consistency::sequential()});
       set.wait(set.pull(0, left_filled(0)));
       asked.count_down();
       set.wait(settled);
       EXPECT_EQ(found.at(0), 3);
       set.wait(set.push(0, ones));
-      expect_refusal(
-          [&] { set.wait(set.pull_settled(0, found)); },
-          "Worker 0 has left the servers after 1 pushes of table dense, and the pull of worker 1 at clock 2 waits");
+      expect_refusal([&] { set.wait(set.pull(0, found, {.consistency = Consistency::sequential()})); },
+                     "Worker 0 has left the servers after 1 pushes of table dense, and the pull of worker 1 waits for 2");
       set.wait(set.pull(0, found));
       EXPECT_EQ(found.at(0), 4);
     }

@@ -93,7 +93,7 @@ TEST(ServerJoins, ExactlyThePartsOfTheRingMoveAndNoPushIsLostOrDoubled) {
         };
         const double deadline = now_seconds() + 60;
         do {  // until this worker has been told of all moves, and the others' pushes have come
-          set.wait(set.pull_settled(0, found));
+          set.wait(set.pull(0, found, {.consistency = Consistency::sequential()}));
           note(behind);
         } while (moved() != expected && now_seconds() < deadline);
         EXPECT_EQ(moved(), expected);

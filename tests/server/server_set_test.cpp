@@ -289,7 +289,7 @@ TEST(ServerSet, ServersAnswerByWhatTheyHold) {
         set.wait(set.pull(0, weights));
         set.wait(set.push(0, gradient_of(weights, world.rank(), step)));
       }
-      set.wait(set.pull_settled(0, weights));
+      set.wait(set.pull(0, weights, {.consistency = Consistency::sequential()}));
       met.arrive_and_wait();
       if (world.rank() == 0) {
         EXPECT_THAT(set.ask("who? "), testing::ElementsAre("who? 0", "who? 1", "who? 2"));

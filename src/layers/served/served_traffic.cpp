@@ -33,10 +33,10 @@ Work ServedTraffic::push(int table, const Tensor& gradients) {
                stream_.enqueue([this, table, gradients] { servers_.wait(servers_.push(table, gradients)); }));
 }
 
-Work ServedTraffic::pull(int table, const Tensor& values, bool settled) {
+Work ServedTraffic::pull(int table, const Tensor& values, const ServerSet::Task& task) {
   {
     const std::lock_guard lock(mutex_);
-    wanted_.push_back({table, values, settled});
+    wanted_.push_back({table, values, task});
   }
   return noted(values, false, stream_.enqueue([this, table] {
     begin_pulls();
@@ -62,7 +62,7 @@ void ServedTraffic::begin_pulls() {
   while (const std::optional<Pull> pull = next_wanted()) {
     UnderWay& its = under_way_[pull->table] = {};
     try {
-      its.pull = pull->settled ? servers_.pull_settled(pull->table, pull->values) : servers_.pull(pull->table, pull->values);
+      its.pull = servers_.pull(pull->table, pull->values, pull->task);
     } catch (...) {
       its.failure = std::current_exception();
     }

@@ -23,15 +23,14 @@ class ServedTraffic {
 
   // The Work is done when the bytes have left; the tensor must stay as it is until then.
   [[nodiscard]] Work push(int table, const Tensor& gradients);
-  // The Work is done when the values have come. Pulls that wait for each other are under way together. settled:
-  // ServerSet::pull_settled().
-  [[nodiscard]] Work pull(int table, const Tensor& values, bool settled = false);
+  // The Work is done when the values have come. Pulls that wait for each other are under way together.
+  [[nodiscard]] Work pull(int table, const Tensor& values, const ServerSet::Task& task = {});
 
  private:
   struct Pull {
     int table;
     Tensor values;
-    bool settled;
+    ServerSet::Task task;
   };
   struct UnderWay {
     ServerSet::Pending pull;

@@ -19,8 +19,8 @@ class ServedUnit final : public ShardedUnit {
   ZeroStage stage() const override { return ZeroStage::optimizer; }
   [[nodiscard]] Work gather(const Stream& stream) override;
   [[nodiscard]] Work sum(const Stream& stream) override;
-  // Brings the values that have all pushes (ServerSet::pull_settled).
-  [[nodiscard]] Work settle() { return traffic_.pull(table_, share(), true); }
+  // Brings the values that have all pushes of workers that meet.
+  [[nodiscard]] Work settle() { return traffic_.pull(table_, share(), {.consistency = Consistency::sequential()}); }
 
  private:
   ServedTraffic& traffic_;

@@ -73,6 +73,7 @@ class PushClocks {
   }
   void leave(int worker) { presence_[static_cast<std::size_t>(worker)] = Presence::left; }  // it pushes no more
   void lose(int worker) { presence_[static_cast<std::size_t>(worker)] = Presence::lost; }   // and nobody waits for it
+  bool is_lost(int worker) const { return presence_[static_cast<std::size_t>(worker)] == Presence::lost; }
   bool any_has_left() const { return std::ranges::find(presence_, Presence::left) != presence_.end(); }
   struct Left {
     int worker = 0;

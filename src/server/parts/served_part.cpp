@@ -94,7 +94,11 @@ bool ServedPart::has_version(const Pull& pull) const {
   if (consistency_.kind != Consistency::Kind::eventual) return version_ >= needed_pushes(pull);
   // Whatever the others do, a worker reads what it has pushed before.
   if (!pull.settled) return applied(pull.worker) >= pull.clock;
-  return pushes_.least() >= pull.clock && version_ == end();
+  for (int worker = 0; worker < static_cast<int>(applied_.size()); ++worker) {
+    // Of one that is lost all that has come, so that those who meet behind the loss read the same.
+    if (applied(worker) < (pushes_.is_lost(worker) ? pushes_.clock(worker) : pull.clock)) return false;
+  }
+  return true;
 }
 
 std::vector<ServedPart::Answer> ServedPart::answers() {
@@ -105,7 +109,8 @@ std::vector<ServedPart::Answer> ServedPart::answers() {
       if (left) result.push_back({.pull = pull, .values = {}, .left = left});
       return left.has_value();
     }
-    const std::int64_t given = consistency_.kind == Consistency::Kind::exact ? needed_pushes(pull) : version_;
+    const bool is_exact = consistency_.kind == Consistency::Kind::exact && !pull.settled;
+    const std::int64_t given = is_exact ? needed_pushes(pull) : version_;
     read(result.emplace_back(Answer{.pull = pull, .values = {}, .version = given}), version_ - given);
     return true;
   });

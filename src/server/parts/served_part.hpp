@@ -47,7 +47,7 @@ class ServedPart {
     std::int64_t clock = 0;
     std::uint64_t request = 0;
     std::vector<std::uint64_t> keys = {};
-    bool settled = false;  // waits for all pushes of clocks below its own, and gets no later ones of `exact`
+    bool settled = false;                    // waits for all pushes of clocks below `clock`, and gets the newest version
     std::vector<std::int64_t> lengths = {};  // KeyedRows
   };
   void pull(Pull pull) { waiting_.push_back(std::move(pull)); }

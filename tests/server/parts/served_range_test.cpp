@@ -64,6 +64,21 @@ TEST(ServedRange, EventualPullsNeverWait) {
   EXPECT_EQ(answered(part), (Answers{{1, 11}}));
 }
 
+// Those who meet behind the loss of a worker read the same, whoever asks first.
+TEST(ServedRange, SettledPullsHaveAllThatALostWorkerHasPushed) {
+  ServedRange part = part_of(2, Consistency::eventual());
+  part.push(0, 0, number(5));
+  part.push(1, 0, number(6));
+  part.lose(1);
+  part.apply_below(1);
+  part.pull({0, 1, 1, {}, true});
+  EXPECT_TRUE(part.answers().empty());
+  part.pull({0, 1, 2});
+  EXPECT_EQ(part.answers().size(), 1U) << "the control";
+  part.apply_below(2);
+  EXPECT_EQ(part.answers().front().values.at(0), 11);
+}
+
 // What has been answered may still be on its way when the next update comes.
 TEST(ServedRange, AnsweredValuesDoNotChange) {
   for (const Consistency consistency : {Consistency::sequential(), Consistency::eventual(), Consistency::exact(1)}) {
