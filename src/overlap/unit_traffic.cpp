@@ -1,13 +1,12 @@
 #include "stretto/overlap/unit_traffic.hpp"
 
 #include <algorithm>
-#include <exception>
 #include <utility>
 
 #include "core/fail.hpp"
-#include "core/log.hpp"
 #include "device/memory/range.hpp"
 #include "device/rehearsal_mode.hpp"
+#include "device/stream/abandoned_work.hpp"
 #include "device/stream/place_in_computation.hpp"
 #include "stretto/device.hpp"
 
@@ -37,7 +36,7 @@ UnitTraffic::UnitTraffic(const std::vector<UnitStore*>& units, Stream gathers, S
           options.delay);
   if (!options.overlap) options_.prefetch = 0;
   // With a delay, all sums of a step may be in flight when the next step's begin, so that the link never waits for backward.
-  // Where even values leave, memory is what is short.
+  // Not where ranks share values out, too: they do so because memory is short.
   const bool all = options.delay > 0 && options.overlap && is_trained_from(ZeroStage::values) == 0;
   most_in_flight_ = static_cast<std::size_t>(all ? is_trained_from(ZeroStage::gradients) : options_.prefetch);
   for (UnitStore* const store : units) {
@@ -54,11 +53,7 @@ UnitTraffic::~UnitTraffic() {
   for (const State& state : units_) {
     for (const Work& work :
          {state.gathered, state.summed, state.whole_gradients, state.late_summed, state.late_whole_gradients}) {
-      try {
-        computation().wait(work);
-      } catch (const std::exception& error) {
-        log().debug("An operation of a unit of parameters that nobody waited for has failed: {}", error.what());
-      }
+      wait_for_abandoned("An operation of a unit of parameters", [&] { computation().wait(work); });
     }
   }
 }

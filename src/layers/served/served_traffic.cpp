@@ -1,10 +1,9 @@
 #include "layers/served/served_traffic.hpp"
 
-#include <exception>
 #include <utility>
 
 #include "core/fail.hpp"
-#include "core/log.hpp"
+#include "device/stream/abandoned_work.hpp"
 #include "stretto/device.hpp"
 #include "stretto/job.hpp"
 
@@ -21,11 +20,7 @@ ServedTraffic::ServedTraffic(ServerSet& servers, const Communicator& workers, bo
 }
 
 ServedTraffic::~ServedTraffic() {
-  try {
-    stream_.synchronize();
-  } catch (const std::exception& error) {
-    log().debug("A push or a pull that nobody waited for has failed: {}", error.what());
-  }
+  wait_for_abandoned("A push or a pull", [&] { stream_.synchronize(); });
 }
 
 Work ServedTraffic::push(int table, const Tensor& gradients) {

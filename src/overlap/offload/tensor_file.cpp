@@ -3,8 +3,8 @@
 #include <cstring>
 #include <utility>
 
-#include "core/log.hpp"
 #include "device/rehearsal_mode.hpp"
+#include "device/stream/abandoned_work.hpp"
 #include "overlap/offload/aligned_memory.hpp"
 
 namespace stretto {
@@ -62,13 +62,8 @@ KeptTensor::KeptTensor(std::shared_ptr<TensorFile> file, std::int64_t offset, co
     : file_(std::move(file)), offset_(offset), shape_(tensor.shape()), dtype_(tensor.dtype()) {}
 
 KeptTensor::~KeptTensor() {
-  for (const Work& work : {written_, read_}) {
-    try {
-      work.wait();
-    } catch (const std::exception& error) {
-      log().debug("A tensor that nobody waited for was not moved: {}", error.what());
-    }
-  }
+  for (const Work& work : {written_, read_})
+    wait_for_abandoned("A read or a write of a tensor's file", [&] { work.wait(); });
   file_->free_.emplace(file_->sizes_[offset_], offset_);
 }
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "core/fail.hpp"
-#include "core/log.hpp"
+#include "device/stream/abandoned_work.hpp"
 #include "overlap/offload/aligned_memory.hpp"
 
 namespace stretto {
@@ -52,13 +52,7 @@ UnitFile::~UnitFile() {
   std::vector<Work> works = written_;
   works.insert(works.end(), others_written_.begin(), others_written_.end());
   for (const Buffer& buffer : buffers_) works.push_back(buffer.read);
-  for (const Work& work : works) {
-    try {
-      work.wait();
-    } catch (const std::exception& error) {
-      log().debug("A block of a scratch file that nobody waited for was not moved: {}", error.what());
-    }
-  }
+  for (const Work& work : works) wait_for_abandoned("A read or a write of a scratch file", [&] { work.wait(); });
 }
 
 std::int64_t UnitFile::buffer_bytes(const std::vector<std::int64_t>& bytes) {

@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "core/fail.hpp"
-#include "core/log.hpp"
 #include "core/parts.hpp"
 #include "device/memory/range.hpp"
 #include "device/rehearsal_mode.hpp"
+#include "device/stream/abandoned_work.hpp"
 #include "overlap/exchange.hpp"
 #include "stretto/device.hpp"
 #include "stretto/memory.hpp"
@@ -163,13 +163,7 @@ void StageMessages::abandon() noexcept {
   std::vector<Work> begun;
   for (const auto& [place, input] : inputs_) begun.push_back(input.arrived);
   for (const auto& [route, channel] : channels_) begun.push_back(channel.sent);
-  for (const Work& work : begun) {
-    try {
-      work.wait();
-    } catch (const std::exception& error) {
-      log().debug("A message between stages that nobody waited for has failed: {}", error.what());
-    }
-  }
+  for (const Work& work : begun) wait_for_abandoned("A message between stages", [&] { work.wait(); });
 }
 
 // ---- messages
