@@ -1,14 +1,11 @@
 #include "stretto/overlap/all_to_all.hpp"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
-#include <numeric>
 
 #include "core/fail.hpp"
 #include "device/memory/range.hpp"
 #include "device/stream/kernel_scope.hpp"
-#include "overlap/exchange.hpp"
+#include "overlap/row_shares.hpp"
 #include "stretto/device.hpp"
 
 namespace stretto {
@@ -21,26 +18,19 @@ constexpr std::int64_t probe_bytes = std::int64_t{1} << 20;
 class RowBlocks {
  public:
   RowBlocks(const char* what, const Tensor& tensor, const std::vector<std::int64_t>& rows, const Communicator& group)
-      : tensor_(tensor) {
-    require(static_cast<int>(rows.size()) == group.size() &&
-                std::all_of(rows.begin(), rows.end(), [](std::int64_t each) { return each >= 0; }),
-            "An all-to-all got {} of [{}] rows for a group of {} ranks; give each rank's number of rows, 0 or more.", what,
-            fmt::join(rows, ", "), group.size());
-    for (const std::int64_t each : rows) firsts_.push_back(firsts_.back() + each);
-    require(tensor.rows() == firsts_.back(),
-            "An all-to-all got {} of {} rows, whose blocks have {} rows together; give a tensor of as many.", what,
-            tensor.rows(), firsts_.back());
+      : tensor_(tensor), shares_(what, rows, group) {
+    require(tensor.rows() == shares_.all(), "{} has {} rows, whose blocks have {} rows together; give a tensor of as many.",
+            what, tensor.rows(), shares_.all());
   }
-  std::int64_t count(int rank) const { return first(rank + 1) - first(rank); }
+  std::int64_t count(int rank) const { return shares_.count(rank); }
   BlockRows part(int rank, Rows rows) const {
-    return {rank, rows.first, rows_of(tensor_, first(rank) + rows.first, rows.count)};
+    return {rank, rows.first, rows_of(tensor_, shares_.first(rank) + rows.first, rows.count)};
   }
   BlockRows whole(int rank) const { return part(rank, {0, count(rank)}); }
 
  private:
-  std::int64_t first(int rank) const { return firsts_[static_cast<std::size_t>(rank)]; }
   Tensor tensor_;
-  std::vector<std::int64_t> firsts_{0};
+  RowShares shares_;
 };
 
 // The messages of both functions: the partner of each step and the chunks of each block.
@@ -52,8 +42,8 @@ class BlockExchange {
       : group_(group),
         stream_(stream),
         options_(options),
-        sent_("an input", input, send_rows, group),
-        received_("an output", output, receive_rows, group) {
+        sent_("The input of an all-to-all", input, send_rows, group),
+        received_("The output of an all-to-all", output, receive_rows, group) {
     require(input.dtype() == output.dtype() && input.columns() == output.columns(),
             "An all-to-all got rows of {} {} and a place for rows of {} {}; they must be alike.", input.columns(),
             name(input.dtype()), output.columns(), name(output.dtype()));

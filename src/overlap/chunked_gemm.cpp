@@ -10,7 +10,7 @@
 #include "device/kernels/compute_types.hpp"
 #include "device/memory/range.hpp"
 #include "device/stream/kernel_scope.hpp"
-#include "overlap/exchange.hpp"
+#include "overlap/row_shares.hpp"
 #include "stretto/device.hpp"
 
 namespace stretto {
@@ -81,31 +81,6 @@ class GemmWeight {
   const GemmFactor& factor_;
   const Tensor& weight_;
   Transpose transpose_;
-};
-
-// The rows of each rank of the group, one rank's behind the other's.
-class RowShares {
- public:
-  RowShares(const char* function, const std::vector<std::int64_t>& rows, const Communicator& group) {
-    require(static_cast<int>(rows.size()) == group.size() &&
-                std::all_of(rows.begin(), rows.end(), [](std::int64_t each) { return each >= 0; }),
-            "{} got the rows [{}] for a group of {} ranks; give each rank's number of rows, 0 or more.", function,
-            fmt::join(rows, ", "), group.size());
-    for (const std::int64_t each : rows) firsts_.push_back(firsts_.back() + each);
-  }
-  std::int64_t first(int rank) const { return firsts_[static_cast<std::size_t>(rank)]; }
-  std::int64_t count(int rank) const { return first(rank + 1) - first(rank); }
-  std::int64_t all() const { return firsts_.back(); }
-  std::int64_t most() const {
-    std::int64_t rows = 0;
-    for (int rank = 0; rank < ranks(); ++rank) rows = std::max(rows, count(rank));
-    return rows;
-  }
-  int ranks() const { return static_cast<int>(firsts_.size()) - 1; }
-  Tensor share(const Tensor& of_all, int rank) const { return rows_of(of_all, first(rank), count(rank)); }
-
- private:
-  std::vector<std::int64_t> firsts_{0};  // the first row of each rank, then the number of all rows
 };
 
 std::int64_t first_of_chunk(const Tensor& share, int chunks, int i) {

@@ -204,7 +204,7 @@ TEST(AllToAll, RefusesWhatDoesNotFit) {
             x, send, output, receive, [](const BlockRows&) {}, world, Stream::inline_(), options);
       });
     };
-    EXPECT_THAT(refusal({4}, y, {2, 2}), testing::HasSubstr("got an input of [4] rows for a group of 2"));
+    EXPECT_THAT(refusal({4}, y, {2, 2}), testing::HasSubstr("The input of an all-to-all got the rows [4] for a group of 2"));
     EXPECT_THAT(refusal({2, 3}, y, {2, 2}), testing::HasSubstr("whose blocks have 5 rows together"));
     EXPECT_THAT(refusal({1, 3}, y, {2, 2}), testing::HasSubstr("rows in an all-to-all and expects 2"));
     EXPECT_THAT(refusal({2, 2}, Tensor({4, 2}, DType::f32), {2, 2}), testing::HasSubstr("they must be alike"));
