@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "core/fail.hpp"
-#include "core/log.hpp"
+#include "device/stream/abandoned_work.hpp"
 #include "device/stream/kernel_scope.hpp"
 #include "layers/attention/grouped_heads.hpp"
 #include "stretto/device.hpp"
@@ -60,12 +60,21 @@ class HeadExchanges {
   const AttentionCore::Shape& shape_;
 };
 
+// Copies blocks that lie as [outer, inner] to memory in which they lie as [inner, outer]. A message has a rank's rows of all
+// sequences together, and attention needs all ranks' rows of a sequence together.
+void copy_transposed(const Tensor& from, std::int64_t outer, std::int64_t inner, const Tensor& to) {
+  const std::int64_t block = from.size() / (outer * inner);
+  as_kernel("copy", [&] {
+    for (std::int64_t i = 0; i < outer; ++i) {
+      for (std::int64_t j = 0; j < inner; ++j) {
+        to.view((j * outer + i) * block, {block}).copy_from(from.view((i * inner + j) * block, {block}));
+      }
+    }
+  });
+}
+
 HeadExchanges::Exchange::~Exchange() {
-  try {
-    computation().wait(work);
-  } catch (const std::exception& error) {
-    log().debug("An all-to-all of attention heads that nobody waited for has failed: {}", error.what());
-  }
+  wait_for_abandoned("An all-to-all of attention heads", [&] { computation().wait(work); });
 }
 
 void HeadExchanges::start(Exchange& exchange, const char* tag) const {
@@ -108,37 +117,19 @@ HeadExchanges::Exchange HeadExchanges::to_heads(const std::vector<Part>& from, c
 
 Tensor HeadExchanges::all_rows(const Exchange& exchange) const {
   computation().wait(exchange.work);
-  const int ranks = group_.size();
   const Tensor& in = exchange.in;
-  const std::int64_t batch = shape_.batch, rows = in.rows() / ranks, columns = in.columns();
-  if (batch == 1) return in.reshaped({ranks * rows, columns});
-  // Ranks' rows of each sequence belong behind each other.
-  Tensor result({ranks * rows, columns}, in.dtype());
-  const std::int64_t run = rows / batch * columns;
-  as_kernel("copy", [&] {
-    for (std::int64_t i = 0; i < batch; ++i) {
-      for (int rank = 0; rank < ranks; ++rank) {
-        result.view((i * ranks + rank) * run, {run}).copy_from(in.view(rank * rows * columns + i * run, {run}));
-      }
-    }
-  });
+  if (shape_.batch == 1) return in.reshaped({in.rows(), in.columns()});
+  Tensor result({in.rows(), in.columns()}, in.dtype());
+  copy_transposed(in, group_.size(), shape_.batch, result);
   return result;
 }
 
 HeadExchanges::Exchange HeadExchanges::to_rows(const Tensor& heads, const char* tag) const {
   const int ranks = group_.size();
-  const std::int64_t batch = shape_.batch, rows = heads.rows() / ranks, columns = heads.columns();
-  const std::int64_t run = rows / batch * columns;
   Exchange exchange;
-  exchange.out = message_buffer({ranks, rows, columns}, heads.dtype());
+  exchange.out = message_buffer({ranks, heads.rows() / ranks, heads.columns()}, heads.dtype());
   exchange.in = message_buffer(exchange.out.shape(), heads.dtype());
-  as_kernel("copy", [&] {
-    for (std::int64_t i = 0; i < batch; ++i) {
-      for (int rank = 0; rank < ranks; ++rank) {
-        exchange.out.view(rank * rows * columns + i * run, {run}).copy_from(heads.view((i * ranks + rank) * run, {run}));
-      }
-    }
-  });
+  copy_transposed(heads, shape_.batch, ranks, exchange.out);
   start(exchange, tag);
   return exchange;
 }
