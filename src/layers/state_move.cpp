@@ -12,6 +12,7 @@
 
 #include "core/fail.hpp"
 #include "layers/checkpoint/state_tensors.hpp"
+#include "layers/numbers_of_ranks.hpp"
 #include "stretto/kernels.hpp"
 #include "stretto/move.hpp"
 #include "stretto/require_same.hpp"
@@ -123,20 +124,15 @@ BoxesOfRanks boxes_of_ranks(const Communicator& ranks, const MovedByName& mine) 
       numbers.insert(numbers.end(), box.end.begin(), box.end.end());
     }
   }
-  const OperationOptions options{.tag = "move"};
-  const auto count = static_cast<std::int64_t>(numbers.size());
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(ranks.size()));
-  ranks.all_gather(&count, counts.data(), 1, DType::i64, Stream::inline_(), options).wait();
-  std::vector<std::int64_t> all(static_cast<std::size_t>(std::accumulate(counts.begin(), counts.end(), std::int64_t{0})));
-  ranks.all_gather_v(numbers.data(), all.data(), counts, DType::i64, Stream::inline_(), options).wait();
   BoxesOfRanks result;
-  const std::int64_t* next = all.data();
+  const std::int64_t* next = nullptr;
   const auto corner = [&](std::size_t dimensions) {
     Shape shape(dimensions, 0);
     for (std::int64_t& each : shape) each = *next++;
     return shape;
   };
-  for (int rank = 0; rank < ranks.size(); ++rank) {
+  for (const std::vector<std::int64_t>& of_rank : numbers_of_ranks(ranks, numbers, "move")) {
+    next = of_rank.data();
     for (const auto& [name, moved] : mine) {
       std::vector<Box>& boxes = result[name].emplace_back(static_cast<std::size_t>(*next++));
       for (Box& box : boxes) {

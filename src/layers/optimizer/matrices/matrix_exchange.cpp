@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "layers/numbers_of_ranks.hpp"
 #include "stretto/device.hpp"
 #include "stretto/kernels.hpp"
 
@@ -18,10 +19,6 @@ std::vector<std::int64_t> begins_of(const std::vector<std::int64_t>& counts) {
 
 const Communicator& stage_of(const ShardedParameters& parameters) {
   return parameters.mesh().over(token_axes | Axis::tensor);
-}
-
-std::int64_t sum_of(const std::vector<std::int64_t>& counts) {
-  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
 }
 
 }  // namespace
@@ -50,17 +47,10 @@ void MatrixExchange::describe() {
     mine.insert(mine.end(), parameter.first.begin(), parameter.first.end());
     mine.insert(mine.end(), parameter.extents.begin(), parameter.extents.end());
   }
-  const auto ranks = static_cast<std::size_t>(group_.size());
-  std::vector<std::int64_t> counts(ranks);
-  const std::int64_t count = std::ssize(mine);
-  group_.all_gather(&count, counts.data(), 1, DType::i64, Stream::inline_(), {.tag = "ranges of matrices"}).wait();
-  std::vector<std::int64_t> all(static_cast<std::size_t>(sum_of(counts)));
-  group_.all_gather_v(mine.data(), all.data(), counts, DType::i64, Stream::inline_(), {.tag = "ranges of matrices"}).wait();
-  descriptions_.resize(ranks);
-  const std::int64_t* next = all.data();
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    for (const std::int64_t* const end = next + counts[rank]; next < end;) {
-      Described& its = descriptions_[rank].emplace_back();
+  for (const std::vector<std::int64_t>& of_rank : numbers_of_ranks(group_, mine, "ranges of matrices")) {
+    std::vector<Described>& described = descriptions_.emplace_back();
+    for (const std::int64_t *next = of_rank.data(), *end = next + of_rank.size(); next < end;) {
+      Described& its = described.emplace_back();
       its.parameter = static_cast<std::size_t>(next[0]);
       its.unit = static_cast<std::size_t>(next[1]);
       its.first = next[2];
@@ -142,7 +132,7 @@ MatrixExchange::Way MatrixExchange::planned(const std::function<bool(const Descr
   }
   const std::vector<std::int64_t> begins = begins_of(way.of_owners);
   for (Chunk& chunk : way.chunks) chunk.at += begins[static_cast<std::size_t>(owners_[chunk.matrix])];
-  way.mine = sum_of(way.of_owners);
+  way.mine = std::accumulate(way.of_owners.begin(), way.of_owners.end(), std::int64_t{0});
   return way;
 }
 
