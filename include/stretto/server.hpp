@@ -205,31 +205,38 @@ class STRETTO_API ServerSet {
 
   // Workers. push() adds one to the table's clock. A push is done when its bytes have left, a pull when all parts have come;
   // the tensors, of the table's type and size, must stay as they are until then. If ranks go on after losses, the tensor of
-  // a push is free at once, and a push first blocks until the pulls of its table are done. Pulls and pushes of a table take
-  // effect in the order of the calls.
+  // a push is free at once, and a push first blocks until the pulls of its table are done; not so behind Task::after. Pulls
+  // and pushes of a table take effect in the order of the calls.
   class Pending {
    public:
     Pending() = default;
 
    private:
     friend class ServerSet;
-    explicit Pending(std::uint64_t request) : request_(request) {}
-    std::uint64_t request_ = 0;
+    Pending(std::uint64_t request, std::uint64_t set) : request_(request), set_(set) {}
+    std::uint64_t request_ = 0, set_ = 0;
   };
-  Pending push(int table, const Tensor& pushed);
-  // What a pull waits for, instead of what its table says: at clock t of this worker sequential() and bounded(d) bring the
-  // newest version, which has all pushes of clocks below t - d of all workers, and eventual() what there is. exact() is
-  // refused: servers keep older versions only for tables that are exact.
-  // So sequential() brings all pushes of workers that meet, whatever the table's consistency. All get the same values if
-  // none pushes further, or with an eventual table leaves, before all have them.
+  // What a push or pull waits for.
   struct Task {
+    // It begins when these are done, in the call of this rank that finds it: poll(), wait(), ask(), leave(), push() or
+    // pull(). So what a pull brings may be pushed without a wait. One that is refused is done, as is a default Pending; one
+    // of another set is refused. Until it begins it takes no clock, and later pushes and pulls of its table wait behind it.
+    // Its tensors, and theirs, must stay until they are done, also if ranks go on after losses. What a filter then throws
+    // is thrown by wait(), and it makes no push.
+    std::vector<Pending> after;
+    // Of a pull, instead of its table's: at clock t of this worker sequential() and bounded(d) bring the newest version,
+    // which has all pushes of clocks below t - d of all workers, and eventual() what there is. exact() is refused: servers
+    // keep older versions only for tables that are exact.
+    // So sequential() brings all pushes of workers that meet, whatever the table's consistency. All get the same values if
+    // none pushes further, or with an eventual table leaves, before all have them.
     std::optional<Consistency> consistency;
   };
+  Pending push(int table, const Tensor& pushed, const Task& task = {});
   Pending pull(int table, const Tensor& values, const Task& task = {});
   // The pull is at the clock behind the push. Only a few parts are on their way to each server at a time: the others leave
   // in this rank's wait(), ask() or leave(), or with its next push or pull of the table. Until then other workers may not
   // get their values: this rank must not wait for them by other means, also behind attend().
-  Pending push_pull(int table, const Tensor& pushed, const Tensor& values);
+  Pending push_pull(int table, const Tensor& pushed, const Tensor& values, const Task& task = {});
   // Sparse tables. keys ascend, each once; rows: [keys, width], in their order. A clock counts pushes of any keys.
   // lengths: of rows of any_length, from 1 on, one for each key, and none for other tables; rows then lie one behind the
   // other. A key keeps its first length; for another one wait() throws Error(invalid_argument) and names worker, key, table
@@ -237,7 +244,7 @@ class STRETTO_API ServerSet {
   // part; its other parts are, and clocks count it. Such a push is done when its servers have answered. A lost server takes
   // lengths known from pulls with it.
   Pending push(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows,
-               const std::vector<std::int64_t>& lengths = {});
+               const std::vector<std::int64_t>& lengths = {}, const Task& task = {});
   Pending pull(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows,
                const std::vector<std::int64_t>& lengths = {}, const Task& task = {});
   // Throws Error(invalid_argument) if a server has refused it: for a length, because there is no memory for the rows of a

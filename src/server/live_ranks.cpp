@@ -65,6 +65,13 @@ ReceivedMessage LiveRanks::receive() {
   return message;
 }
 
+std::optional<ReceivedMessage> LiveRanks::receive_unless(const std::function<bool()>& enough) {
+  std::optional<ReceivedMessage> message;
+  naming_losses(job(), [&] { message = mailbox_->receive_unless(enough); });
+  if (message) message->from = names_[static_cast<std::size_t>(message->from)];
+  return message;
+}
+
 std::optional<ReceivedMessage> LiveRanks::try_receive() {
   std::optional<ReceivedMessage> message;
   naming_losses(job(), [&] { message = mailbox_->try_receive(); });

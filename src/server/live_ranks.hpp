@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,8 +28,9 @@ class LiveRanks {
 
   // These work as Mailbox's do, but errors name the lost rank, and a message to a rank that is lost is dropped.
   void send(int to, const MessageHead& head, const Tensor& bytes = {}, std::optional<int> priority = {});
-  bool all_sent() const { return mailbox_->all_sent(); }
+  bool has_sent(std::uint64_t request) const { return mailbox_->has_sent(request); }
   ReceivedMessage receive();
+  std::optional<ReceivedMessage> receive_unless(const std::function<bool()>& enough);
   std::optional<ReceivedMessage> try_receive();
   bool is_connected() const { return mailbox_.has_value(); }  // not between shrink() and open()
   void send_all();

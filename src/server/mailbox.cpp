@@ -163,6 +163,11 @@ ReceivedMessage Mailbox::receive() {
   return first_of_inbox();
 }
 
+std::optional<ReceivedMessage> Mailbox::receive_unless(const std::function<bool()>& enough) {
+  progress_until([&] { return !inbox_.empty() || enough(); });
+  return inbox_.empty() ? std::nullopt : std::optional(first_of_inbox());
+}
+
 std::optional<ReceivedMessage> Mailbox::try_receive() {
   if (inbox_.empty()) {
     progress();
@@ -185,6 +190,11 @@ ReceivedMessage Mailbox::first_of_inbox() {
 
 bool Mailbox::all_sent() const {
   return std::ranges::all_of(partners_, [](const auto& partner) { return partner->outgoing.empty(); });
+}
+
+bool Mailbox::has_sent(std::uint64_t request) const {
+  const auto has = [&](const auto& outgoing) { return outgoing->head.request == request; };
+  return std::ranges::none_of(partners_, [&](const auto& partner) { return std::ranges::any_of(partner->outgoing, has); });
 }
 
 void Mailbox::send_all() {

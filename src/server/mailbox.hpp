@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -50,8 +51,11 @@ class Mailbox {
   // priority, which passes those of lower priorities that have not begun to leave. One without passes none, nor is passed.
   void send(int to, MessageHead head, const Tensor& bytes = {}, std::optional<int> priority = {});
   bool all_sent() const;
+  bool has_sent(std::uint64_t request) const;  // all messages with that number in their heads
   // Blocks until a message has come, and moves what it can meanwhile. Throws the job's error if it has failed.
   ReceivedMessage receive();
+  // Likewise, but returns nothing when `enough` says so first.
+  std::optional<ReceivedMessage> receive_unless(const std::function<bool()>& enough);
   // Moves what it can without waiting. Throws like receive() if no message has come.
   std::optional<ReceivedMessage> try_receive();
   // Moves all that has come by now: behind it, try_receive() has the last messages of a partner that sends nothing more.

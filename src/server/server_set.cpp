@@ -74,58 +74,47 @@ void ServerSet::join() {
   state_->through_losses([&] { state_->server->join(); });
 }
 
-ServerSet::Pending ServerSet::push(int table, const Tensor& pushed) {
+ServerSet::Pending ServerSet::push(int table, const Tensor& pushed, const Task& task) {
   const auto call = state_->call();
   WorkerSide& worker = state_->as_worker("push");
-  state_->through_losses([&] { worker.finish_pulls_before_push(table); });
-  const Pending pending(worker.begin(table, &pushed, nullptr));
-  state_->send(pending.request_);
-  return pending;
+  return state_->begin(worker.add(table, &pushed, nullptr, state_->terms_of(task)));
 }
 
 ServerSet::Pending ServerSet::pull(int table, const Tensor& values, const Task& task) {
   const auto call = state_->call();
-  const Pending pending(state_->as_worker("pull").begin(table, nullptr, &values, task));
-  state_->send(pending.request_);
-  return pending;
+  WorkerSide& worker = state_->as_worker("pull");
+  return state_->begin(worker.add(table, nullptr, &values, state_->terms_of(task)));
 }
 
-ServerSet::Pending ServerSet::push_pull(int table, const Tensor& pushed, const Tensor& values) {
+ServerSet::Pending ServerSet::push_pull(int table, const Tensor& pushed, const Tensor& values, const Task& task) {
   const auto call = state_->call();
   WorkerSide& worker = state_->as_worker("push and pull");
-  state_->through_losses([&] { worker.finish_pulls_before_push(table); });
-  const Pending pending(worker.begin(table, &pushed, &values));
-  state_->send(pending.request_);
-  return pending;
+  return state_->begin(worker.add(table, &pushed, &values, state_->terms_of(task)));
 }
 
 ServerSet::Pending ServerSet::push(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows,
-                                   const std::vector<std::int64_t>& lengths) {
+                                   const std::vector<std::int64_t>& lengths, const Task& task) {
   const auto call = state_->call();
   WorkerSide& worker = state_->as_worker("push");
-  state_->through_losses([&] { worker.finish_pulls_before_push(table); });
-  const Pending pending(worker.begin(table, {keys, rows, lengths}, push_part));
-  state_->send(pending.request_);
-  return pending;
+  return state_->begin(worker.add(table, {keys, rows, lengths}, push_part, state_->terms_of(task)));
 }
 
 ServerSet::Pending ServerSet::pull(int table, const std::vector<std::uint64_t>& keys, const Tensor& rows,
                                    const std::vector<std::int64_t>& lengths, const Task& task) {
   const auto call = state_->call();
-  const Pending pending(state_->as_worker("pull").begin(table, {keys, rows, lengths}, pull_part, task));
-  state_->send(pending.request_);
-  return pending;
+  WorkerSide& worker = state_->as_worker("pull");
+  return state_->begin(worker.add(table, {keys, rows, lengths}, pull_part, state_->terms_of(task)));
 }
 
 void ServerSet::wait(const Pending& pending) {
   const auto call = state_->call();
-  if (state_->worker) state_->calling_back([&] { state_->worker->wait(pending.request_); });
+  if (state_->worker) state_->calling_back([&] { state_->worker->wait(state_->request_of(pending)); });
 }
 
 void ServerSet::when_done(const Pending& pending, Done done) {
   const auto call = state_->call();
   require(done != nullptr, "A push or pull is to call nothing when it is done; give a function.");
-  state_->as_worker("push and pull").when_done(pending.request_, std::move(done));
+  state_->as_worker("push and pull").when_done(state_->request_of(pending), std::move(done));
 }
 
 void ServerSet::poll() {

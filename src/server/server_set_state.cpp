@@ -1,6 +1,7 @@
 #include "server/server_set_state.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <string>
 
@@ -16,11 +17,12 @@ namespace {
 
 constexpr int most_port = 65535;
 constexpr std::chrono::milliseconds between_looks{20};
+std::atomic<std::uint64_t> sets = 0;  // of this process, so far
 
 }  // namespace
 
 ServerSet::State::State(const Communicator& ranks, std::vector<ServedTable> tables, const Options& options)
-    : layout(ranks, ending(std::move(tables)), options), live(ranks, layout) {
+    : set_number(++sets), layout(ranks, ending(std::move(tables)), options), live(ranks, layout) {
   const OnDevice host(Device::cpu);
   throw_together(ranks, "begin its part of the server set", [&] {
     const int port = first_port();
@@ -48,10 +50,21 @@ std::vector<ServedTable> ServerSet::State::ending(std::vector<ServedTable> table
   return tables;
 }
 
-void ServerSet::State::send(std::uint64_t request) {
-  through_losses([&, is_sent = false]() mutable {
-    if (!std::exchange(is_sent, true)) worker->send(request);
-  });
+ServerSet::Pending ServerSet::State::begin(std::uint64_t request) {
+  through_losses([&] { worker->begin(request); });
+  return {request, set_number};
+}
+
+std::uint64_t ServerSet::State::request_of(const Pending& pending) const {
+  require(pending.set_ == set_number || pending.set_ == 0,
+          "A push or pull of another server set is given; give one of this.");
+  return pending.request_;
+}
+
+WorkerSide::Terms ServerSet::State::terms_of(const Task& task) const {
+  WorkerSide::Terms terms{{}, task.consistency};
+  for (const Pending& pending : task.after) terms.after.push_back(request_of(pending));
+  return terms;
 }
 
 // A function may call the set again, which then calls those of what is done by then.

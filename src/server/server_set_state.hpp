@@ -14,7 +14,7 @@
 #include "server/served_layout.hpp"
 #include "server/server_side.hpp"
 #include "server/state_door.hpp"
-#include "server/worker_side.hpp"
+#include "server/worker/worker_side.hpp"
 #include "stretto/device.hpp"
 #include "stretto/server.hpp"
 
@@ -63,7 +63,9 @@ struct ServerSet::State {
       }
     }
   }
-  void send(std::uint64_t request);
+  Pending begin(std::uint64_t request);
+  std::uint64_t request_of(const Pending& pending) const;  // throws Error(invalid_argument) for one of another set
+  WorkerSide::Terms terms_of(const Task& task) const;
   // As through_losses(), and then calls the functions of what is done, also if body() throws.
   template <class Body>
   void calling_back(Body body) {
@@ -87,7 +89,8 @@ struct ServerSet::State {
   void check_holdings(const std::map<int, std::vector<std::int64_t>>& holdings);
   [[noreturn]] void throw_naming_parts(const Error& error) const;
 
-  std::exception_ptr end;  // why this rank can no longer go on; every later call throws it
+  std::uint64_t set_number;  // of this one in the process, from 1 on
+  std::exception_ptr end;    // why this rank can no longer go on; every later call throws it
   ServedLayout layout;
   LiveRanks live;
   std::optional<WorkerSide> worker;  // this rank is one of both

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <latch>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -145,8 +146,10 @@ TEST(Callbacks, GetRefusalsAndMayThrow) {
 
 // With copies the calls are repeated behind a loss, and the functions are not.
 TEST(Callbacks, AreCalledOnceBehindALoss) {
-  run_threads(4, [](const Communicator& world) {
+  std::latch made(4);
+  run_threads(4, [&](const Communicator& world) {
     ServerSet set = counts_of(world, {.servers = 2, .copies = 1});
+    made.arrive_and_wait();
     if (world.rank() == 3) return world.job().abort("it is killed.");
     if (set.is_server()) return set.serve();
     const Tensor ones = all(1), found = all(0);

@@ -123,10 +123,12 @@ void pull_with_own_delays(const ServerSet::Options& options) {
                                             {"sparse", Consistency::bounded(8), true},
                                             {"sparse and eventual", Consistency::eventual(), true}};
   std::vector<std::atomic<int>> stale(tables.size());
+  std::latch made(counting_workers + options.servers);
   run_threads(counting_workers + options.servers, [&](const Communicator& world) {
     std::vector<ServedTable> served;
     for (const CountedTable& table : tables) served.push_back(table.served());
     ServerSet set(world, served, options);
+    made.arrive_and_wait();
     if (options.copies > 0 && world.rank() == world.size() - 1) return world.job().abort("it is killed.");
     if (set.is_server()) return set.serve();
     for (std::size_t t = 0; t < tables.size(); ++t) {

@@ -191,5 +191,30 @@ TEST(Mailbox, MessagesOfHigherPriorityPassOthers) {
   });
 }
 
+TEST(Mailbox, SaysWhichRequestsHaveLeft) {
+  run_threads(2, [](const Communicator& world) {
+    const int other = 1 - world.rank();
+    Mailbox mailbox(world.duplicate("mail"), {other}, std::size_t{1} << 30);
+    if (world.rank() == 0) {
+      mailbox.send(other, {.request = 1});
+      mailbox.send(other, {.request = 2}, Tensor({64 << 20}, DType::u8, Device::cpu));
+      mailbox.send(other, {.request = 3});
+      EXPECT_TRUE(mailbox.has_sent(1) && mailbox.has_sent(7));
+      EXPECT_FALSE(mailbox.has_sent(2) || mailbox.has_sent(3));
+      EXPECT_FALSE(mailbox.receive_unless([] { return true; }));
+    }
+    world.barrier(Stream::inline_()).wait();
+    if (world.rank() == 0) {
+      EXPECT_FALSE(mailbox.receive_unless([&] { return mailbox.has_sent(3); })) << "none comes before they have left";
+      mailbox.send(other, {.request = 4});
+      EXPECT_EQ(mailbox.receive_unless([] { return false; })->head.request, 5U);
+      return mailbox.send_all();
+    }
+    for (const std::uint64_t request : {1, 2, 3, 4}) EXPECT_EQ(mailbox.receive().head.request, request);
+    mailbox.send(other, {.request = 5});
+    mailbox.send_all();
+  });
+}
+
 }  // namespace
 }  // namespace stretto

@@ -1,4 +1,4 @@
-#include "server/worker_side.hpp"
+#include "server/worker/worker_side.hpp"
 
 #include <gmock/gmock.h>
 
@@ -176,12 +176,12 @@ TEST(WorkerSide, KeepsAPushUntilTheWordOnIt) {
     WorkerSide worker(layout, live);
     const Tensor row = Tensor::zeros({3}, DType::i64);
     const auto pull = [&] {
-      const std::uint64_t id = worker.begin(0, {{key}, row, {3}}, pull_part);
-      worker.send(id);
+      const std::uint64_t id = worker.add(0, {{key}, row, {3}}, pull_part);
+      worker.begin(id);
       worker.wait(id);
     };
-    const std::uint64_t push = worker.begin(0, {{key}, row, {3}}, push_part);
-    worker.send(push);
+    const std::uint64_t push = worker.add(0, {{key}, row, {3}}, push_part);
+    worker.begin(push);
     pull();  // it has been told by now that the push is applied
     worker.resume();
     pull();

@@ -1,4 +1,4 @@
-#include "server/worker_side.hpp"
+#include "server/worker/worker_side.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -51,6 +51,23 @@ void check(const ServedTable& table, const KeyedRows& keyed) {
           keyed.keys.size(), table.name, elements, name(table.dtype), rows.size(), name(rows.dtype()));
 }
 
+// With `eventual`, a pull of an eventual table is like any other.
+std::optional<Consistency> own_consistency(const ServedTable& table, MessageKind kind,
+                                           const std::optional<Consistency>& consistency, const ServedLayout& layout) {
+  if (!consistency) return std::nullopt;
+  require(kind == pull_part, "A push to table {} comes with a consistency, which only pulls have; pull behind it.",
+          table.name);
+  require(consistency->kind != Consistency::Kind::exact,
+          "A pull of table {} asks for an exact version, and servers keep these for tables that are exact; give the table "
+          "that consistency, or the pull another.",
+          table.name);
+  require(consistency->delay >= 0, "A pull of table {} has a delay of {}; give one from 0 on.", table.name,
+          consistency->delay);
+  const auto is_eventual = [](const Consistency& of) { return of.kind == Consistency::Kind::eventual; };
+  if (is_eventual(*consistency) && is_eventual(layout.consistency_of(table))) return std::nullopt;
+  return consistency;
+}
+
 }  // namespace
 
 WorkerSide::WorkerSide(const ServedLayout& layout, LiveRanks& live)
@@ -78,78 +95,30 @@ void WorkerSide::require_present(const char* what) const {
   require(!left_, "Rank {} cannot {}: it has left the servers.", live_.rank(), what);
 }
 
-// With `eventual`, a pull of an eventual table is like any other.
-std::optional<Consistency> WorkerSide::own_consistency(const ServedTable& table, const ServerSet::Task& task) const {
-  if (!task.consistency) return std::nullopt;
-  require(task.consistency->kind != Consistency::Kind::exact,
-          "A pull of table {} asks for an exact version, and servers keep these for tables that are exact; give the table "
-          "that consistency, or the pull another.",
-          table.name);
-  require(task.consistency->delay >= 0, "A pull of table {} has a delay of {}; give one from 0 on.", table.name,
-          task.consistency->delay);
-  const auto is_eventual = [](const Consistency& of) { return of.kind == Consistency::Kind::eventual; };
-  if (is_eventual(*task.consistency) && is_eventual(layout_.consistency_of(table))) return std::nullopt;
-  return task.consistency;
-}
-
-std::uint64_t WorkerSide::begin(int table, const Tensor* pushed, const Tensor* values, const ServerSet::Task& task) {
-  const OnDevice host(Device::cpu);
+std::uint64_t WorkerSide::add(int table, const Tensor* pushed, const Tensor* values, Terms terms) {
   const ServedLayout::Table& its = layout_.table(table);
   require(!its.served.is_sparse(), "Table {} is sparse; push and pull rows of keys.", its.served.name);
-  Tensor from = pushed != nullptr ? checked(its.served, *pushed) : Tensor();
-  if (from && layout_.goes_on()) from = from.clone();
-  Request request{.kind = values == nullptr   ? push_part
-                          : pushed == nullptr ? pull_part
-                                              : push_and_pull_part,
+  const MessageKind kind = values == nullptr ? push_part : pushed == nullptr ? pull_part : push_and_pull_part;
+  Request request{.kind = kind,
                   .table = static_cast<std::size_t>(table),
-                  .consistency = own_consistency(its.served, task),
-                  .values = values != nullptr ? checked(its.served, *values) : Tensor()};
-  for (const ServedLayout::Part& part : its.parts) {
-    request.messages.push_back(from ? from.view(part.first, {part.count}) : Tensor());
-    if (request.values) request.missing.insert(request.missing.size());
-  }
-  return begin(std::move(request));
+                  .after = std::move(terms.after),
+                  .consistency = own_consistency(its.served, kind, terms.consistency, layout_)};
+  if (pushed != nullptr) request.given.rows = checked(its.served, *pushed);
+  if (values != nullptr) request.values = checked(its.served, *values);
+  return hold(std::move(request));
 }
 
-// A push goes to all parts, without keys too, since each of them counts clocks.
-std::uint64_t WorkerSide::begin(int table, KeyedRows keyed, MessageKind kind, const ServerSet::Task& task) {
-  const OnDevice host(Device::cpu);
+std::uint64_t WorkerSide::add(int table, KeyedRows keyed, MessageKind kind, Terms terms) {
   const ServedLayout::Table& its = layout_.table(table);
   check(its.served, keyed);
   Request request{.kind = kind,
                   .table = static_cast<std::size_t>(table),
-                  .consistency = own_consistency(its.served, task),
+                  .after = std::move(terms.after),
+                  .consistency = own_consistency(its.served, kind, terms.consistency, layout_),
                   .begins = keyed.begins()};
   if (kind == pull_part) request.values = std::exchange(keyed.rows, {});
-  request.places.resize(its.parts.size());
-  for (std::size_t i = 0; i < keyed.keys.size(); ++i) {
-    request.places[static_cast<std::size_t>(its.part_of(keyed.keys[i]))].push_back(static_cast<std::int64_t>(i));
-  }
-  for (std::size_t p = 0; p < its.parts.size(); ++p) {
-    request.messages.push_back(packed(keyed, request.places[p], request.begins));
-    const bool is_answered = kind == pull_part || its.served.width == ServedTable::any_length;
-    if (is_answered && !request.places[p].empty()) request.missing.insert(p);
-  }
-  return begin(std::move(request));
-}
-
-std::uint64_t WorkerSide::begin(Request request) {
-  const std::uint64_t id = next_request_++;
-  TableState& table = tables_[request.table];
-  request.clock = request.consistency ? least_version(*request.consistency, table.clock) : table.clock;
-  if (request.kind != pull_part) {
-    for (std::size_t p = 0; p < table.filters.size(); ++p) {
-      const ServedTable& served = layout_.tables[request.table].served;
-      request.messages[p] = table.filters[p].encoded(unpacked(request.messages[p], served, true));
-    }
-    ++table.clock;  // a filter that throws makes no push
-    for (std::size_t p = 0; p < request.messages.size() && layout_.goes_on(); ++p) {
-      const bool awaits_word = request.kind == push_part && request.missing.contains(p);
-      table.kept[p].push_back({request.clock, id, request.messages[p], awaits_word});
-    }
-  }
-  requests_.emplace(id, std::move(request));
-  return id;
+  request.given = std::move(keyed);
+  return hold(std::move(request));
 }
 
 int WorkerSide::server_of(std::size_t table, std::size_t part) const {
@@ -175,24 +144,6 @@ void WorkerSide::send_part(std::uint32_t kind, std::size_t table, std::size_t pa
   live_.send(server_of(table, part), head, shorter ? shorter : bytes, served.priority);
 }
 
-void WorkerSide::send(std::uint64_t id) {
-  Request& request = requests_.at(id);
-  send_unsent(request.table);  // a part gets a worker's messages in the order of its calls
-  const TableState& table = tables_[request.table];
-  std::map<int, std::size_t> sent;
-  for (const std::size_t p : table.order) {
-    if (request.kind == pull_part && !request.missing.contains(p)) continue;
-    const int server = layout_.tables[request.table].parts[p].servers.front();
-    if (request.kind == push_and_pull_part && sent[server]++ >= table.most_unanswered) {
-      request.unsent[server].push_back(p);
-    } else {
-      send_part_of(id, request, p);
-    }
-  }
-  if (request.kind == push_part) request.messages.clear();  // it comes again from `kept`
-  take_acknowledgements();
-}
-
 void WorkerSide::send_part_of(std::uint64_t id, const Request& request, std::size_t part) {
   send_part(request.kind | request.flags(), request.table, part, request.clock, id, request.messages[part]);
 }
@@ -211,21 +162,6 @@ void WorkerSide::throw_late_refusals() {
   require(refusals.empty(), "{}", refusals);
 }
 
-std::string WorkerSide::finish(std::uint64_t id) {
-  const auto found = requests_.find(id);
-  Request& request = found->second;
-  while (!request.missing.empty()) take(live_.receive());
-  if (request.kind != pull_part && !live_.all_sent()) live_.send_all();
-  if (request.values && request.refusals.empty()) {
-    tables_[request.table].version = request.version;
-    show_pulled(request);
-  }
-  std::string refusals = std::move(request.refusals);
-  if (request.done) finished_.push_back({std::move(request.done), refusals});
-  requests_.erase(found);
-  return refusals;
-}
-
 void WorkerSide::when_done(std::uint64_t id, ServerSet::Done done) {
   const auto found = requests_.find(id);
   if (found == requests_.end()) {
@@ -237,13 +173,10 @@ void WorkerSide::when_done(std::uint64_t id, ServerSet::Done done) {
 }
 
 std::optional<WorkerSide::Finished> WorkerSide::next_finished() {
-  const auto is_done = [&](const auto& each) {
-    const Request& request = each.second;
-    return request.done && request.missing.empty() && (request.kind == pull_part || live_.all_sent());
-  };
   if (finished_.empty()) {
-    const auto found = std::ranges::find_if(requests_, is_done);
-    if (found != requests_.end()) finish(found->first);
+    const auto found =
+        std::ranges::find_if(requests_, [&](const auto& each) { return each.second.done && is_done(each.first); });
+    if (found != requests_.end()) conclude(found->first);
   }
   if (finished_.empty()) return std::nullopt;
   Finished first = std::move(finished_.front());
@@ -252,7 +185,11 @@ std::optional<WorkerSide::Finished> WorkerSide::next_finished() {
 }
 
 void WorkerSide::poll() {
-  while (const std::optional<ReceivedMessage> message = live_.try_receive()) take(*message);
+  while (const std::optional<ReceivedMessage> message = live_.try_receive()) {
+    take(*message);
+    begin_what_may();
+  }
+  begin_what_may();  // a push may have left without a message
   throw_late_refusals();
 }
 
@@ -276,41 +213,16 @@ std::vector<std::string> WorkerSide::ask(const std::string& text) {
     live_.send(server, {.kind = question_of_worker, .request = question_}, tensor_of(text));
     asked += live_.has(server) ? 1 : 0;
   }
-  while (answers_.size() < asked) take(live_.receive());
+  while (answers_.size() < asked) {
+    take(live_.receive());
+    begin_what_may();
+  }
   std::vector<std::string> result;
   for (auto& [server, answer] : answers_) {
     require(!answer.is_refusal, "{}", answer.text);
     result.push_back(std::move(answer.text));
   }
   return result;
-}
-
-// Filters may depend on what the worker has read.
-void WorkerSide::show_pulled(const Request& request) {
-  const ServedLayout::Table& table = layout_.tables[request.table];
-  std::vector<FilterChain>& filters = tables_[request.table].filters;
-  for (std::size_t p = 0; p < filters.size(); ++p) {
-    if (!table.served.is_sparse()) {
-      filters[p].see_pulled({}, request.values.view(table.parts[p].first, {table.parts[p].count}));
-      continue;
-    }
-    const std::vector<std::int64_t>& places = request.places[p];
-    const Tensor rows({std::ssize(places), table.served.width}, table.served.dtype);
-    for (std::int64_t i = 0; i < std::ssize(places); ++i) {
-      rows.view(i * table.served.width, {table.served.width})
-          .copy_from(request.values.view(places[static_cast<std::size_t>(i)] * table.served.width, {table.served.width}));
-    }
-    filters[p].see_pulled(unpacked(request.messages[p], table.served, false).keys, rows);
-  }
-}
-
-void WorkerSide::finish_pulls_before_push(int table) {
-  layout_.table(table);
-  if (!layout_.goes_on()) return;
-  for (const auto& [id, request] : requests_) {
-    const bool is_pull = request.kind != push_part && request.table == static_cast<std::size_t>(table);
-    while (is_pull && !request.missing.empty()) take(live_.receive());
-  }
 }
 
 std::int64_t WorkerSide::version(int table) const {
@@ -337,7 +249,6 @@ void WorkerSide::finish_all() {
 }
 
 void WorkerSide::leave() {
-  finish_all();
   while (awaits_applied()) take(live_.receive());
   throw_late_refusals();
   if (!said_goodbye_) say_goodbye();
@@ -360,7 +271,7 @@ void WorkerSide::resume() {
   }
   for (auto& [id, request] : requests_) {
     request.unsent.clear();
-    if (request.kind == push_part) continue;  // it comes from `kept`
+    if (!request.begun || request.kind == push_part) continue;  // a push comes from `kept`
     for (const std::size_t p : request.missing) {
       // The pull of a push that pulls is at the clock behind the push, and has no bytes.
       const bool pushes = request.kind == push_and_pull_part;

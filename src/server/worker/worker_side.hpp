@@ -19,17 +19,23 @@
 namespace stretto {
 
 // One worker. It sends the parts of its pushes and pulls to their servers, and puts the answers together. If ranks go on
-// after losses, it keeps each push until all copies have it, and sends it again after a loss.
+// after losses, it keeps each push until all copies have it, and sends it again after a loss. Its pushes and pulls are
+// requests: one is added, begins when what it waits for is done, and is done.
 class WorkerSide {
  public:
   // layout and live must outlive the object.
   WorkerSide(const ServedLayout& layout, LiveRanks& live);
 
-  // Return the number of a request, whose messages send() sends. pushed, values: null if it does not push or does not pull.
-  std::uint64_t begin(int table, const Tensor* pushed, const Tensor* values, const ServerSet::Task& task = {});
-  std::uint64_t begin(int table, KeyedRows keyed, MessageKind kind,
-                      const ServerSet::Task& task = {});  // rows: what is pushed, or where to pull
-  void send(std::uint64_t request);
+  struct Terms {  // ServerSet::Task
+    std::vector<std::uint64_t> after;
+    std::optional<Consistency> consistency;
+  };
+  // Return the number of a request, for begin(). pushed, values: null if it does not push or does not pull.
+  std::uint64_t add(int table, const Tensor* pushed, const Tensor* values, Terms terms = {});
+  std::uint64_t add(int table, KeyedRows keyed, MessageKind kind,
+                    Terms terms = {});  // rows: what is pushed, or where to pull
+  // Sends what may begin by now. Returns when the request has begun, or waits for more than earlier pulls of its table.
+  void begin(std::uint64_t request);
   // Returns at once for a request that is done. Throws Error(invalid_argument) with the sentences of servers that have
   // refused parts of it, or of requests that were done before; it is then done. ask() and leave() likewise.
   void wait(std::uint64_t request);
@@ -41,14 +47,12 @@ class WorkerSide {
     std::string refusals;
   };
   std::optional<Finished> next_finished();
-  // Waits for the table's pulls if ranks go on after losses: a loss would send them again, behind later pushes.
-  void finish_pulls_before_push(int table);
   std::vector<std::string> ask(const std::string& text);
   std::int64_t version(int table) const;
   int server_of(std::size_t table, std::size_t part) const;
   bool has_open() const { return !requests_.empty(); }
   void finish_all();  // keeps their refusals for leave()
-  void leave();
+  void leave();       // behind finish_all()
   void note_left() { left_ = true; }
   // Whether a server has said that all workers have left. A loss does not matter then.
   bool is_over() const { return over_; }
@@ -61,14 +65,18 @@ class WorkerSide {
   struct Request {
     MessageKind kind = push_part;
     std::size_t table = 0;
-    std::int64_t clock = 0;
+    std::vector<std::uint64_t> after = {};          // requests that must be done before this one begins
     std::optional<Consistency> consistency = {};    // of a pull that has its own
+    KeyedRows given = {};                           // until it begins: what is pushed, or the keys of a pull
+    bool begun = false, begins_later = false;       // than in the caller's push or pull
+    std::int64_t clock = 0;                         // from here on, of one that has begun
     std::vector<Tensor> messages;                   // by part: what is sent
     Tensor values;                                  // of a pull
     std::vector<std::vector<std::int64_t>> places;  // of a sparse pull, by part: of the rows that come back
     std::vector<std::int64_t> begins;               // of a sparse pull: of all rows, in `values`
     std::set<std::size_t> missing;                  // parts whose values, or word (message_kinds.hpp), have not come
     std::string refusals;                           // of its parts, a sentence a line
+    bool is_shown = false;                          // to version() and filters: what it has pulled
     ServerSet::Done done;
     // By server, parts whose messages wait for its answers to earlier ones.
     std::map<int, std::deque<std::size_t>> unsent;
@@ -83,6 +91,7 @@ class WorkerSide {
     bool is_stuck = false;     // it waits for a push of a worker that has left
   };
   struct TableState {
+    std::deque<std::uint64_t> held = {};          // requests that have not begun, in the order of calls
     std::int64_t clock = 0;                       // pushes
     std::int64_t version = 0;                     // of the last pull
     std::vector<std::size_t> order = {};          // in which parts are sent
@@ -93,8 +102,23 @@ class WorkerSide {
     std::int64_t told_stuck = 0;                  // pushes before this one, which may be stuck: the caller has been told
   };
 
-  std::uint64_t begin(Request request);
-  std::optional<Consistency> own_consistency(const ServedTable& table, const ServerSet::Task& task) const;
+  // ---- worker_tasks.cpp
+  std::uint64_t hold(Request request);
+  bool has_held() const;
+  bool may_begin(const Request& request) const;
+  void begin_what_may();
+  void begin_first_of(TableState& table);
+  void divide(Request& request) const;
+  void encode(Request& request);
+  void count(std::uint64_t id, Request& request);
+  void send(std::uint64_t id, Request& request);
+  bool is_done(std::uint64_t id) const;
+  bool has_left(std::uint64_t id, const Request& request) const;
+  void take_next();
+  std::string finish(std::uint64_t request);    // waits until it is done, and concludes it
+  std::string conclude(std::uint64_t request);  // one that is done: returns its refusals
+  void show(Request& request);
+  // ---- worker_messages.cpp
   void send_part(std::uint32_t kind, std::size_t table, std::size_t part, std::int64_t clock, std::uint64_t request,
                  const Tensor& bytes);
   void send_part_of(std::uint64_t id, const Request& request, std::size_t part);
@@ -108,10 +132,8 @@ class WorkerSide {
   void take_stuck(const ReceivedMessage& message);
   void drop_applied(std::size_t table, std::size_t part);
   static void add_line(std::string& refusals, const std::string& sentence);
-  std::string finish(std::uint64_t request);  // waits for an open one, which is then done, and returns its refusals
   void throw_late_refusals();
   void take_move(const ReceivedMessage& message);
-  void show_pulled(const Request& request);
   bool awaits_applied() const;
   void take_acknowledgements();
   void say_goodbye();

@@ -8,7 +8,7 @@
 
 #include "core/fail.hpp"
 #include "server/parts/tensor_bytes.hpp"
-#include "server/worker_side.hpp"
+#include "server/worker/worker_side.hpp"
 
 namespace stretto {
 
@@ -146,11 +146,12 @@ void WorkerSide::take_what_has_come() {
 // Takes what has come without waiting. A worker that only pushes learns of a loss here, and servers would keep what they
 // send to it until it waits.
 void WorkerSide::take_acknowledgements() {
-  while (awaits_applied() || layout_.options.spares > 0 || has_any_length_) {
+  while (awaits_applied() || layout_.options.spares > 0 || has_any_length_ || has_held()) {
     const std::optional<ReceivedMessage> message = live_.try_receive();
     if (!message) break;
     take(*message);
   }
+  begin_what_may();
 }
 
 }  // namespace stretto
