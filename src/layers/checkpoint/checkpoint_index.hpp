@@ -64,8 +64,8 @@ std::filesystem::path require_shard(const std::filesystem::path& directory, std:
 void index_shards(CheckpointIndex& index, const std::filesystem::path& directory, const std::vector<std::int64_t>& digests);
 
 std::string text_of(const CheckpointIndex& index);  // throws Error(invalid_argument) for notes that are no UTF-8
-// With the shards and pieces of one replica only, as if it had been saved alone. Throws Error(io) for a file that is missing
-// or describes no checkpoint, and for a replica that it has not.
+// Reads the index with the shards and pieces of one replica only, as if that had been saved alone. Throws Error(io) for a
+// file that is missing or describes no checkpoint, and for a replica that the checkpoint does not have.
 CheckpointIndex read_index(const std::filesystem::path& checkpoint, int replica = 0);
 
 // Opens the shards of a checkpoint when they are first asked for, and reads each once to its end for its digest, at some

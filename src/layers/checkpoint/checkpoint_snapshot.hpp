@@ -14,9 +14,10 @@ struct TensorToSave {
   Tensor values;
   std::optional<std::size_t> unit;  // whoever has read the values calls Optimizer::release() for it; empty: no state of one
 };
-// The tensors of a rank's shard, in its order; they refer to the state. With a delay, it first waits for the sums in flight;
-// the gradients that these bring are in the shard even if an update has taken them (CheckpointIndex::has_late). The types
-// and sizes of those in front never change; the errors of quantized sums behind them come with the first sum.
+// The tensors of a rank's shard, in the shard's order; they refer to the state. With a delay, the function first waits for
+// the sums in flight; the gradients that these bring are in the shard even if an update has taken them
+// (CheckpointIndex::has_late). Behind the tensors of the state, whose types and sizes never change, are the errors of
+// quantized sums, from the first sum on.
 std::vector<TensorToSave> tensors_to_save(const ShardedParameters& parameters, const Optimizer& optimizer,
                                           bool trained_only = false);
 

@@ -13,13 +13,14 @@ namespace stretto {
 struct PieceCopy {
   std::int64_t from = 0, to = 0, count = 0;  // `from` in the piece, `to` in the range
 };
-// `range_count` elements of the parameter's slice from element `range_first` on. Cost: the runs of both.
+// The range has `range_count` elements of the rank's slice of the parameter, from element `range_first` on. Cost: linear in
+// the runs of elements of the piece and of the slice.
 std::vector<PieceCopy> copies(const CheckpointPiece& piece, const Parameter& parameter, std::int64_t range_first,
                               std::int64_t range_count);
 
-// Reads `count` elements of a parameter's slice, from its element `first` on, of one tensor of the saved state: name_of()
-// gives the name of that tensor of a parameter. Throws Error(io) for pieces that do not have each element once, and, unless
-// it may overflow, for a number that is not finite.
+// Reads one tensor of the saved state of a parameter, such as a moment: `count` elements of the rank's slice, from its
+// element `first` on. name_of() makes the tensor's name from the parameter's. Throws Error(io) unless the pieces have each
+// element once, and, unless it may overflow, for a number that is not finite.
 void read_elements(const Parameter& parameter, std::int64_t first, std::int64_t count,
                    const std::function<std::string(const std::string&)>& name_of, const CheckpointTensor& saved,
                    CheckpointShards& shards, const Tensor& state, bool may_overflow);
@@ -34,8 +35,9 @@ struct SavedMember {
 nlohmann::ordered_json json_of_member(const Parameter& parameter, bool counts);
 // Throws nlohmann::json::exception.
 std::vector<SavedMember> saved_members(const nlohmann::ordered_json& members);
-// Adds to what a vector here has of a record, from its element `to` on, what elements [begin, end) of the saved vector have
-// of it, which `view` holds. Leaves out what lies before the vector here or behind it.
+// `view` holds elements [begin, end) of a saved vector, of which `member` is a slice of a parameter. Adds those that
+// `parameter` has, too, to a vector of this rank, in which its slice of the parameter begins at element `to`. Either vector
+// may be cut: what is not in both is left out.
 void add_member(const SavedMember& member, const SafetensorsReader::View& view, std::int64_t begin, std::int64_t end,
                 const Parameter& parameter, const Tensor& vector, std::int64_t to);
 Tensor in_f32(const SafetensorsReader::View& view);
