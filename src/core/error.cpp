@@ -48,7 +48,7 @@ std::string error_sentence(const std::exception& error) {
 bool lacks_descriptors(int error) { return error == EMFILE || error == ENFILE; }
 
 std::string errno_text(int error) {
-  const std::string text = std::generic_category().message(error);
+  std::string text = std::generic_category().message(error);
   if (error == ENFILE) return text + ": raise the machine's limit (sysctl fs.file-max)";
   if (error != EMFILE) return text;
   rlimit descriptors{};

@@ -313,7 +313,7 @@ Graph::Graph(const Stream& stream, const std::function<void()>& function) : capt
 
 Work Graph::launch(const Stream& stream) const {
   const GpuStream handle = handle_of(stream);
-  const Work work = Work::reserve();
+  Work work = Work::reserve();
   for (const auto& [who, tell] : captured_->before_launch) {
     recording == nullptr ? tell(work) : void(recording->before_launch.emplace(who, tell));
   }

@@ -87,6 +87,7 @@ strettoResult_t strettoMoveCreate(strettoMove_t* move, const strettoMovedTensor_
     require(maxBufferBytes <= static_cast<std::size_t>(INT64_MAX), "Buffers of {} bytes are beyond any memory.",
             maxBufferBytes);
     std::vector<stretto::MovedTensor> moved;
+    moved.reserve(static_cast<std::size_t>(ntensors));
     for (int t = 0; t < ntensors; ++t) moved.push_back(moved_tensor_of_c(tensors[t], t));
     const stretto::Communicator& ranks = comm->ranks;
     const auto most = static_cast<std::int64_t>(maxBufferBytes);

@@ -37,7 +37,7 @@ Tensor KeptAttention::forward(const Shape& shape, const QueriesKeysValues& of, S
                                       .kv_heads = shape.kv_heads,
                                       .query_positions = {.first = first_},
                                       .mask = mask_};
-  const Tensor attended({shape.rows, shape.heads * shape.head_size}, of.q.tensor.dtype());
+  Tensor attended({shape.rows, shape.heads * shape.head_size}, of.q.tensor.dtype());
   const Tensor log_sum_exp({1, shape.heads, shape.rows}, kernels::accumulator(dtype));
   kernels::attention_block_forward(block, of.q, rows(keys, 0, all), rows(values, 0, all), {attended}, log_sum_exp);
   return attended;

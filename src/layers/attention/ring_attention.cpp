@@ -66,7 +66,7 @@ void copy_keys_and_values(const QueriesKeysValues& from, const QueriesKeysValues
 QueriesKeysValues block_heads(const Tensor& block) { return {.k = {block}, .v = {block, block.columns() / 2}}; }
 
 Tensor packed_keys_and_values(const QueriesKeysValues& of, std::int64_t columns) {
-  const Tensor block({of.k.tensor.rows(), 2 * columns}, of.k.tensor.dtype());
+  Tensor block({of.k.tensor.rows(), 2 * columns}, of.k.tensor.dtype());
   copy_keys_and_values(of, block_heads(block), columns);
   return block;
 }

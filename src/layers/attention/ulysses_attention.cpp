@@ -213,7 +213,7 @@ void UlyssesAttention::backward(const Tensor& dattended, const Saved& saved, con
       static_cast<int>(saved.pieces.size()), {{{dattended}, heads_a_group(shape)}}, parts,
       {"gradients of attended", "gradients of queries, keys and values"},
       [&](int i, const Tensor& rows, std::int64_t groups) {
-        const Tensor result({rows.rows(), (shape.heads / shape.kv_heads + 2) * groups * shape.head_size}, rows.dtype());
+        Tensor result({rows.rows(), (shape.heads / shape.kv_heads + 2) * groups * shape.head_size}, rows.dtype());
         inner_->backward(rows, saved.pieces[static_cast<std::size_t>(i)],
                          joined(exchanges.in_message(parts, result, groups)));
         return result;

@@ -71,11 +71,11 @@ LoadedCheckpoint load_checkpoint(ShardedParameters& parameters, Optimizer& optim
         "the schedule and the number of stages that saved it, or load the values alone.",
         checkpoint, saved, parameter.global_name(), saved_older_versions(parameters));
   }
-  const LoadedCheckpoint loaded{.step = index.step,
-                                .optimizer_steps = with_optimizer ? index.optimizer_steps : 0,
-                                .notes = index.notes,
-                                .trained_only = index.trained_only,
-                                .replicas = index.replicas};
+  LoadedCheckpoint loaded{.step = index.step,
+                          .optimizer_steps = with_optimizer ? index.optimizer_steps : 0,
+                          .notes = index.notes,
+                          .trained_only = index.trained_only,
+                          .replicas = index.replicas};
   if (parameters.is_served()) {
     parameters.read_at_servers([servers = parameters.servers(), checkpoint, with_optimizer] {
       read_served_shards(*servers, checkpoint, with_optimizer);
