@@ -47,11 +47,11 @@ class Vector {
   // none. Checks the marks and one element of every page.
   std::string fault(int times_first, int times_second) const {
     for (std::int64_t i = 1000; i < element_count; i += 4099) {
-      const std::string text = fault_at(i, times_first * background(0) + times_second * background(1));
+      std::string text = fault_at(i, times_first * background(0) + times_second * background(1));
       if (!text.empty() && std::find(marks.begin(), marks.end(), i) == marks.end()) return text;
     }
     for (std::size_t k = 0; k < marks.size(); ++k) {
-      const std::string text = fault_at(marks[k], times_first * mark(0, k) + times_second * mark(1, k));
+      std::string text = fault_at(marks[k], times_first * mark(0, k) + times_second * mark(1, k));
       if (!text.empty()) return text;
     }
     return {};

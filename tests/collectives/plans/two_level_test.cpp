@@ -61,7 +61,7 @@ const std::vector<Collective> all_with_levels{Collective::all_reduce, Collective
                                               Collective::all_to_all, Collective::broadcast,      Collective::reduce};
 
 std::string refusal_of(const PlanRequest& request) {
-  const std::string sentence = sentence_of([&] { make_plan(request); });
+  std::string sentence = sentence_of([&] { make_plan(request); });
   if (!sentence.empty()) {
     EXPECT_THROW(cost_of(request), Error);
   }

@@ -152,7 +152,7 @@ struct Strided {
     return {tokens, heads, size, {random_tensor({tokens, margin + parts * step}, dtype, seed), margin, parts, step}};
   }
   Tensor gathered() const {
-    const Tensor result({tokens * heads, size}, at.tensor.dtype());
+    Tensor result({tokens * heads, size}, at.tensor.dtype());
     for_each([&](std::int64_t row, std::int64_t c, std::int64_t i) { result.set(row * size + c, at.tensor.at(i)); });
     return result;
   }

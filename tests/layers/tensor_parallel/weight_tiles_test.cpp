@@ -165,8 +165,7 @@ struct Numbers {
 // Of two times backward, whose gradients of the weight add up.
 Gradients of_whole_weight(const Numbers& of) {
   using kernels::Transpose;
-  const Gradients found{Tensor({batch, inputs}, of.x.dtype()),
-                        Tensor(of.weight.shape(), kernels::accumulator(of.x.dtype()))};
+  Gradients found{Tensor({batch, inputs}, of.x.dtype()), Tensor(of.weight.shape(), kernels::accumulator(of.x.dtype()))};
   kernels::gemm(of.dy, Transpose::no, of.weight, Transpose::no, found.input);
   for (const bool again : {false, true}) {
     kernels::gemm(of.dy, Transpose::yes, of.x, Transpose::no, found.weight, again);
@@ -188,8 +187,7 @@ Gradients by_tiles(const Numbers& of, int count, bool in_halves, std::optional<s
     });
   }
   if (spoiled) tiles.records()[*spoiled]->value.zero();
-  const Gradients found{Tensor({batch, inputs}, of.x.dtype()),
-                        Tensor(of.weight.shape(), kernels::accumulator(of.x.dtype()))};
+  Gradients found{Tensor({batch, inputs}, of.x.dtype()), Tensor(of.weight.shape(), kernels::accumulator(of.x.dtype()))};
   ParameterUse use;
   WeightGradients later;
   for (int time = 0; time < 2; ++time) {

@@ -32,7 +32,7 @@ class GgufFiles : public testing::Test {
  protected:
   std::string sentence(const std::string& bytes) const {
     const std::string path = directory.write("file.gguf", bytes);
-    const std::string found = sentence_of(ErrorCode::io, [&] { GgufFile file(path); });
+    std::string found = sentence_of(ErrorCode::io, [&] { GgufFile file(path); });
     EXPECT_THAT(found, testing::AllOf(HasSubstr(path), testing::EndsWith("."), testing::Not(HasSubstr("\n"))));
     return found;
   }
