@@ -1,135 +1,219 @@
 // Logistic regression with an L1 penalty on sparse features, the use for which parameter servers were made (Li et al. 2014):
-//   sparse_regression [EXAMPLES]   of each worker, 20000 unless said
+//   sparse_regression [EXAMPLES]              generated as they are needed, 60000 unless said
+//   sparse_regression --data FILE [PASSES]    a data set in LIBSVM's format (examples.hpp), 20 passes unless said
 // Each of three workers has examples of its own, and a batch has few of the features: a worker pulls and pushes those only.
-// Two servers hold a weight for each feature that has been seen, and take proximal steps. Worker 0 is ten times as slow.
-// The KKT filter keeps gradients at home that the penalty would cancel.
+// Two servers hold a weight for each feature that has been seen, and take proximal steps. The KKT filter keeps gradients at
+// home that the penalty would cancel. Worker 0 takes ten times as long for an example, or --slow N times (1: as long as the
+// others). With --balance its batches are as much smaller.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <random>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
+#include "examples.hpp"
 #include "stretto/launch.hpp"
 #include "stretto/server.hpp"
 
 using namespace stretto;
 
-constexpr int workers = 3, servers = 2, batch = 200, features_of_an_example = 20;
-constexpr std::uint64_t features = 5000;
-constexpr float step_size = 8, penalty = 0.001F;
+constexpr std::size_t workers = 3, servers = 2;
 
-struct Example {
-  std::uint64_t features[features_of_an_example];
-  float label;  // 0 or 1
+struct Task {
+  std::function<NextExamples(std::size_t worker)> examples_of;
+  Examples unseen;
+  std::size_t batch = 0, steps = 0;  // of a worker
+  float step_size = 2, penalty = 0.001F;
+  std::size_t slowness = 10;
+  bool balanced = false;
 };
 
-// One feature in five matters. Low numbers are frequent, high ones rare.
-float hidden_weight(std::uint64_t feature) {
-  std::mt19937_64 draw(feature);
-  return draw() % 5 == 0 ? (draw() % 2 == 0 ? 2.0F : -2.0F) : 0;
+float soft_threshold(float weight, float shrink) {
+  return std::copysign(std::max(0.0F, std::fabs(weight) - shrink), weight);
 }
 
-std::vector<Example> examples_of(int worker, int count) {
-  std::mt19937_64 draw(static_cast<std::uint64_t>(worker) + 1);
-  std::uniform_real_distribution<double> uniform;
-  std::vector<Example> examples(static_cast<std::size_t>(count));
-  for (Example& example : examples) {
-    float sum = 0;
-    for (std::uint64_t& feature : example.features) {
-      feature = static_cast<std::uint64_t>(static_cast<double>(features) * std::pow(uniform(draw), 2));
-      sum += hidden_weight(feature);
+// A row of the table: a weight, and if it is not 0, the number of the update that has shrunk it last. The penalty shrinks
+// all weights in each update. Those that an update has no push of are shrunk for it later, when they are next pushed or
+// pulled.
+constexpr int row_width = 2;
+
+// A server function of one's own: the shrinking that is due, and a gradient step. Each push is a share of a step, so that
+// eventually consistent servers, which apply pushes one by one, go as far.
+auto proximal_step(const Task& task) {
+  return [step = task.step_size / workers, penalty = task.penalty](const ServerUpdate& update) {
+    auto* const rows = update.values.data<float>();
+    const auto* const gradient = update.pushed.data<float>();
+    const float shrink = step * penalty * static_cast<float>(update.pushes);
+    const auto number = static_cast<float>(update.updates + 1);
+    for (std::int64_t i = 0; i < update.values.size(); i += row_width) {
+      const float due = rows[i] == 0 ? 0 : number - 1 - rows[i + 1];
+      const float weight = soft_threshold(rows[i], due * shrink) - step * gradient[i];
+      rows[i] = soft_threshold(weight, shrink);
+      rows[i + 1] = rows[i] == 0 ? 0 : number;
     }
-    example.label = uniform(draw) < 1 / (1 + std::exp(-sum)) ? 1.0F : 0.0F;
-  }
-  return examples;
+  };
 }
 
-// Weights of the features of some examples, and the gradient of their mean loss.
+// Rows of the features of some examples, and the gradient of their mean loss.
 struct Batch {
+  const Examples& examples;
   std::vector<std::uint64_t> keys;
-  Tensor weights, gradient;
+  std::vector<std::size_t> places;  // in rows, of each feature of the examples
+  Tensor rows, gradient;
 
-  explicit Batch(const std::vector<Example>& examples) {
-    for (const Example& example : examples) keys.insert(keys.end(), example.features, std::end(example.features));
+  explicit Batch(const Examples& these) : examples(these), keys(these.keys) {
     std::sort(keys.begin(), keys.end());
     keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
-    weights = Tensor({static_cast<std::int64_t>(keys.size()), 1}, DType::f32);
-    gradient = Tensor::zeros(weights.shape(), DType::f32);
-  }
-  double mean_loss(const std::vector<Example>& examples) {
-    double loss = 0;
-    const auto count = static_cast<float>(examples.size());
-    for (const Example& example : examples) {
-      std::size_t places[features_of_an_example];
-      float sum = 0;
-      for (int i = 0; i < features_of_an_example; ++i) {
-        const auto found = std::lower_bound(keys.begin(), keys.end(), example.features[i]);
-        places[i] = static_cast<std::size_t>(found - keys.begin());
-        sum += weights.data<float>()[places[i]];
-      }
-      const float p = 1 / (1 + std::exp(-sum));
-      loss -= std::log(std::max(1e-9F, example.label > 0 ? p : 1 - p)) / count;
-      for (const std::size_t place : places) gradient.data<float>()[place] += (p - example.label) / count;
+    for (const std::uint64_t key : examples.keys) {
+      const auto found = std::lower_bound(keys.begin(), keys.end(), key);
+      places.push_back(row_width * static_cast<std::size_t>(found - keys.begin()));
     }
-    return loss;
+    rows = Tensor::zeros({static_cast<std::int64_t>(keys.size()), row_width}, DType::f32);
+    gradient = Tensor::zeros(rows.shape(), DType::f32);
+  }
+
+  void pull(ServerSet& set, float shrink_of_update) {
+    set.wait(set.pull(0, keys, rows));
+    const auto newest = static_cast<float>(set.version(0));
+    auto* const row = rows.data<float>();
+    for (std::int64_t i = 0; i < rows.size(); i += row_width) {
+      if (row[i] != 0) row[i] = soft_threshold(row[i], std::max(0.0F, newest - row[i + 1]) * shrink_of_update);
+    }
+  }
+
+  struct Outcome {
+    double loss = 0, right = 0;  // means over the examples
+  };
+  Outcome evaluate() const {
+    Outcome mean;
+    const auto count = static_cast<float>(examples.size());
+    for (std::size_t example = 0; example < examples.size(); ++example) {
+      const std::size_t begin = examples.begin_of(example), end = examples.ends[example];
+      float sum = 0;
+      for (std::size_t k = begin; k < end; ++k) sum += rows.data<float>()[places[k]] * examples.values[k];
+      const float p = 1 / (1 + std::exp(-sum)), label = examples.labels[example];
+      mean.loss -= std::log(std::max(1e-9F, label > 0 ? p : 1 - p)) / count;
+      mean.right += (sum > 0) == (label > 0) ? 1 / count : 0;
+      const float slope = (p - label) / count;
+      for (std::size_t k = begin; k < end; ++k) gradient.data<float>()[places[k]] += slope * examples.values[k];
+    }
+    return mean;
+  }
+  std::size_t kept() const {
+    std::size_t kept = 0;
+    for (std::int64_t i = 0; i < rows.size(); i += row_width) kept += rows.data<float>()[i] != 0 ? 1 : 0;
+    return kept;
   }
 };
 
-// A server function of one's own: a gradient step, then the soft threshold, of the features that were pushed. Each push is a
-// share of a step, so that eventually consistent servers, which apply pushes one by one, go as far.
-void proximal_step(const ServerUpdate& update) {
-  auto* const weights = update.values.data<float>();
-  const auto* const gradient = update.pushed.data<float>();
-  const float shrink = step_size * penalty * static_cast<float>(update.pushes) / workers;
-  for (std::int64_t i = 0; i < update.values.size(); ++i) {
-    const float weight = weights[i] - step_size / workers * gradient[i];
-    weights[i] = std::copysign(std::max(0.0F, std::fabs(weight) - shrink), weight);
-  }
-}
-
-void train(const Communicator& world, int count, const char* name, Consistency consistency,
-           std::vector<FilterKind> filters) {
-  ServerSet set(world, {{.name = "weights", .update = {proximal_step}, .width = 1, .filters = std::move(filters)}},
+void train(const Communicator& world, const Task& task, const char* name, Consistency consistency, bool filtered) {
+  const auto worker = static_cast<std::size_t>(world.rank());
+  const Communicator all_workers = world.split(worker < workers ? 0 : -1, world.rank(), "workers");
+  std::vector<FilterKind> filters;
+  if (filtered) filters.push_back(push_filters::kkt(task.penalty));
+  ServerSet set(world, {{.name = "weights", .update = {proximal_step(task)}, .width = row_width, .filters = filters}},
                 {.servers = servers, .consistency = consistency});
   if (set.is_server()) return set.serve();
-  const std::vector<Example> mine = examples_of(world.rank(), count);
+  const std::size_t slowness = worker == 0 ? task.slowness : 1;
+  const std::size_t batch = task.balanced ? std::max<std::size_t>(1, task.batch / slowness) : task.batch;
+  const float shrink = task.step_size * task.penalty / (consistency.kind == Consistency::Kind::eventual ? workers : 1);
+  const NextExamples next = task.examples_of(worker);
   const auto begin = std::chrono::steady_clock::now();
-  const int steps = count / batch;
-  for (int step = 0; step < steps; ++step) {
-    const std::vector<Example> some(mine.begin() + step * batch, mine.begin() + (step + 1) * batch);
+  for (std::size_t step = 0; step < task.steps; ++step) {
+    const auto step_begin = std::chrono::steady_clock::now();
+    const Examples some = next(batch);
     Batch now(some);
-    set.wait(set.pull(0, now.keys, now.weights));
-    now.mean_loss(some);
-    std::this_thread::sleep_for(std::chrono::milliseconds(world.rank() == 0 ? 10 : 1));
+    const auto made = std::chrono::steady_clock::now();
+    now.pull(set, shrink);
+    const auto pulled = std::chrono::steady_clock::now();
+    now.evaluate();
+    const auto computed = made - step_begin + (std::chrono::steady_clock::now() - pulled);
+    std::this_thread::sleep_for((slowness - 1) * computed);
     set.wait(set.push(0, now.keys, now.gradient));
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  const double pushed = static_cast<double>(set.traffic().payload) / 1e6;
-  std::printf("%s, worker %d: %d steps in %.2f s, %.2f MB sent\n", name, world.rank(), steps, took.count(), pushed);
-  if (world.rank() == 0) {  // the slowest one, behind all pushes of the others but the last few
-    const std::vector<Example> unseen = examples_of(workers, 10000);
-    Batch all(unseen);
-    all.weights.zero();
-    const double untrained = all.mean_loss(unseen);
-    set.wait(set.pull(0, all.keys, all.weights));
-    const auto* const weights = all.weights.data<float>();
-    const auto others = std::count_if(weights, weights + all.keys.size(), [](float weight) { return weight != 0; });
-    std::printf("%s: loss %.3f -> %.3f on other examples, %d of %d weights are not 0\n", name, untrained,
-                all.mean_loss(unseen), static_cast<int>(others), static_cast<int>(all.keys.size()));
-  }
+  std::printf("%s, worker %zu: %zu steps in %.2f s, %.0f examples/s, %.2f MB sent\n", name, worker, task.steps, took.count(),
+              static_cast<double>(task.steps * batch) / took.count(), static_cast<double>(set.traffic().payload) / 1e6);
   std::fflush(stdout);
+  Batch unseen(task.unseen);
+  const Batch::Outcome untrained = unseen.evaluate();
+  unseen.pull(set, shrink);  // behind this worker's pushes
+  all_workers.barrier(Stream::inline_()).wait();
+  if (worker == 0) {
+    unseen.pull(set, shrink);  // behind those of all
+    const Batch::Outcome trained = unseen.evaluate();
+    std::printf("%s: loss %.3f -> %.3f on %zu other examples, %.1f%% of them right, %zu of %zu weights are not 0\n", name,
+                untrained.loss, trained.loss, task.unseen.size(), 100 * trained.right, unseen.kept(), unseen.keys.size());
+    std::fflush(stdout);
+  }
   set.leave();
 }
 
-int main(int argc, char** argv) {
-  const int count = argc > 1 ? std::max(batch, std::atoi(argv[1])) : 20000;
+[[noreturn]] void fail(const std::string& sentence) {
+  std::fprintf(stderr, "sparse_regression: %s\n", sentence.c_str());
+  std::exit(2);
+}
+
+std::size_t number(std::string_view word) {
+  std::size_t number = 0;
+  const auto [behind, error] = std::from_chars(word.data(), word.data() + word.size(), number);
+  if (error != std::errc() || behind != word.data() + word.size() || number == 0) {
+    fail("'" + std::string(word) +
+         "' is no number from 1 on; give [EXAMPLES] or --data FILE [PASSES], --slow N, --balance.");
+  }
+  return number;
+}
+
+// data: read here, so that the ranks, which are forked, share its memory.
+Task task_of(int argc, char** argv, DataSet& data) {
+  Task task;
+  std::string file;
+  std::size_t count = 0;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    const bool has_value = word == "--data" || word == "--slow";
+    if (has_value && i + 1 == argc) fail(std::string(word) + " needs a value.");
+    if (word == "--data")
+      file = argv[++i];
+    else if (word == "--slow")
+      task.slowness = number(argv[++i]);
+    else if (word == "--balance")
+      task.balanced = true;
+    else
+      count = number(word);
+  }
+  std::size_t size = count > 0 ? count : 60000, passes = 1;
+  if (file.empty()) {
+    task.examples_of = [](std::size_t worker) { return generated(worker + 1); };
+    task.unseen = generated(workers + 1)(10000);
+  } else {
+    data = read_examples(file);
+    size = data.trained.size();
+    passes = count > 0 ? count : 20;
+    if (data.unseen.size() == 0) fail(file + " has " + std::to_string(size) + " examples; give 10 or more.");
+    task.examples_of = [&data](std::size_t worker) { return shuffled(data.trained, worker, workers); };
+    task.unseen = data.unseen;
+    task.step_size = 8;
+    task.penalty = 1 / static_cast<float>(size);  // as LIBLINEAR's with C = 1
+  }
+  task.batch = std::clamp<std::size_t>(size / (workers * 100), 1, 2000);
+  task.steps = std::max<std::size_t>(1, passes * size / (workers * task.batch));
+  return task;
+}
+
+int main(int argc, char** argv) try {
+  DataSet data;
+  const Task task = task_of(argc, argv, data);
   return launch(workers + servers, [&](const Communicator& world) {
-    train(world, count, "sequential", Consistency::sequential(), {});
-    train(world, count, "sequential, filtered", Consistency::sequential(), {push_filters::kkt(penalty)});
-    train(world, count, "at most 2 behind", Consistency::bounded(2), {push_filters::kkt(penalty)});
-    train(world, count, "eventual", Consistency::eventual(), {push_filters::kkt(penalty)});
+    train(world, task, "sequential", Consistency::sequential(), false);
+    train(world, task, "sequential, filtered", Consistency::sequential(), true);
+    train(world, task, "at most 8 behind", Consistency::bounded(8), true);
+    train(world, task, "eventual", Consistency::eventual(), true);
   });
+} catch (const std::exception& error) {
+  fail(error.what());
 }
