@@ -19,10 +19,12 @@ constexpr double most_parameters = 1e15, most_tokens = 1e15;
 
 // Of a schedule without a flush.
 void check_window(const TrainingOptions& options, const Schedule& schedule) {
+  // The joint kind of a schedule is the library's choice; a caller knows the one that he has named.
+  const std::string& named = schedule.name == options.schedule_name() ? options.stages.schedule_name : schedule.name;
   require(schedule.chunks == 1, "Schedule {} has {} chunks a stage and no flush; give it 1.", schedule.name,
           schedule.chunks);
   require(options.sharding.zero <= ZeroStage::optimizer,
-          "Schedule {} keeps versions of the weights, which ZeRO stage {} divides; choose stage 0 or 1.", schedule.name,
+          "Schedule {} keeps versions of the weights, which ZeRO stage {} divides; choose stage 0 or 1.", named,
           static_cast<int>(options.sharding.zero));
   const bool jointly = updates_jointly(schedule);
   require(
@@ -30,25 +32,26 @@ void check_window(const TrainingOptions& options, const Schedule& schedule) {
       "The first and the last stage share the table of a tied model, and would wait for each other's gradients before each "
       "update of {}; untie it, or choose 2bw.",
       schedule.name);
-  require(jointly || options.sharding.dtype != DType::f16,
-          "The loss scale of f16 is one of all stages, which do not wait for each other under {}; train in bf16 or f32, or "
-          "choose 2bw.",
-          schedule.name);
+  require(
+      jointly || options.sharding.dtype != DType::f16,
+      "The loss scale of fp16 is one of all stages, which do not wait for each other under {}; train in bf16 or fp32, or "
+      "choose 2bw.",
+      schedule.name);
   require(!jointly || schedule.stages == 1 || (options.sharding.overlap && current_device() == Device::cpu),
           "Sums of all stages travel while they compute under {}, which needs overlap on a host; choose a schedule with a "
           "flush.",
-          schedule.name);
+          named);
   require(!jointly || schedule.steps == 1, "Schedule {} sums {} steps in a window, whose stages update together; give it 1.",
           schedule.name, schedule.steps);
   // Of the named one, all stages have made the same updates when they begin a step, and so take the same loss scale.
   require(!jointly || options.sharding.dtype != DType::f16 || options.schedule_name() == "2bw-joint",
-          "f16 needs one loss scale of all stages at a step's beginning, which is not proved of {}; choose 2bw.",
+          "fp16 needs one loss scale of all stages at a step's beginning, which is not proved of {}; choose 2bw.",
           options.stages.schedule_name);
   require(options.sharding.delay == 0, "Schedule {} reads weights that lack updates already; leave the delay of {} out.",
-          schedule.name, options.sharding.delay);
+          named, options.sharding.delay);
   require(!options.diloco.any(),
           "{} replicas agree between steps, which schedule {} does not end together; choose a schedule with a flush.",
-          options.diloco.replicas, schedule.name);
+          options.diloco.replicas, named);
 }
 
 void check_tiles(const TrainingOptions& options) {

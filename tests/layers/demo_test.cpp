@@ -345,7 +345,7 @@ TEST(DeMo, RefusesWhatCannotBe) {
   EXPECT_THAT(refusal({.compression_decay = 1}), HasSubstr("decay of 1"));
   EXPECT_THAT(refusal({.compression_decay = -0.5}), HasSubstr("decay of -0.5"));
   EXPECT_THAT(refusal(few, {.zero = ZeroStage::values}), HasSubstr("ZeRO stage 3"));
-  EXPECT_THAT(refusal(few, {.dtype = DType::f64}), HasSubstr("f32, bf16 or f16"));
+  EXPECT_THAT(refusal(few, {.dtype = DType::f64}), HasSubstr("give a type of 32 or 16 bits"));
   EXPECT_THAT(refusal(few, {.powersgd = {.rank = 2}}), HasSubstr("PowerSGD of rank 2"));
   EXPECT_THAT(refusal(few, {.zero = ZeroStage::gradients, .offload = {.gradients = {"/scratch"}}}), HasSubstr("/scratch"));
 }

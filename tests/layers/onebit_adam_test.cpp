@@ -225,7 +225,7 @@ TEST(OneBitAdam, RefusesWhatCannotBe) {
     using testing::HasSubstr;
     EXPECT_EQ(refusal({}), "");
     EXPECT_THAT(refusal({}, ZeroStage::values), HasSubstr("ZeRO stage 3"));
-    EXPECT_THAT(refusal({}, ZeroStage::none, DType::f64), HasSubstr("f32, bf16 or f16"));
+    EXPECT_THAT(refusal({}, ZeroStage::none, DType::f64), HasSubstr("give a type of 32 or 16 bits"));
     EXPECT_EQ(refusal({.format = QuantizedFormat::none}, ZeroStage::none, DType::f64), "");
     EXPECT_THAT(refusal({.format = QuantizedFormat::int8}), HasSubstr("not in int8"));
     EXPECT_THAT(refusal({.freeze_step = -1}), HasSubstr("-1 steps"));

@@ -304,7 +304,7 @@ TEST(PowerSGD, RefusesWhatCannotBe) {
   EXPECT_THAT(refusal({.zero = ZeroStage::values, .powersgd = two}), HasSubstr("ZeRO stage 3"));
   EXPECT_THAT(refusal({.delay = 1, .powersgd = two}), HasSubstr("leave delays"));
   EXPECT_THAT(refusal({.powersgd = two, .versions = 2}), HasSubstr("without a flush"));
-  EXPECT_THAT(refusal({.dtype = DType::f64, .powersgd = two}), HasSubstr("f32, bf16 or f16"));
+  EXPECT_THAT(refusal({.dtype = DType::f64, .powersgd = two}), HasSubstr("give a type of 32 or 16 bits"));
   EXPECT_THAT(refusal({.zero = ZeroStage::gradients, .powersgd = two, .offload = {.gradients = {"/scratch"}}}),
               HasSubstr("none of them can lie in /scratch"));
   EXPECT_THAT(refusal({.powersgd = {.rank = -1}}), HasSubstr("-1 columns"));

@@ -189,7 +189,7 @@ TEST(TrainingWindowsRefusals, AreSentences) {
                   its.stages.schedule_name = schedule;
                   its.sharding.dtype = DType::f16;
                 }),
-                testing::HasSubstr("bf16 or f32"));
+                testing::HasSubstr("bf16 or fp32"));
   }
   EXPECT_THAT(refusal([](TrainingOptions& its) {
                 its.model.tied = true;

@@ -61,7 +61,7 @@ class Layouts(PipelineTest):
         flushed = self.train("--nproc", 2, "--pp", 2, "--model", "llama", "--untied")
         self.assertEqual(flushed.metrics[0]["bytes_sent"] * STEPS, sum(metrics["bytes_sent"] for metrics in flushed.metrics))
         for words, part in ((["--comm-report"], "has no flush between steps, in which --replicate-state and --comm-report"),
-                            (["--zero", 2], "ZeRO stage 2"), (["--schedule", "pipedream", "--dtype", "fp16"], "train in bf16 or f32")):
+                            (["--zero", 2], "ZeRO stage 2"), (["--schedule", "pipedream", "--dtype", "fp16"], "train in bf16 or fp32")):
             done = self.refused_training("--nproc", 2, "--pp", 2, "--schedule", "2bw", "--model", "llama", "--untied", *words)
             self.assertIn(part, done)
         corrected = self.train("--nproc", 2, "--pp", 2, "--schedule", "pipemare", "--model", "llama", "--untied")

@@ -164,12 +164,15 @@ class Servers(ProgramTest):
                                  (["--nproc", 2, "--servers", 1, "--consistency", "loose"], ["--consistency 'loose' is unknown", "bounded=D"]),
                                  (["--nproc", 2, "--servers", 1, "--consistency", "bounded=x"], ["--consistency 'bounded=x' is unknown"]),
                                  (["--nproc", 2, "--servers", 1, "--clip-grad", 1], ["--clip-grad 1 needs the norm", "give --clip-grad 0"]),
-                                 (["--nproc", 2, "--servers", 1, "--save", self.directory / "s", "--async-save"], ["--async-save does not go with --servers 1"]),
+                                 (["--nproc", 2, "--servers", 1, "--save", self.directory / "s", "--async-save"], ["--async-save does not go with --servers 1: servers write what they hold while workers wait"]),
                                  (["--nproc", 3, "--servers", 1, "--tp", 2], ["divides it over 2 ranks"]),
                                  (["--nproc", 2, "--servers", 1, "--zero", 3], ["leave ZeRO stage 3"]),
                                  (["--nproc", 2, "--servers", 1, "--dtype", "bf16"], ["not in bf16"]),
                                  (["--nproc", 2, "--servers", 1, "--optimizer", "muon"], ["by AdamW or SGD, and muon"]),
-                                 (["--servers", 1, "--dry-run", "--ranks", 2], ["--dry-run does not go with --servers 1"])):
+                                 (["--servers", 1, "--dry-run", "--ranks", 2], ["--dry-run does not go with --servers 1"]),
+                                 (["--nproc", 2, "--servers", 1, "--lora", 4], ["--lora", "not those of adapters"]),
+                                 (["--nproc", 2, "--servers", 1, "--elastic"], ["--elastic", "--server-copies N goes on"]),
+                                 (["--nproc", 2, "--servers", 1, "--comm-report"], ["--comm-report", "sum with one another"])):
             with self.subTest(words=words):
                 self.refused(fragments, *self.model, *words)
 

@@ -23,9 +23,11 @@ void refuse_without_effect(const CLI::App& app, const OptimizerFlags& flags) {
                                         {"--compression-chunk", "demo"},
                                         {"--compression-topk", "demo"},
                                         {"--compression-decay", "demo"}}) {
-    require(app.count(flag) == 0 || flags.name == optimizer,
-            "{} {} has no effect with --optimizer {}; leave it out, or give --optimizer {}.", flag,
-            app.count(flag) == 0 ? "" : app[flag]->as<std::string>(), flags.name, optimizer);
+    if (app.count(flag) == 0 || flags.name == optimizer) continue;
+    const CLI::Option& option = *app[flag];
+    const std::string given = option.get_expected_max() == 0 ? flag : fmt::format("{} {}", flag, option.as<std::string>());
+    fail(stretto::ErrorCode::invalid_argument, "{} has no effect with --optimizer {}; leave it out, or give --optimizer {}.",
+         given, flags.name, optimizer);
   }
 }
 

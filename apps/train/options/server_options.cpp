@@ -4,6 +4,7 @@
 #include <charconv>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "apps/common/fail.hpp"
 #include "apps/train/options/command_line.hpp"
@@ -28,6 +29,32 @@ Consistency consistency_of(const std::string& text) {
   require((kind == "bounded" || kind == "exact") && delay >= 0,
           "--consistency '{}' is unknown; give sequential, bounded=D or exact=D with D steps from 0 on, or eventual.", text);
   return kind == "bounded" ? Consistency::bounded(delay) : Consistency::exact(delay);
+}
+
+void refuse_with_servers(const CLI::App& app, int servers) {
+  struct Unfit {
+    std::vector<const char*> flags;
+    const char* reason;
+  };
+  const std::vector<Unfit> unfit = {
+      {{"--load-hf", "--load-gguf"}, "servers' values begin from --seed or a checkpoint of --load"},
+      {{"--lora", "--load-adapter", "--with-adapter"}, "servers hold and update all values of a model, not those of adapters"},
+      {{"--async-save"}, "servers write what they hold while workers wait"},
+      {{"--elastic", "--rejoin"},
+       "the ranks that are left cannot take over a lost worker's; --server-copies N goes on without N servers"},
+      {{"--replicate-state"}, "workers have no optimizer's state; --server-copies N keeps that of servers N times more"},
+      {{"--check-replicas", "--straggler-threshold", "--comm-report"},
+       "these reports compare ranks that sum with one another in each step"},
+      {{"--layout", "--relayout-at", "--relayout-on-signal"},
+       "workers are data-parallel, each with the whole model, in each layout"},
+      {{"--dry-run"}, "no formula has the memory of servers"},
+      {{"--sample-only"}, "sampling updates nothing"},
+  };
+  for (const auto& [flags, reason] : unfit) {
+    for (const char* const flag : flags) {
+      require(app.count(flag) == 0, "{} does not go with --servers {}: {}; leave one of them out.", flag, servers, reason);
+    }
+  }
 }
 
 }  // namespace
@@ -69,17 +96,7 @@ void check_server_options(const CLI::App& app, const CommandLine& line) {
       clip == 0,
       "--clip-grad {} needs the norm of the whole gradient, of which each of --servers {} has a part; give --clip-grad 0.",
       clip, servers);
-  // Values begin from a seed or a checkpoint, servers write while workers wait, and all ranks stay what they are.
-  for (const char* const flag :
-       {"--async-save", "--load-hf", "--load-gguf", "--load-adapter", "--with-adapter", "--lora", "--elastic",
-        "--replicate-state", "--check-replicas", "--straggler-threshold", "--comm-report", "--layout", "--relayout-at",
-        "--relayout-on-signal", "--rejoin", "--dry-run", "--sample-only"}) {
-    require(
-        app.count(flag) == 0,
-        "{} does not go with --servers {}, which hold the values, from --seed or a checkpoint, and the optimizer's state; "
-        "leave one of them out.",
-        flag, servers);
-  }
+  refuse_with_servers(app, servers);
   require(line.device == stretto::Device::cpu, "--servers {} are for --device cpu; leave one of them out.", servers);
 }
 

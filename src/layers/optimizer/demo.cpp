@@ -26,8 +26,7 @@ void DeMo::Options::check(const ShardedParameters::Options& sharding) const {
           "A decay of {} lets DeMo's momentum grow without end; give 0 or more, below 1.", compression_decay);
   check_own_gradients("DeMo", sharding);
   require(sharding.dtype != DType::f64,
-          "DeMo sends coefficients of f32, and values of {} have momentum of f64; give f32, "
-          "bf16 or f16.",
+          "DeMo sends coefficients of 32 bits, and values of {} have momentum of 64; give a type of 32 or 16 bits.",
           training_name(sharding.dtype));
 }
 

@@ -48,7 +48,7 @@ void OneBitAdam::Options::check(const ShardedParameters::Options& sharding) cons
           "1-bit Adam sends its momentum in onebit, or as it is in none, and not in {}.", name(format));
   check_own_gradients("1-bit Adam", sharding);
   require(format == QuantizedFormat::none || sharding.dtype != DType::f64,
-          "1-bit Adam sends f32 in one bit, and values of {} have momentum of f64; give f32, bf16 or f16.",
+          "1-bit Adam sends momentum of 32 bits in one, and values of {} have momentum of 64; give a type of 32 or 16 bits.",
           training_name(sharding.dtype));
 }
 

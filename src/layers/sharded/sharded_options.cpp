@@ -104,9 +104,10 @@ void ShardedParameters::Options::check(const MeshShape& mesh) const {
           "PowerSGD of rank {} keeps whole gradients in the memory of every rank, and none of them can lie in {}; leave "
           "gradients out of the offload.",
           powersgd.rank, offload.gradients.directory);
-  require(!powersgd.any() || dtype != DType::f64,
-          "PowerSGD of rank {} sends factors of f32, and values of {} have gradients of f64; give f32, bf16 or f16.",
-          powersgd.rank, training_name(dtype));
+  require(
+      !powersgd.any() || dtype != DType::f64,
+      "PowerSGD of rank {} sends factors of 32 bits, and values of {} have gradients of 64; give a type of 32 or 16 bits.",
+      powersgd.rank, training_name(dtype));
   require(measured_steps >= 0, "{} steps cannot be measured; give 0 or more.", measured_steps);
 }
 
