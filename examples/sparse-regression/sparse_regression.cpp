@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -124,15 +125,15 @@ void train(const Communicator& world, const Task& task, const char* name, Consis
   const NextExamples next = task.examples_of(worker);
   const auto begin = std::chrono::steady_clock::now();
   for (std::size_t step = 0; step < task.steps; ++step) {
-    const auto step_begin = std::chrono::steady_clock::now();
+    const std::clock_t step_begin = std::clock();
     const Examples some = next(batch);
     Batch now(some);
-    const auto made = std::chrono::steady_clock::now();
+    const std::clock_t made = std::clock();
     now.pull(set, shrink);
-    const auto pulled = std::chrono::steady_clock::now();
+    const std::clock_t pulled = std::clock();
     now.evaluate();
-    const auto computed = made - step_begin + (std::chrono::steady_clock::now() - pulled);
-    std::this_thread::sleep_for((slowness - 1) * computed);
+    const auto computed = static_cast<double>(made - step_begin + std::clock() - pulled) / CLOCKS_PER_SEC;
+    std::this_thread::sleep_for(std::chrono::duration<double>(static_cast<double>(slowness - 1) * computed));
     set.wait(set.push(0, now.keys, now.gradient));
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
@@ -146,8 +147,9 @@ void train(const Communicator& world, const Task& task, const char* name, Consis
   if (worker == 0) {
     unseen.pull(set, shrink);  // behind those of all
     const Batch::Outcome trained = unseen.evaluate();
-    std::printf("%s: loss %.3f -> %.3f on %zu other examples, %.1f%% of them right, %zu of %zu weights are not 0\n", name,
-                untrained.loss, trained.loss, task.unseen.size(), 100 * trained.right, unseen.kept(), unseen.keys.size());
+    std::printf("%s: loss %.3f -> %.3f, right %.1f%% -> %.1f%%, of %zu other examples; %zu of %zu weights are not 0\n", name,
+                untrained.loss, trained.loss, 100 * untrained.right, 100 * trained.right, task.unseen.size(), unseen.kept(),
+                unseen.keys.size());
     std::fflush(stdout);
   }
   set.leave();
