@@ -77,8 +77,8 @@ struct Batch {
     gradient = Tensor::zeros(rows.shape(), DType::f32);
   }
 
-  void pull(ServerSet& set, float shrink_of_update) {
-    set.wait(set.pull(0, keys, rows));
+  void pull(ServerSet& set, float shrink_of_update, const ServerSet::Task& task = {}) {
+    set.wait(set.pull(0, keys, rows, {}, task));
     const auto newest = static_cast<float>(set.version(0));
     auto* const row = rows.data<float>();
     for (std::int64_t i = 0; i < rows.size(); i += row_width) {
@@ -142,10 +142,9 @@ void train(const Communicator& world, const Task& task, const char* name, Consis
   std::fflush(stdout);
   Batch unseen(task.unseen);
   const Batch::Outcome untrained = unseen.evaluate();
-  unseen.pull(set, shrink);  // behind this worker's pushes
-  all_workers.barrier(Stream::inline_()).wait();
+  unseen.pull(set, shrink, {Consistency::sequential()});  // behind all pushes of all workers
+  all_workers.barrier(Stream::inline_()).wait();          // none leaves before
   if (worker == 0) {
-    unseen.pull(set, shrink);  // behind those of all
     const Batch::Outcome trained = unseen.evaluate();
     std::printf("%s: loss %.3f -> %.3f, right %.1f%% -> %.1f%%, of %zu other examples; %zu of %zu weights are not 0\n", name,
                 untrained.loss, trained.loss, 100 * untrained.right, 100 * trained.right, task.unseen.size(), unseen.kept(),
