@@ -142,8 +142,8 @@ void train(const Communicator& world, const Task& task, const char* name, Consis
   std::fflush(stdout);
   Batch unseen(task.unseen);
   const Batch::Outcome untrained = unseen.evaluate();
-  unseen.pull(set, shrink, {Consistency::sequential()});  // behind all pushes of all workers
-  all_workers.barrier(Stream::inline_()).wait();          // none leaves before
+  unseen.pull(set, shrink, {.consistency = Consistency::sequential()});  // behind all pushes of all workers
+  all_workers.barrier(Stream::inline_()).wait();                         // none leaves before
   if (worker == 0) {
     const Batch::Outcome trained = unseen.evaluate();
     std::printf("%s: loss %.3f -> %.3f, right %.1f%% -> %.1f%%, of %zu other examples; %zu of %zu weights are not 0\n", name,
