@@ -37,7 +37,7 @@ std::string ServerSide::state() const {
   for (std::size_t t = 0; t < layout_.tables.size(); ++t) {
     const ServedLayout::Table& table = layout_.tables[t];
     std::string last, own = text(layout_.consistency_of(table.served));
-    own = own == of_set ? "" : "; " + own;
+    own = own == of_set ? "" : fmt::format("; {}", own);
     std::vector<PartKey> alike;
     const auto end_line = [&] {
       if (!alike.empty()) lines += fmt::format("{}\n  {}\n", layout_.name_parts(alike), last);

@@ -234,6 +234,52 @@ TEST(Refusals, ComeFromTheNextServerIfTheirsIsLostFirst) {
   }
 }
 
+// Likewise through two losses: the third server had no copy when the push was refused, and the second one may be lost before
+// it says so. Each two servers are lost in turn, so that they are once those of the key.
+TEST(Refusals, ComeFromTheThirdServerIfBothBeforeAreLost) {
+  for (const int first : {2, 3, 4}) {
+    for (const int second : {2, 3, 4}) {
+      if (second == first) continue;
+      std::latch pushed(1);
+      std::atomic<bool> third_has_copies = false;
+      run_threads(5, [&](const Communicator& world) {
+        ServerSet set(world, {lengthy()}, {.servers = 3, .copies = 1});
+        if (set.is_server()) {
+          return serve_until_death(set, [&](const ServerSet::Question&) -> std::string {
+            const int left = set.ranks().size();
+            if (left == 5 && world.rank() == first) throw Killed();
+            if (left != 4) return {};
+            if (world.rank() == second) {
+              third_has_copies.wait(false);
+              throw Killed();
+            }
+            third_has_copies = true;  // an answer waits until they have come
+            third_has_copies.notify_all();
+            return {};
+          });
+        }
+        push_ones(set, {wrong_key}, {3});
+        EXPECT_EQ(row_of(set, wrong_key, 3), 2) << "all copies know the length";
+        if (world.rank() == 1) {
+          const ServerSet::Pending wrong = set.push(0, {wrong_key}, all_ones(2), {2});
+          pushed.count_down();
+          attend_until_lost(set, 5);
+          attend_until_lost(set, 4);
+          expect_refusal([&] { set.wait(wrong); }, "with 2 elements, and it has 3");
+        } else {
+          pushed.wait();
+          push_ones(set, {wrong_key}, {3});
+          EXPECT_EQ(row_of(set, wrong_key, 3), 3) << "behind both workers' pushes";
+          set.ask("which ones die?");
+        }
+        EXPECT_EQ(set.ranks().size(), 3) << "the control: there were two losses";
+        EXPECT_EQ(row_of(set, wrong_key, 3), 3);
+        set.leave();
+      });
+    }
+  }
+}
+
 // Only a pull has made the length known, at the server that is then lost; the next server does not know it.
 TEST(Refusals, OfALengthFromAPullComeFromTheNextServer) {
   for (const int dead : {2, 3}) {

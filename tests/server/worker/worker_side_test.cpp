@@ -193,6 +193,45 @@ TEST(WorkerSide, KeepsAPushUntilTheWordOnIt) {
   });
 }
 
+// A push that was accepted, and is done, may be refused by the next server. If that one is lost before it says so, the push
+// comes once more, although it is applied: as one without keys.
+TEST(WorkerSide, KeepsAnAcceptedPushUntilTheNextServersWord) {
+  constexpr std::uint64_t key = 7;
+  run_threads(2, [](const Communicator& world) {
+    const ServedTable table{
+        .name = "counts", .dtype = DType::i64, .update = server_functions::sum(), .width = ServedTable::any_length};
+    const ServedLayout layout(world, {table}, {.survivors_go_on = true});
+    LiveRanks live(world, layout);
+    if (world.rank() == 1) {
+      ScriptedServer server(layout, live, key);
+      const ReceivedMessage push = server.next();
+      server.say(accepted_push, push.head.request, {});
+      for (int loss = 0; loss < 2; ++loss) {
+        EXPECT_EQ(server.next().head.request, push.head.request) << "again, behind loss " << loss;
+        if (loss == 0) server.say_all_are_applied_below(1);
+        if (loss == 1) server.say(refused_request, push.head.request, tensor_of(std::string("It is refused.")));
+        server.answer_pull();
+      }
+      EXPECT_EQ(server.next().head.bytes, 0U) << "as what it counts as";
+      server.say_all_are_applied_below(1);
+      return server.end();
+    }
+    WorkerSide worker(layout, live);
+    const Tensor row = Tensor::zeros({3}, DType::i64);
+    const auto wait_for = [&](MessageKind kind) {
+      const std::uint64_t id = worker.add(0, {{key}, row, {3}}, kind);
+      worker.begin(id);
+      worker.wait(id);
+    };
+    wait_for(push_part);
+    worker.resume();
+    wait_for(pull_part);
+    worker.resume();
+    EXPECT_EQ(sentence_of(ErrorCode::invalid_argument, [&] { wait_for(pull_part); }), "It is refused.");
+    worker.leave();
+  });
+}
+
 // In each turn a worker sends one part to each server, and no two of as many workers begin with the same one.
 TEST(WorkerSide, SendsToServersInTurn) {
   run_threads(4, [](const Communicator& world) {
