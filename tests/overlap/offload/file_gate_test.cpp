@@ -6,7 +6,8 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <thread>
+#include <mutex>
+#include <utility>
 #include <vector>
 
 #include "overlap/offload/offloaded_unit.hpp"
@@ -17,59 +18,6 @@
 
 namespace stretto {
 namespace {
-
-// A disk that counts what it reads.
-class CountingDisk : public TokenGate {
- public:
-  using TokenGate::TokenGate;
-  void pass(bool writes, std::int64_t offset, std::int64_t bytes) override {
-    if (!writes) read_ += bytes;
-    TokenGate::pass(writes, offset, bytes);
-  }
-  std::int64_t read() const { return read_; }
-
- private:
-  std::int64_t read_ = 0;
-};
-
-// Bytes that each rank has read for a gather of a unit, each from a disk of its own of 100 MB/s, and the time of the
-// slowest.
-struct Gathered {
-  std::vector<std::int64_t> bytes;
-  double seconds = 0;
-};
-Gathered gathered(int ranks, std::int64_t elements) {
-  const TemporaryDirectory directory;
-  Gathered result{std::vector<std::int64_t>(static_cast<std::size_t>(ranks)), 0};
-  run_threads(ranks, [&](const Communicator& world) {
-    const auto disk = std::make_shared<CountingDisk>(100e6);
-    UnitFile file(directory.path(), {elements / ranks * 4}, {.name = "values", .gate = disk});
-    OffloadedUnit unit(world, world, std::vector<Shape>{{elements}}, DType::f32, DType::f32, {.stage = ZeroStage::values},
-                       {&file, nullptr, 0});
-    world.barrier(Stream::inline_()).wait();
-    const double begin = now_seconds();
-    unit.gather(computation()).wait();
-    world.barrier(Stream::inline_()).wait();
-    result.bytes[static_cast<std::size_t>(world.rank())] = disk->read();
-    if (world.rank() == 0) result.seconds = now_seconds() - begin;
-  });
-  return result;
-}
-
-// Two disks read half each, in half the time: of the best of some tries, by far less than one disk takes.
-TEST(FileGate, TellsThatEachRankReadsItsShare) {
-  constexpr std::int64_t elements = std::int64_t{4} << 20;  // 16 MiB
-  Gathered one = gathered(1, elements), two = gathered(2, elements);
-  EXPECT_THAT(one.bytes, testing::ElementsAre(4 * elements));
-  EXPECT_THAT(two.bytes, testing::ElementsAre(2 * elements, 2 * elements));
-  EXPECT_GE(one.seconds, 4 * elements / 100e6);
-  for (int i = 0; i < 20 && two.seconds > 0.8 * one.seconds; ++i) two = gathered(2, elements);
-  EXPECT_LE(two.seconds, 0.8 * one.seconds);
-}
-
-TEST(TokenGate, RefusesARateOfNothing) {
-  EXPECT_THAT(sentence_of([] { TokenGate(0); }), testing::HasSubstr("cannot move 0 bytes a second"));
-}
 
 // What has begun, for which others wait.
 class Progress {
@@ -93,6 +41,56 @@ class Progress {
   std::mutex mutex_;
   std::condition_variable changed_;
 };
+
+// A rank's disk, which counts what it reads. Its reads wait until all ranks have begun one.
+class MeetingDisk : public FileGate {
+ public:
+  MeetingDisk(Progress& progress, int ranks) : progress_(progress), ranks_(ranks) {}
+  void pass(bool writes, std::int64_t /*offset*/, std::int64_t bytes) override {
+    if (writes) return;
+    if (std::exchange(read_, read_ + bytes) == 0) progress_.add(progress_.reads);
+    EXPECT_TRUE(progress_.wait(progress_.reads, ranks_)) << "a rank reads behind another one";
+  }
+  std::int64_t read() const { return read_; }
+
+ private:
+  Progress& progress_;
+  int ranks_;
+  std::int64_t read_ = 0;  // from one thread
+};
+
+// Bytes that each rank has read for a gather of a unit, all ranks at the same time.
+std::vector<std::int64_t> gathered(int ranks, std::int64_t elements) {
+  const TemporaryDirectory directory;
+  std::vector<std::int64_t> bytes(static_cast<std::size_t>(ranks));
+  Progress progress;
+  run_threads(ranks, [&](const Communicator& world) {
+    const auto disk = std::make_shared<MeetingDisk>(progress, ranks);
+    UnitFile file(directory.path(), {elements / ranks * 4}, {.name = "values", .gate = disk});
+    OffloadedUnit unit(world, world, std::vector<Shape>{{elements}}, DType::f32, DType::f32, {.stage = ZeroStage::values},
+                       {&file, nullptr, 0});
+    unit.gather(computation()).wait();
+    bytes[static_cast<std::size_t>(world.rank())] = disk->read();
+  });
+  return bytes;
+}
+
+TEST(FileGate, TellsThatEachRankReadsItsShare) {
+  constexpr std::int64_t elements = std::int64_t{1} << 20;
+  EXPECT_THAT(gathered(1, elements), testing::ElementsAre(4 * elements));
+  EXPECT_THAT(gathered(2, elements), testing::ElementsAre(2 * elements, 2 * elements));
+}
+
+TEST(TokenGate, LetsBytesThroughAtItsRate) {
+  TokenGate gate(100e6);
+  const double begin = now_seconds();
+  for (const bool writes : {false, true}) gate.pass(writes, 0, 1000000);
+  EXPECT_GE(now_seconds() - begin, 0.02);
+}
+
+TEST(TokenGate, RefusesARateOfNothing) {
+  EXPECT_THAT(sentence_of([] { TokenGate(0); }), testing::HasSubstr("cannot move 0 bytes a second"));
+}
 
 constexpr int number_of_units = 6;
 
