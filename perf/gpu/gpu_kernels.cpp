@@ -24,6 +24,7 @@ constexpr int most_sets = 8;
 double seconds_of(const Case& what) {
   const int sets = what.bytes > 0 ? static_cast<int>(std::clamp(set_bytes / what.bytes + 1, 1.0, 1.0 * most_sets)) : 2;
   std::vector<std::function<void()>> calls;
+  calls.reserve(static_cast<std::size_t>(sets));
   for (int set = 0; set < sets; ++set) calls.push_back(what.make());
   return device_seconds([&](int call) { calls[static_cast<std::size_t>(call) % calls.size()](); });
 }
@@ -96,7 +97,7 @@ bool run(const Options& options) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): CLI11's, of flags that are wrong here
   Options options;
   CLI::App app("Measures the kernels on a GPU");
   app.add_option("--kernels", options.kernels, "Only these, such as reduce,gemm")->delimiter(',');

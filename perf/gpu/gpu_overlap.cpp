@@ -108,7 +108,7 @@ void run(const Options& options) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): CLI11's, of flags that are wrong here
   Options options;
   CLI::App app("Measures how much communication is hidden behind matrix products on one GPU");
   app.add_option("--ranks", options.ranks, "Threads that share the GPU")->check(CLI::Range(2, 8));

@@ -180,6 +180,7 @@ void take_adapter_files(const CLI::App& app, const std::string& directory, Adapt
   const AdapterOptions options = stretto::AdapterFiles::of_directory(directory).options();
   const auto pattern = [](const auto& values) {
     std::vector<std::string> each;
+    each.reserve(values.size());
     for (const auto& [name, value] : values) each.push_back(fmt::format("{}={}", name, value));
     return fmt::format("{}", fmt::join(each, ","));
   };

@@ -21,6 +21,7 @@ std::int64_t sum(const std::vector<std::int64_t>& counts) {
 
 std::vector<std::int64_t> uneven_shares(int ranks, std::int64_t whole) {
   std::vector<std::int64_t> weights;
+  weights.reserve(static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) weights.push_back(share_weight(rank));
   const std::int64_t total = sum(weights);
   for (std::int64_t& weight : weights) weight = whole / total * weight;

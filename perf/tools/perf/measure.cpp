@@ -74,9 +74,12 @@ Timing measure_on_gpu(const Communicator& world, const Loop& loop, const Action&
   const int iterations = iterations_of(loop, trial);
   const double all = timed(iterations);
   world.barrier(Stream::inline_()).wait();
+  const int single = std::min(iterations, most_singles);
   std::vector<stretto::Work> works;
-  for (int i = 0; i < std::min(iterations, most_singles); ++i) works.push_back(put(i, 1));
+  works.reserve(static_cast<std::size_t>(single));
+  for (int i = 0; i < single; ++i) works.push_back(put(i, 1));
   std::vector<Batch> singles;
+  singles.reserve(works.size());
   for (const stretto::Work& work : works) singles.push_back({1, seconds(work)});
   std::sort(singles.begin(), singles.end(), shorter);
   return {all / iterations, percentile(singles, 0.5), percentile(singles, 0.99)};

@@ -32,9 +32,8 @@ void Clique::leave(Communicator communicator) {
     if (--handles_ == 0) going.swap(leaving_);
   }
   std::vector<std::function<void()>> each;
-  for (Communicator& one : going) {
-    each.emplace_back([&one] { one = Communicator(); });
-  }
+  each.reserve(going.size());
+  for (Communicator& one : going) each.emplace_back([&one] { one = Communicator(); });
   side_by_side(each);
 }
 

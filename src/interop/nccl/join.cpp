@@ -254,6 +254,7 @@ ncclResult_t join(std::vector<Join>& joins) {
   std::map<std::string, std::vector<Join*>> by_id;
   for (Join& join : joins) by_id[{join.id.internal, sizeof join.id.internal}].push_back(&join);
   std::vector<Joining> each;
+  each.reserve(by_id.size());
   for (auto& [id, of_one] : by_id) each.emplace_back(std::move(of_one));
   if (joins.size() == 1) {
     each.front().run();

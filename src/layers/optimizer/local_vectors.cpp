@@ -30,6 +30,7 @@ std::vector<LocalVector> local_vectors(const Parameters& parameters, const std::
     }
   }
   std::vector<LocalVector> result;
+  result.reserve(vectors.size());
   for (auto& [key, vector] : vectors) result.push_back(std::move(vector));
   return result;
 }

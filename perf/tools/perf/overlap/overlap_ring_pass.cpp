@@ -72,11 +72,13 @@ class RingAttention : public OverlapCase {
 
   std::vector<RingPass> passes_of(const Tensor& x) const {
     std::vector<RingPass> passes;
+    passes.reserve(parts);
     for (int i = 0; i < parts; ++i) passes.emplace_back(own_block(x, i), world_, stream_);
     return passes;
   }
   std::vector<RingSum> sums_of(const Tensor& x) const {
     std::vector<RingSum> sums;
+    sums.reserve(parts);
     for (int i = 0; i < parts; ++i) sums.emplace_back(own_block(x, i), sums_world_, sums_stream_);
     return sums;
   }
