@@ -61,19 +61,19 @@ std::shared_ptr<std::byte> gpu_allocate(std::size_t wanted) {
 }
 
 Tensor::Tensor(Shape shape, DType dtype, Device device, Allocate allocate)
-    : shape_(std::move(shape)), size_(elements(shape_)), dtype_(dtype), device_(device) {
+    : shape_(shape), size_(elements(shape_)), dtype_(dtype), device_(device) {
   memory_ = allocate(bytes());
   data_ = memory_.get();
 }
 
-Tensor::Tensor(Shape shape, DType dtype) : Tensor(std::move(shape), dtype, current_device()) {}
+Tensor::Tensor(Shape shape, DType dtype) : Tensor(shape, dtype, current_device()) {}
 
 Tensor::Tensor(Shape shape, DType dtype, Device device)
-    : Tensor(std::move(shape), dtype, device, device == Device::cpu ? pool_allocate : gpu_allocate) {}
+    : Tensor(shape, dtype, device, device == Device::cpu ? pool_allocate : gpu_allocate) {}
 
 Tensor Tensor::symmetric(Shape shape, DType dtype) {
   const Device device = current_device();
-  return {std::move(shape), dtype, device, device == Device::cpu ? stretto::allocate : gpu_allocate};
+  return {shape, dtype, device, device == Device::cpu ? stretto::allocate : gpu_allocate};
 }
 
 Tensor Tensor::wrap(void* data, Shape shape, DType dtype, std::shared_ptr<void> owner) {
@@ -82,7 +82,7 @@ Tensor Tensor::wrap(void* data, Shape shape, DType dtype, std::shared_ptr<void> 
   require(data != nullptr || result.size_ == 0, "A tensor of shape {} cannot wrap a null pointer.", shape);
   require(reinterpret_cast<std::uintptr_t>(data) % size_of(dtype) == 0,
           "A tensor of {} cannot wrap {}, which is no multiple of {} bytes.", name(dtype), data, size_of(dtype));
-  result.shape_ = std::move(shape);
+  result.shape_ = shape;
   result.dtype_ = dtype;
   if (gpu_in_use() && data != nullptr && gpu().is_device_memory(data)) result.device_ = Device::cuda;
   result.memory_ = std::shared_ptr<std::byte>(std::move(owner), static_cast<std::byte*>(data));
@@ -91,7 +91,7 @@ Tensor Tensor::wrap(void* data, Shape shape, DType dtype, std::shared_ptr<void> 
 }
 
 Tensor Tensor::zeros(Shape shape, DType dtype) {
-  Tensor result(std::move(shape), dtype);
+  Tensor result(shape, dtype);
   result.zero();
   return result;
 }
@@ -102,7 +102,7 @@ Tensor Tensor::view(std::int64_t first_element, Shape shape) const {
           "A view of {} elements from element {} on does not fit into a tensor of shape {}.", count, first_element, shape_);
   Tensor result = *this;
   result.data_ = static_cast<std::byte*>(data_) + static_cast<std::size_t>(first_element) * size_of(dtype_);
-  result.shape_ = std::move(shape);
+  result.shape_ = shape;
   result.size_ = count;
   return result;
 }
@@ -117,7 +117,7 @@ Tensor Tensor::view(std::size_t first_byte, Shape shape, DType dtype) const {
           first_byte, size_of(dtype));
   Tensor result = *this;
   result.data_ = static_cast<std::byte*>(data_) + first_byte;
-  result.shape_ = std::move(shape);
+  result.shape_ = shape;
   result.size_ = elements(result.shape_);
   result.dtype_ = dtype;
   return result;

@@ -245,7 +245,7 @@ class OneGpu : public testing::Test {
 TEST_F(OneGpu, WorksKnowForHowLongComputationWaitedForThem) {
   const OnDevice on(Device::cuda);
   const Stream communication("communication");
-  const auto put = [&](const Stream& stream, std::shared_future<void> until) {
+  const auto put = [&](const Stream& stream, const std::shared_future<void>& until) {
     return stream.enqueue([&, until] { gpu.put(gpu_stream(), [until] { until.wait(); }); });
   };
   std::promise<void> arrives;

@@ -14,7 +14,7 @@ namespace {
 Parameter divided(const std::string& name, Shape shape, int parts, const Parameter::Traits& traits,
                   const TensorParallel& parallel) {
   const std::size_t dimension = parts > 1 ? 1 : 0;
-  return Parameter::divided(name, std::move(shape), dimension, parallel.size(), parallel.rank(), traits);
+  return Parameter::divided(name, shape, dimension, parallel.size(), parallel.rank(), traits);
 }
 
 // The matrices of a record whose rows are `begin` to `end` of all.
@@ -35,7 +35,7 @@ std::vector<std::int64_t> matrices_between(const std::vector<std::int64_t>& matr
 OwnRows::OwnRows(Parameters& parameters, const std::string& name, Shape shape, int parts, const CopiedParts& copied,
                  const Parameter::Traits& traits, const TensorParallel& parallel) {
   if (!copied.by(parallel.size())) {
-    records_ = {&parameters.add(divided(name, std::move(shape), parts, traits, parallel))};
+    records_ = {&parameters.add(divided(name, shape, parts, traits, parallel))};
     return;
   }
   const int first_parts = parts - copied.count;

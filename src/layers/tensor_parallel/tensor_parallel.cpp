@@ -28,11 +28,11 @@ Tensor TensorParallel::own_rows(const Tensor& of_all) const {
   const auto [first, count] = own_rows(shape.front());
   const std::int64_t row = std::accumulate(shape.begin() + 1, shape.end(), std::int64_t{1}, std::multiplies<>());
   shape.front() = count;
-  return of_all.view(first * row, std::move(shape));
+  return of_all.view(first * row, shape);
 }
 
 Tensor TensorParallel::tensor_to_sum(Shape shape, DType dtype) const {
-  return size() > 1 ? Tensor::symmetric(std::move(shape), dtype) : Tensor(std::move(shape), dtype);
+  return size() > 1 ? Tensor::symmetric(shape, dtype) : Tensor(shape, dtype);
 }
 
 void TensorParallel::sum(const Tensor& tensor, const char* tag) const {

@@ -16,8 +16,8 @@ namespace stretto::kernels::tested {
 namespace {
 
 // Small whole numbers: every sum is exact in every type, in every order.
-Tensor whole_numbers(Shape shape, DType dtype, std::int64_t seed) {
-  Tensor x(std::move(shape), dtype);
+Tensor whole_numbers(const Shape& shape, DType dtype, std::int64_t seed) {
+  Tensor x(shape, dtype);
   for (std::int64_t i = 0; i < x.size(); ++i) x.set(i, static_cast<double>((i * 7 + seed) % 5 - 2));
   return x;
 }
@@ -160,7 +160,7 @@ TEST(GemmArguments, LeadingDimensionsAreRows) {
 }
 
 TEST(GemmArguments, WhatDoesNotFitIsRefused) {
-  const auto make = [](Shape shape, DType dtype = DType::f32) { return Tensor(std::move(shape), dtype); };
+  const auto make = [](const Shape& shape, DType dtype = DType::f32) { return Tensor(shape, dtype); };
   const auto multiply = [](const Tensor& a, const Tensor& b, const Tensor& c) {
     gemm(a, Transpose::no, b, Transpose::no, c);
   };
@@ -287,7 +287,7 @@ TEST_P(Linear, GoesBackThroughGelu) {
 TEST_P(Linear, GoesThroughAGateAndBack) {
   for (const auto& [rows, in, out] : layers) {
     SCOPED_TRACE(testing::Message() << rows << " rows, " << in << " to " << out);
-    const auto make = [rows](std::int64_t columns) { return Tensor({rows, columns}, GetParam()); };
+    const auto make = [rows = rows](std::int64_t columns) { return Tensor({rows, columns}, GetParam()); };
     const Tensor x = whole_numbers({rows, in}, GetParam(), 1), weight = whole_numbers({2 * out, in}, GetParam(), 2);
     const Tensor bias = whole_numbers({2 * out}, GetParam(), 4);
     const Tensor sum = make(2 * out), before = make(2 * out), y = make(out), expected = make(out);
@@ -370,7 +370,7 @@ TEST(LinearInF16, WhatIsTooLargeBecomesInfinite) {
 }
 
 TEST(LinearArguments, WhatDoesNotFitIsRefused) {
-  const auto make = [](Shape shape, DType dtype = DType::f32) { return Tensor(std::move(shape), dtype); };
+  const auto make = [](const Shape& shape, DType dtype = DType::f32) { return Tensor(shape, dtype); };
   const Tensor x = make({2, 3});
   const Tensor weight = make({5, 3});
   EXPECT_THROW(linear(x, make({3, 5}), make({5}), make({2, 5})), Error);
