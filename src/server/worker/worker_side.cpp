@@ -169,14 +169,14 @@ void WorkerSide::when_done(std::uint64_t id, ServerSet::Done done) {
   } else {
     require(!found->second.done, "A push or pull has a function to call when it is done already; give one.");
     found->second.done = std::move(done);
+    with_functions_.insert(id);
   }
 }
 
 std::optional<WorkerSide::Finished> WorkerSide::next_finished() {
   if (finished_.empty()) {
-    const auto found =
-        std::ranges::find_if(requests_, [&](const auto& each) { return each.second.done && is_done(each.first); });
-    if (found != requests_.end()) conclude(found->first);
+    const auto found = std::ranges::find_if(with_functions_, [&](std::uint64_t id) { return is_done(id); });
+    if (found != with_functions_.end()) conclude(*found);
   }
   if (finished_.empty()) return std::nullopt;
   Finished first = std::move(finished_.front());
@@ -271,6 +271,7 @@ void WorkerSide::resume() {
   }
   for (auto& [id, request] : requests_) {
     request.unsent.clear();
+    if (request.begun && request.kind == push_part && request.missing.empty()) leaving_.push_back(id);
     if (!request.begun || request.kind == push_part) continue;  // a push comes from `kept`
     for (const std::size_t p : request.missing) {
       // The pull of a push that pulls is at the clock behind the push, and has no bytes.

@@ -32,8 +32,8 @@ class WorkerSide {
   };
   // Return the number of a request, for begin(). pushed, values: null if it does not push or does not pull.
   std::uint64_t add(int table, const Tensor* pushed, const Tensor* values, Terms terms = {});
-  std::uint64_t add(int table, KeyedRows keyed, MessageKind kind,
-                    Terms terms = {});  // rows: what is pushed, or where to pull
+  // Rows: what is pushed, or where to pull.
+  std::uint64_t add(int table, KeyedRows keyed, MessageKind kind, Terms terms = {});
   // Sends what may begin by now. Returns when the request has begun, or waits for more than earlier pulls of its table.
   void begin(std::uint64_t request);
   // Returns at once for a request that is done. Throws Error(invalid_argument) with the sentences of servers that have
@@ -102,7 +102,7 @@ class WorkerSide {
     std::int64_t told_stuck = 0;                  // pushes before this one, which may be stuck: the caller has been told
   };
 
-  // ---- worker_tasks.cpp
+  // ---- when requests begin, and are done
   std::uint64_t hold(Request request);
   bool has_held() const;
   bool may_begin(const Request& request) const;
@@ -118,7 +118,7 @@ class WorkerSide {
   std::string finish(std::uint64_t request);    // waits until it is done, and concludes it
   std::string conclude(std::uint64_t request);  // one that is done: returns its refusals
   void show(Request& request);
-  // ---- worker_messages.cpp
+  // ---- messages
   void send_part(std::uint32_t kind, std::size_t table, std::size_t part, std::int64_t clock, std::uint64_t request,
                  const Tensor& bytes);
   void send_part_of(std::uint64_t id, const Request& request, std::size_t part);
@@ -148,6 +148,9 @@ class WorkerSide {
   };
   std::map<ServedLayout::PartKey, NewServer> moved_;
   std::map<std::uint64_t, Request> requests_;
+  // Callers may never wait for what they push, so that requests_ grows; these have what is looked through at each message.
+  std::vector<std::uint64_t> leaving_;      // pushes that are done when their bytes have left
+  std::set<std::uint64_t> with_functions_;  // open ones with Request::done
   std::deque<Finished> finished_;
   std::uint64_t next_request_ = 1;
   std::uint64_t question_ = 0;  // the last one

@@ -124,7 +124,9 @@ void WorkerSide::send(std::uint64_t id, Request& request) {
       send_part_of(id, request, p);
     }
   }
-  if (request.kind == push_part) request.messages.clear();  // it comes again from `kept`
+  if (request.kind != push_part) return;
+  request.messages.clear();  // it comes again from `kept`
+  if (request.missing.empty()) leaving_.push_back(id);
 }
 
 // Returns in a push that waits for more than earlier pulls of its table; it then begins in another call.
@@ -155,13 +157,10 @@ bool WorkerSide::is_done(std::uint64_t id) const {
 
 // Blocks until a message has come, or a push for which no message comes has left.
 void WorkerSide::take_next() {
-  std::vector<std::uint64_t> leaving;
-  for (const auto& [id, request] : requests_) {
-    if (request.begun && request.missing.empty() && !has_left(id, request)) leaving.push_back(id);
-  }
   const auto has_sent = [&](std::uint64_t id) { return live_.has_sent(id); };
+  std::erase_if(leaving_, has_sent);
   const std::optional<ReceivedMessage> message =
-      live_.receive_unless([&] { return std::ranges::any_of(leaving, has_sent); });
+      live_.receive_unless([&] { return std::ranges::any_of(leaving_, has_sent); });
   if (message) take(*message);
 }
 
@@ -177,6 +176,7 @@ std::string WorkerSide::conclude(std::uint64_t id) {
   show(request);
   std::string refusals = std::move(request.refusals);
   if (request.done) finished_.push_back({std::move(request.done), refusals});
+  with_functions_.erase(id);
   requests_.erase(found);
   return refusals;
 }
