@@ -38,7 +38,7 @@ COMMANDS = {
     "scale": ("scale", "stretto-plan", "", "the tables of docs/scale.md"),
     "moves": ("moves", "move_speed", "", "moves of a matrix between hosts beside what links allow (root)"),
     "dispatch": ("dispatch", "dispatch_speed", "", "functions of a controller's program beside a loop without a controller"),
-    "servers": ("servers", "server_speed zmq_server", "zmq", "parameter servers beside ZeroMQ, and between hosts beside what links allow (root)"),
+    "servers": ("servers", "server_speed zmq_server stretto-perf", "zmq", "parameter servers beside ZeroMQ, and between hosts beside what links allow (root)"),
     "mpi": ("mpi_door", "stretto-mpi-openmpi stretto-mpi-mpich", "", "an MPI program with and without libstretto-mpi.so, under Open MPI and MPICH"),
     "hosts": ("hosts", "stretto-perf", "", "collectives between hosts beside a TCP stream (root)"),
     "netlab": ("netlab_report", "stretto-perf", "", "all-reduce over 4 hosts beside its bound, Open MPI, Gloo and the link model (root)"),

@@ -25,6 +25,11 @@ struct OperationOptions {
   // an integer that the type can represent.
   double factor = 1;
   Quantization quantization = {};
+  // all_reduce only: so many ranks, the last ones of the communicator, have no vector: they pass no buffers. The library
+  // chooses whether they add up shares of the others' vectors (Algorithm::server_set), which pays if they have links of
+  // their own and there are more than two others, or do nothing. All ranks make the call, with the same number. Not to be
+  // quantized, nor by algorithms over shared memory. An average divides by the number of vectors.
+  int servers = 0;
   CallSite site = {};  // for whom the call is made; unknown: for the line that makes it
 };
 

@@ -46,6 +46,7 @@ enum class Algorithm : std::uint8_t {
   reduce_scatter_gather,       // reduce of many bytes
   two_level,                   // inside nodes by one algorithm, between nodes by another
   three_level,                 // like two_level, with a third algorithm between pods of nodes
+  server_set,                  // all-reduce: servers, ranks that have no vector, add up shares (OperationOptions::servers)
   user,                        // a plan of the caller's own (Communicator::prepare): not to be asked for
   nccl,                        // on GPUs: NCCL's own collective. Its plan has no steps, and it rounds as NCCL does
   // Through memory that all ranks of one host can access:
@@ -64,8 +65,9 @@ constexpr int most_lanes = 4;
 // direct: "two_level/4".
 struct STRETTO_API Method {
   Algorithm algorithm = Algorithm::automatic;
-  int lanes = 1;   // ring, bidirectional_ring: number of independent parts; levels: number of pieces in flight at a time
-  int pieces = 1;  // double_binary_tree, chain, levels, quantized methods: number of pieces that follow each other
+  int lanes = 1;  // ring, bidirectional_ring: number of independent parts; levels: number of pieces in flight at a time
+  // double_binary_tree, chain, server_set, levels, quantized methods: number of pieces that follow each other
+  int pieces = 1;
   Algorithm inside = Algorithm::automatic;   // levels: within a node
   Algorithm between = Algorithm::automatic;  // levels: between nodes; with pods, between the nodes of a pod
   Algorithm above = Algorithm::automatic;    // three_level: between pods
@@ -120,6 +122,10 @@ constexpr bool counts_shares(Collective collective) {
          collective == Collective::all_to_all || collective == Collective::gather || collective == Collective::scatter;
 }
 
+// Whether the algorithm is meant for calls with servers (OperationOptions::servers). Without them it does what two_shot
+// does, in more rounds.
+constexpr bool uses_servers(Algorithm algorithm) { return algorithm == Algorithm::server_set; }
+
 // The collectives that can be quantized, and the algorithms that can quantize them.
 constexpr bool can_be_quantized(Collective collective) {
   return collective == Collective::all_gather || collective == Collective::reduce_scatter ||
@@ -136,7 +142,8 @@ constexpr bool takes_lanes(Algorithm algorithm) {
 }
 constexpr bool takes_pieces(Algorithm algorithm, bool quantized = false) {
   if (quantized && (algorithm == Algorithm::direct || algorithm == Algorithm::two_shot)) return true;
-  return algorithm == Algorithm::double_binary_tree || algorithm == Algorithm::chain || needs_nodes(algorithm);
+  return algorithm == Algorithm::double_binary_tree || algorithm == Algorithm::chain || algorithm == Algorithm::server_set ||
+         needs_nodes(algorithm);
 }
 
 // Whether all_to_all by this algorithm may have blocks of different sizes. In other collectives, every algorithm accepts

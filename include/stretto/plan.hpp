@@ -96,7 +96,7 @@ struct PlanRequest {
   Collective collective = Collective::all_reduce;
   Method method = Algorithm::ring;  // not automatic
   int rank = 0;
-  int size = 1;
+  int size = 1;  // without servers
   std::int64_t count = 0;
   int root = 0;  // the peer of send and recv
   // Uneven shares: `counts` has one count per rank, and `count` is 0. Shares lie one after the other in rank order. In
@@ -112,9 +112,16 @@ struct PlanRequest {
   // two_shot, and all three also by two_level, whose method must then have no inner algorithms.
   QuantizedFormat quantized = QuantizedFormat::none;
   QuantizedFormat quantized_result = QuantizedFormat::none;  // all_reduce: the format of the sum sent to all ranks; not none
+  // all_reduce that is not quantized, by messages: ranks behind the `size` first ones that have no vector. By server_set
+  // they add up shares of the others' vectors; in other algorithms they do nothing. The request is otherwise that of the
+  // ranks with vectors: counts and nodes are theirs.
+  int servers = 0;
 
   bool operator==(const PlanRequest&) const = default;
 };
+
+// All ranks of the group, those without a vector, too.
+inline int ranks_of(const PlanRequest& request) { return request.size + request.servers; }
 
 // Checks rank, root and counts, for any method. Throws Error(invalid_argument) naming an invalid value. The vectors of
 // all ranks together may have at most 2^56 elements.
@@ -168,9 +175,9 @@ STRETTO_API std::int64_t output_count(const PlanRequest& request);
 //   rank 0
 //   size 2
 //   count 8
-//   scratch 0                # also root, counts, receive_counts, ranks_per_node, node_sizes, nodes_per_pod, quantized,
-//   lane                     # quantized_result; "packed FORMAT N", "errors HOP N"
-//   send input[0..8) to 1, recv_reduce output[0..8) = input[0..8) with 1 finishes
+//   scratch 0                # also root, servers, counts, receive_counts, ranks_per_node, node_sizes, nodes_per_pod,
+//   quantized, lane                     # quantized_result; "packed FORMAT N", "errors HOP N" send input[0..8) to 1,
+//   recv_reduce output[0..8) = input[0..8) with 1 finishes
 STRETTO_API std::string to_text(const Plan& plan);
 // Throws Error(invalid_argument) with the number of the line that it cannot read. It does not check the plan.
 STRETTO_API Plan plan_from_text(const std::string& text);

@@ -3,23 +3,24 @@ Takes root.
 
 On one host, two workers push a table to a server and pull the sum, in processes, sides in turn. ZeroMQ, ps-lite's transport, sends the same
 bytes between three processes by ipc://. Then network namespaces stand for hosts: 4 have a worker each, and servers have hosts of their own, whose
-links are spare, share those of the workers, or both: with n workers and k spare hosts a spare host is then best given 2(n-1) of all parts, and a
-worker's n-k (Jiang et al. 2020, BytePS). Exits 1 if a push and pull takes more than half as long as ZeroMQ's, over 1.1 times as long as
-links allow, or if servers that only share the workers' links are faster than any all-reduce could be.
+links are spare or share those of the workers. Then stretto-perf times the all_reduce of 4 ranks with servers on spare hosts, by the method that the
+library chooses, beside a ring without them. Exits 1 if a push and pull takes more than half as long as ZeroMQ's, if one, or an all_reduce
+with servers, takes over 1.1 times as long as links allow, or if servers that only share the workers' links are faster than any all-reduce could be.
 """
 import json
 import statistics
 
 from perf.comparisons import namespaces
 from perf.comparisons.harness import Comparison, Table, flag, rounds_of
-from perf.comparisons.programs import BIN, run
+from perf.comparisons.programs import BIN, figures_of, run
 from perf.pages.text import Verdict, size_text
 
 SIZES = [4 << 10, 64 << 10, 1 << 20, 16 << 20]
 WORKERS = 4
 # Ranks of each host. The first one of a worker's host is the worker, and all others are servers, which have equally many parts.
-PLACES = {"4 hosts of a server": [1] * 8, "2 hosts of a server": [1] * 6, "2 hosts of 3 servers, and one beside each worker": [2] * 4 + [3] * 2}
+PLACES = {"4 hosts of a server": [1] * 8, "2 hosts of a server": [1] * 6}
 SHARED = "one beside each worker"  # the control
+SPARE = [1, 2, 3, 4]  # hosts, in the all_reduce
 NET_BYTES, PARTS, MOST, TIMES = 16 << 20, 64, 1.1, 2
 ALL_REDUCE = 2 * (WORKERS - 1) / WORKERS  # of the bytes, through each worker's link and direction
 
@@ -30,7 +31,7 @@ def rows(output):
 
 def measured(options):
     namespaces.require()
-    figures = {"rounds": [], "hosts": []}
+    figures = {"rounds": [], "hosts": [], "sums": []}
     for _ in rounds_of(options.rounds):
         ours = rows(run([options.program, "--nproc", 3, "--servers", 1, "--rounds", options.steps, "--bytes", *SIZES]).stdout)
         theirs = rows(run([BIN / "zmq_server", options.steps, *SIZES]).stdout)
@@ -42,6 +43,10 @@ def measured(options):
                 words = ["--nproc", 0, "--worker-hosts", WORKERS, "--parts", PARTS, "--rounds", 5, "--bytes", NET_BYTES]
                 seconds = rows(network.output_of([options.program, *words]))[0]["seconds"]
             figures["hosts"].append({"place": place, "rate": rate, "allowed": busiest(ranks) * crossing(rate), "seconds": seconds})
+        for servers in SPARE:
+            chosen, ring = all_reduce(rate, servers)
+            figures["sums"].append({"servers": servers, "rate": rate, "method": chosen["algo"], "allowed": balanced(servers) * crossing(rate),
+                                    "seconds": chosen["time_us"] * 1e-6, "ring": ring["time_us"] * 1e-6})
     yield figures
 
 
@@ -60,6 +65,18 @@ def busiest(ranks):
     return max([1 - here / servers + (WORKERS - 1) * here / servers for here in beside] + [WORKERS * here / servers for here in ranks[WORKERS:]])
 
 
+def balanced(servers):
+    """The same for an all_reduce whose servers and ranks with vectors are equally busy (Jiang et al. 2020)."""
+    return 2 * WORKERS * (WORKERS - 1) / (WORKERS ** 2 + servers * WORKERS - 2 * servers)
+
+
+def all_reduce(rate, servers):
+    """The rows of the library's choice and of a ring, times of the slowest rank."""
+    words = ["all_reduce", "-b", NET_BYTES, "-e", NET_BYTES, "-n", 5, "-w", 1, "-N", 5, "-a", 3, "-c", 0, "--in-place", 0, "--algo", "auto,ring", "--servers", servers]
+    with namespaces.Network([1] * (WORKERS + servers), rate) as network:
+        return figures_of([BIN / "stretto-perf", *words], network.output_of)["rows"]
+
+
 def crossing(rate):
     """Seconds in which a link of that rate carries the table."""
     return NET_BYTES / namespaces.bytes_per_second(rate)
@@ -69,6 +86,9 @@ def tables(figures):
     yield Table("2 workers and a server on one host, a push and pull", ["size", "us", "ZeroMQ, us", "ZeroMQ over it", "a copy, us"],
                 [[size, *(f"{of_size(figures, size, key):.0f}" for key in ("us", "zmq_us")), f"{times_of_zmq(figures, size):.1f}",
                   f"{of_size(figures, size, 'copy_us'):.0f}"] for size in figures["rounds"][0]])
+    yield Table(f"all_reduce of {size_text(NET_BYTES)} by {WORKERS} ranks, and servers, each on a host of its own", ["links", "servers", "chosen", "ms", "links allow, ms", "ratio", "a ring, ms"],
+                [[its["rate"], str(its["servers"]), its["method"], f"{its['seconds'] * 1e3:.0f}", f"{its['allowed'] * 1e3:.0f}", f"{its['seconds'] / its['allowed']:.2f}",
+                  f"{its['ring'] * 1e3:.0f}"] for its in figures["sums"]])
     yield Table(f"{WORKERS} hosts of a worker, {size_text(NET_BYTES)}, and the least time of an all-reduce", ["links", "servers", "ms", "links allow, ms", "ratio", "all-reduce, ms"],
                 [[its["rate"], its["place"], f"{its['seconds'] * 1e3:.0f}", f"{its['allowed'] * 1e3:.0f}", f"{its['seconds'] / its['allowed']:.2f}",
                   f"{ALL_REDUCE * crossing(its['rate']) * 1e3:.0f}"] for its in figures["hosts"]])
@@ -84,6 +104,9 @@ def verdicts(figures):
             yield Verdict(found >= 0.98, f"{where}: {found:.2f} times what links allow, which is what they allow an all-reduce; wanted no gain.")
         else:
             yield Verdict(found <= MOST, f"{where}: {found:.2f} times what links allow, wanted at most {MOST}.")
+    for its in figures["sums"]:
+        found = its["seconds"] / its["allowed"]
+        yield Verdict(found <= MOST, f"all_reduce with {its['servers']} servers, {its['rate']}: {found:.2f} times what links allow, wanted at most {MOST}.")
 
 
 Comparison("servers", __doc__, measured, tables, verdicts, page="docs/parameter-server.md", program="server_speed",

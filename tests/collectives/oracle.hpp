@@ -42,6 +42,7 @@ struct Problem {
   // Inputs are drawn from these values instead of small integers; if they are reduced, all ranks have the same inputs.
   std::vector<double> values = {};
   double tolerance = 0;  // relative
+  int servers = 0;       // ranks behind the `size` first ones, without a vector
 
   Call call(int rank) const {
     Call result;
@@ -56,7 +57,9 @@ struct Problem {
   }
   PlanRequest request(int rank) const {
     const Call c = call(rank);
-    return {collective, Algorithm::automatic, rank, size, count, root, c.counts, c.receive_counts};
+    PlanRequest result{collective, Algorithm::automatic, rank, size, count, root, c.counts, c.receive_counts};
+    result.servers = servers;
+    return result;
   }
   double factor(int rank) const { return op == ReduceOp::premul_sum ? 1 + rank % 2 : 1; }
 
@@ -237,6 +240,7 @@ void expect_right(const Communicator& group, const Problem& problem, const Metho
     OperationOptions options;
     options.method = method;
     options.factor = problem.factor(group.rank());
+    options.servers = problem.servers;
     computation().wait(group.start(buffers.call(), stream, options));
     ASSERT_EQ(buffers.fault(), "") << name(problem.collective) << " by " << to_string(method) << " of " << problem.count
                                    << " " << name(problem.dtype) << " (" << name(problem.op) << ") over " << group.size()

@@ -65,6 +65,14 @@ class PerfToolTest(ProgramTest):
             with self.subTest(collective):
                 self.check(self.figures(collective, *SMALL, "--nproc", 3), collective)
 
+    def test_servers(self):
+        for method in ("auto", "server_set/2"):
+            run = self.figures("all_reduce", "--nproc", 5, "--servers", 2, "-b", 4000, "-e", 4000, "-n", 2, "-d", "all", "-o", "all", "--algo", method)
+            self.assertEqual((run["ranks"], run["servers"]), (5, 2))
+            for row in run["rows"]:
+                self.assertEqual((row["bytes"], row["wrong"]), (4000, 0))
+                self.assertAlmostEqual(row["busbw"], row["algbw"] * 4 / 3)
+
     def test_every_collective_by_threads(self):
         for collective in FACTORS:
             with self.subTest(collective):
@@ -231,6 +239,9 @@ class PerfToolTest(ProgramTest):
             (["all_reduce", "--nproc", "3", "--ranks-per-node", "2"], "choose a divisor, or name every node's"),
             (["all_reduce", "--nproc", "3", "--ranks-per-node", "2,2"], "3 ranks do not divide into nodes"),
             (["all_reduce", "--nproc", "3", "--ranks-per-node", "2,x"], "'x' is no number of ranks"),
+            (["all_reduce", "--nproc", "2", "--servers", "2"], "--servers 2 leaves none of 2 ranks a vector"),
+            (["broadcast", "--servers", "1", "--nproc", "2"], "only all_reduce has ranks without a vector"),
+            (["all_reduce", "--servers", "1", "--nproc", "2", "--quantize", "int8"], "leave out --quantize and --vs"),
             (["all_reduce", "--quantize", "int9"], "'int9' is no quantized format"),
             (["broadcast", "--quantize", "int8"], "broadcast cannot be quantized"),
             (["all_reduce", "--quantize", "int8", "-d", "f64"], "f64 cannot be quantized"),

@@ -34,6 +34,14 @@ class Plans(PlanTool):
             self.assertTrue(any(line.startswith(f"all_gather by {algorithm}, rank 0") for line in lines), algorithm)
 
 
+    def test_servers(self):
+        lines = self.lines("all_reduce", "--algo", "server_set", "--ranks", 4, "--servers", 2, "--bytes", 4000, "--rank", 5)
+        self.assertEqual(lines[0], "all_reduce by server_set, rank 5 of 6, 1000 elements, 750 of scratch")
+        self.assertEqual(lines[-2], "sent: 28800 bytes in all, 4800 by a rank; 5 rounds")
+        self.assertRegex(self.lines("all_reduce", "--ranks", 4, "--servers", 2, "--bytes", "1M", "--simulate", LINKS)[0], "4 ranks and 2 servers")
+        self.refused("only an all_reduce that is not quantized", "broadcast", "--ranks", 4, "--servers", 2)
+
+
 class Proofs(PlanTool):
     def test_everything(self):
         lines = self.lines("all", "--verify", "--ranks", "1..9")

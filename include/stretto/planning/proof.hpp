@@ -50,6 +50,7 @@ std::string to_string(const ProofCase& which);
 // - counts smaller than the number of ranks, divisible by it, and not divisible; uneven shares, some of them empty;
 // - 1 and 2 lanes, 1 and 3 pieces; in groups of up to most_ranks_with_every_parameter ranks also 4 lanes (ring only),
 //   and 16 and 64 pieces;
+// - for server_set, no servers, 1, half as many as other ranks, and as many; in small groups also 2, one fewer and one more;
 // - for two_level and three_level, every division into nodes of equal size, and one division into nodes of unequal size.
 //   Inner algorithms, lanes and pieces vary from case to case instead of being combined.
 // Groups of more than most_ranks_with_every_case ranks get only one root, few elements, and nodes of up to 8 ranks, so

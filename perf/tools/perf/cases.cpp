@@ -89,8 +89,9 @@ const Test& test_from_name(const std::string& name) {
        fmt::join(names, ", "));
 }
 
-Case Case::of_bytes(const Test& test, int ranks, int root, stretto::DType dtype, stretto::ReduceOp op, std::int64_t bytes) {
-  Case made{&test, ranks, root, dtype, op, 0, {}};
+Case Case::of_bytes(const Test& test, int ranks, int root, stretto::DType dtype, stretto::ReduceOp op, std::int64_t bytes,
+                    int servers) {
+  Case made{&test, ranks, root, dtype, op, 0, {}, servers};
   const std::int64_t whole = bytes / static_cast<std::int64_t>(size_of(dtype));
   if (test.uneven) {
     made.counts = test.collective == Collective::all_to_all ? uneven_pairs(ranks, whole) : uneven_shares(ranks, whole);
@@ -101,6 +102,7 @@ Case Case::of_bytes(const Test& test, int ranks, int root, stretto::DType dtype,
 }
 
 std::int64_t Case::input_count(int rank) const {
+  if (rank >= ranks) return 0;
   switch (test->collective) {
     case Collective::broadcast: return rank == root ? count : 0;
     case Collective::reduce_scatter: return total(*this);
@@ -135,6 +137,7 @@ std::int64_t Case::output_offset(int rank) const {
 
 std::vector<SourceRange> Case::expected(int rank) const {
   std::vector<SourceRange> parts;
+  if (rank >= ranks) return parts;
   switch (test->collective) {
     case Collective::all_reduce: return {{SourceRange::reduced, 0, count}};
     case Collective::reduce:

@@ -31,16 +31,17 @@ struct SourceRange {
 // One test at one size. Counts are in elements.
 struct Case {
   const Test* test = nullptr;
-  int ranks = 1;
+  int ranks = 1;  // with vectors
   int root = 0;
   stretto::DType dtype = stretto::DType::f32;
   stretto::ReduceOp op = stretto::ReduceOp::sum;
   std::int64_t count = 0;            // as in stretto::Call; 0 if shares are uneven
   std::vector<std::int64_t> counts;  // uneven: each rank's share; all_to_all: row s holds what rank s sends to each rank
+  int servers = 0;                   // ranks behind the others, which have neither input nor output
 
   // The case that fits into `bytes` bytes; shares are rounded down to whole elements.
-  static Case of_bytes(const Test& test, int ranks, int root, stretto::DType dtype, stretto::ReduceOp op,
-                       std::int64_t bytes);
+  static Case of_bytes(const Test& test, int ranks, int root, stretto::DType dtype, stretto::ReduceOp op, std::int64_t bytes,
+                       int servers = 0);
 
   std::int64_t share(int rank) const { return test->uneven ? counts[rank] : count; }
   std::int64_t sent(int from, int to) const { return test->uneven ? counts[from * ranks + to] : count; }  // all_to_all

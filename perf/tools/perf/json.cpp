@@ -54,6 +54,7 @@ void write_json(const std::string& path, const Machine& machine, const Options& 
       {"device", name(options.device)},
       {"memory", name_of(options.memory)},
       {"prepared", options.prepared},
+      {"servers", options.servers},
       {"quantize", name(options.quantization.format)},
       {"quantize_result", name(options.quantization.result)},
       {"rounding", options.quantization.rounding == stretto::Rounding::stochastic ? "stochastic" : "nearest"},

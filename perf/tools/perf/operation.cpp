@@ -40,7 +40,11 @@ Action action_of(const stretto::Communicator& world, const Case& test_case, cons
   // A barrier has no buffers on a GPU.
   const bool barrier = test_case.test->collective == Collective::barrier;
   const stretto::Stream stream = barrier ? stretto::Stream::inline_() : stretto::computation();
-  const stretto::OperationOptions options{method, "", Values::factor(world.rank()), quantization};
+  const stretto::OperationOptions options{.method = method,
+                                          .tag = "",
+                                          .factor = Values::factor(world.rank()),
+                                          .quantization = quantization,
+                                          .servers = test_case.servers};
   std::vector<stretto::Call> calls;  // one for each copy of the buffers
   calls.reserve(buffers.copies());
   for (int copy = 0; copy < buffers.copies(); ++copy) {
@@ -69,9 +73,10 @@ std::string method_of(const stretto::Communicator& world, const Case& test_case,
   if (is_ring_exchange(*test_case.test) || test_case.test->collective == Collective::barrier) {
     return name(algorithms_for(test_case.test->collective).front());
   }
-  return to_string(
-      world.prepare(call_of(test_case, world.rank(), input, output), {.method = method, .quantization = quantization})
-          .method());
+  return to_string(world
+                       .prepare(call_of(test_case, world.rank(), input, output),
+                                {.method = method, .quantization = quantization, .servers = test_case.servers})
+                       .method());
 }
 
 std::string obstacle_to(const stretto::Communicator& world, const Case& test_case, const stretto::Method& method,

@@ -156,6 +156,14 @@ void check(const Options& options) {
   require(options.nproc >= 0, "--nproc {} cannot be negative.", options.nproc);
   require(!options.threads || options.nproc > 0, "--threads needs --nproc N, the number of ranks.");
   if (options.is_quantized()) check_quantized(options);
+  require(options.servers >= 0, "--servers {} cannot be negative.", options.servers);
+  if (options.servers > 0) {
+    require(!options.every_test && options.tests.front()->collective == stretto::Collective::all_reduce,
+            "--servers {}: only all_reduce has ranks without a vector; name it, or leave the servers out.", options.servers);
+    require(!options.is_quantized() && options.peers.empty(),
+            "--servers {}: sums are not quantized, and other libraries have no such ranks; leave out --quantize and --vs.",
+            options.servers);
+  }
   for (const std::string& peer : options.peers) {
     check_peer(peer, options.device);
     require(!options.threads || peer != "mpi", "--vs mpi needs ranks that are processes; leave --threads out.");
@@ -235,6 +243,8 @@ std::optional<Options> parse_command_line(int argc, char** argv) {
   app.add_option("--ranks-per-node", options.ranks_per_node,
                  "Treat every N ranks as a node, or with a list like 3,1 that many ranks as each node");
   app.add_flag("--deterministic", options.deterministic, "Set STRETTO_DETERMINISTIC=1 for the run");
+  app.add_option("--servers", options.servers,
+                 "all_reduce: the last N ranks have no vector, and may add up shares of the others'");
   app.add_option("--quantize", texts.quantize, "Send elements as int8, int4, fp8 or 1bit");
   app.add_option("--quantize-result", texts.quantize_result,
                  "all_reduce: the format in which sums are sent to all; default as --quantize");
@@ -271,6 +281,7 @@ void Options::check_for(int ranks) const {
   require(every_test || !prepared || can_be_prepared(*tests.front()), "--prepared: {} cannot be prepared; leave it out.",
           tests.front()->name);
   check_nodes(ranks_per_node, ranks);
+  require(servers < ranks, "--servers {} leaves none of {} ranks a vector; give fewer.", servers, ranks);
 }
 
 }  // namespace perf

@@ -37,7 +37,8 @@ struct Options {
   std::vector<std::string> peers;
   std::uint64_t seed = 1;
   std::string json;
-  int nproc = 0;  // ranks to start; 0: a launcher has started this one
+  int servers = 0;  // the last ranks, which have no vector
+  int nproc = 0;    // ranks to start; 0: a launcher has started this one
   bool threads = false;
   bool deterministic = false;
   std::string ranks_per_node;          // the value of STRETTO_RANKS_PER_NODE; empty: nodes are hosts

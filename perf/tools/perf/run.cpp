@@ -166,7 +166,9 @@ class TestRun {
   }
 
   void sweep(const Test& test, stretto::DType dtype, ReduceOp op, int root) {
-    const auto case_of = [&](std::int64_t bytes) { return Case::of_bytes(test, world_.size(), root, dtype, op, bytes); };
+    const auto case_of = [&](std::int64_t bytes) {
+      return Case::of_bytes(test, world_.size() - options_.servers, root, dtype, op, bytes, options_.servers);
+    };
     const Values values(case_of(0), options_.seed, quantization_of(test));
     std::vector<Method> methods = methods_of(test);
     const auto impossible = [&](const Method& method) { return !can(case_of(0), method); };
@@ -323,7 +325,8 @@ class TestRun {
 
 void check_methods(const Communicator& world, const Options& options) {
   if (options.every_test || options.every_algorithm) return;
-  const Case empty = Case::of_bytes(*options.tests.front(), world.size(), 0, options.dtypes.front(), options.ops.front(), 0);
+  const Case empty = Case::of_bytes(*options.tests.front(), world.size() - options.servers, 0, options.dtypes.front(),
+                                    options.ops.front(), 0, options.servers);
   for (const Method& method : options.methods) check_method(world, empty, method, options.quantization);
 }
 

@@ -57,6 +57,7 @@ void Table::header(const Machine& machine) const {
                                 ? fmt::format("{} memory", name_of(options_.memory))
                                 : fmt::format("the memory of a GPU ({}); times are the GPU's, from events", machine.gpu);
   comment(fmt::format("buffers in {}{}", where, options_.prepared ? "; operations are prepared once" : ""));
+  if (options_.servers > 0) comment(fmt::format("the last {} ranks are servers, without a vector", options_.servers));
   if (options_.is_quantized()) comment("quantized: " + quantization_text(options_.quantization));
   const std::string loop = options_.seconds > 0 ? fmt::format("{} s of", options_.seconds)
                            : options_.least_seconds > 0

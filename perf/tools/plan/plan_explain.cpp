@@ -12,8 +12,8 @@ void explain(const CommandLine& line, const Call& call) {
   const int cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
   Circumstances circumstances;
   circumstances.ranks_per_core = line.ranks_per_core > 0 ? line.ranks_per_core : static_cast<double>(request.size) / cores;
-  circumstances.several_nodes =
-      !request.node_sizes.empty() || (request.ranks_per_node > 0 && request.size > request.ranks_per_node);
+  circumstances.several_nodes = request.servers > 0 || !request.node_sizes.empty() ||
+                                (request.ranks_per_node > 0 && request.size > request.ranks_per_node);
   if (line.algorithm == "all") request.method = Algorithm::automatic;
   const Tuning tuning = Tuning::from_environment();
   const Choice choice = choose(request, call.dtype, ReduceOp::sum, tuning, circumstances, line.only_if_faster);

@@ -101,6 +101,9 @@ bool parse(int argc, char** argv, CommandLine& line) {
           ->capture_default_str();
   auto* dtype = app.add_option("--dtype", line.dtype, "Type of the elements")->capture_default_str();
   auto* root = app.add_option("--root", line.root, "Root of broadcast, reduce, gather and scatter")->capture_default_str();
+  auto* servers = app.add_option("--servers", line.servers,
+                                 "all_reduce: so many ranks more, which have no vector and may add up shares of the others'")
+                      ->check(CLI::NonNegativeNumber);
   auto* rank = app.add_option("--rank", line.rank, "Print this rank's plan only");
   auto* quantize = app.add_option("--quantize", line.quantize, "Quantize it: int8, int4, fp8 or onebit");
   app.add_option("--quantize-result", line.quantize_result,
@@ -117,7 +120,7 @@ bool parse(int argc, char** argv, CommandLine& line) {
       ->needs(explain)
       ->needs(quantize);
   auto* svg = app.add_option("--svg", line.svg, "Draw the plan into this file, over rounds, or over time with --simulate");
-  for (auto* other : {nodes, pods, bytes, dtype, root, rank, simulate, svg, explain}) verify->excludes(other);
+  for (auto* other : {nodes, pods, bytes, dtype, root, rank, servers, simulate, svg, explain}) verify->excludes(other);
   rank->excludes(simulate)->excludes(svg);
   explain->excludes(svg);
   check_first_word(argc > 1 ? argv[1] : "");
@@ -189,7 +192,12 @@ Call call_of(const CommandLine& line) {
   request.nodes_per_pod = line.nodes_per_pod;
   require(line.root == 0 || has_root(request.collective), "{} has no root; leave --root {} out.", line.collective,
           line.root);
-  require(line.rank >= -1 && line.rank < request.size, "--rank {} is outside a group of {}.", line.rank, request.size);
+  request.servers = line.servers;
+  require(line.servers == 0 || (request.collective == Collective::all_reduce && !call.is_quantized()),
+          "--servers {}: only an all_reduce that is not quantized has ranks without a vector; leave them out.",
+          line.servers);
+  require(line.rank >= -1 && line.rank < ranks_of(request), "--rank {} is outside a group of {}.", line.rank,
+          ranks_of(request));
   const std::int64_t bytes = perf::bytes_from_text("--bytes", line.bytes);
   request.count = bytes / call.width() / (counts_shares(request.collective) ? request.size : 1);
   // If shares differ, the plans of all ranks differ and must be simulated one by one.
@@ -215,7 +223,8 @@ std::vector<Method> methods_of(const CommandLine& line, const PlanRequest& reque
       }
       continue;
     }
-    if (needs_nodes(algorithm)) continue;
+    if (needs_nodes(algorithm) || (uses_servers(algorithm) && request.servers == 0)) continue;
+    if (shares_memory(algorithm) && request.servers > 0) continue;
     methods.push_back(algorithm);
     if (takes_pieces(algorithm)) {
       methods.push_back(algorithm);

@@ -29,6 +29,7 @@ struct CommandLine {
   std::string ranks_per_node;  // a number or a list; empty: one level
   int nodes_per_pod = 0;
   int root = 0;
+  int servers = 0;
   int rank = -1;  // -1: all ranks
   bool verify = false;
   bool explain = false;

@@ -21,6 +21,10 @@
 namespace plan_tool {
 namespace {
 
+std::string ranks_text(const PlanRequest& request) {
+  return fmt::format("{} ranks{}", request.size, request.servers > 0 ? fmt::format(" and {} servers", request.servers) : "");
+}
+
 void print_plan(const CommandLine& line, const Call& call, const Method& method) {
   PlanRequest request = call.request;
   request.method = method;
@@ -28,7 +32,7 @@ void print_plan(const CommandLine& line, const Call& call, const Method& method)
   std::int64_t most = 0;
   std::int64_t sum = 0;
   int rounds = 0;
-  for (request.rank = 0; request.rank < request.size; ++request.rank) {
+  for (request.rank = 0; request.rank < ranks_of(request); ++request.rank) {
     const Plan plan = make_plan(request);
     if (line.rank < 0 || line.rank == request.rank) fmt::print("{}", plan.to_string());
     const std::int64_t sent = plan.bytes_sent(call.width());
@@ -77,7 +81,7 @@ LinkCost cost_of_level(const LinkModel& links, std::size_t level, std::int64_t w
 // The time of the cost formula, with the innermost level that joins all ranks as the level between nodes.
 double formula_seconds(const PlanRequest& request, std::int64_t width, const LinkModel& links) {
   std::size_t outer = 0;
-  while (outer + 1 < links.levels.size() && links.levels[outer].ranks < request.size) ++outer;
+  while (outer + 1 < links.levels.size() && links.levels[outer].ranks < ranks_of(request)) ++outer;
   const int ports = outer == 0 ? request.size : links.levels[0].ports;  // ports lead out of a node
   return seconds(request, cost_of_level(links, 0, width), cost_of_level(links, outer, width), static_cast<double>(width),
                  ports);
@@ -125,9 +129,9 @@ void predict(const CommandLine& line, const Call& call, const LinkModel& links) 
   for (const Prediction& prediction : predictions) width = std::max(width, to_string(prediction.method).size());
   std::string head = fmt::format("{:<{}} {:>12} {:>12} {:>10}", "method", width, "us", "formula us", "busbw GB/s");
   for (const LinkLevel& level : links.levels) head += fmt::format(" {:>14}", level.name);
-  fmt::print("{} of {}{}, {} ranks, {}; bytes sent at each level\n{}\n", line.collective,
-             perf::in_units(static_cast<double>(call.bytes())), quantized_text(call.request), call.request.size, line.links,
-             head);
+  fmt::print("{} of {}{}, {}, {}; bytes sent at each level\n{}\n", line.collective,
+             perf::in_units(static_cast<double>(call.bytes())), quantized_text(call.request), ranks_text(call.request),
+             line.links, head);
   for (const Prediction& prediction : predictions) {
     const std::string method = to_string(prediction.method);
     if (!prediction.refusal.empty()) {
@@ -161,7 +165,7 @@ Picture over_rounds(const PlanRequest& request) {
   Picture picture;
   picture.unit = "round";
   double most = 1;
-  for (int rank = 0; rank < request.size; ++rank) {
+  for (int rank = 0; rank < ranks_of(request); ++rank) {
     PlanRequest its = request;
     its.rank = rank;
     const Plan plan = make_plan(its);
@@ -200,15 +204,15 @@ Picture over_time(const PlanRequest& request, std::int64_t width, const LinkMode
 void draw(const CommandLine& line, const Call& call) {
   const std::vector<Method> methods = methods_of(line, call.request);
   require(methods.size() == 1, "--svg draws one algorithm; name it with --algo.");
-  require(call.request.size <= 64, "--svg draws up to 64 ranks, not {}; choose fewer.", call.request.size);
+  require(ranks_of(call.request) <= 64, "--svg draws up to 64 ranks, not {}; choose fewer.", ranks_of(call.request));
   PlanRequest request = call.request;
   request.method = methods.front();
   Picture picture =
       line.links.empty() ? over_rounds(request) : over_time(request, call.width(), link_model_from_file(line.links));
-  picture.ranks = request.size;
+  picture.ranks = ranks_of(request);
   picture.looks = step_looks();
   picture.remark = "numbers: the peer";
-  picture.title = fmt::format("{} by {}, {} ranks, {}{}", line.collective, to_string(request.method), request.size,
+  picture.title = fmt::format("{} by {}, {}, {}{}", line.collective, to_string(request.method), ranks_text(request),
                               perf::in_units(static_cast<double>(call.bytes())), quantized_text(request));
   if (has_root(request.collective)) picture.title += fmt::format(", root {}", request.root);
   perf::write_file("--svg", line.svg, svg_of(picture));

@@ -169,7 +169,7 @@ const std::vector<Collective>& timed_collectives() {
 std::vector<Method> methods_within_node(Collective collective, std::int64_t elements) {
   std::vector<Method> methods;
   for (const Algorithm algorithm : algorithms_for(collective)) {
-    if (needs_nodes(algorithm) || !has_steps(algorithm)) continue;
+    if (needs_nodes(algorithm) || uses_servers(algorithm) || !has_steps(algorithm)) continue;
     Method method(algorithm);
     if (takes_pieces(algorithm)) {
       for (; method.pieces <= std::min<std::int64_t>(most_pieces, elements); method.pieces *= pieces_factor)

@@ -23,8 +23,9 @@ bool meet(Collective mine, const CallAnnouncement& theirs) {
 
 std::string text_of(const CheckedCall& checked) {
   const Call& call = *checked.call;
-  std::string text = call_text(
-      {call.collective, checked.method, 0, 1, call.count, call.root, call.counts, call.receive_counts}, call.dtype, call.op);
+  PlanRequest request{call.collective, checked.method, 0, 1, call.count, call.root, call.counts, call.receive_counts};
+  request.servers = checked.servers;
+  std::string text = call_text(request, call.dtype, call.op);
   if (checked.method.algorithm != Algorithm::automatic) text += " by " + to_string(checked.method);
   text += checked.quantized;
   if (const std::string site = checked.site.to_string(); !site.empty()) text += " at " + site;
@@ -59,7 +60,11 @@ std::string text_of(const Quantization& quantization) {
 }  // namespace
 
 CheckedCall checked_call(const Call& call, const OperationOptions& options) {
-  return {.call = &call, .method = options.method, .quantized = text_of(options.quantization), .site = options.site};
+  return {.call = &call,
+          .method = options.method,
+          .quantized = text_of(options.quantization),
+          .servers = options.servers,
+          .site = options.site};
 }
 
 // Moves announcements to and from a peer. A receive begins only when an operation needs an announcement, which is then sure
@@ -130,7 +135,7 @@ bool CallComparison::sent() const {
 
 CallAnnouncement CallComparison::announcement(int listener) const {
   const Call& call = *checked_.call;
-  const std::string method = to_string(checked_.method) + checked_.quantized;
+  const std::string method = fmt::format("{}{} {}", to_string(checked_.method), checked_.quantized, checked_.servers);
   const std::string text = text_of(checked_);
   CallAnnouncement result;
   result.count = call.count;

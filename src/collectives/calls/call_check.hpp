@@ -37,6 +37,7 @@ struct CheckedCall {
   const Call* call = nullptr;
   Method method;          // as the caller asked for it
   std::string quantized;  // the quantization in words, as far as it must be the same on all ranks; empty if there is none
+  int servers = 0;        // as OperationOptions has it
   CallSite site = {};     // of the call
   bool alone = true;      // the only operation in flight on its communicator
   std::string refusal;    // why this rank refused the call; empty if it did not

@@ -71,7 +71,7 @@ CallPlanner::CallPlanner(const Selector& selector, Links& links, FastPathLog& lo
       log_(log),
       communicator_(std::move(communicator)),
       nodes_(numbered_nodes(links.network(), links.membership().job_ranks)),
-      node_sizes_(node_sizes(links.network(), links.membership().job_ranks, links.network().job().size())) {}
+      node_sizes_(node_sizes_of(size())) {}
 
 void CallPlanner::join_gpus(const GpuCollectives* whole) {
   has_gpu_links_ = true;
@@ -82,7 +82,8 @@ std::shared_ptr<const PlannedCall> CallPlanner::plan_for(const Call& call, const
   if (device == Device::cuda && has_equal_shares(call, size())) return plan_for(with_one_count(call), options, device);
   const Quantization& how = options.quantization;
   const PlanKey key{call.collective, options.method,      call.count, call.root,  call.dtype,         call.op,
-                    call.counts,     call.receive_counts, how.format, how.result, how.only_if_faster, device};
+                    call.counts,     call.receive_counts, how.format, how.result, how.only_if_faster, options.servers,
+                    device};
   const std::lock_guard lock(mutex_);
   const auto found = plans_.find(key);
   if (found != plans_.end()) return found->second;
@@ -133,12 +134,23 @@ Estimate CallPlanner::estimate(const Call& call, const OperationOptions& options
   return estimate;
 }
 
+NodeSizes CallPlanner::node_sizes_of(int first_ranks) const {
+  const std::vector<int>& all = links_.membership().job_ranks;
+  return node_sizes(links_.network(), {all.begin(), all.begin() + first_ranks}, links_.network().job().size());
+}
+
 PlanRequest CallPlanner::request_of(const Call& call, const OperationOptions& options) const {
-  PlanRequest request{call.collective, options.method, rank(),      size(),
+  require(options.servers >= 0 && options.servers < size(),
+          "{} on '{}' got {} servers, and {} ranks; leave at least one rank with a vector.", name(call.collective),
+          communicator_, options.servers, size());
+  const int with_vectors = size() - options.servers;
+  PlanRequest request{call.collective, options.method, rank(),      with_vectors,
                       call.count,      call.root,      call.counts, call.receive_counts};
-  request.ranks_per_node = node_sizes_.ranks_per_node;
-  request.node_sizes = node_sizes_.uneven;
-  request.nodes_per_pod = node_sizes_.nodes_per_pod;
+  request.servers = options.servers;
+  const NodeSizes nodes = options.servers == 0 ? node_sizes_ : node_sizes_of(with_vectors);
+  request.ranks_per_node = nodes.ranks_per_node;
+  request.node_sizes = nodes.uneven;
+  request.nodes_per_pod = nodes.nodes_per_pod;
   const Quantization& how = options.quantization;
   request.quantized = how.format;
   if (call.collective == Collective::all_reduce) {
@@ -181,7 +193,8 @@ std::shared_ptr<const PlannedCall> CallPlanner::plan_on_gpus(const Call& call, c
 Choice CallPlanner::choose_on_gpus(const Call& call, const OperationOptions& options, AssumedLinks assumed) const {
   const PlanRequest request = request_of(call, options);
   const GpuCollective collective{call.collective, nullptr, nullptr, call.count, call.dtype, call.op, call.root};
-  bool whole = request.quantized == QuantizedFormat::none && request.counts.empty() && call.op != ReduceOp::premul_sum;
+  bool whole = request.quantized == QuantizedFormat::none && request.counts.empty() && call.op != ReduceOp::premul_sum &&
+               request.servers == 0;
   if (has_gpu_links_) {
     whole = whole && whole_ != nullptr && whole_->does(collective);
   } else {

@@ -54,6 +54,7 @@ class CallPlanner {
     std::vector<std::int64_t> counts, receive_counts;
     QuantizedFormat format, result;
     bool only_if_faster;
+    int servers;
     Device device;
     auto operator<=>(const PlanKey&) const = default;  // NOLINT(modernize-use-nullptr): the zero is the standard's
   };
@@ -62,6 +63,7 @@ class CallPlanner {
 
   int rank() const { return links_.membership().rank; }
   int size() const { return static_cast<int>(links_.membership().job_ranks.size()); }
+  NodeSizes node_sizes_of(int first_ranks) const;
   std::shared_ptr<const PlannedCall> plan_on_host(const Call& call, const OperationOptions& options) const;
   std::shared_ptr<const PlannedCall> plan_on_gpus(const Call& call, const OperationOptions& options) const;
   Choice choose_on_gpus(const Call& call, const OperationOptions& options, AssumedLinks assumed) const;

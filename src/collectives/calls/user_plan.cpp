@@ -80,7 +80,7 @@ void check_rounds(const Lane& lane) {
 // A rank learns from the signals for which it waits where the buffers of the others are. Before it writes there, it must
 // have heard all of them, so that all find at the same step that a buffer cannot be mapped.
 void check_signals(const Plan& plan) {
-  const int rank = plan.request.rank, size = plan.request.size;
+  const int rank = plan.request.rank, size = ranks_of(plan.request);
   const bool writes = rules_of(plan) == Algorithm::push;
   std::set<int> heard, heard_now;  // since the last signal
   bool signaled = false, heard_all = size == 1;
@@ -110,8 +110,10 @@ void check(const Plan& plan) {
   check_numbers(plan);
   const bool in_memory = rules_of(plan) != Algorithm::user;
   demand(!in_memory || plan.lanes.size() == 1, "It has {} lanes; steps between memories take one.", plan.lanes.size());
-  std::vector<Plan> all(static_cast<std::size_t>(request.size));  // no more than their buffers
-  for (int rank = 0; rank < request.size; ++rank) {
+  demand(!in_memory || request.servers == 0, "It has {} servers, which have no memory for others; let it send messages.",
+         request.servers);
+  std::vector<Plan> all(static_cast<std::size_t>(ranks_of(request)));  // no more than their buffers
+  for (int rank = 0; rank < ranks_of(request); ++rank) {
     Plan& other = all[static_cast<std::size_t>(rank)];
     other.request = request;
     other.request.rank = rank;
@@ -119,7 +121,7 @@ void check(const Plan& plan) {
   }
   const CollectiveContract promise(all);
   const Layout layout(all, promise, false);
-  const Steps steps(request.size, promise.sums(), layout);
+  const Steps steps(ranks_of(request), promise.sums(), layout);
   for (const Lane& lane : plan.lanes) {
     check_rounds(lane);
     for (const Step& step : lane.steps) {

@@ -157,9 +157,9 @@ Operation Communicator::prepare(const Call& call, const OperationOptions& option
 Operation Communicator::prepare(const Plan& plan, const Tensor& input, const Tensor& output, ReduceOp op,
                                 const OperationOptions& options, CallSite site) const {
   const PlanRequest& request = plan.request;
-  require(request.rank == rank() && request.size == size(),
-          "The plan '{}' is for rank {} of {}, and this is rank {} of '{}' of {}.", plan.name, request.rank, request.size,
-          rank(), name(), size());
+  require(request.rank == rank() && ranks_of(request) == size(),
+          "The plan '{}' is for rank {} of {}, and this is rank {} of '{}' of {}.", plan.name, request.rank,
+          ranks_of(request), rank(), name(), size());
   require(options.method == Algorithm::automatic && options.quantization.format == QuantizedFormat::none,
           "The plan '{}' says how it is done; leave out OperationOptions::method and quantization.", plan.name);
   require(request.collective != Collective::barrier, "The plan '{}' is for a barrier; make it an all_reduce of one element.",

@@ -24,10 +24,11 @@ bool overlap(const void* a, std::int64_t a_bytes, const void* b, std::int64_t b_
 
 }  // namespace
 
-// Excludes calls with counts by rank, or with any quantization option (options without a format are refused later).
+// Excludes calls with counts by rank, with servers, or with any quantization option (options without a format are refused
+// later).
 bool InlineFastPath::can_serve(const Call& call, const OperationOptions& options) {
   const Quantization& how = options.quantization;
-  return !is_message(call.collective) && call.counts.empty() && call.receive_counts.empty() &&
+  return !is_message(call.collective) && call.counts.empty() && call.receive_counts.empty() && options.servers == 0 &&
          how.format == QuantizedFormat::none && how.result == QuantizedFormat::none &&
          how.rounding == Rounding::nearest_even && !how.only_if_faster && how.errors == nullptr && how.tensor.empty();
 }

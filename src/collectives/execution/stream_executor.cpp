@@ -173,6 +173,7 @@ bool in_step(const PlanRequest& request) {
   switch (request.method.algorithm) {
     case Algorithm::user:  // nobody knows
     case Algorithm::double_binary_tree:
+    case Algorithm::server_set:
     case Algorithm::two_level:
     case Algorithm::three_level: return false;
     default: break;

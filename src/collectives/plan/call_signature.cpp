@@ -19,6 +19,7 @@ std::string call_text(const PlanRequest& request, DType dtype, ReduceOp op) {
     if (!request.receive_counts.empty()) text += fmt::format(" for {}", request.receive_counts);
   }
   if (reduces(request.collective)) text += fmt::format(" ({})", name(op));
+  if (request.servers > 0) text += fmt::format(" with {} servers", request.servers);
   if (has_root(request.collective)) text += fmt::format(" with root {}", request.root);
   if (is_message(request.collective)) {
     text += fmt::format(" {} rank {}", request.collective == Collective::send ? "to" : "from", request.root);
@@ -39,6 +40,7 @@ std::uint16_t call_signature(const PlanRequest& request, DType dtype, ReduceOp o
     add(op);
   }
   if (has_root(request.collective)) add(request.root);
+  if (request.servers > 0) add(request.servers);
   // In uneven all_to_all each rank has other counts.
   const std::vector<std::int64_t>& counts = request.counts;
   if (counts.empty()) {

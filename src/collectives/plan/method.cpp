@@ -30,6 +30,7 @@ constexpr const char* algorithm_names[] = {"auto",
                                            "reduce_scatter_gather",
                                            "two_level",
                                            "three_level",
+                                           "server_set",
                                            "user",
                                            "nccl",
                                            "packet",
@@ -53,8 +54,9 @@ void check_method(const Method& method, bool quantized) {
   require(method.lanes == 1 || takes_lanes(method.algorithm), "{} has one lane; {} were asked for.", name(method.algorithm),
           method.lanes);
   require(method.pieces >= 1 && (method.pieces == 1 || takes_pieces(method.algorithm, quantized)),
-          "{} cannot go in {} pieces; only {}, {}, levels and what is quantized can, in 1 or more.", name(method.algorithm),
-          method.pieces, name(Algorithm::chain), name(Algorithm::double_binary_tree));
+          "{} cannot go in {} pieces; only {}, {}, {}, levels and what is quantized can, in 1 or more.",
+          name(method.algorithm), method.pieces, name(Algorithm::chain), name(Algorithm::double_binary_tree),
+          name(Algorithm::server_set));
   require(!needs_nodes(method.algorithm) || method.lanes <= method.pieces,
           "{} in {} lanes needs as many pieces, not {}; choose {}*{}/{}.", name(method.algorithm), method.lanes,
           method.pieces, name(method.algorithm), method.lanes, method.lanes);

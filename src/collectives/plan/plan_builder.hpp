@@ -131,7 +131,7 @@ class PlanBuilder {
     next_round();
     add_lane(expected_steps);
   }
-  void use_scratch(std::int64_t count) { plan_.scratch_count = count; }
+  void use_scratch(std::int64_t count) { plan_.scratch_count = std::max(plan_.scratch_count, count); }
   void use_packed(QuantizedFormat format, std::int64_t count) { plan_.packed_counts[static_cast<int>(format)] = count; }
   void use_residual(Hop hop, std::int64_t count) { plan_.residual_counts[static_cast<int>(hop)] = count; }
 

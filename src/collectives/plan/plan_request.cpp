@@ -12,6 +12,7 @@ bool can_be_in_place(Collective collective) {
 
 std::int64_t input_count(const PlanRequest& request) {
   const bool at_root = request.rank == request.root;
+  if (request.rank >= request.size) return 0;  // a server
   switch (request.collective) {
     case Collective::recv: return 0;
     case Collective::broadcast: return at_root ? request.count : 0;
@@ -26,6 +27,7 @@ std::int64_t input_count(const PlanRequest& request) {
 
 std::int64_t output_count(const PlanRequest& request) {
   const bool at_root = request.rank == request.root;
+  if (request.rank >= request.size) return 0;
   switch (request.collective) {
     case Collective::send: return 0;
     case Collective::reduce: return at_root ? request.count : 0;
@@ -41,7 +43,7 @@ std::int64_t output_count(const PlanRequest& request) {
 
 bool rounds_once(Algorithm algorithm) {
   return algorithm == Algorithm::one_shot || algorithm == Algorithm::two_shot || algorithm == Algorithm::direct ||
-         shares_memory(algorithm);
+         algorithm == Algorithm::server_set || shares_memory(algorithm);
 }
 
 // All of them reduce in rank order.
@@ -49,8 +51,16 @@ bool is_deterministic(Algorithm algorithm) { return rounds_once(algorithm); }
 
 void check_shape(const PlanRequest& request) {
   const char* const what = name(request.collective);
-  require(request.size >= 1 && request.rank >= 0 && request.rank < request.size, "Rank {} is outside a group of {}.",
-          request.rank, request.size);
+  require(request.servers >= 0 && (request.servers == 0 || request.collective == Collective::all_reduce),
+          "{} with {} servers; all_reduce takes 0 or more, others none.", what, request.servers);
+  require(request.servers == 0 || request.quantized == QuantizedFormat::none,
+          "{} with {} servers cannot be quantized; leave out the format {}, or the servers.", what, request.servers,
+          name(request.quantized));
+  require(request.servers == 0 || !shares_memory(request.method.algorithm),
+          "{} with {} servers cannot be done by {}, in which all ranks have vectors; choose {}.", what, request.servers,
+          name(request.method.algorithm), name(Algorithm::server_set));
+  require(request.size >= 1 && request.rank >= 0 && request.rank < ranks_of(request), "Rank {} is outside a group of {}.",
+          request.rank, ranks_of(request));
   require(request.root >= 0 && request.root < request.size, "{} with root or peer {} in a group of {}; choose 0..{}.", what,
           request.root, request.size, request.size - 1);
   require(request.count >= 0, "{} of {} elements; a count cannot be negative.", what, request.count);

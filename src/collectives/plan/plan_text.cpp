@@ -67,6 +67,7 @@ void for_each_number(Request& request, Visit visit) {
   visit("root", request.root);
   visit("ranks_per_node", request.ranks_per_node);
   visit("nodes_per_pod", request.nodes_per_pod);
+  visit("servers", request.servers);
 }
 template <class Request, class Visit>
 void for_each_list(Request& request, Visit visit) {
@@ -213,7 +214,7 @@ bool read_field(Plan& plan, const TextLines& lines, const std::vector<std::strin
 std::string Plan::to_string() const {
   std::string text = fmt::format("{} by {}, rank {} of {}, {} elements, {} of scratch", stretto::name(request.collective),
                                  request.method.algorithm == Algorithm::user ? name : stretto::to_string(request.method),
-                                 request.rank, request.size, request.count, scratch_count);
+                                 request.rank, ranks_of(request), request.count, scratch_count);
   for (int format = 0; format < quantized_formats; ++format) {
     const std::int64_t count = packed_counts[static_cast<std::size_t>(format)];
     if (count > 0) text += fmt::format(", {} packed in {}", count, stretto::name(static_cast<QuantizedFormat>(format)));

@@ -1,33 +1,17 @@
 // Direct exchange: every element goes straight to its destination, all messages at once. Fewest rounds and bytes, but most
 // messages at a time: for few ranks, and for fabrics on which every rank reaches every other rank as fast as its neighbour.
 // Sums are formed from vectors in scratch, in rank order: the same bits on every rank, whatever the size.
+#include "collectives/plan/direct_exchange.hpp"
 #include "collectives/plans/generators.hpp"
 
 namespace stretto::plans {
 namespace {
-
-// Calls exchange(peer to send to, peer to receive from) so that each other rank comes once in both roles. The order is
-// rotated, so that ranks do not all begin with the same peer.
-template <class Exchange>
-void with_all_peers(const PlanRequest& request, Exchange exchange) {
-  for (int i = 1; i < request.size; ++i) {
-    exchange((request.rank + i) % request.size, (request.rank - i + request.size) % request.size);
-  }
-}
 
 // One send and one receive for each peer, and two more steps.
 std::size_t steps_with_all(const PlanRequest& request) { return 2 * static_cast<std::size_t>(request.size); }
 
 Slice share_in(const Shares& shares, int rank) { return input(shares.begin(rank), shares.length(rank)); }
 Slice share_out(const Shares& shares, int rank) { return output(shares.begin(rank), shares.length(rank)); }
-Slice slot(int rank, std::int64_t count) { return scratch(rank * count, count); }
-
-// All slots are filled when the current round is over.
-void reduce_slots(PlanBuilder& plan, const PlanRequest& request, const Slice& sum) {
-  plan.next_round();
-  plan.reduce(scratch(0, request.size * sum.count), sum, true);
-  plan.use_scratch(request.size * sum.count);
-}
 
 // sum = all ranks' contributions to it. contribution(r) is this rank's contribution to rank r's sum.
 template <class Contribution>

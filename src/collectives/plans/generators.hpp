@@ -55,6 +55,7 @@ STRETTO_PLAN(direct_all_gather);
 STRETTO_PLAN(direct_reduce_scatter);
 STRETTO_PLAN(one_shot_all_reduce);
 STRETTO_PLAN(two_shot_all_reduce);
+STRETTO_PLAN(server_set_all_reduce);
 STRETTO_PLAN(direct_broadcast);
 STRETTO_PLAN(direct_reduce);
 STRETTO_PLAN(direct_gather);

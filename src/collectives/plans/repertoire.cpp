@@ -31,6 +31,7 @@ constexpr RepertoireEntry repertoire[] = {
     STRETTO_ENTRY(all_reduce, two_shot, two_shot_all_reduce),
     STRETTO_ENTRY(all_reduce, two_level, two_level),
     STRETTO_ENTRY(all_reduce, three_level, two_level),
+    STRETTO_ENTRY(all_reduce, server_set, server_set_all_reduce),
     STRETTO_ENTRY(all_reduce, packet, packet_all_reduce),
     STRETTO_ENTRY(all_reduce, staged, shared_all_reduce),
     STRETTO_ENTRY(all_reduce, pull, shared_all_reduce),
@@ -164,6 +165,7 @@ Plan make_plan(const PlanRequest& request, plans::PartPlans& parts) {
   if (request.quantized != QuantizedFormat::none) return plans::quantized(request);
   const RepertoireEntry& entry = entry_of(request);
   if (only_copies(request)) return copying(request);
+  if (request.rank >= request.size && entry.algorithm != Algorithm::server_set) return PlanBuilder(request).finish();
   return needs_nodes(entry.algorithm) ? plans::two_level(request, parts) : entry.generate(request);
 }
 Plan make_plan(const PlanRequest& request) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <set>
 
 #include "collectives/proof/root_proofs.hpp"
 #include "core/fail.hpp"
@@ -127,6 +128,15 @@ bool takes_uneven(Collective collective, Algorithm algorithm) {
   return counts_shares(collective) && (collective != Collective::all_to_all || takes_uneven_exchange(algorithm));
 }
 
+// None, fewer than other ranks, as many, and more. In other algorithms servers do nothing; small groups prove that.
+std::vector<int> servers_of(Collective collective, Algorithm algorithm, int size) {
+  if (collective != Collective::all_reduce || shares_memory(algorithm)) return {0};
+  if (!uses_servers(algorithm)) return size == 3 ? std::vector{0, 2} : std::vector{0};
+  std::set<int> servers{0, 1, size / 2, size};
+  if (size <= most_ranks_with_every_parameter) servers.insert({2, size - 1, size + 1});
+  return {servers.begin(), servers.end()};
+}
+
 // The requests with which an algorithm is proved at a size, with various methods and nodes; without root and counts.
 std::vector<PlanRequest> settings_of(Collective collective, Algorithm algorithm, int size) {
   PlanRequest request{.collective = collective, .method = algorithm, .size = size};
@@ -134,7 +144,10 @@ std::vector<PlanRequest> settings_of(Collective collective, Algorithm algorithm,
   if (!needs_nodes(algorithm)) {
     for (const Method& method : methods_of(algorithm, size)) {
       request.method = method;
-      settings.push_back(request);
+      for (const int servers : servers_of(collective, algorithm, size)) {
+        request.servers = servers;
+        settings.push_back(request);
+      }
     }
     return settings;
   }
@@ -187,8 +200,8 @@ PlanRequest request_of(const ProofCase& which, int rank) {
 
 std::vector<Plan> plans_of(const ProofCase& which, plans::PartPlans& parts) {
   std::vector<Plan> plans;
-  plans.reserve(which.request.size);
-  for (int rank = 0; rank < which.request.size; ++rank) plans.push_back(make_plan(request_of(which, rank), parts));
+  plans.reserve(ranks_of(which.request));
+  for (int rank = 0; rank < ranks_of(which.request); ++rank) plans.push_back(make_plan(request_of(which, rank), parts));
   return plans;
 }
 std::vector<Plan> plans_of(const ProofCase& which) {
@@ -199,8 +212,8 @@ std::vector<Plan> plans_of(const ProofCase& which) {
 std::string to_string(const ProofCase& which) {
   const PlanRequest& request = which.request;
   std::string text = fmt::format("{} by {}, {} ranks", name(request.collective), to_string(request.method), request.size);
+  if (request.servers > 0) text += fmt::format(" and {} servers", request.servers);
   if (request.quantized != QuantizedFormat::none) text += fmt::format(" in {}", name(request.quantized));
-  if (!request.node_sizes.empty()) text += fmt::format(" on nodes of {}", fmt::join(request.node_sizes, ", "));
   if (request.ranks_per_node > 0) text += fmt::format(" with {} per node", request.ranks_per_node);
   if (!request.node_sizes.empty()) text += fmt::format(" on nodes of {}", fmt::join(request.node_sizes, ", "));
   if (request.nodes_per_pod > 0) text += fmt::format(", {} of them a pod", request.nodes_per_pod);

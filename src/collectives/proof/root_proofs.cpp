@@ -32,8 +32,8 @@ bool same_but_for_ranks(const Plan& a, const Plan& b, int moved) {
 // The parts of a request that verify() reads, apart from the rank and the root.
 bool same_call(const PlanRequest& a, const PlanRequest& b) {
   return a.collective == b.collective && a.method.algorithm == b.method.algorithm && a.size == b.size &&
-         a.count == b.count && a.counts == b.counts && a.receive_counts == b.receive_counts && a.quantized == b.quantized &&
-         a.quantized_result == b.quantized_result;
+         a.servers == b.servers && a.count == b.count && a.counts == b.counts && a.receive_counts == b.receive_counts &&
+         a.quantized == b.quantized && a.quantized_result == b.quantized_result;
 }
 
 // Whether the plans are the proved ones with every rank q renamed to q + moved. moved is the distance between the roots.

@@ -21,9 +21,9 @@ void check_requests(const std::vector<Plan>& plans) {
   const bool exchanges = first.collective == Collective::all_to_all;
   for (int rank = 0; rank < size; ++rank) {
     const PlanRequest& request = plans[rank].request;
-    demand(request.rank == rank && request.size == size && request.collective == first.collective &&
-               request.count == first.count && request.root == first.root && request.quantized == first.quantized &&
-               request.quantized_result == first.quantized_result &&
+    demand(request.rank == rank && ranks_of(request) == size && request.servers == first.servers &&
+               request.collective == first.collective && request.count == first.count && request.root == first.root &&
+               request.quantized == first.quantized && request.quantized_result == first.quantized_result &&
                (exchanges ? request.counts.size() == first.counts.size() : request.counts == first.counts) &&
                (request.counts.empty() || request.counts.size() == plans.size()) &&
                request.receive_counts.size() == (exchanges ? request.counts.size() : 0),

@@ -23,6 +23,7 @@ class Memory {
       : plans_(plans),
         promise_(promise),
         size_(static_cast<int>(plans.size())),
+        contributors_(plans[0].request.size),
         in_place_(in_place),
         layout_(plans, promise, in_place),
         steps_(size_, promise.sums(), layout_),
@@ -145,7 +146,7 @@ class Memory {
     const bool quantized = std::any_of(plans_.begin(), plans_.end(), [](const Plan& plan) {
       return std::any_of(plan.packed_counts.begin(), plan.packed_counts.end(), [](std::int64_t count) { return count > 0; });
     });
-    cells_ = Cells(layout_.cells(), promise_.sums() ? size_ : 0, quantized);
+    cells_ = Cells(layout_.cells(), promise_.sums() ? contributors_ : 0, quantized);
     for (int rank = 0; rank < size_; ++rank) {
       const Range input = layout_.range_of(rank, Buffer::input);
       const std::int64_t first = promise_.first_input_element(rank);
@@ -251,7 +252,7 @@ class Memory {
   // Whether a run of cells holds the elements from `first` on, and sums with all contributions.
   bool is_right(std::int64_t first, std::int64_t begin, std::int64_t count) const {
     if (!cells_.are_elements_from(first, begin, count)) return false;
-    return !promise_.sums() || (cells_.complete(begin, count) && (size_ == 1 || cells_.all_finished(begin, count)));
+    return !promise_.sums() || (cells_.complete(begin, count) && (contributors_ == 1 || cells_.all_finished(begin, count)));
   }
   // Finds the first wrong cell. index: of the run in the output.
   [[noreturn]] void refuse_output(int rank, std::int64_t first, std::int64_t begin, std::int64_t count,
@@ -262,11 +263,12 @@ class Memory {
       demand(cells_.element(cell) == first + i, "Output element {} of rank {} is element {} instead of {}.", index + i, rank,
              cells_.element(cell), first + i);
       if (!promise_.sums()) continue;
-      for (int contributor = 0; !cells_.complete(cell) && contributor < size_; ++contributor) {
+      for (int contributor = 0; !cells_.complete(cell) && contributor < contributors_; ++contributor) {
         demand(cells_.holds(cell, contributor), "Output element {} of rank {} lacks the contribution of rank {}.", index + i,
                rank, contributor);
       }
-      demand(size_ == 1 || cells_.finished(cell), "Output element {} of rank {} was never finished.", index + i, rank);
+      demand(contributors_ == 1 || cells_.finished(cell), "Output element {} of rank {} was never finished.", index + i,
+             rank);
     }
     fail(ErrorCode::internal, "The output of rank {} is wrong, but none of its {} elements is.", rank, count);
   }
@@ -281,6 +283,7 @@ class Memory {
   const std::vector<Plan>& plans_;
   const CollectiveContract& promise_;
   int size_;
+  int contributors_;  // ranks with a vector
   bool in_place_;
   Layout layout_;
   Steps steps_;

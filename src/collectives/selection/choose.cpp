@@ -38,6 +38,7 @@ std::string obstacle(const PlanRequest& request, DType dtype, ReduceOp op, const
   if (!has_steps(algorithm) && !circumstances.on_gpus) return "its buffers do not lie on GPUs";
   if (!has_steps(algorithm) && !circumstances.done_whole) return "it does not do this call between these ranks";
   if (!shares_memory(algorithm)) return "";
+  if (request.servers > 0) return "all ranks that share memory need vectors, and servers have none";
   if (circumstances.on_gpus) return "its buffers lie on GPUs, whose memory no plan shares";
   if (!circumstances.shares_memory) return "its ranks do not all reach each other's memory";
   if (algorithm != Algorithm::packet) return "";
@@ -57,8 +58,22 @@ bool suits(const PlanRequest& request, const Circumstances& circumstances) {
   return algorithm == Algorithm::pull && circumstances.reads_memory;
 }
 
+// So many that a message between a rank and a server has at most 60 KiB. From 64 KiB on, UCX asks the receiver before it
+// sends. In an exchange of all with all over TCP, one link then waits for another: over four ranks and four servers at 1
+// Gb/s 16 MiB take 146 ms in messages of 58 KiB, and 1,250 ms in messages of 64 KiB.
+int pieces_for_servers(const PlanRequest& request, DType dtype, ReduceOp op) {
+  constexpr double most_bytes = 60 << 10;
+  constexpr double most = 1024;
+  PlanRequest in_one_piece = request;
+  in_one_piece.method = Algorithm::server_set;
+  in_one_piece.rank = request.size;
+  const auto width = static_cast<double>(size_of(wire_of(request.collective, Algorithm::server_set, dtype, op)));
+  const double sent = static_cast<double>(make_plan(in_one_piece).elements_sent()) * width / request.size;
+  return static_cast<int>(std::clamp(std::ceil(sent / 2 / most_bytes), 1.0, most));
+}
+
 // Every method of one level that the cost model may take for a collective.
-std::vector<Method> methods_for(const PlanRequest& request) {
+std::vector<Method> methods_for(const PlanRequest& request, DType dtype, ReduceOp op) {
   std::vector<Method> methods;
   const auto with = [&](Algorithm algorithm, int lanes, int pieces) {
     Method method(algorithm);
@@ -72,6 +87,9 @@ std::vector<Method> methods_for(const PlanRequest& request) {
         for (int lanes = 1; lanes <= most_lanes; lanes *= 2) with(algorithm, lanes, 1);
         break;
       case Algorithm::bidirectional_ring: break;  // pays only on wires that no measured route has; must be requested
+      case Algorithm::server_set:
+        if (request.servers > 0) with(algorithm, 1, pieces_for_servers(request, dtype, op));
+        break;
       case Algorithm::chain:
       case Algorithm::double_binary_tree:
         for (int pieces = 1; pieces <= most_pieces; pieces *= pieces_factor) with(algorithm, 1, pieces);
@@ -158,7 +176,7 @@ Choice decided(const PlanRequest& request, DType dtype, ReduceOp op, bool determ
   require(obstacle.empty(), "{} was asked for by {}, but {}.", to_string(request.method), by, obstacle);
   require(!deterministic || sums_in_order(request, dtype, op),
           "{} was asked for by {}, but its order of summation depends on the size; with STRETTO_DETERMINISTIC=1 choose "
-          "one_shot, two_shot, direct, packet, staged, pull or push.",
+          "one_shot, two_shot, server_set, direct, packet, staged, pull or push.",
           to_string(request.method), by);
   return {request.method,
           wire_of(request.collective, algorithm, dtype, op),
@@ -206,12 +224,13 @@ Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning
     return decided(trial, dtype, op, tuning.deterministic, rule->source, obstacle_of(trial));
   }
   const KnownCosts costs = KnownCosts::of(request, tuning, circumstances);
-  // Measurements with another number of ranks, or of ranks per node or core, or with wider elements do not apply.
+  // Measurements with another number of ranks, or of ranks per node or core, or with wider elements do not apply. None are
+  // made with servers.
   const RouteCost& like = circumstances.several_nodes ? costs.between : costs.inside;
   const bool placed_alike = circumstances.several_nodes
                                 ? request.ranks_per_node > 0 && like.ranks_per_node == request.ranks_per_node
                                 : like.ranks_per_node == 0;
-  const bool alike = placed_alike && like.measured_with(request.size, circumstances.ranks_per_core);
+  const bool alike = request.servers == 0 && placed_alike && like.measured_with(request.size, circumstances.ranks_per_core);
   const std::vector<Rule>& table = circumstances.symmetric ? like.symmetric_rules : like.rules;
   if (const Rule* measured = alike ? rule_in(table) : nullptr) {
     trial.method = measured->method;
@@ -250,7 +269,7 @@ Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning
     if (pair.method.algorithm == Algorithm::two_level && best_pairs.size() < 3) best_pairs.push_back(pair.method);
   }
   consider(refinements_of(best_pairs, request));
-  consider(methods_for(request));
+  consider(methods_for(request, dtype, op));
   ensure(!choice.candidates.empty(), "Nothing can do {} over {} ranks.", name(request.collective), request.size);
   const Candidate& best = best_of(choice.candidates);
   choice.method = best.method;

@@ -85,6 +85,7 @@ bool all_ranks_cross(Algorithm algorithm) {
     case Algorithm::bruck:
     case Algorithm::one_shot:
     case Algorithm::two_shot:
+    case Algorithm::server_set:
     case Algorithm::recursive_doubling:
     case Algorithm::recursive_halving_doubling: return true;
     default: return false;

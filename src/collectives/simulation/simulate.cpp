@@ -365,7 +365,7 @@ Simulation simulate(int size, const std::function<Plan(int)>& plan_of, std::int6
 Simulation simulate(const PlanRequest& request, std::int64_t element_bytes, const LinkModel& links,
                     const SimulationOptions& options) {
   return simulate(
-      request.size,
+      ranks_of(request),
       [&](int rank) {
         PlanRequest its = request;
         its.rank = rank;

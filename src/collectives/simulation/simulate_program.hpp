@@ -46,8 +46,8 @@ class Compiler {
 
   LanePrograms of_rank(int rank, const Ways& ways) const {
     const Plan plan = plan_of_(rank);
-    require(plan.request.rank == rank && plan.request.size == size_, "The plan for rank {} of {} is for rank {} of {}.",
-            rank, size_, plan.request.rank, plan.request.size);
+    require(plan.request.rank == rank && ranks_of(plan.request) == size_, "The plan for rank {} of {} is for rank {} of {}.",
+            rank, size_, plan.request.rank, ranks_of(plan.request));
     LanePrograms programs(plan.lanes.size());
     for (std::size_t l = 0; l < plan.lanes.size(); ++l) {
       programs[l].round_ends.assign(plan.lanes[l].round_ends.begin(), plan.lanes[l].round_ends.end());

@@ -42,7 +42,8 @@ DType wire_of(Collective kind, Algorithm algorithm, DType dtype) {
 std::vector<Method> methods_of(Collective kind) {
   std::vector<Method> methods;
   for (const Algorithm algorithm : algorithms_for(kind)) {
-    if (needs_nodes(algorithm) || shares_memory(algorithm) || algorithm == Algorithm::bidirectional_ring) continue;
+    if (needs_nodes(algorithm) || uses_servers(algorithm) || shares_memory(algorithm)) continue;
+    if (algorithm == Algorithm::bidirectional_ring) continue;
     for (int pieces = 1; pieces <= (takes_pieces(algorithm) ? 256 : 1); pieces *= 4) {
       methods.emplace_back(algorithm);
       methods.back().pieces = pieces;

@@ -1,6 +1,7 @@
 #pragma once
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -46,6 +47,7 @@ inline std::int64_t all_reduce(Algorithm algorithm, std::int64_t p, std::int64_t
     case Algorithm::recursive_halving_doubling:
     case Algorithm::double_binary_tree:
     case Algorithm::two_shot:
+    case Algorithm::server_set:
     case Algorithm::staged:
     case Algorithm::pull:
     case Algorithm::push: return 2 * (p - 1) * n;
@@ -59,6 +61,16 @@ inline std::int64_t all_reduce(Algorithm algorithm, std::int64_t p, std::int64_t
     }
     default: no_formula(Collective::all_reduce, algorithm);
   }
+}
+
+// What k servers add up of n elements, each of p ranks sends to them and gets back, which is 2 more messages an element than
+// among the ranks. Each server's share is 2(p-1) / (p^2 + kp - 2k) of the vector (Jiang et al. 2020), or a k-th.
+inline std::int64_t more_by_servers(const PlanRequest& request) {
+  const std::int64_t p = request.size, k = request.servers, n = request.count;
+  if (request.method.algorithm != Algorithm::server_set || k == 0) return 0;
+  if (k >= p) return 2 * n;
+  return 2 * std::llround(static_cast<double>(n) * static_cast<double>(2 * k * (p - 1)) /
+                          static_cast<double>(p * p + k * p - 2 * k));
 }
 
 // n: the whole input. All but one contribution to every element must be sent, and no algorithm here sends more.
@@ -307,7 +319,7 @@ inline std::int64_t elements_sent(const PlanRequest& request, const Pairs& pairs
   if (shares.empty()) shares.assign(static_cast<std::size_t>(p), request.count);
   const std::int64_t whole = std::accumulate(shares.begin(), shares.end(), std::int64_t{0});
   switch (request.collective) {
-    case Collective::all_reduce: return all_reduce(algorithm, p, request.count);
+    case Collective::all_reduce: return all_reduce(algorithm, p, request.count) + more_by_servers(request);
     case Collective::reduce_scatter: return reduce_scatter(algorithm, p, whole);
     case Collective::all_gather: return all_gather(algorithm, p, whole);
     case Collective::all_to_all:

@@ -35,7 +35,7 @@ std::string divergence(const std::vector<Plan>& plans) {
   std::int64_t sum = 0;
   for (const Plan& plan : plans) {
     const std::int64_t sent = plan.elements_sent();
-    if (formulas::all_send_alike(request) && sent * request.size != formula) {
+    if (request.servers == 0 && formulas::all_send_alike(request) && sent * request.size != formula) {
       return fmt::format("rank {} sends {} elements; the formula says {} by {} ranks alike", plan.request.rank, sent,
                          formula, request.size);
     }
@@ -164,7 +164,8 @@ DType type_on_the_wire(const Problem& problem, Algorithm algorithm) {
                       problem.dtype == DType::f8e5m2;
   if (!reduces(problem.collective) || !narrow || exact) return problem.dtype;
   const bool whole_contributions = algorithm == Algorithm::one_shot || algorithm == Algorithm::two_shot ||
-                                   algorithm == Algorithm::direct || shares_memory(algorithm);
+                                   algorithm == Algorithm::server_set || algorithm == Algorithm::direct ||
+                                   shares_memory(algorithm);
   return whole_contributions && problem.op != ReduceOp::premul_sum ? problem.dtype : DType::f32;
 }
 

@@ -91,6 +91,13 @@ TEST_P(EverySimulation, TakesTheTimeOfItsFormula) {
         EXPECT_LE(simulated, in_the_way ? HUGE_VAL : 2.5 * formula);
         continue;
       }
+      if (uses_servers(method.algorithm)) {
+        // A round's messages are of two sizes, and a simulated port takes them one behind the other: among many ranks they
+        // get in each other's way.
+        EXPECT_GE(simulated, 0.75 * formula);
+        EXPECT_LE(simulated, size > 8 ? HUGE_VAL : 3 * formula);
+        continue;
+      }
       if (method.lanes == 1 && method.algorithm != Algorithm::bidirectional_ring) {
         EXPECT_NEAR(simulated, formula, tolerance(request) * formula);
         continue;
@@ -110,7 +117,7 @@ TEST_P(EverySimulation, IsTheSameWhenOneUnitStandsForAll) {
         SCOPED_TRACE(to_string({request}));
         const Simulation one = simulate(request, element_bytes, links);
         const Simulation all = simulate(request, element_bytes, links, {.symmetry = false});
-        EXPECT_EQ(all.ranks_simulated, size);
+        EXPECT_EQ(all.ranks_simulated, ranks_of(request));
         EXPECT_EQ(one.seconds, all.seconds);
         EXPECT_EQ(one.finish, all.finish);
         EXPECT_EQ(one.bytes_sent, all.bytes_sent);

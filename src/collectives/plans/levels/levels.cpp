@@ -329,7 +329,8 @@ class Stager {
 
 bool can_be_a_part(Collective collective, Algorithm algorithm) {
   const bool several_lanes = algorithm == Algorithm::bidirectional_ring || algorithm == Algorithm::double_binary_tree;
-  return can_do(collective, algorithm) && !needs_nodes(algorithm) && !several_lanes && !shares_memory(algorithm);
+  return can_do(collective, algorithm) && !needs_nodes(algorithm) && !several_lanes && !uses_servers(algorithm) &&
+         !shares_memory(algorithm);
 }
 
 void check_part(const PlanRequest& request, Algorithm part, Collective collective) {
