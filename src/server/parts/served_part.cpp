@@ -96,7 +96,8 @@ bool ServedPart::has_version(const Pull& pull) const {
   if (!pull.settled) return applied(pull.worker) >= pull.clock;
   for (int worker = 0; worker < static_cast<int>(applied_.size()); ++worker) {
     // Of one that is lost all that has come, so that those who meet behind the loss read the same.
-    if (applied(worker) < (pushes_.is_lost(worker) ? pushes_.clock(worker) : pull.clock)) return false;
+    const bool all = worker == pull.worker || pushes_.is_lost(worker);
+    if (applied(worker) < (all ? pushes_.clock(worker) : pull.clock)) return false;
   }
   return true;
 }

@@ -59,6 +59,7 @@ void WorkerSide::take_refusal(const ReceivedMessage& message, std::string& refus
     if (push.request != message.head.request) continue;
     push.message = {};
     send_part(push_part, message.head.table, part, push.clock, push.request, {});
+    leaving_.push_back(push.request);
   }
 }
 

@@ -271,7 +271,7 @@ void WorkerSide::resume() {
   }
   for (auto& [id, request] : requests_) {
     request.unsent.clear();
-    if (request.begun && request.kind == push_part && request.missing.empty()) leaving_.push_back(id);
+    if (request.begun && request.kind != pull_part) leaving_.push_back(id);
     if (!request.begun || request.kind == push_part) continue;  // a push comes from `kept`
     for (const std::size_t p : request.missing) {
       // The pull of a push that pulls is at the clock behind the push, and has no bytes.

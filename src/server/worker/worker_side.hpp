@@ -149,7 +149,7 @@ class WorkerSide {
   std::map<ServedLayout::PartKey, NewServer> moved_;
   std::map<std::uint64_t, Request> requests_;
   // Callers may never wait for what they push, so that requests_ grows; these have what is looked through at each message.
-  std::vector<std::uint64_t> leaving_;      // pushes that are done when their bytes have left
+  std::vector<std::uint64_t> leaving_;      // pushes that may be all but done, until their bytes have left
   std::set<std::uint64_t> with_functions_;  // open ones with Request::done
   std::deque<Finished> finished_;
   std::uint64_t next_request_ = 1;

@@ -126,7 +126,7 @@ void WorkerSide::send(std::uint64_t id, Request& request) {
   }
   if (request.kind != push_part) return;
   request.messages.clear();  // it comes again from `kept`
-  if (request.missing.empty()) leaving_.push_back(id);
+  leaving_.push_back(id);    // the last word may come before a part without keys, which gets none, has left
 }
 
 // Returns in a push that waits for more than earlier pulls of its table; it then begins in another call.

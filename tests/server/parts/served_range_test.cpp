@@ -79,6 +79,18 @@ TEST(ServedRange, SettledPullsHaveAllThatALostWorkerHasPushed) {
   EXPECT_EQ(part.answers().front().values.at(0), 11);
 }
 
+// With a delay, too: with copies, pushes that have come are not applied yet.
+TEST(ServedRange, SettledPullsHaveTheWorkersOwnPushes) {
+  ServedRange part = part_of(2, Consistency::eventual());
+  part.push(0, 0, number(5));
+  part.pull({1, 0, 1, {}, true});
+  EXPECT_EQ(part.answers().size(), 1U) << "the control: of another worker";
+  part.pull({0, 0, 2, {}, true});
+  EXPECT_TRUE(part.answers().empty());
+  part.apply_below(1);
+  EXPECT_EQ(part.answers().front().values.at(0), 5);
+}
+
 // What has been answered may still be on its way when the next update comes.
 TEST(ServedRange, AnsweredValuesDoNotChange) {
   for (const Consistency consistency : {Consistency::sequential(), Consistency::eventual(), Consistency::exact(1)}) {

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <latch>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "server/live_ranks.hpp"
@@ -109,7 +111,7 @@ TEST(WorkerSide, PartsThatHaveNotLeftSurviveALoss) {
   });
 }
 
-// A server of one table with rows of any length, which says what the test makes it say about the part of a key.
+// A server whose table 0 has rows of any length, which says what the test makes it say about the part of a key.
 class ScriptedServer {
  public:
   ScriptedServer(const ServedLayout& layout, LiveRanks& live, std::uint64_t key)
@@ -119,7 +121,7 @@ class ScriptedServer {
   ReceivedMessage next() {
     while (true) {
       ReceivedMessage message = live_.receive();
-      if (message.head.kind == goodbye || message.head.part == part_) return message;
+      if (message.head.kind == goodbye || (message.head.table == 0 && message.head.part == part_)) return message;
     }
   }
   void say(MessageKind kind, std::uint64_t request, const Tensor& bytes) {
@@ -228,6 +230,55 @@ TEST(WorkerSide, KeepsAnAcceptedPushUntilTheNextServersWord) {
     wait_for(pull_part);
     worker.resume();
     EXPECT_EQ(sentence_of(ErrorCode::invalid_argument, [&] { wait_for(pull_part); }), "It is refused.");
+    worker.leave();
+  });
+}
+
+// The last word on a push may come while its parts without keys, on which servers say none, wait behind a large one.
+TEST(WorkerSide, APushIsDoneWhenItsPartsWithoutKeysHaveLeft) {
+  constexpr std::int64_t large = 8 << 20;  // more bytes than a link holds
+  std::latch answered(1);
+  std::atomic<bool> done = false;
+  run_threads(3, [&](const Communicator& world) {
+    const ServedTable rows{
+        .name = "rows", .dtype = DType::i64, .update = server_functions::sum(), .width = ServedTable::any_length};
+    const ServedLayout layout(world, {rows, {"large", large, DType::i64, {}, server_functions::sum()}},
+                              {.servers = 2, .part_elements = large});
+    LiveRanks live(world, layout);
+    const int busy = layout.tables[1].parts.front().servers.front();
+    const auto key_of = [&](bool of_busy) {
+      for (std::uint64_t key = 0;; ++key) {
+        const auto part = static_cast<std::size_t>(layout.table(0).part_of(key));
+        if ((layout.tables[0].parts[part].servers.front() == busy) == of_busy) return key;
+      }
+    };
+    if (world.rank() == busy) {
+      answered.wait();
+      ScriptedServer server(layout, live, key_of(true));
+      EXPECT_EQ(server.next().head.kind, push_part);
+      for (int look = 0; look < 2000 && !done; ++look) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      EXPECT_TRUE(done) << "the worker waits for a message";
+      server.say(applied_pushes, 0, {});  // so that it goes on then
+      return server.end();
+    }
+    if (layout.is_server(world.rank())) {
+      ScriptedServer server(layout, live, key_of(false));
+      server.say(accepted_push, server.next().head.request, {});
+      server.answer_pull();
+      return server.end();
+    }
+    WorkerSide worker(layout, live);
+    const Tensor zeros = Tensor::zeros({large}, DType::i64), row = Tensor::zeros({3}, DType::i64);
+    const auto begun = [&](std::uint64_t id) {
+      worker.begin(id);
+      return id;
+    };
+    begun(worker.add(1, &zeros, nullptr));
+    const std::uint64_t push = begun(worker.add(0, {{key_of(false)}, row, {3}}, push_part));
+    worker.wait(begun(worker.add(0, {{key_of(false)}, row, {3}}, pull_part)));  // the word has come before its answer
+    answered.count_down();
+    worker.wait(push);
+    done = true;
     worker.leave();
   });
 }
