@@ -2,7 +2,8 @@
 Takes root.
 
 On one host, two workers push a table to a server and pull the sum, in processes, sides in turn. ZeroMQ, ps-lite's transport, sends the same
-bytes between three processes by ipc://. Then network namespaces stand for hosts: 4 have a worker each, and servers have hosts of their own, whose
+bytes between three processes by ipc://. Then the workers push rows of one float for random keys of a sparse table, and pull them, all the same
+keys in each round. Then network namespaces stand for hosts: 4 have a worker each, and servers have hosts of their own, whose
 links are spare or share those of the workers. Then stretto-perf times the all_reduce of 4 ranks with servers on spare hosts, by the method that the
 library chooses, beside a ring without them. Exits 1 if a push and pull takes more than half as long as ZeroMQ's, if one, or an all_reduce
 with servers, takes over 1.1 times as long as links allow, or if servers that only share the workers' links are faster than any all-reduce could be.
@@ -15,6 +16,7 @@ from perf.comparisons.harness import Comparison, Table, flag, rounds_of
 from perf.comparisons.programs import BIN, figures_of, run
 from perf.pages.text import Verdict, size_text
 
+KEYS = 100_000
 SIZES = [4 << 10, 64 << 10, 1 << 20, 16 << 20]
 WORKERS = 4
 # Ranks of each host. The first one of a worker's host is the worker, and all others are servers, which have equally many parts.
@@ -31,12 +33,13 @@ def rows(output):
 
 def measured(options):
     namespaces.require()
-    figures = {"rounds": [], "hosts": [], "sums": []}
+    figures = {"rounds": [], "keys": [], "hosts": [], "sums": []}
     for _ in rounds_of(options.rounds):
         ours = rows(run([options.program, "--nproc", 3, "--servers", 1, "--rounds", options.steps, "--bytes", *SIZES]).stdout)
         theirs = rows(run([BIN / "zmq_server", options.steps, *SIZES]).stdout)
         figures["rounds"].append({size_text(one["bytes"]): {"us": one["seconds"] * 1e6, "zmq_us": other["seconds"] * 1e6, "copy_us": one["copy_s"] * 1e6}
                                   for one, other in zip(ours, theirs)})
+        figures["keys"].append(rows(run([options.program, "--nproc", 3, "--servers", 1, "--rounds", options.steps, "--keys", KEYS]).stdout))
     for rate in options.rates.split(","):
         for place, ranks in {**PLACES, SHARED: [2] * WORKERS}.items():
             with namespaces.Network(ranks, rate) as network:
@@ -56,6 +59,10 @@ def of_size(figures, size, key):
 
 def times_of_zmq(figures, size):
     return statistics.median(each[size]["zmq_us"] / each[size]["us"] for each in figures["rounds"])
+
+
+def keys_a_second(figures, key_cache, key):
+    return statistics.median(its["keys"] / its[key] for each in figures["keys"] for its in each if its["key_cache"] == key_cache)
 
 
 def busiest(ranks):
@@ -86,6 +93,8 @@ def tables(figures):
     yield Table("2 workers and a server on one host, a push and pull", ["size", "us", "ZeroMQ, us", "ZeroMQ over it", "a copy, us"],
                 [[size, *(f"{of_size(figures, size, key):.0f}" for key in ("us", "zmq_us")), f"{times_of_zmq(figures, size):.1f}",
                   f"{of_size(figures, size, 'copy_us'):.0f}"] for size in figures["rounds"][0]])
+    yield Table(f"2 workers and a server on one host, {KEYS:,} keys a push: millions of keys a second, of each worker", ["key_cache", "pushed", "pulled"],
+                [[name, *(f"{keys_a_second(figures, key_cache, key) / 1e6:.2f}" for key in ("push_s", "pull_s"))] for name, key_cache in (("no", False), ("yes", True))])
     yield Table(f"all_reduce of {size_text(NET_BYTES)} by {WORKERS} ranks, and servers, each on a host of its own", ["links", "servers", "chosen", "ms", "links allow, ms", "ratio", "a ring, ms"],
                 [[its["rate"], str(its["servers"]), its["method"], f"{its['seconds'] * 1e3:.0f}", f"{its['allowed'] * 1e3:.0f}", f"{its['seconds'] / its['allowed']:.2f}",
                   f"{its['ring'] * 1e3:.0f}"] for its in figures["sums"]])

@@ -116,6 +116,8 @@ def server_speed(words, slow):
     if after(words, "--nproc", "") == "0":
         ranks = [int(word) for word in words[-1].removeprefix("ranks=").split(",")]
         return [{"bytes": 16 * MIB, "seconds": 16.777216 * servers.busiest(ranks) * slow}]
+    if "--keys" in words:
+        return [{"keys": 10**5, "key_cache": cached, "push_s": (0.02 if cached else 0.04) * slow, "pull_s": 0.05 * slow} for cached in (False, True)]
     sizes = [int(word) for word in words if word.isdigit() and int(word) >= 4096]
     us = 30 if "zmq_server" in words[0] else 10 * slow
     return [{"bytes": size, "seconds": us / 1e6, "copy_s": 1e-6} for size in sizes]
