@@ -155,6 +155,8 @@ class Servers(ProgramTest):
                 self.assertEqual(sorted(path.name for path in (saved / "step_00000040").iterdir()), ["index.json", "rank_00000.safetensors"])
 
     def test_what_does_not_go_with_servers_is_refused(self):
+        saved, exported = self.directory / "saved", self.directory / "exported"
+        self.train("plain", "--nproc", 1, "--save", saved, "--export-hf", exported)
         for words, fragments in ((["--nproc", 2, "--servers", 2], ["--servers 2 of 2 ranks leave no worker"]),
                                  (["--nproc", 2, "--servers", -1], ["--servers -1 is no number of ranks"]),
                                  (["--nproc", 2, "--consistency", "eventual"], ["--consistency eventual has no effect without --servers"]),
@@ -171,8 +173,12 @@ class Servers(ProgramTest):
                                  (["--nproc", 2, "--servers", 1, "--optimizer", "muon"], ["by AdamW or SGD, and muon"]),
                                  (["--servers", 1, "--dry-run", "--ranks", 2], ["--dry-run does not go with --servers 1"]),
                                  (["--nproc", 2, "--servers", 1, "--lora", 4], ["--lora", "not those of adapters"]),
-                                 (["--nproc", 2, "--servers", 1, "--elastic"], ["--elastic", "--server-copies N goes on"]),
-                                 (["--nproc", 2, "--servers", 1, "--comm-report"], ["--comm-report", "sum with one another"])):
+                                 (["--nproc", 2, "--servers", 1, "--elastic"], ["--elastic", "take over a lost worker's sequences", "with --server-copies N they go on"]),
+                                 (["--nproc", 2, "--servers", 1, "--comm-report"], ["--comm-report", "it concerns ranks that sum gradients with one another"]),
+                                 (["--nproc", 2, "--servers", 1, "--load-hf", exported], ["--load-hf does not go with --servers 1", "begin from --seed or a checkpoint of --load"]),
+                                 (["--nproc", 2, "--servers", 1, "--replicate-state"], ["--replicate-state", "workers have no optimizer's state"]),
+                                 (["--nproc", 2, "--servers", 1, "--relayout-on-signal", "--tp 2"], ["--relayout-on-signal", "there is one layout"]),
+                                 (["--nproc", 2, "--servers", 1, "--load", saved, "--sample-only"], ["--sample-only", "sampling updates nothing"])):
             with self.subTest(words=words):
                 self.refused(fragments, *self.model, *words)
 

@@ -38,15 +38,16 @@ void refuse_with_servers(const CLI::App& app, int servers) {
   };
   const std::vector<Unfit> unfit = {
       {{"--load-hf", "--load-gguf"}, "servers' values begin from --seed or a checkpoint of --load"},
-      {{"--lora", "--load-adapter", "--with-adapter"}, "servers hold and update all values of a model, not those of adapters"},
+      {{"--lora", "--load-adapter", "--with-adapter"},
+       "servers hold and update all values of a model, not those of adapters"},
       {{"--async-save"}, "servers write what they hold while workers wait"},
       {{"--elastic", "--rejoin"},
-       "the ranks that are left cannot take over a lost worker's; --server-copies N goes on without N servers"},
+       "the others do not take over a lost worker's sequences; with --server-copies N they go on without up to N servers"},
       {{"--replicate-state"}, "workers have no optimizer's state; --server-copies N keeps that of servers N times more"},
       {{"--check-replicas", "--straggler-threshold", "--comm-report"},
-       "these reports compare ranks that sum with one another in each step"},
+       "it concerns ranks that sum gradients with one another"},
       {{"--layout", "--relayout-at", "--relayout-on-signal"},
-       "workers are data-parallel, each with the whole model, in each layout"},
+       "with servers there is one layout, data-parallel workers, each with the whole model"},
       {{"--dry-run"}, "no formula has the memory of servers"},
       {{"--sample-only"}, "sampling updates nothing"},
   };
