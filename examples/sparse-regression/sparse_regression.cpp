@@ -11,9 +11,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "examples.hpp"
@@ -24,7 +26,7 @@ using namespace stretto;
 
 constexpr std::size_t workers = 3, servers = 2;
 
-struct Task {
+struct Problem {
   std::function<NextExamples(std::size_t worker)> examples_of;
   Examples unseen;
   std::size_t batch = 0, steps = 0;  // of a worker
@@ -38,14 +40,14 @@ float soft_threshold(float weight, float shrink) {
 }
 
 // A row of the table: a weight, and if it is not 0, the number of the update that has shrunk it last. The penalty shrinks
-// all weights in each update. Those that an update has no push of are shrunk for it later, when they are next pushed or
-// pulled.
+// all weights in each update. Those that an update has no push of are shrunk for it later: by the server when they are next
+// pushed, and by a worker, in its copy, when it pulls them.
 constexpr int row_width = 2;
 
 // A server function of one's own: the shrinking that is due, and a gradient step. Each push is a share of a step, so that
 // eventually consistent servers, which apply pushes one by one, go as far.
-auto proximal_step(const Task& task) {
-  return [step = task.step_size / workers, penalty = task.penalty](const ServerUpdate& update) {
+auto proximal_step(const Problem& problem) {
+  return [step = problem.step_size / workers, penalty = problem.penalty](const ServerUpdate& update) {
     auto* const rows = update.values.data<float>();
     const auto* const gradient = update.pushed.data<float>();
     const float shrink = step * penalty * static_cast<float>(update.pushes);
@@ -77,6 +79,8 @@ struct Batch {
     gradient = Tensor::zeros(rows.shape(), DType::f32);
   }
 
+  // Parts are at different versions, except with sequential consistency, and version() is the least of them: rows of a part
+  // that is ahead then lack some of the shrinking, in this copy only.
   void pull(ServerSet& set, float shrink_of_update, const ServerSet::Task& task = {}) {
     set.wait(set.pull(0, keys, rows, {}, task));
     const auto newest = static_cast<float>(set.version(0));
@@ -111,20 +115,20 @@ struct Batch {
   }
 };
 
-void train(const Communicator& world, const Task& task, const char* name, Consistency consistency, bool filtered) {
+void train(const Communicator& world, const Problem& problem, const char* name, Consistency consistency, bool filtered) {
   const auto worker = static_cast<std::size_t>(world.rank());
   const Communicator all_workers = world.split(worker < workers ? 0 : -1, world.rank(), "workers");
   std::vector<FilterKind> filters;
-  if (filtered) filters.push_back(push_filters::kkt(task.penalty));
-  ServerSet set(world, {{.name = "weights", .update = {proximal_step(task)}, .width = row_width, .filters = filters}},
+  if (filtered) filters.push_back(push_filters::kkt(problem.penalty));
+  ServerSet set(world, {{.name = "weights", .update = {proximal_step(problem)}, .width = row_width, .filters = filters}},
                 {.servers = servers, .consistency = consistency});
   if (set.is_server()) return set.serve();
-  const std::size_t slowness = worker == 0 ? task.slowness : 1;
-  const std::size_t batch = task.balanced ? std::max<std::size_t>(1, task.batch / slowness) : task.batch;
-  const float shrink = task.step_size * task.penalty / (consistency.kind == Consistency::Kind::eventual ? workers : 1);
-  const NextExamples next = task.examples_of(worker);
+  const std::size_t slowness = worker == 0 ? problem.slowness : 1;
+  const std::size_t batch = problem.balanced ? std::max<std::size_t>(1, problem.batch / slowness) : problem.batch;
+  const float shrink = problem.step_size * problem.penalty / (consistency.kind == Consistency::Kind::eventual ? workers : 1);
+  const NextExamples next = problem.examples_of(worker);
   const auto begin = std::chrono::steady_clock::now();
-  for (std::size_t step = 0; step < task.steps; ++step) {
+  for (std::size_t step = 0; step < problem.steps; ++step) {
     const std::clock_t step_begin = std::clock();
     const Examples some = next(batch);
     Batch now(some);
@@ -137,20 +141,21 @@ void train(const Communicator& world, const Task& task, const char* name, Consis
     set.wait(set.push(0, now.keys, now.gradient));
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  std::printf("%s, worker %zu: %zu steps in %.2f s, %.0f examples/s, %.2f MB sent\n", name, worker, task.steps, took.count(),
-              static_cast<double>(task.steps * batch) / took.count(), static_cast<double>(set.traffic().payload) / 1e6);
+  std::printf("%s, worker %zu: %zu steps in %.2f s, %.0f examples/s, %.2f MB sent\n", name, worker, problem.steps,
+              took.count(), static_cast<double>(problem.steps * batch) / took.count(),
+              static_cast<double>(set.traffic().payload) / 1e6);
   std::fflush(stdout);
-  Batch unseen(task.unseen);
-  const Batch::Outcome untrained = unseen.evaluate();
-  unseen.pull(set, shrink, {.consistency = Consistency::sequential()});  // behind all pushes of all workers
-  all_workers.barrier(Stream::inline_()).wait();                         // none leaves before
   if (worker == 0) {
+    Batch unseen(problem.unseen);
+    const Batch::Outcome untrained = unseen.evaluate();
+    unseen.pull(set, shrink, {.consistency = Consistency::sequential()});  // behind all pushes of all workers
     const Batch::Outcome trained = unseen.evaluate();
     std::printf("%s: loss %.3f -> %.3f, right %.1f%% -> %.1f%%, of %zu other examples; %zu of %zu weights are not 0\n", name,
-                untrained.loss, trained.loss, 100 * untrained.right, 100 * trained.right, task.unseen.size(), unseen.kept(),
-                unseen.keys.size());
+                untrained.loss, trained.loss, 100 * untrained.right, 100 * trained.right, problem.unseen.size(),
+                unseen.kept(), unseen.keys.size());
     std::fflush(stdout);
   }
+  all_workers.barrier(Stream::inline_()).wait();  // none leaves before the pull
   set.leave();
 }
 
@@ -169,51 +174,61 @@ std::size_t number(std::string_view word) {
   return number;
 }
 
+// Of words that say the same thing, none may be ignored.
+template <class Value>
+void set_once(std::optional<Value>& given, Value value, std::string_view name, std::string_view word) {
+  if (given) fail(std::string(name) + " is given again, as '" + std::string(word) + "'; give it once.");
+  given = std::move(value);
+}
+
 // data: read here, so that the ranks, which are forked, share its memory.
-Task task_of(int argc, char** argv, DataSet& data) {
-  Task task;
-  std::string file;
-  std::size_t count = 0;
+Problem problem_of(int argc, char** argv, DataSet& data) {
+  Problem problem;
+  std::optional<std::string> file;
+  std::optional<std::size_t> count, slowness;
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
     const bool has_value = word == "--data" || word == "--slow";
     if (has_value && i + 1 == argc) fail(std::string(word) + " needs a value.");
+    const char* const value = has_value ? argv[++i] : argv[i];
     if (word == "--data")
-      file = argv[++i];
+      set_once(file, std::string(value), word, value);
     else if (word == "--slow")
-      task.slowness = number(argv[++i]);
+      set_once(slowness, number(value), word, value);
     else if (word == "--balance")
-      task.balanced = true;
+      problem.balanced = true;
     else
-      count = number(word);
+      set_once(count, number(value), "EXAMPLES or PASSES", value);
   }
-  std::size_t size = count > 0 ? count : 60000, passes = 1;
-  if (file.empty()) {
-    task.examples_of = [](std::size_t worker) { return generated(worker + 1); };
-    task.unseen = generated(workers + 1)(10000);
+  problem.slowness = slowness.value_or(problem.slowness);
+  if (problem.balanced && problem.slowness == 1) fail("--balance has no effect with --slow 1; leave one of them out.");
+  std::size_t size = count.value_or(60000), passes = 1;
+  if (!file) {
+    problem.examples_of = [](std::size_t worker) { return generated(worker + 1); };
+    problem.unseen = generated(workers + 1)(10000);
   } else {
-    data = read_examples(file);
+    data = read_examples(*file);
     size = data.trained.size();
-    passes = count > 0 ? count : 20;
-    if (data.unseen.size() == 0) fail(file + " has " + std::to_string(size) + " examples; give 10 or more.");
-    task.examples_of = [&data](std::size_t worker) { return shuffled(data.trained, worker, workers); };
-    task.unseen = data.unseen;
-    task.step_size = 8;
-    task.penalty = 1 / static_cast<float>(size);  // as LIBLINEAR's with C = 1
+    passes = count.value_or(20);
+    if (data.unseen.size() == 0) fail(*file + " has " + std::to_string(size) + " examples; give 10 or more.");
+    problem.examples_of = [&data](std::size_t worker) { return shuffled(data.trained, worker, workers); };
+    problem.unseen = data.unseen;
+    problem.step_size = 8;
+    problem.penalty = 1 / static_cast<float>(size);  // as LIBLINEAR's with C = 1
   }
-  task.batch = std::clamp<std::size_t>(size / (workers * 100), 1, 2000);
-  task.steps = std::max<std::size_t>(1, passes * size / (workers * task.batch));
-  return task;
+  problem.batch = std::clamp<std::size_t>(size / (workers * 100), 1, 2000);
+  problem.steps = std::max<std::size_t>(1, passes * size / (workers * problem.batch));
+  return problem;
 }
 
 int main(int argc, char** argv) try {
   DataSet data;
-  const Task task = task_of(argc, argv, data);
+  const Problem problem = problem_of(argc, argv, data);
   return launch(workers + servers, [&](const Communicator& world) {
-    train(world, task, "sequential", Consistency::sequential(), false);
-    train(world, task, "sequential, filtered", Consistency::sequential(), true);
-    train(world, task, "at most 8 behind", Consistency::bounded(8), true);
-    train(world, task, "eventual", Consistency::eventual(), true);
+    train(world, problem, "sequential", Consistency::sequential(), false);
+    train(world, problem, "sequential, filtered", Consistency::sequential(), true);
+    train(world, problem, "at most 8 behind", Consistency::bounded(8), true);
+    train(world, problem, "eventual", Consistency::eventual(), true);
   });
 } catch (const std::exception& error) {
   fail(error.what());

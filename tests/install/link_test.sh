@@ -18,6 +18,11 @@ says() { # line of the output, program, its arguments
   output=$("${@:2}") || stop "$2 ended with status $?."
   grep -qx "$1" <<<"$output" || stop "$2 printed: $output"
 }
+refuses() { # part of the sentence, program, its arguments
+  local said
+  if said=$("${@:2}" 2>&1); then stop "${*:2} is accepted."; fi
+  grep -qF -- "$1" <<<"$said" || stop "${*:2} is refused with: $said"
+}
 built_by_cmake() { # directory
   cmake -G Ninja -S "$1" -B "$1/build" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_CXX_COMPILER="$compiler" >/dev/null
   cmake --build "$1/build" >/dev/null
@@ -173,12 +178,16 @@ says 'eventual, worker 0: 120 steps in [0-9.]* s, loss 0\.[01].*' "$built/parame
 "$built/sparse-regression/sparse_regression" >"$work/losses" || stop "sparse_regression ended with status $?."
 awk '/ other examples/ {sub(/.*: loss [0-9.]* -> /, ""); if (++n == 1) first = $1 + 0; if ($1 + 0 > 0.68 || $1 + 0 < 0.99 * first || $1 + 0 > 1.01 * first) exit 1}
   END {if (n != 4) exit 1}' "$work/losses" || stop "sparse_regression printed: $(<"$work/losses")"
-awk 'BEGIN {for (i = 1; i <= 200; ++i) print "Ge1:" i " And the king smote them."; for (i = 1; i <= 200; ++i) print "Mat1:" i " And grace be with you."}' |
+awk 'BEGIN {for (i = 1; i <= 200; ++i) print "Ge1:" i " And the king smote them."; print ""; for (i = 1; i <= 200; ++i) print "Mat1:" i " And grace be with you."}' |
   python3 "$source_dir/examples/sparse-regression/verses.py" >"$work/verses.svm"
 says 'eventual: loss .*, right 50.0% -> 100.0%, of 40 other examples.*' "$built/sparse-regression/sparse_regression" --data "$work/verses.svm" 2
+refuses "no line begins with 'Mat1:1 '" python3 "$source_dir/examples/sparse-regression/verses.py" <<<'Ge1:1 And the king.'
 printf '1 2:1 7:0.5\n-1 7:1 2:1\n' >"$work/descending.svm"
-if said=$("$built/sparse-regression/sparse_regression" --data "$work/descending.svm" 2>&1); then stop "Keys that descend are taken."; fi
-grep -q 'descending.svm:2: the line has the key 2 behind 7, and keys must ascend' <<<"$said" || stop "Keys that descend are refused with: $said"
+refuses 'descending.svm:2: the line has the key 2 behind 7, and keys must ascend' "$built/sparse-regression/sparse_regression" --data "$work/descending.svm"
+refuses "PASSES is given again, as '20'" "$built/sparse-regression/sparse_regression" 600000 20
+refuses "--data is given again, as 'b'" "$built/sparse-regression/sparse_regression" --data a --data b
+refuses "--slow is given again, as '3'" "$built/sparse-regression/sparse_regression" --slow 2 --slow 3
+refuses '--balance has no effect with --slow 1' "$built/sparse-regression/sparse_regression" --slow 1 --balance
 says "visitor: Function 'rank' of program 'sums' of client 'visitor' failed in run 150 on rank 1: this run is unlucky" "$built/controller/controller"
 says 'trainer: loss [0-9.]*, after 200 runs 0.0000.*' "$built/controller/controller"
 says 'generator: after 150 steps of the trainer, mean square 0\.[01].*' "$built/weights-to-generator/weights_to_generator"
