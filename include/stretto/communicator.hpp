@@ -25,9 +25,10 @@ struct OperationOptions {
   // an integer that the type can represent.
   double factor = 1;
   Quantization quantization = {};
-  // all_reduce only: so many ranks, the last ones of the communicator, have no vector: they pass no buffers. The library
-  // chooses whether they add up shares of the others' vectors (Algorithm::server_set), which pays if they have links of
-  // their own and there are more than two others, or do nothing. All ranks make the call, with the same number. Not to be
+  // all_reduce only: so many ranks, the last ones of the communicator, have no vector. Where each of them is alone on its
+  // node, the library chooses whether they add up shares of the others' vectors (Algorithm::server_set), which pays for many
+  // bytes if there are more than two others; else they do nothing. All ranks make the call, with the same count, type and
+  // number of servers; these may pass null, and a stream of the device on which the others' buffers lie. Not to be
   // quantized, nor by algorithms over shared memory. An average divides by the number of vectors.
   int servers = 0;
   CallSite site = {};  // for whom the call is made; unknown: for the line that makes it
@@ -172,11 +173,12 @@ class STRETTO_API Communicator {
   Operation prepare(const Call& call, const OperationOptions& options = {}, CallSite site = CallSite::here()) const;
   // Prepares a plan of one's own: every rank gives its own plan, for its place in this group. `input` and `output` are as
   // plan.request says (input_count(), output_count()), and stay alive as long as the operation; an empty tensor where the
-  // rank has no such buffer. Their memory may be the same in the collective's in-place form only. The plan runs as the
-  // library's own: messages between any ranks; steps between memories among ranks of one host, on buffers in host memory,
-  // and steps that write to other ranks' buffers, or reduce from all into one of them, in symmetric memory. In all_reduce,
-  // reduce and reduce_scatter, narrow floats travel as f32 if the plan sends messages. It cannot quantize. The ledger has it
-  // as Algorithm::user, with the plan's name; request.method does not matter.
+  // rank has no such buffer; a server's input says the type, as Tensor({0}, type) does. Their memory may be the same in the
+  // collective's in-place form only. The plan runs as the library's own: messages between any ranks; steps between memories
+  // among ranks of one host, on buffers in host memory, and steps that write to other ranks' buffers, or reduce from all
+  // into one of them, in symmetric memory. In all_reduce, reduce and reduce_scatter, narrow floats travel as f32 if the plan
+  // sends messages. It cannot quantize. The ledger has it as Algorithm::user, with the plan's name; request.method does not
+  // matter.
   //
   // Errors: prepare() throws Error(invalid_argument), before anything is sent, if the plan is for another rank, size or
   // message, if a step touches what lies outside a buffer, names a rank that does not exist or is malformed, or if the plan

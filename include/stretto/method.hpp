@@ -123,7 +123,7 @@ constexpr bool counts_shares(Collective collective) {
 }
 
 // Whether the algorithm is meant for calls with servers (OperationOptions::servers). Without them it does what two_shot
-// does, in more rounds.
+// does, piece by piece.
 constexpr bool uses_servers(Algorithm algorithm) { return algorithm == Algorithm::server_set; }
 
 // The collectives that can be quantized, and the algorithms that can quantize them.

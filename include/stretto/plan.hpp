@@ -175,9 +175,10 @@ STRETTO_API std::int64_t output_count(const PlanRequest& request);
 //   rank 0
 //   size 2
 //   count 8
-//   scratch 0                # also root, servers, counts, receive_counts, ranks_per_node, node_sizes, nodes_per_pod,
-//   quantized, lane                     # quantized_result; "packed FORMAT N", "errors HOP N" send input[0..8) to 1,
-//   recv_reduce output[0..8) = input[0..8) with 1 finishes
+//   scratch 0                # also root, servers, counts, receive_counts, ranks_per_node, node_sizes,
+//                            # nodes_per_pod, quantized, quantized_result; "packed FORMAT N", "errors HOP N"
+//   lane
+//   send input[0..8) to 1, recv_reduce output[0..8) = input[0..8) with 1 finishes
 STRETTO_API std::string to_text(const Plan& plan);
 // Throws Error(invalid_argument) with the number of the line that it cannot read. It does not check the plan.
 STRETTO_API Plan plan_from_text(const std::string& text);

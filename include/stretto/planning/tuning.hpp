@@ -70,6 +70,7 @@ struct Circumstances {
   std::string route_inside = "shm";   // between ranks of a node
   std::string route_between = "ucx";  // between nodes
   bool several_nodes = false;
+  bool servers_apart = false;  // each server (OperationOptions::servers) is the only rank of its node
   double ranks_per_core = 1;
   bool shares_memory = false;  // all ranks are on one host and share memory that the library sets up
   bool symmetric = false;      // all ranks can map all buffers of the call

@@ -12,6 +12,7 @@ void explain(const CommandLine& line, const Call& call) {
   const int cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
   Circumstances circumstances;
   circumstances.ranks_per_core = line.ranks_per_core > 0 ? line.ranks_per_core : static_cast<double>(request.size) / cores;
+  circumstances.servers_apart = true;
   circumstances.several_nodes = request.servers > 0 || !request.node_sizes.empty() ||
                                 (request.ranks_per_node > 0 && request.size > request.ranks_per_node);
   if (line.algorithm == "all") request.method = Algorithm::automatic;

@@ -42,6 +42,10 @@ Call between(Collective collective, const Tensor& input, std::int64_t reads, con
 
 Work Communicator::all_reduce(const Tensor& tensor, ReduceOp op, const Stream& stream, const OperationOptions& options,
                               CallSite site) const {
+  require(
+      tensor || options.servers == 0,
+      "all_reduce with {} servers got no tensor on rank {}; give one of the others' size, or call with a count and nullptr.",
+      options.servers, rank());
   return start(in_place(Collective::all_reduce, tensor, op, 0), stream, options, site);
 }
 

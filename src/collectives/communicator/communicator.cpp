@@ -102,7 +102,7 @@ Call call_of(const Plan& plan, const Tensor& input, const Tensor& output, Reduce
           .input = input.raw(),
           .output = output.raw(),
           .count = request.count,
-          .dtype = (input ? input : output).dtype(),
+          .dtype = (input || request.rank >= request.size ? input : output).dtype(),
           .op = op,
           .root = request.root,
           .counts = request.counts,
@@ -160,8 +160,11 @@ Operation Communicator::prepare(const Plan& plan, const Tensor& input, const Ten
   require(request.rank == rank() && ranks_of(request) == size(),
           "The plan '{}' is for rank {} of {}, and this is rank {} of '{}' of {}.", plan.name, request.rank,
           ranks_of(request), rank(), name(), size());
-  require(options.method == Algorithm::automatic && options.quantization.format == QuantizedFormat::none,
-          "The plan '{}' says how it is done; leave out OperationOptions::method and quantization.", plan.name);
+  require(
+      options.method == Algorithm::automatic && options.quantization.format == QuantizedFormat::none &&
+          (options.servers == 0 || options.servers == request.servers),
+      "The plan '{}' says how it is done, with {} servers; leave out OperationOptions::method, quantization and servers.",
+      plan.name, request.servers);
   require(request.collective != Collective::barrier, "The plan '{}' is for a barrier; make it an all_reduce of one element.",
           plan.name);
   check_shape(request);
@@ -172,6 +175,7 @@ Operation Communicator::prepare(const Plan& plan, const Tensor& input, const Ten
           plan.name, name());
   OperationOptions as_user = options;
   as_user.method = Algorithm::user;
+  as_user.servers = request.servers;
   auto state = prepared(*this, group_, call_of(plan, input, output, op), as_user, site, current_device(), &plan);
   require(rules == Algorithm::user || state->device == Device::cpu,
           "The plan '{}' has steps between memories, and its buffers are on a GPU; let it send messages.", plan.name);

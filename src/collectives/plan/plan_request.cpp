@@ -1,4 +1,6 @@
 // Counts of elements, and the checks of requests that need no algorithm.
+#include <climits>
+
 #include "collectives/plan/plan_builder.hpp"
 #include "core/fail.hpp"
 #include "stretto/plan.hpp"
@@ -59,8 +61,10 @@ void check_shape(const PlanRequest& request) {
   require(request.servers == 0 || !shares_memory(request.method.algorithm),
           "{} with {} servers cannot be done by {}, in which all ranks have vectors; choose {}.", what, request.servers,
           name(request.method.algorithm), name(Algorithm::server_set));
-  require(request.size >= 1 && request.rank >= 0 && request.rank < ranks_of(request), "Rank {} is outside a group of {}.",
-          request.rank, ranks_of(request));
+  require(request.size >= 1 && request.servers <= INT_MAX - request.size, "{} over {} ranks and {} servers is impossible.",
+          what, request.size, request.servers);
+  require(request.rank >= 0 && request.rank < ranks_of(request), "Rank {} is outside a group of {}.", request.rank,
+          ranks_of(request));
   require(request.root >= 0 && request.root < request.size, "{} with root or peer {} in a group of {}; choose 0..{}.", what,
           request.root, request.size, request.size - 1);
   require(request.count >= 0, "{} of {} elements; a count cannot be negative.", what, request.count);

@@ -165,7 +165,10 @@ Plan make_plan(const PlanRequest& request, plans::PartPlans& parts) {
   if (request.quantized != QuantizedFormat::none) return plans::quantized(request);
   const RepertoireEntry& entry = entry_of(request);
   if (only_copies(request)) return copying(request);
-  if (request.rank >= request.size && entry.algorithm != Algorithm::server_set) return PlanBuilder(request).finish();
+  if (request.rank >= request.size && entry.algorithm != Algorithm::server_set) {
+    cost_by_level(request);  // refuses what the ranks with vectors refuse
+    return PlanBuilder(request).finish();
+  }
   return needs_nodes(entry.algorithm) ? plans::two_level(request, parts) : entry.generate(request);
 }
 Plan make_plan(const PlanRequest& request) {

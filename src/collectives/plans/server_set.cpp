@@ -105,7 +105,8 @@ Cost server_set_all_reduce_cost(const PlanRequest& request) {
   if (p == 1 && k == 0) return {0, 0, 0, n};
   const double rounds = 2.0 * request.method.pieces + (k > 0 ? 1 : 0);
   const double sent = n * (k >= p ? 1 : 1 + (p - 2) * share_of_rank(p, k)) * rounds / (2.0 * request.method.pieces);
-  return {rounds, rounds * std::max(p, k + p - 1), sent, p * std::max(share_of_server(p, k), share_of_rank(p, k)) * n};
+  return {rounds, rounds * std::max(p, k + p - 1), sent,
+          p * n * std::max(k > 0 ? share_of_server(p, k) : 0, share_of_rank(p, k))};
 }
 Plan server_set_all_reduce(const PlanRequest& request) {
   PlanBuilder plan(request);

@@ -63,17 +63,18 @@ bool suits(const PlanRequest& request, const Circumstances& circumstances) {
 // Gb/s 16 MiB take 146 ms in messages of 58 KiB, and 1,250 ms in messages of 64 KiB.
 int pieces_for_servers(const PlanRequest& request, DType dtype, ReduceOp op) {
   constexpr double most_bytes = 60 << 10;
-  constexpr double most = 1024;
+  constexpr double most = 4096;
   PlanRequest in_one_piece = request;
   in_one_piece.method = Algorithm::server_set;
   in_one_piece.rank = request.size;
   const auto width = static_cast<double>(size_of(wire_of(request.collective, Algorithm::server_set, dtype, op)));
   const double sent = static_cast<double>(make_plan(in_one_piece).elements_sent()) * width / request.size;
-  return static_cast<int>(std::clamp(std::ceil(sent / 2 / most_bytes), 1.0, most));
+  const double pieces = std::max(1.0, std::ceil(sent / 2 / most_bytes));
+  return pieces > most ? 0 : static_cast<int>(pieces);
 }
 
 // Every method of one level that the cost model may take for a collective.
-std::vector<Method> methods_for(const PlanRequest& request, DType dtype, ReduceOp op) {
+std::vector<Method> methods_for(const PlanRequest& request, DType dtype, ReduceOp op, bool servers_apart) {
   std::vector<Method> methods;
   const auto with = [&](Algorithm algorithm, int lanes, int pieces) {
     Method method(algorithm);
@@ -88,7 +89,9 @@ std::vector<Method> methods_for(const PlanRequest& request, DType dtype, ReduceO
         break;
       case Algorithm::bidirectional_ring: break;  // pays only on wires that no measured route has; must be requested
       case Algorithm::server_set:
-        if (request.servers > 0) with(algorithm, 1, pieces_for_servers(request, dtype, op));
+        if (request.servers > 0 && servers_apart) {
+          if (const int pieces = pieces_for_servers(request, dtype, op); pieces > 0) with(algorithm, 1, pieces);
+        }
         break;
       case Algorithm::chain:
       case Algorithm::double_binary_tree:
@@ -269,7 +272,7 @@ Choice choose(const PlanRequest& request, DType dtype, ReduceOp op, const Tuning
     if (pair.method.algorithm == Algorithm::two_level && best_pairs.size() < 3) best_pairs.push_back(pair.method);
   }
   consider(refinements_of(best_pairs, request));
-  consider(methods_for(request, dtype, op));
+  consider(methods_for(request, dtype, op, circumstances.servers_apart));
   ensure(!choice.candidates.empty(), "Nothing can do {} over {} ranks.", name(request.collective), request.size);
   const Candidate& best = best_of(choice.candidates);
   choice.method = best.method;

@@ -98,6 +98,12 @@ void add_gpu_route(Tuning& tuning) {
   tuning.routes.push_back(route);
 }
 
+// Whether each server, behind the ranks with vectors, is on a node without other ranks.
+bool are_servers_apart(const PlanRequest& request, const std::vector<int>& nodes) {
+  return std::all_of(nodes.end() - request.servers, nodes.end(),
+                     [&](int node) { return std::count(nodes.begin(), nodes.end(), node) == 1; });
+}
+
 bool on_several_nodes(const std::vector<int>& nodes) { return *std::max_element(nodes.begin(), nodes.end()) > 0; }
 
 }  // namespace
@@ -193,6 +199,7 @@ Choice Selector::choose(const PlanRequest& request, DType dtype, ReduceOp op, co
                         const Links& links, bool symmetric, bool may_be_plain) const {
   Circumstances circumstances = circumstances_;
   circumstances.several_nodes = on_several_nodes(nodes);
+  circumstances.servers_apart = are_servers_apart(request, nodes);
   circumstances.shares_memory = links.shares_memory();
   circumstances.symmetric = symmetric;
   return stretto::choose(request, dtype, op, tuning_, circumstances, may_be_plain);
@@ -201,6 +208,7 @@ Choice Selector::choose(const PlanRequest& request, DType dtype, ReduceOp op, co
 Choice Selector::choose_on_gpus(const PlanRequest& request, DType dtype, ReduceOp op, const std::vector<int>& nodes,
                                 bool done_whole, bool may_be_plain) const {
   Circumstances circumstances = circumstances_on_gpus(nodes);
+  circumstances.servers_apart = are_servers_apart(request, nodes);
   circumstances.done_whole = done_whole;
   return stretto::choose(request, dtype, op, tuning_, circumstances, may_be_plain);
 }

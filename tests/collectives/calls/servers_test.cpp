@@ -46,6 +46,12 @@ TEST(Servers, InStreamsGroupsAndPreparedOperations) {
     EXPECT_EQ(buffers.fault(), "");
     const std::vector<Record> last = world.job().ledger().last(1);
     EXPECT_EQ(last.back().group_size, 5);
+    oracle::Buffers of_three(problem, world.rank(), false), of_all(sums_of(5, 0, 100), world.rank(), false);
+    OperationGroup group;
+    std::ignore = world.start(of_three.call(), Stream::inline_(), {.servers = 2});
+    std::ignore = world.start(of_all.call(), Stream::inline_());
+    std::ignore = group.end();
+    EXPECT_EQ(of_three.fault() + of_all.fault(), "");
     EXPECT_EQ(last.back().bytes_sent, static_cast<std::uint64_t>(operation.plan().bytes_sent(4)));
   });
 }
@@ -70,6 +76,31 @@ TEST(Servers, TheLibraryChoosesThemWhereTheyPay) {
       return world.estimate({.count = 4 << 20, .dtype = DType::f32}, {.servers = servers}).seconds;
     };
     EXPECT_LT(seconds(2), 0.9 * seconds(0));
+  });
+  const Variable two("STRETTO_RANKS_PER_NODE", "4,2");
+  run_threads(6, [&](const Communicator& world) {
+    EXPECT_NE(chosen(world, 4 << 20, 2).algorithm, Algorithm::server_set) << "the servers share a link";
+  });
+}
+
+TEST(Servers, PlansOfOnesOwn) {
+  run_threads(5, [](const Communicator& world) {
+    const bool is_server = world.rank() >= 3;
+    PlanRequest request{Collective::all_reduce, Algorithm::server_set, world.rank(), 3, 10};
+    request.servers = 2;
+    const Plan plan = make_plan(request);
+    const Tensor vector = is_server ? Tensor({0}, DType::f64) : Tensor({10}, DType::f64);
+    if (!is_server)
+      for (int i = 0; i < 10; ++i) vector.set(i, world.rank());
+    const Operation operation = world.prepare(plan, vector, vector);
+    operation.start(Stream::inline_()).wait();
+    if (!is_server) {
+      EXPECT_EQ(vector.at(9), 3);
+    }
+    EXPECT_THAT(sentence_of([&] { world.prepare(plan, vector, vector, ReduceOp::sum, {.servers = 1}); }),
+                HasSubstr("with 2 servers; leave out"));
+    EXPECT_THAT(sentence_of([&] { world.all_reduce(Tensor(), ReduceOp::sum, Stream::inline_(), {.servers = 1}).wait(); }),
+                HasSubstr("got no tensor on rank"));
   });
 }
 
