@@ -191,14 +191,15 @@ Problem problem_of(int argc, char** argv, DataSet& data) {
     const bool has_value = word == "--data" || word == "--slow";
     if (has_value && i + 1 == argc) fail(std::string(word) + " needs a value.");
     const char* const value = has_value ? argv[++i] : argv[i];
-    if (word == "--data")
+    if (word == "--data") {
       set_once(file, std::string(value), word, value);
-    else if (word == "--slow")
+    } else if (word == "--slow") {
       set_once(slowness, number(value), word, value);
-    else if (word == "--balance")
+    } else if (word == "--balance") {
       problem.balanced = true;
-    else
+    } else {
       set_once(count, number(value), "EXAMPLES or PASSES", value);
+    }
   }
   problem.slowness = slowness.value_or(problem.slowness);
   if (problem.balanced && problem.slowness == 1) fail("--balance has no effect with --slow 1; leave one of them out.");
