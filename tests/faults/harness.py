@@ -162,8 +162,10 @@ class FaultTest(unittest.TestCase):
         return training({**SMALL_MODEL, "--train-data": self.text, **flags})
 
     def start(self, flags, variables=None, before=()):
-        run = Run([*before, *self.command(flags)], clean_environment(variables or {}),
-                  self.directory / f"run{len(self.runs)}")
+        return self.start_program([*before, *self.command(flags)], clean_environment(variables or {}))
+
+    def start_program(self, words, environment):
+        run = Run(words, environment, self.directory / f"run{len(self.runs)}")
         self.runs.append(run)
         self.addCleanup(run.kill_all)
         return run

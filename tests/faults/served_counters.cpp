@@ -1,5 +1,6 @@
-// Workers count their pushes at parameter servers, for soak_servers.py, which kills and stops ranks meanwhile:
-//   served_counters WORKERS SERVERS COPIES SPARES CONSISTENCY PUSHES
+// Workers count their pushes at parameter servers, for tests that kill or stop ranks meanwhile, or cut them off:
+//   served_counters WORKERS SERVERS COPIES SPARES CONSISTENCY PUSHES [launched]
+// With "launched" the process is one rank of a job that a launcher started.
 // Each worker that is left has an exact count at the end, and says so. Spares join one after the other.
 #include <algorithm>
 #include <chrono>
@@ -122,7 +123,8 @@ int main(int argc, char** argv) {
   const std::map<std::string, Consistency> consistencies{{"sequential", Consistency::sequential()},
                                                          {"bounded", Consistency::bounded(2)},
                                                          {"eventual", Consistency::eventual()}};
-  if (argc != 7 || consistencies.count(argv[5]) == 0) return 2;
+  const bool is_launched = argc == 8 && std::string(argv[7]) == "launched";
+  if (argc != (is_launched ? 8 : 7) || consistencies.count(argv[5]) == 0) return 2;
   const Counting counting{.workers = std::atoi(argv[1]),
                           .pushes = std::atoi(argv[6]),
                           .servers = {.servers = std::atoi(argv[2]),
@@ -130,8 +132,9 @@ int main(int argc, char** argv) {
                                       .part_elements = 10,
                                       .copies = std::atoi(argv[3]),
                                       .spares = std::atoi(argv[4])}};
+  const int ranks = is_launched ? 0 : counting.workers + counting.servers.servers;
   LaunchOptions options;
   options.survivors_go_on = counting.servers.copies > 0;
   return launch(
-      counting.workers + counting.servers.servers, [&](const Communicator& world) { run(world, counting); }, options);
+      ranks, [&](const Communicator& world) { run(world, counting); }, options);
 }

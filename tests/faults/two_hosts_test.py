@@ -1,11 +1,13 @@
 """Jobs whose ranks are on two hosts: network namespaces that are joined by a virtual cable."""
+import os
 import pathlib
 import signal
 import subprocess
 import time
 import unittest
 
-from harness import FOREVER, TRAIN, FaultTest, in_turns, losses
+from harness import FOREVER, TRAIN, FaultTest, in_turns, losses, until
+from support.programs import launched
 
 from perf.comparisons.namespaces import INTERFACE, PORT, CommandFailed, Network, obstacle
 
@@ -32,6 +34,9 @@ class TwoHosts(FaultTest):
         """Bytes received by the first host: the first number of its interface's line."""
         table = pathlib.Path("/proc", str(self.network.hosts[0].holder.pid), "net/dev").read_text()
         return int(table.split(f"{INTERFACE}:")[1].split()[0])
+
+    def expect_all_run(self, ranks):
+        self.assertEqual([run.process.poll() for run in ranks], [None] * len(ranks), [run.errors for run in ranks])
 
     def test_trains_as_on_one_host(self):
         before = self.bytes_over_the_cable()
@@ -63,7 +68,7 @@ class TwoHosts(FaultTest):
         host.do("ip", "link", "set", INTERFACE, "mode", "dormant", "state", "dormant")
         pair = self.start_pair({})
         time.sleep(1)
-        self.assertEqual([run.process.poll() for run in pair], [None, None], [run.errors for run in pair])
+        self.expect_all_run(pair)
         host.do("ip", "link", "set", INTERFACE, "state", "up", "mode", "default")
         self.expect_success(*pair)
 
@@ -104,6 +109,13 @@ class TwoHosts(FaultTest):
         else:
             self.network.hosts[-1].do("ip", "link", "set", "port1", state)
 
+    def expect_cut_off(self, run, others):
+        """A rank whose STRETTO_TIMEOUT is 6 s ends by itself, with a sentence that names one of the ranks on the other host."""
+        self.assertNotIn(self.status(run, 20), (0, -signal.SIGKILL))
+        said = [line for line in run.errors if line.startswith("error: ")]
+        self.assertEqual(len(said), 1, run.errors)
+        self.assertRegex(said[0], rf"Rank {others} \(process \d+ on .*\) has given no sign of life .* the network to it is gone")
+
     def test_a_cable_that_is_out_for_three_seconds(self):
         steps = lambda: len(losses(self.log("cut")))
         pair = self.start_pair({"--train-iters": FOREVER, "--log-dir": self.log("cut")})
@@ -112,7 +124,7 @@ class TwoHosts(FaultTest):
             self.cable(end, "down")
             time.sleep(3)
             stood_still = steps()
-            self.assertEqual([run.process.poll() for run in pair], [None, None], [run.errors for run in pair])
+            self.expect_all_run(pair)
             self.cable(end, "up")
             self.wait_for_steps(self.log("cut"), stood_still + 5)
         pair[0].process.send_signal(signal.SIGTERM)
@@ -132,10 +144,50 @@ class TwoHosts(FaultTest):
                 self.wait_for_steps(self.log(end), 1)
                 self.cable(end, "down")
                 for rank, run in enumerate(pair):
-                    self.assertNotIn(self.status(run, 20), (0, -signal.SIGKILL))
-                    said = [line for line in run.errors if line.startswith("error: ")]
-                    self.assertEqual(len(said), 1, run.errors)
-                    self.assertRegex(said[0], rf"Rank {1 - rank} \(process \d+ on .*\) has given no sign of life .* the network to it is gone")
+                    self.expect_cut_off(run, 1 - rank)
+                self.cable(end, "up")
+                self.expect_nothing_left()
+
+    def start_counters(self, pushes, **variables):
+        """Two workers on the first host, who count their pushes at two servers on the second one. Returns when they count."""
+        words = [os.environ["SERVED_COUNTERS"], 2, 2, 0, 0, "sequential", pushes, "launched"]
+        before = self.bytes_over_the_cable()
+        ranks = [self.start_program(self.network.hosts[rank // 2].inside(*words),
+                                    launched(rank, 4, PORT, self.network.addresses[0], STRETTO_JOB_SECRET="of these hosts", **variables))
+                 for rank in range(4)]
+        self.wait_for_bytes(before, ranks)
+        return ranks
+
+    def wait_for_bytes(self, before, ranks):
+        """Until as many have come over the cable as pulls bring in a moment, and the introduction does not."""
+        until(lambda: self.bytes_over_the_cable() - before > 100000, 30)
+        self.expect_all_run(ranks)
+        self.assertGreater(self.bytes_over_the_cable() - before, 100000)
+
+    def test_servers_behind_a_cable_that_is_out_for_three_seconds(self):
+        pushes = 500
+        ranks = self.start_counters(pushes)
+        for end in ("host", "switch"):
+            self.cable(end, "down")
+            stood = self.bytes_over_the_cable()
+            time.sleep(3)
+            self.expect_all_run(ranks)
+            self.assertLess(self.bytes_over_the_cable() - stood, 10000)  # nobody counts meanwhile
+            self.cable(end, "up")
+            self.wait_for_bytes(stood, ranks)
+        self.expect_success(*ranks)
+        for worker in range(2):
+            self.assertEqual(ranks[worker].output, f"worker {worker} has counted {pushes} pushes\n")
+        self.expect_nothing_left()
+
+    def test_servers_behind_a_cable_that_stays_out(self):
+        for end in ("host", "switch"):
+            with self.subTest(end=end):
+                ranks = self.start_counters(FOREVER, STRETTO_TIMEOUT="6")
+                self.cable(end, "down")
+                for rank, run in enumerate(ranks):
+                    self.expect_cut_off(run, "[23]" if rank < 2 else "[01]")
+                    self.assertEqual("Lost with this server: elements" in "".join(run.errors), rank < 2, run.errors)
                 self.cable(end, "up")
                 self.expect_nothing_left()
 
