@@ -115,7 +115,8 @@ def verdicts(figures):
             yield Verdict(found <= MOST, f"{where}: {found:.2f} times what links allow, wanted at most {MOST}.")
     for its in figures["sums"]:
         found = its["seconds"] / its["allowed"]
-        yield Verdict(found <= MOST and its["method"] != "ring", f"all_reduce with {its['servers']} servers, {its['rate']}: {found:.2f} times what links allow, wanted at most {MOST}.")
+        yield Verdict(found <= MOST and its["method"] != "ring",
+                      f"all_reduce with {its['servers']} servers, {its['rate']}, by {its['method']}: {found:.2f} times what links allow, wanted at most {MOST} and no ring.")
 
 
 Comparison("servers", __doc__, measured, tables, verdicts, page="docs/parameter-server.md", program="server_speed",

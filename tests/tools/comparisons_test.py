@@ -78,7 +78,7 @@ def stretto_perf(words, slow):
         us = 1 if "--memory" in words else 1.575 * size / (4 if "--quantize" in words else 1)  # that is the bound of a stream of 1 MB/s, or a fourth
         for name in after(words, "--algo", "auto").split(","):
             crossings = servers.balanced(int(after(words, "--servers"))) if name == "auto" and "--servers" in words else None
-            rows.append({"collective": words[1], "bytes": size, "time_us": (us if crossings is None else crossings * size) * slow, "wrong": 0, "algo": "ring" if name == "auto" else name, "chosen": name == "auto",
+            rows.append({"collective": words[1], "bytes": size, "time_us": (us if crossings is None else crossings * size) * slow, "wrong": 0, "algo": "server_set" if crossings is not None else "ring" if name == "auto" else name, "chosen": name == "auto",
                          "peers": {"gloo": {"time_us": 3.2 * us}} if "--vs" in words else {}, "busbw": 0.0012 / slow})
     return {"machine": {"version": "9", "peers": ["gloo (Gloo 0.5)"]}, "rows": rows}
 
@@ -161,7 +161,8 @@ CASES = {
     "selection": ("--layouts 0 --nproc 2", "2 ranks, ordinary memory 1 100.0% 0 1.00 100.0% 0 1.00 100.0% 0", "selection"),
     "moves": ("--rate 8mbit", "rows of 4 hosts to columns of 4 others 262 262 1.000 8.0", "move_speed"),
     "dispatch": ("--rounds 1", "2 5.0 7.0 20.0 25.0 8.0 380", "dispatch_speed"),
-    "servers": ("--rates 8mbit --rounds 1", "8mbit 2 ring 20133 20133 1.00 26424", "server_speed"),
+    "servers": ("--rates 8mbit --rounds 1", "8mbit 2 server_set 20133 20133 1.00 26424", "server_speed"),
+    "servers --steps 5": ("--rates 8mbit --rounds 1", "no 2.50 2.00\nyes 5.00 2.00", "server_speed"),
     "mpi": ("--rounds 1 --ranks 2 --cases all_reduce,communicators", "1 MiB 3.200 us / 1.000 us = 3.20", "LD_PRELOAD"),
     "hosts": ("--layout 2x1", "2 hosts x 1 rank all_gather 16 MiB ring 1.2 1.200", "stretto-perf"),
     "netlab": ("--rounds 2 --rate 8mbit", "16 MiB 25165.8 26424.1 ring", "stretto-perf all_reduce"),
