@@ -9,6 +9,7 @@
 #include <mutex>
 #include <random>
 #include <set>
+#include <string>
 #include <thread>
 
 #include "server/served_training.hpp"
@@ -385,6 +386,64 @@ TEST(ServerSet, RefusesWhatCannotBe) {
     set.leave();
     EXPECT_THAT(sentence_of([&] { set.push(0, four); }), HasSubstr("has left"));
   });
+}
+
+// Which messages of a second table pass those of a large first one that wait for the same link.
+struct Passed {
+  bool pushes = false, pulls = false;
+};
+
+// The server looks at nothing before all is pushed, and the worker at nothing before all is answered.
+Passed passed(int first_priority, int second_priority) {
+  constexpr int large = 0, small = 1, last = 2;
+  constexpr std::int64_t parts = 16, part = 1 << 19;  // of i64: more bytes together than a link holds
+  std::string updated;
+  std::latch pushed(1), answered(1);
+  Passed result;
+  run_threads(2, [&](const Communicator& world) {
+    const auto noting = [&](char letter) {
+      return ServerFunction{[&updated, letter](const ServerUpdate& update) {
+        update.values.copy_from(update.pushed);
+        updated += letter;
+      }};
+    };
+    const ServerFunction counting_down{[&](const ServerUpdate&) { answered.count_down(); }};
+    std::vector<ServedTable> tables = {{"large", parts * part, DType::i64, {}, noting('l')},
+                                       {"small", 1, DType::i64, {}, noting('s')},
+                                       {"last", 1, DType::i64, {}, counting_down}};
+    tables[large].priority = first_priority;
+    tables[small].priority = second_priority;
+    ServerSet set(world, tables, {.servers = 1, .part_elements = part});
+    if (set.is_server()) {
+      pushed.wait();
+      return set.serve();
+    }
+    const Tensor one = Tensor::of<std::int64_t>({1}), found = Tensor::zeros({1}, DType::i64);
+    const Tensor ones({parts * part}, DType::i64), all_found = Tensor::zeros({parts * part}, DType::i64);
+    std::fill_n(ones.data<std::int64_t>(), ones.size(), 1);
+    const ServerSet::Pending first_push = set.push(large, ones), second_push = set.push(small, one);
+    pushed.count_down();
+    for (const ServerSet::Pending& push : {first_push, second_push}) set.wait(push);
+    set.wait(set.pull(last, found));
+    const ServerSet::Pending first = set.pull(large, all_found), second = set.pull(small, found);
+    set.push(last, one);
+    answered.wait();
+    set.wait(second);
+    EXPECT_EQ(found.data<std::int64_t>()[0], 1);
+    result.pulls = all_found.data<std::int64_t>()[all_found.size() - 1] == 0;
+    set.wait(first);
+    EXPECT_EQ(all_found.data<std::int64_t>()[all_found.size() - 1], 1);
+    set.leave();
+  });
+  EXPECT_EQ(updated.size(), parts + 1U);
+  result.pushes = updated.back() == 'l';
+  return result;
+}
+
+TEST(ServerSet, MessagesOfHigherPriorityPassOthers) {
+  const Passed higher = passed(0, 1), equal = passed(1, 1);
+  EXPECT_TRUE(higher.pushes && higher.pulls) << higher.pushes << higher.pulls;
+  EXPECT_FALSE(equal.pushes || equal.pulls) << "the control" << equal.pushes << equal.pulls;
 }
 
 }  // namespace

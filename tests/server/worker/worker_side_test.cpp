@@ -268,12 +268,12 @@ TEST(WorkerSide, APushIsDoneWhenItsPartsWithoutKeysHaveLeft) {
       return server.end();
     }
     WorkerSide worker(layout, live);
-    const Tensor zeros = Tensor::zeros({large}, DType::i64), row = Tensor::zeros({3}, DType::i64);
+    const Tensor zeros = Tensor::zeros({large}, DType::i64), found = zeros.clone(), row = Tensor::zeros({3}, DType::i64);
     const auto begun = [&](std::uint64_t id) {
       worker.begin(id);
       return id;
     };
-    begun(worker.add(1, &zeros, nullptr));
+    begun(worker.add(1, &zeros, &found));  // never answered, so that nothing but the push itself can wake the worker
     const std::uint64_t push = begun(worker.add(0, {{key_of(false)}, row, {3}}, push_part));
     worker.wait(begun(worker.add(0, {{key_of(false)}, row, {3}}, pull_part)));  // the word has come before its answer
     answered.count_down();
