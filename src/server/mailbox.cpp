@@ -51,6 +51,7 @@ void Mailbox::send(int to, MessageHead head, const Tensor& bytes, std::optional<
   traffic_.heads_sent += sizeof(MessageHead);
   ++traffic_.messages_sent;
   Partner& its = partner(to);
+  ++queued_[head.request];
   auto at = its.outgoing.end();
   const auto passes = [&](const Outgoing& other) { return priority && other.priority && *other.priority < *priority; };
   // The first one may have begun.
@@ -79,6 +80,7 @@ bool Mailbox::progress_sends(Partner& partner) {
       next.transfer.bytes = next.head.bytes;
       continue;
     }
+    forget(next);
     partner.outgoing.pop_front();
     moved = true;
   }
@@ -192,9 +194,11 @@ bool Mailbox::all_sent() const {
   return std::ranges::all_of(partners_, [](const auto& partner) { return partner->outgoing.empty(); });
 }
 
-bool Mailbox::has_sent(std::uint64_t request) const {
-  const auto has = [&](const auto& outgoing) { return outgoing->head.request == request; };
-  return std::ranges::none_of(partners_, [&](const auto& partner) { return std::ranges::any_of(partner->outgoing, has); });
+bool Mailbox::has_sent(std::uint64_t request) const { return !queued_.contains(request); }
+
+void Mailbox::forget(const Outgoing& outgoing) {
+  const auto found = queued_.find(outgoing.head.request);
+  if (--found->second == 0) queued_.erase(found);
 }
 
 void Mailbox::send_all() {
@@ -207,6 +211,7 @@ void Mailbox::lose(int rank) {
   Partner& its = partner(rank);
   cancel(its);
   its.open = false;
+  for (const auto& outgoing : its.outgoing) forget(*outgoing);
   its.outgoing.clear();
   its.transfer = {};
   its.bytes = {};

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "stretto/communicator.hpp"
@@ -93,6 +94,7 @@ class Mailbox {
     Transfer transfer;  // of the next head, or of the bytes behind it
     bool receives_bytes = false, waits_for_room = false;
   };
+  void forget(const Outgoing& outgoing);
   bool progress();
   bool progress(const Partner& partner, Transfer& transfer);
   ReceivedMessage first_of_inbox();
@@ -109,7 +111,8 @@ class Mailbox {
   Links& links_;
   std::size_t most_inbox_bytes_, inbox_bytes_ = 0;
   std::vector<std::unique_ptr<Partner>> partners_;
-  std::size_t first_ = 0;  // whose link is looked at first: each in turn
+  std::unordered_map<std::uint64_t, std::size_t> queued_;  // by request: outgoing messages
+  std::size_t first_ = 0;                                  // whose link is looked at first: each in turn
   std::deque<ReceivedMessage> inbox_;
   Traffic traffic_;
 };
