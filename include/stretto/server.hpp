@@ -222,7 +222,8 @@ class STRETTO_API ServerSet {
     // pull(). So what a pull brings may be pushed without a wait. One that is refused is done, as is a default Pending; one
     // of another set is refused. Until it begins it takes no clock, and later pushes and pulls of its table wait behind it.
     // Its tensors, and theirs, must stay until they are done, also if ranks go on after losses. What a filter then throws
-    // is thrown by wait(), and it makes no push.
+    // is thrown by wait(), and it makes no push. Other workers may wait for its clock: this rank must not wait for them by
+    // other means, also behind attend().
     std::vector<Pending> after;
     // Of a pull, instead of its table's: at clock t of this worker sequential() and bounded(d) bring the newest version,
     // which has all pushes of clocks below t - d of all workers, and eventual() what there is. exact() is refused: servers
@@ -234,8 +235,8 @@ class STRETTO_API ServerSet {
   Pending push(int table, const Tensor& pushed, const Task& task = {});
   Pending pull(int table, const Tensor& values, const Task& task = {});
   // The pull is at the clock behind the push. Only a few parts are on their way to each server at a time: the others leave
-  // in this rank's wait(), ask() or leave(), or with its next push or pull of the table. Until then other workers may not
-  // get their values: this rank must not wait for them by other means, also behind attend().
+  // in this rank's poll(), wait(), ask() or leave(), or with its next push or pull of the table. Until then other workers
+  // may not get their values: this rank must not wait for them by other means, also behind attend().
   Pending push_pull(int table, const Tensor& pushed, const Tensor& values, const Task& task = {});
   // Sparse tables. keys ascend, each once; rows: [keys, width], in their order. A clock counts pushes of any keys.
   // lengths: of rows of any_length, from 1 on, one for each key, and none for other tables; rows then lie one behind the
@@ -253,19 +254,23 @@ class STRETTO_API ServerSet {
   // one of a worker that has left: leave() then does not wait for it. It is done in all cases.
   void wait(const Pending& pending);
   // Workers. `done` is called once, with what wait() would throw or null, in the poll(), wait(), ask() or leave() of this
-  // rank that finds the push or pull done, and by the thread of that call. It may call the set again; what it throws comes
-  // out of that call. wait() then has nothing left to do. If wait() has returned before, the next such call has null for it.
-  // A set that ends calls no more of them.
+  // rank that finds the push or pull done, and by the thread of that call. It may call the set again; the function of what
+  // it begins is called by a later call. What it throws comes out of that call, unless that has an error of its own, which
+  // comes out then. wait() then has nothing left to do. If wait() has returned before, the next such call has null for it. A
+  // set that ends calls no more of them.
   using Done = std::function<void(const std::exception_ptr& refused)>;
   void when_done(const Pending& pending, Done done);
   // Workers. Sends and takes what it can without waiting. Throws like wait(), but for refusals of what is still waited for.
   void poll();
   // Sends a text to all servers, and returns what the `answer` of each returns, in their order: for programs whose servers
   // write what they hold to files, or read it. Parts are at the versions that they have by then; those of workers that have
-  // met (Task::consistency) have all pushes. After a loss all that are left are asked again. Throws Error(invalid_argument)
-  // if a server has no `answer`. Not for sets with spares, to which parts move.
+  // met (Task::consistency) have all pushes. Pushes that wait (Task::after) come behind it. After a loss all that are left
+  // are asked again. Throws Error(invalid_argument) if a server has no `answer`. Not for sets with spares, to which parts
+  // move.
   std::vector<std::string> ask(const std::string& text);
-  std::int64_t version(int table) const;  // updates in what the last pull that is done has brought, the least of all parts
+  // Updates in what the last pull has brought of those that were waited for, or were found done: the least of all parts that
+  // it had keys of. An earlier pull that is found done behind a later one changes nothing.
+  std::int64_t version(int table) const;
   // Says goodbye to the servers, behind everything pushed. A worker must call it before the object is destroyed. If ranks go
   // on after losses, it returns when all workers have called it, and all copies have every push but those that wait
   // for pushes of a worker that has left. It throws once, as wait() does, with a line for each such push, and for what

@@ -67,13 +67,16 @@ WorkerSide::Terms ServerSet::State::terms_of(const Task& task) const {
   return terms;
 }
 
-// A function may call the set again, which then calls those of what is done by then.
+// A function may call the set again, which then calls those of what is done by then. What it begins is for later calls: one
+// that pushes again each time would else keep poll() for ever.
 void ServerSet::State::call_back() {
+  const std::uint64_t first_later = worker ? worker->next_request() : 0;
   while (worker && !end && live.is_connected()) {
-    const std::optional<WorkerSide::Finished> next = worker->next_finished();
+    const std::optional<WorkerSide::Finished> next = worker->next_finished(first_later);
     if (!next) return;
-    next->done(next->refusals.empty() ? nullptr
-                                      : std::make_exception_ptr(Error(ErrorCode::invalid_argument, next->refusals)));
+    const auto& [refusals, thrown] = next->outcome;
+    const bool is_refused = !thrown && !refusals.empty();
+    next->done(is_refused ? std::make_exception_ptr(Error(ErrorCode::invalid_argument, refusals)) : thrown);
   }
 }
 

@@ -55,6 +55,8 @@ struct ServerSet::State {
       try {
         if (failure) go_on(*failure);
         return body();
+      } catch (const ThrownByFilter& its) {
+        std::rethrow_exception(its.thrown);
       } catch (const Error& error) {
         if (end || !error.is_of_another_rank()) throw;
         if (!layout.goes_on()) throw_naming_parts(error);
@@ -66,16 +68,20 @@ struct ServerSet::State {
   Pending begin(std::uint64_t request);
   std::uint64_t request_of(const Pending& pending) const;  // throws Error(invalid_argument) for one of another set
   WorkerSide::Terms terms_of(const Task& task) const;
-  // As through_losses(), and then calls the functions of what is done, also if body() throws.
+  // As through_losses(), and then calls the functions of what is done, also if body() throws. Its error comes out then, also
+  // if a function throws: it may be a refusal, of which the caller is told once.
   template <class Body>
   void calling_back(Body body) {
     std::exception_ptr failure;
-    try {
-      through_losses(body);
-    } catch (...) {
-      failure = std::current_exception();
-    }
-    call_back();
+    const auto keep_first = [&](const auto& part) {
+      try {
+        part();
+      } catch (...) {
+        if (!failure) failure = std::current_exception();
+      }
+    };
+    keep_first([&] { through_losses(body); });
+    keep_first([&] { call_back(); });
     if (failure) std::rethrow_exception(failure);
   }
   void call_back();

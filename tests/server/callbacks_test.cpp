@@ -98,6 +98,44 @@ TEST(Callbacks, MayPushWhileTheWorkerLeaves) {
   });
 }
 
+// One call of poll() ends, whatever the functions begin. leave() calls them all.
+TEST(Callbacks, OfWhatFunctionsBeginAreCalledLater) {
+  for (const bool pushes : {true, false}) {
+    run_threads(2, [&](const Communicator& world) {
+      ServerSet set = counts_of(world);
+      if (set.is_server()) return set.serve();
+      constexpr int times = 10;
+      const Tensor ones = all(1);
+      int called = 0;
+      const auto begin = [&](const auto& again) -> void {
+        set.when_done(pushes ? set.push(0, ones) : ServerSet::Pending(), [&, again](const std::exception_ptr&) {
+          if (++called < times) again(again);
+        });
+      };
+      begin(begin);
+      for (int last = 0; called < times / 2; last = called) {
+        set.poll();
+        EXPECT_LE(called - last, 1);
+      }
+      set.leave();
+      EXPECT_EQ(called, times);
+    });
+  }
+}
+
+// Of a refusal the caller is told once, so a function that throws must not hide it.
+TEST(Callbacks, ThatThrowHideNoRefusal) {
+  run_threads(2, [](const Communicator& world) {
+    ServerSet set = counts_of(world);
+    if (set.is_server()) return set.serve();
+    set.wait(set.push(1, {7}, all(1, 3), {3}));
+    const ServerSet::Pending wrong = set.push(1, {7}, all(1, 2), {2});
+    set.when_done(wrong, [](const std::exception_ptr&) { throw std::runtime_error("The function fails."); });
+    EXPECT_THROW(set.wait(wrong), Error);
+    set.leave();
+  });
+}
+
 // Neither a push nor a pull calls a function: one that throws would leave the caller without what it has begun.
 TEST(Callbacks, AreNotCalledByPushesAndPulls) {
   run_threads(2, [](const Communicator& world) {

@@ -129,8 +129,10 @@ void WorkerSide::take_values(const ReceivedMessage& message) {
 
 // The part's server gets the next one.
 void WorkerSide::take_answer(std::uint64_t id, Request& request, std::size_t part) {
+  if (request.missing.erase(part) == 0) return;
+  if (request.missing.empty()) tables_[request.table].unanswered.erase(id);
   const auto unsent = request.unsent.find(layout_.tables[request.table].parts[part].servers.front());
-  if (request.missing.erase(part) == 0 || unsent == request.unsent.end() || unsent->second.empty()) return;
+  if (unsent == request.unsent.end() || unsent->second.empty()) return;
   const std::size_t next = unsent->second.front();
   unsent->second.pop_front();
   send_part_of(id, request, next);
@@ -153,6 +155,7 @@ void WorkerSide::take_acknowledgements() {
     take(*message);
   }
   begin_what_may();
+  forget_sent();
 }
 
 }  // namespace stretto

@@ -68,6 +68,17 @@ std::optional<Consistency> own_consistency(const ServedTable& table, MessageKind
   return consistency;
 }
 
+std::string sentence_of(const std::exception_ptr& thrown) {
+  constexpr const char* none = "A filter of a push has thrown what has no sentence; see its code.";
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const std::exception& error) {
+    return *error.what() == 0 ? none : error.what();
+  } catch (...) {
+    return none;
+  }
+}
+
 }  // namespace
 
 WorkerSide::WorkerSide(const ServedLayout& layout, LiveRanks& live)
@@ -149,10 +160,13 @@ void WorkerSide::send_part_of(std::uint64_t id, const Request& request, std::siz
 }
 
 void WorkerSide::send_unsent(std::optional<std::size_t> table) {
-  for (auto& [id, request] : requests_) {
-    if (table && request.table != *table) continue;
-    for (const auto& [server, parts] : std::exchange(request.unsent, {})) {
-      for (const std::size_t part : parts) send_part_of(id, request, part);
+  for (std::size_t t = 0; t < tables_.size(); ++t) {
+    if (table && t != *table) continue;
+    for (const std::uint64_t id : tables_[t].unanswered) {
+      Request& request = requests_.at(id);
+      for (const auto& [server, parts] : std::exchange(request.unsent, {})) {
+        for (const std::size_t part : parts) send_part_of(id, request, part);
+      }
     }
   }
 }
@@ -165,7 +179,7 @@ void WorkerSide::throw_late_refusals() {
 void WorkerSide::when_done(std::uint64_t id, ServerSet::Done done) {
   const auto found = requests_.find(id);
   if (found == requests_.end()) {
-    finished_.push_back({std::move(done), {}});
+    finished_.push_back({next_request_++, std::move(done), {}});
   } else {
     require(!found->second.done, "A push or pull has a function to call when it is done already; give one.");
     found->second.done = std::move(done);
@@ -173,14 +187,13 @@ void WorkerSide::when_done(std::uint64_t id, ServerSet::Done done) {
   }
 }
 
-std::optional<WorkerSide::Finished> WorkerSide::next_finished() {
-  if (finished_.empty()) {
-    const auto found = std::ranges::find_if(with_functions_, [&](std::uint64_t id) { return is_done(id); });
-    if (found != with_functions_.end()) conclude(*found);
-  }
-  if (finished_.empty()) return std::nullopt;
-  Finished first = std::move(finished_.front());
-  finished_.pop_front();
+std::optional<WorkerSide::Finished> WorkerSide::next_finished(std::uint64_t before) {
+  const auto done = std::ranges::find_if(with_functions_, [&](std::uint64_t id) { return id < before && is_done(id); });
+  if (done != with_functions_.end()) conclude(*done);
+  const auto found = std::ranges::find_if(finished_, [&](const Finished& each) { return each.request < before; });
+  if (found == finished_.end()) return std::nullopt;
+  Finished first = std::move(*found);
+  finished_.erase(found);
   return first;
 }
 
@@ -190,14 +203,16 @@ void WorkerSide::poll() {
     begin_what_may();
   }
   begin_what_may();  // a push may have left without a message
+  forget_sent();
   throw_late_refusals();
 }
 
 // The request is done before a refusal of another one is thrown: no answer may be written to the caller's tensor later.
 void WorkerSide::wait(std::uint64_t id) {
   if (requests_.contains(id)) {
-    const std::string refusals = finish(id);
-    require(refusals.empty(), "{}", refusals);
+    const Outcome outcome = finish(id);
+    if (outcome.thrown) throw ThrownByFilter{outcome.thrown};
+    require(outcome.refusals.empty(), "{}", outcome.refusals);
     take_acknowledgements();
   }
   throw_late_refusals();
@@ -205,6 +220,7 @@ void WorkerSide::wait(std::uint64_t id) {
 
 // After a loss it is called again, and asks all that are left: one of them may have what another has answered for.
 std::vector<std::string> WorkerSide::ask(const std::string& text) {
+  begin_what_may();
   send_unsent();
   answers_.clear();
   question_ = next_request_++;
@@ -245,7 +261,10 @@ void WorkerSide::say_goodbye() {
 }
 
 void WorkerSide::finish_all() {
-  while (!requests_.empty()) add_line(late_refusals_, finish(requests_.begin()->first));
+  while (!requests_.empty()) {
+    const Outcome outcome = finish(requests_.begin()->first);
+    add_line(late_refusals_, outcome.thrown ? sentence_of(outcome.thrown) : outcome.refusals);
+  }
 }
 
 void WorkerSide::leave() {

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <limits>
 #include <map>
 #include <optional>
@@ -17,6 +18,11 @@
 #include "stretto/server.hpp"
 
 namespace stretto {
+
+// Around what a filter of the caller has thrown: no loss of a rank, whatever it says.
+struct ThrownByFilter {
+  std::exception_ptr thrown;
+};
 
 // One worker. It sends the parts of its pushes and pulls to their servers, and puts the answers together. If ranks go on
 // after losses, it keeps each push until all copies have it, and sends it again after a loss. Its pushes and pulls are
@@ -37,20 +43,28 @@ class WorkerSide {
   // Sends what may begin by now. Returns when the request has begun, or waits for more than earlier pulls of its table.
   void begin(std::uint64_t request);
   // Returns at once for a request that is done. Throws Error(invalid_argument) with the sentences of servers that have
-  // refused parts of it, or of requests that were done before; it is then done. ask() and leave() likewise.
+  // refused parts of it, or of requests that were done before; it is then done. ask() and leave() likewise. What a filter
+  // has thrown comes as ThrownByFilter, also from begin().
   void wait(std::uint64_t request);
   void when_done(std::uint64_t request, ServerSet::Done done);
-  void poll();  // takes what has come without waiting
-  // A request whose function is to be called, and its refusals. wait() has nothing to do for it.
-  struct Finished {
-    ServerSet::Done done;
-    std::string refusals;
+  void poll();                       // takes what has come without waiting
+  struct Outcome {                   // of a request
+    std::string refusals;            // of servers, a sentence a line
+    std::exception_ptr thrown = {};  // by a filter
   };
-  std::optional<Finished> next_finished();
+  // A request whose function is to be called. wait() has nothing to do for it.
+  struct Finished {
+    std::uint64_t request = 0;
+    ServerSet::Done done;
+    Outcome outcome;
+  };
+  // One before next_request() of an earlier time.
+  std::optional<Finished> next_finished(std::uint64_t before);
+  std::uint64_t next_request() const { return next_request_; }
   std::vector<std::string> ask(const std::string& text);
   std::int64_t version(int table) const;
   int server_of(std::size_t table, std::size_t part) const;
-  bool has_open() const { return !requests_.empty(); }
+  bool has_open() const { return !requests_.empty() || !finished_.empty(); }
   void finish_all();  // keeps their refusals for leave()
   void leave();       // behind finish_all()
   void note_left() { left_ = true; }
@@ -63,6 +77,7 @@ class WorkerSide {
 
  private:
   struct Request {
+    static constexpr std::int64_t no_version = std::numeric_limits<std::int64_t>::max();
     MessageKind kind = push_part;
     std::size_t table = 0;
     std::vector<std::uint64_t> after = {};          // requests that must be done before this one begins
@@ -76,11 +91,12 @@ class WorkerSide {
     std::vector<std::int64_t> begins;               // of a sparse pull: of all rows, in `values`
     std::set<std::size_t> missing;                  // parts whose values, or word (message_kinds.hpp), have not come
     std::string refusals;                           // of its parts, a sentence a line
+    std::exception_ptr thrown = {};                 // by a filter
     bool is_shown = false;                          // to version() and filters: what it has pulled
     ServerSet::Done done;
     // By server, parts whose messages wait for its answers to earlier ones.
     std::map<int, std::deque<std::size_t>> unsent;
-    std::int64_t version = std::numeric_limits<std::int64_t>::max();
+    std::int64_t version = no_version;  // the least of its parts, of which a sparse pull without keys has none
     std::uint32_t flags() const { return consistency ? is_settled : 0; }
   };
   struct KeptPush {
@@ -92,8 +108,10 @@ class WorkerSide {
   };
   struct TableState {
     std::deque<std::uint64_t> held = {};          // requests that have not begun, in the order of calls
+    std::set<std::uint64_t> unanswered = {};      // requests with parts whose values have not come
     std::int64_t clock = 0;                       // pushes
     std::int64_t version = 0;                     // of the last pull
+    std::uint64_t last_shown = 0;                 // that pull
     std::vector<std::size_t> order = {};          // in which parts are sent
     std::size_t most_unanswered = 0;              // parts of a push that pulls, for each server
     std::vector<FilterChain> filters = {};        // by part, if the table has some
@@ -115,9 +133,10 @@ class WorkerSide {
   bool is_done(std::uint64_t id) const;
   bool has_left(std::uint64_t id, const Request& request) const;
   void take_next();
-  std::string finish(std::uint64_t request);    // waits until it is done, and concludes it
-  std::string conclude(std::uint64_t request);  // one that is done: returns its refusals
-  void show(Request& request);
+  void forget_sent();
+  Outcome finish(std::uint64_t request);    // waits until it is done, and concludes it
+  Outcome conclude(std::uint64_t request);  // one that is done
+  void show(std::uint64_t id, Request& request);
   // ---- messages
   void send_part(std::uint32_t kind, std::size_t table, std::size_t part, std::int64_t clock, std::uint64_t request,
                  const Tensor& bytes);

@@ -26,10 +26,7 @@ bool WorkerSide::has_held() const {
 bool WorkerSide::may_begin(const Request& request) const {
   if (!std::ranges::all_of(request.after, [&](std::uint64_t id) { return is_done(id); })) return false;
   if (!layout_.goes_on() || request.kind == pull_part) return true;
-  return std::ranges::none_of(requests_, [&](const auto& each) {
-    const Request& other = each.second;
-    return other.table == request.table && other.kind != push_part && !other.missing.empty();
-  });
+  return tables_[request.table].unanswered.empty();
 }
 
 // A message of one may be all that another one waits for.
@@ -42,24 +39,24 @@ void WorkerSide::begin_what_may() {
   }
 }
 
-// What a filter throws comes out of the caller's push, or if that has returned, is the push's refusal: it makes no push.
+// What a filter throws comes out of the caller's push, or if that has returned, of wait(): it makes no push.
 void WorkerSide::begin_first_of(TableState& table) {
   const std::uint64_t id = table.held.front();
   table.held.pop_front();
   Request& request = requests_.at(id);
-  for (const std::uint64_t earlier : request.after) {
-    const auto found = requests_.find(earlier);
-    if (found != requests_.end()) show(found->second);
-  }
   try {
+    for (const std::uint64_t earlier : request.after) {
+      const auto found = requests_.find(earlier);
+      if (found != requests_.end()) show(earlier, found->second);
+    }
     divide(request);
     encode(request);
-  } catch (const std::exception& error) {
+  } catch (...) {
     if (!request.begins_later) {
       requests_.erase(id);
-      throw;
+      throw ThrownByFilter{std::current_exception()};
     }
-    request.refusals = error.what();
+    request.thrown = std::current_exception();
     request.missing.clear();
     request.begun = true;
     return;
@@ -113,7 +110,8 @@ void WorkerSide::count(std::uint64_t id, Request& request) {
 
 void WorkerSide::send(std::uint64_t id, Request& request) {
   send_unsent(request.table);  // a part gets a worker's messages in the order of its calls
-  const TableState& table = tables_[request.table];
+  TableState& table = tables_[request.table];
+  if (request.kind != push_part && !request.missing.empty()) table.unanswered.insert(id);
   std::map<int, std::size_t> sent;
   for (const std::size_t p : table.order) {
     if (request.kind == pull_part && !request.missing.contains(p)) continue;
@@ -126,7 +124,9 @@ void WorkerSide::send(std::uint64_t id, Request& request) {
   }
   if (request.kind != push_part) return;
   request.messages.clear();  // it comes again from `kept`
-  leaving_.push_back(id);    // the last word may come before a part without keys, which gets none, has left
+  request.places = {};
+  request.begins = {};
+  leaving_.push_back(id);  // the last word may come before a part without keys, which gets none, has left
 }
 
 // Returns in a push that waits for more than earlier pulls of its table; it then begins in another call.
@@ -155,38 +155,48 @@ bool WorkerSide::is_done(std::uint64_t id) const {
   return found == requests_.end() || (found->second.missing.empty() && has_left(id, found->second));
 }
 
+void WorkerSide::forget_sent() {
+  std::erase_if(leaving_, [&](std::uint64_t id) { return live_.has_sent(id); });
+}
+
 // Blocks until a message has come, or a push for which no message comes has left.
 void WorkerSide::take_next() {
-  const auto has_sent = [&](std::uint64_t id) { return live_.has_sent(id); };
-  std::erase_if(leaving_, has_sent);
-  const std::optional<ReceivedMessage> message =
-      live_.receive_unless([&] { return std::ranges::any_of(leaving_, has_sent); });
+  forget_sent();
+  const std::optional<ReceivedMessage> message = live_.receive_unless(
+      [&] { return std::ranges::any_of(leaving_, [&](std::uint64_t id) { return live_.has_sent(id); }); });
   if (message) take(*message);
 }
 
-std::string WorkerSide::finish(std::uint64_t id) {
+WorkerSide::Outcome WorkerSide::finish(std::uint64_t id) {
   for (begin_what_may(); !is_done(id); begin_what_may()) take_next();
   return conclude(id);
 }
 
-std::string WorkerSide::conclude(std::uint64_t id) {
+WorkerSide::Outcome WorkerSide::conclude(std::uint64_t id) {
   const auto found = requests_.find(id);
   if (found == requests_.end()) return {};
   Request& request = found->second;
-  show(request);
-  std::string refusals = std::move(request.refusals);
-  if (request.done) finished_.push_back({std::move(request.done), refusals});
+  try {
+    show(id, request);
+  } catch (...) {
+    request.thrown = std::current_exception();
+  }
+  Outcome outcome{std::move(request.refusals), request.thrown};
+  if (request.done) finished_.push_back({id, std::move(request.done), outcome});
   with_functions_.erase(id);
   requests_.erase(found);
-  return refusals;
+  return outcome;
 }
 
-// Filters may depend on what the worker has read.
-void WorkerSide::show(Request& request) {
-  if (!request.values || !request.refusals.empty() || std::exchange(request.is_shown, true)) return;
-  tables_[request.table].version = request.version;
+// Filters may depend on what the worker has read. Behind a later pull, an earlier one shows nothing.
+void WorkerSide::show(std::uint64_t id, Request& request) {
+  if (!request.values || !request.refusals.empty() || request.thrown || std::exchange(request.is_shown, true)) return;
+  TableState& state = tables_[request.table];
+  if (id < state.last_shown) return;
+  state.last_shown = id;
+  if (request.version != Request::no_version) state.version = request.version;
   const ServedLayout::Table& table = layout_.tables[request.table];
-  std::vector<FilterChain>& filters = tables_[request.table].filters;
+  std::vector<FilterChain>& filters = state.filters;
   for (std::size_t p = 0; p < filters.size(); ++p) {
     if (!table.served.is_sparse()) {
       filters[p].see_pulled({}, request.values.view(table.parts[p].first, {table.parts[p].count}));

@@ -305,6 +305,105 @@ TEST(Tasks, ShowFiltersWhatTheyWaitFor) {
   });
 }
 
+struct Throws {
+  std::function<void()> at_push, at_pull;
+};
+
+class ThrowingFilter : public PushFilter {
+ public:
+  explicit ThrowingFilter(std::shared_ptr<Throws> throws) : throws_(std::move(throws)) {}
+  void encode(PushedMessage& /*message*/) override {
+    if (throws_->at_push) throws_->at_push();
+  }
+  void see_pulled(const std::vector<std::uint64_t>& /*keys*/, const Tensor& /*rows*/) override {
+    if (throws_->at_pull) throws_->at_pull();
+  }
+
+ private:
+  std::shared_ptr<Throws> throws_;
+};
+
+std::string thrown_by(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.code() == ErrorCode::peer_lost ? "loss: " + std::string(error.what()) : error.what();
+  } catch (const std::exception& error) {
+    return "exception: " + std::string(error.what());
+  } catch (int number) {
+    return std::to_string(number);
+  }
+  return "nothing";
+}
+
+// Whatever it is, the job has lost no rank, and what has thrown is no push.
+TEST(Tasks, EndWithWhatFiltersThrow) {
+  const std::vector<std::function<void()>> throwers = {
+      [] { throw Error(ErrorCode::peer_lost, "The filter lost its file."); }, [] { throw std::runtime_error(""); },
+      [] { throw 7; }};
+  run_threads(2, [&](const Communicator& world) {
+    const auto throws = std::make_shared<Throws>();
+    const FilterKind filter{.name = "throwing",
+                            .make = [throws](const FilteredPart&) { return std::make_unique<ThrowingFilter>(throws); }};
+    ServerSet set(
+        world, {{.name = "weights", .elements = 1, .initial = {}, .update = server_functions::sum(), .filters = {filter}}},
+        {.servers = 1, .survivors_go_on = true});
+    if (set.is_server()) return set.serve();
+    const Tensor ones = Tensor::of<float>({1}), found = Tensor::of<float>({0});
+    const auto push_behind_pull = [&] { return set.push(0, ones, {.after = {set.pull(0, found)}}); };
+    for (const std::function<void()>& thrower : throwers) {
+      const std::string its = thrown_by(thrower);
+      throws->at_push = thrower;
+      EXPECT_EQ(thrown_by([&] { set.push(0, ones); }), its);
+      const ServerSet::Pending push = push_behind_pull();
+      std::string told;
+      set.when_done(push,
+                    [&](const std::exception_ptr& failure) { told = thrown_by([&] { std::rethrow_exception(failure); }); });
+      EXPECT_EQ(thrown_by([&] { set.wait(push); }), its);
+      EXPECT_EQ(told, its);
+      EXPECT_EQ(thrown_by([&] { set.wait(push); }), "nothing") << "once";
+      throws->at_push = {};
+      throws->at_pull = thrower;
+      EXPECT_EQ(thrown_by([&] { set.wait(push_behind_pull()); }), its);
+      const ServerSet::Pending pull = set.pull(0, found);
+      EXPECT_EQ(thrown_by([&] { set.wait(pull); }), its);
+      EXPECT_EQ(thrown_by([&] { set.wait(pull); }), "nothing") << "once";
+      throws->at_pull = {};
+    }
+    set.wait(set.push(0, ones));
+    set.wait(set.pull(0, found));
+    EXPECT_EQ(found.at(0), 1) << "the control: of one that has not thrown";
+    throws->at_push = throwers.back();
+    push_behind_pull();
+    EXPECT_THAT(sentence_of(ErrorCode::invalid_argument, [&] { set.leave(); }), HasSubstr("A filter of a push has thrown"));
+    set.leave();
+  });
+}
+
+// What version() and filters have seen gets no older.
+TEST(Tasks, ShowTheNewestPull) {
+  run_threads(2, [](const Communicator& world) {
+    ServerSet set(world, task_tables(), {.servers = 1});
+    if (set.is_server()) return set.serve();
+    const Tensor ones = task_filled(1), found = task_filled(0), later = task_filled(0);
+    push_to(set, sparse, ones);
+    const ServerSet::Pending first = pull_from(set, sparse, found);
+    push_to(set, sparse, ones);
+    const ServerSet::Pending second = pull_from(set, sparse, later);
+    set.wait(second);
+    EXPECT_EQ(set.version(sparse), 2);
+    set.wait(first);
+    EXPECT_THAT(in(found), Each(1));
+    EXPECT_EQ(set.version(sparse), 2);
+    set.wait(set.pull(sparse, std::vector<std::uint64_t>(), Tensor({1}, DType::i64).view(0, {0})));
+    EXPECT_EQ(set.version(sparse), 2) << "of no keys";
+    push_to(set, sparse, ones);
+    set.wait(pull_from(set, sparse, found));
+    EXPECT_EQ(set.version(sparse), 3) << "the control";
+    set.leave();
+  });
+}
+
 TEST(Tasks, RefuseWhatCannotBe) {
   run_threads(2, [](const Communicator& world) {
     ServerSet first(world, task_tables(), {.servers = 1}), second(world, task_tables(), {.servers = 1});
