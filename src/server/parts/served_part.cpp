@@ -95,7 +95,7 @@ bool ServedPart::has_version(const Pull& pull) const {
   // Whatever the others do, a worker reads what it has pushed before.
   if (!pull.settled) return applied(pull.worker) >= pull.clock;
   for (int worker = 0; worker < static_cast<int>(applied_.size()); ++worker) {
-    // Of one that is lost all that has come, so that those who meet behind the loss read the same.
+    // The pull waits for all that a lost worker had sent, so that workers that meet behind the loss read the same values.
     const bool all = worker == pull.worker || pushes_.is_lost(worker);
     if (applied(worker) < (all ? pushes_.clock(worker) : pull.clock)) return false;
   }

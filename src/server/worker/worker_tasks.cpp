@@ -39,7 +39,7 @@ void WorkerSide::begin_what_may() {
   }
 }
 
-// What a filter throws comes out of the caller's push, or if that has returned, of wait(): it makes no push.
+// A filter may throw: the push is then not made, and the call to push() throws it, or wait() if push() has returned.
 void WorkerSide::begin_first_of(TableState& table) {
   const std::uint64_t id = table.held.front();
   table.held.pop_front();
