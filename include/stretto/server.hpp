@@ -216,7 +216,7 @@ class STRETTO_API ServerSet {
     Pending(std::uint64_t request, std::uint64_t set) : request_(request), set_(set) {}
     std::uint64_t request_ = 0, set_ = 0;
   };
-  // What a push or pull waits for.
+  // How one push or pull waits: behind other pushes and pulls, and a pull for other workers' pushes.
   struct Task {
     // It begins when these are done, in the call of this rank that finds it: poll(), wait(), ask(), leave(), push() or
     // pull(). So what a pull brings may be pushed without a wait. One that is refused is done, as is a default Pending; one
@@ -225,11 +225,11 @@ class STRETTO_API ServerSet {
     // is thrown by wait(), and it makes no push. Other workers may wait for its clock: this rank must not wait for them by
     // other means, also behind attend().
     std::vector<Pending> after;
-    // Of a pull, instead of its table's: at clock t of this worker sequential() and bounded(d) bring the newest version,
-    // which has all pushes of clocks below t - d of all workers, and eventual() what there is. exact() is refused: servers
-    // keep older versions only for tables that are exact.
-    // So sequential() brings all pushes of workers that meet, whatever the table's consistency. All get the same values if
-    // none pushes further, or with an eventual table leaves, before all have them.
+    // A pull's own consistency, instead of its table's. At clock t of this worker, sequential() and bounded(d) bring the
+    // newest version, which has all pushes of clocks below t - d of all workers, and eventual() what there is. exact() is
+    // refused: servers keep older versions only for tables that are exact. So sequential() brings all pushes of workers that
+    // meet, whatever the table's consistency. All get the same values if none pushes further, or with an eventual table
+    // leaves, before all have them.
     std::optional<Consistency> consistency;
   };
   Pending push(int table, const Tensor& pushed, const Task& task = {});

@@ -10,7 +10,7 @@
 
 namespace stretto {
 
-// Where each rank's rows lie in a tensor that has one rank's behind the other's.
+// The places of all ranks' rows in a tensor that holds them in rank order.
 class RowShares {
  public:
   // what: who got the rows, for the sentence that refuses them.

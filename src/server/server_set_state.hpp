@@ -68,8 +68,8 @@ struct ServerSet::State {
   Pending begin(std::uint64_t request);
   std::uint64_t request_of(const Pending& pending) const;  // throws Error(invalid_argument) for one of another set
   WorkerSide::Terms terms_of(const Task& task) const;
-  // As through_losses(), and then calls the functions of what is done, also if body() throws. Its error comes out then, also
-  // if a function throws: it may be a refusal, of which the caller is told once.
+  // As through_losses(), and then calls the functions (when_done()) of pushes and pulls that are done, also if body()
+  // throws. If both throw, the caller gets body()'s error: it may be a refusal, which is told once.
   template <class Body>
   void calling_back(Body body) {
     std::exception_ptr failure;

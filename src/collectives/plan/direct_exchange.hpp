@@ -1,7 +1,7 @@
 #pragma once
 #include "collectives/plan/plan_builder.hpp"
 
-// What algorithms have in common in which each rank exchanges messages with all others at once.
+// For algorithms in which each rank exchanges messages with all others at once.
 namespace stretto::plans {
 
 // Calls exchange(peer to send to, peer to receive from) so that each other rank comes once in both roles. The order is
@@ -16,7 +16,7 @@ void with_all_peers(const PlanRequest& request, Exchange exchange) {
   in_a_circle(request.rank, request.size, exchange);
 }
 
-// Where a rank keeps rank r's contribution to a sum of `count` elements.
+// The place in a rank's scratch for the contribution of rank r to a sum of `count` elements.
 inline Slice slot(int r, std::int64_t count) { return scratch(r * count, count); }
 
 // The sum of all ranks' slots, in rank order. They are filled when the current round is over.

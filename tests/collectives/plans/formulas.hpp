@@ -63,8 +63,9 @@ inline std::int64_t all_reduce(Algorithm algorithm, std::int64_t p, std::int64_t
   }
 }
 
-// What k servers add up of n elements, each of p ranks sends to them and gets back, which is 2 more messages an element than
-// among the ranks. Each server's share is 2(p-1) / (p^2 + kp - 2k) of the vector (Jiang et al. 2020), or a k-th.
+// Each of p ranks sends the servers the elements that they add up, and gets the sums back: for each of these elements 2p
+// messages, 2 more than among the ranks. Each server's share is 2(p-1) / (p^2 + kp - 2k) of the vector (Jiang et al. 2020),
+// or a k-th.
 inline std::int64_t more_by_servers(const PlanRequest& request) {
   const std::int64_t p = request.size, k = request.servers, n = request.count;
   if (request.method.algorithm != Algorithm::server_set || k == 0) return 0;
